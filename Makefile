@@ -1,0 +1,40 @@
+# Bare `make` prints this list. Everything runs inside .venv, which is made on first use.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+help: ## print this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+install: $(STAMP) ## make .venv with pinned dependencies
+
+demo: $(STAMP) ## pay orders, kill a worker, see nothing lost (embedded server)
+	@$(BIN)/python -m examples.shop.demo
+
+test: $(STAMP) ## run the tests on every PostgreSQL that can be had
+	$(BIN)/python scripts/run_tests.py
+
+check: $(STAMP) ## lint, types, import layers (static, under 2 minutes)
+	$(BIN)/python scripts/check.py
+
+bench: $(STAMP) ## measure throughput and latency on this machine
+	$(BIN)/python -m holdfast.bench
+
+mutants: $(STAMP) ## remove each guard in turn and see its test fail
+	$(BIN)/python scripts/mutants.py
+
+docs: $(STAMP) ## regenerate printed output in README and docs, and docs/api.txt
+	$(BIN)/python scripts/docs.py
+
+pins: ## refresh requirements/dev.txt from the newest releases
+	$(PYTHON) scripts/pins.py
+
+.PHONY: help install demo test check bench mutants docs pins

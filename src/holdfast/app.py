@@ -1,0 +1,208 @@
+"""Holdfast: the app. The only place that builds the rest out of settings, a database and registries."""
+
+import contextlib
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from . import telemetry
+from .db import migrate
+from .db.database import Database
+from .errors import ConfigurationError, SchemaMissing
+from .runtime.execute import Middleware
+from .runtime.worker import Worker, WorkerOptions
+from .settings import Settings, database_url, load_settings
+from .store import jobs
+from .tasks.handle import JobHandle
+from .tasks.options import EnqueueOptions
+from .tasks.registry import Registry
+from .tasks.task import NewJob, aenqueue_all, enqueue_all, raw_job
+from .tasks.taskset import TaskSet
+from .tasks.writer import Writer, unknown_queue
+
+R = TypeVar("R")
+
+
+def release() -> str:
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class Holdfast(Registry):
+    """Your jobs on your database: `app = Holdfast("postgresql://...", include=[billing, "shop.tasks"])`.
+
+    Nothing is opened here: connections come at first use, per process and per event loop.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        include: Sequence[Registry | str] = (),
+        middleware: Sequence[Middleware] = (),
+        lifespan: Callable[["Holdfast"], AbstractAsyncContextManager[None]] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        super().__init__()
+        self._url = url
+        self._given_settings = settings
+        self._middleware = tuple(middleware)
+        self._lifespan = lifespan
+        self._modules = [item for item in include if isinstance(item, str)]
+        self._registries: list[Registry] = [self]
+        self._opened: Database | None = None
+        self._writer = Writer(lambda: self.database, lambda: self.tasks.queues())
+        self._bind(self._writer, "app")
+        for item in include:
+            if not isinstance(item, str):
+                self._include(item)
+
+    def _include(self, registry: Registry) -> None:
+        if not isinstance(registry, Registry):
+            raise ConfigurationError(
+                f"include= takes registries and module names, not {type(registry).__name__} {registry!r}"
+            )
+        if registry not in self._registries:
+            self._registries.append(registry)
+            registry._bind(self._writer, "app")  # noqa: SLF001
+
+    def load(self) -> None:
+        """Import the modules named in `include` and take in their registries. Worker and command line do this."""
+        while self._modules:
+            name = self._modules[0]
+            try:
+                module = importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+                    raise
+                raise ConfigurationError(
+                    f"include={name!r} cannot be imported: {error}. Name a module that Python finds from {sys.path[0] or '.'}"
+                ) from None
+            for item in vars(module).values():
+                if isinstance(item, Registry) and not isinstance(item, Holdfast):
+                    self._include(item)
+            self._modules.pop(0)
+
+    @property
+    def settings(self) -> Settings:
+        return self.database.settings
+
+    @property
+    def database(self) -> Database:
+        if self._opened is None:
+            settings = self._given_settings or load_settings()
+            self._opened = Database(database_url(self._url or settings.database_url), settings)
+        return self._opened
+
+    @property
+    def tasks(self) -> TaskSet:
+        """Every task known so far, over all registries."""
+        return TaskSet(self._registries)
+
+    def enqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:
+        """Write many jobs in one statement, all or none: `app.enqueue_many(send.job(i) for i in ids)`."""
+        return enqueue_all(self._writer, jobs, conn)
+
+    async def aenqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:
+        return await aenqueue_all(self._writer, jobs, conn)
+
+    def send(self, task: str, payload: Mapping[str, object], **options: Unpack[EnqueueOptions]) -> JobHandle[Any]:
+        """Enqueue by name, without the handler's code: `app.send("billing.send_receipt", {"order_id": 1})`."""
+        new = self._raw(task, payload, options)
+        return enqueue_all(self._writer, [new], new.conn)[0]
+
+    async def asend(
+        self, task: str, payload: Mapping[str, object], **options: Unpack[EnqueueOptions]
+    ) -> JobHandle[Any]:
+        new = self._raw(task, payload, options)
+        return (await aenqueue_all(self._writer, [new], new.conn))[0]
+
+    def _raw(self, task: str, payload: Mapping[str, object], options: Mapping[str, Any]) -> NewJob[Any]:
+        known = self.tasks.definition(task)
+        return raw_job(task, payload, options, known.settings if known else None)
+
+    async def run_worker(
+        self, *, queues: Sequence[str] = (), concurrency: int | None = None, until_idle: bool = False
+    ) -> None:
+        """Run a worker in this process until it is cancelled, or with `until_idle` until nothing is due."""
+        await self._serve(queues, concurrency, until_idle)
+
+    async def _serve(
+        self,
+        queues: Sequence[str] = (),
+        concurrency: int | None = None,
+        until_idle: bool = False,
+        on_start: Callable[[Worker], None] = lambda _: None,
+    ) -> None:
+        if isinstance(queues, str):
+            raise ConfigurationError(f"queues= takes a list of names: queues=[{queues!r}]")
+        self.load()
+        tasks = self.tasks
+        tasks.check()
+        wanted = list(dict.fromkeys(queues)) or sorted({"inbox", *tasks.queues()})
+        await self._check_server(wanted, set(tasks.queues()))
+        options = WorkerOptions(
+            leases={queue: self._lease(tasks, queue) for queue in wanted},
+            concurrency=concurrency or self.settings.concurrency,
+            release=release(),
+            until_idle=until_idle,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            if self._lifespan is not None:
+                await stack.enter_async_context(self._lifespan(self))
+            worker = Worker(self.database, tasks, options, self._middleware)
+            on_start(worker)
+            await worker.run()
+
+    def _lease(self, tasks: TaskSet, queue: str) -> float:
+        """A lease belongs to the claim, so it is the longest that any task of the queue asks for."""
+        asked = [h.lease for h in tasks.handlers() if h.queue == queue and h.lease is not None]
+        return max([self.settings.lease, *asked]) if not asked else max(*asked, 2 * self.settings.heartbeat)
+
+    async def _check_server(self, wanted: Sequence[str], declared: set[str]) -> None:
+        database = self.database
+        server = await database.arun(jobs.describe_server)
+        if not server.has_schema:
+            raise SchemaMissing
+        migrate.verify(await database.arun(jobs.schema_version))
+        safe = server.fsync != "off" and server.synchronous_commit != "off"
+        telemetry.emit(
+            "durability", level=logging.INFO if safe else logging.WARNING, promise=server.durability
+        )
+        existing = await database.arun(jobs.queue_names)
+        for queue in wanted:
+            if queue in existing:
+                continue
+            if not (database.is_embedded and queue in declared):
+                raise unknown_queue(queue, existing)
+            await database.arun(lambda name=queue: jobs.create_queue(name))  # type: ignore[misc]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close this process's connections; they open again at the next use."""
+        if self._opened is not None:
+            self._opened.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.aclose()
+            self._opened.close()

@@ -1,0 +1,119 @@
+"""`holdfast db`: the embedded server by hand."""
+
+import json
+import os
+import signal
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.db.embedded import (
+    EmbeddedOptions,
+    EmbeddedServer,
+    default_path,
+    find_binaries,
+    reset,
+    status,
+    stop,
+)
+from holdfast.errors import ConfigurationError
+
+app = typer.Typer(
+    help="Start, stop and look at the embedded PostgreSQL server (development, or one host).",
+    no_args_is_help=True,
+)
+
+PathOption = Annotated[
+    Path | None, typer.Option("--path", help="The server's folder.", show_default="./.holdfast/postgres")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Even while other processes use it.")]
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command("start")
+def start_command(
+    path: PathOption = None,
+    tcp: Annotated[bool, typer.Option("--tcp", help="Also listen on 127.0.0.1, with a password.")] = False,
+) -> None:
+    """Start the server and leave it running until `holdfast db stop`."""
+    with EmbeddedServer.acquire(path or default_path(), EmbeddedOptions(tcp=tcp)) as server:
+        server.ensure_database()
+        server.keep_running()
+        typer.echo(f"PostgreSQL {server.version} runs in {server.path} (process {server.pid}).")
+        typer.echo(server.tcp_dsn() if tcp else server.dsn())
+
+
+@app.command("stop")
+def stop_command(path: PathOption = None, force: ForceOption = False) -> None:
+    """Stop the server."""
+    folder = path or default_path()
+    was_running = stop(folder, force)
+    typer.echo(f"Stopped the server in {folder}." if was_running else f"No server runs in {folder}.")
+
+
+@app.command("status")
+def status_command(
+    path: PathOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say whether the server runs."""
+    found = status(path or default_path())
+    if as_json:
+        typer.echo(json.dumps(asdict(found), default=str))
+    elif found.state == "running":
+        users = "" if found.users is None else f", {found.users} using it"
+        kept = ", runs until stopped" if found.kept else ", stops with its last user"
+        typer.echo(f"running: PostgreSQL {found.version}, process {found.pid}{users}{kept}\n{found.dsn}")
+    else:
+        typer.echo(f"stopped: {found.path}" if found.exists else f"stopped: nothing in {found.path} yet")
+
+
+@app.command("psql", context_settings=PASS_THROUGH)
+def psql_command(context: typer.Context, path: PathOption = None) -> None:
+    """Open psql, or run it with the arguments given: holdfast db psql -c 'select 1'"""
+    raise typer.Exit(_run_program("psql", path, context.args))
+
+
+@app.command("dump", context_settings=PASS_THROUGH)
+def dump_command(context: typer.Context, path: PathOption = None) -> None:
+    """Write the database as SQL: holdfast db dump | psql $PRODUCTION"""
+    raise typer.Exit(_run_program("pg_dump", path, context.args))
+
+
+@app.command("reset")
+def reset_command(
+    path: PathOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: ForceOption = False,
+) -> None:
+    """Stop the server and delete everything in it."""
+    folder = path or default_path()
+    if not yes and not os.isatty(0):
+        raise ConfigurationError(f"This deletes all data in {folder}. Say so: holdfast db reset --yes")
+    if not yes and not typer.confirm(f"Delete all data in {folder}?"):
+        raise ConfigurationError("Nothing was deleted.")
+    typer.echo(f"Deleted {folder}." if reset(folder, force) else f"There is nothing in {folder}.")
+
+
+def _run_program(name: str, path: Path | None, args: list[str]) -> int:
+    """Run a client program on the server's database.
+
+    As a child, not in place of this process, because this process holds the server while the program runs.
+    Ctrl-C is the program's to handle: our handler does nothing, and unlike SIG_IGN it is not inherited.
+    """
+    folder = path or default_path()
+    if not status(folder).exists:
+        raise ConfigurationError(f"There is no embedded server in {folder}. Start one: holdfast db start")
+    program = find_binaries().program(name)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
+    with EmbeddedServer.acquire(folder) as server:
+        server.ensure_database()
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            command = [str(program), "--dbname", server.dsn(), *args]
+            return subprocess.run(command, env=environment, check=False).returncode
+        finally:
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,95 @@
+"""`holdfast migrate`: make and upgrade the schema."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from holdfast.db import migrate
+from holdfast.db.database import resolve_dsn
+from holdfast.settings import database_url
+
+PENDING = 3  # exit code of `status --check`
+
+app = typer.Typer(help="Make and upgrade the schema in the database.", no_args_is_help=True)
+
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        "-d",
+        help="postgresql://user@host/name, or embedded:",
+        show_default="HOLDFAST_DATABASE_URL, DATABASE_URL, PG*",
+    ),
+]
+
+
+@app.command("up")
+def up_command(
+    database: Database = None,
+    lock_timeout: Annotated[float, typer.Option(help="Seconds to wait for a lock, per try.")] = 2.0,
+    patience: Annotated[float, typer.Option(help="Seconds to go on trying, per migration.")] = 60.0,
+) -> None:
+    """Apply every pending migration. Safe to run twice, by many at once, and while workers run."""
+    dsn = resolve_dsn(database_url(database))
+    applied = migrate.up(dsn, lock_timeout=lock_timeout, patience=patience, on_step=typer.echo)
+    typer.echo(
+        f"{'Migrated to' if applied else 'Nothing to do, the database is at'} {migrate.required_version()}."
+    )
+
+
+@app.command("status")
+def status_command(
+    database: Database = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 3 when migrations are pending.")] = False,
+) -> None:
+    """Say which migrations the database has, and which it lacks."""
+    found = migrate.status(resolve_dsn(database_url(database)))
+    typer.echo(_as_json(found) if as_json else _as_lines(found))
+    if check and found.pending:
+        raise typer.Exit(PENDING)
+    if check:
+        migrate.verify(found.current, found.known)
+
+
+@app.command("plan")
+def plan_command(database: Database = None) -> None:
+    """Print the SQL of the migrations that `up` would apply to this database."""
+    pending = migrate.plan(resolve_dsn(database_url(database)))
+    if pending:
+        typer.echo(migrate.sql(pending[0][0], pending[-1][0]), nl=False)
+    else:
+        typer.echo(f"-- Nothing to do, the database is at {migrate.required_version()}.")
+
+
+@app.command("sql")
+def sql_command(
+    first: Annotated[int, typer.Option("--first", help="The first migration to print.")] = 1,
+    last: Annotated[int | None, typer.Option("--last", help="The last one.", show_default="newest")] = None,
+) -> None:
+    """Print the migrations as a script for psql, without a connection: for a DBA to read and run."""
+    typer.echo(migrate.sql(first, last), nl=False)
+
+
+def _as_lines(found: migrate.MigrationStatus) -> str:
+    lines = [
+        f"{row.number:4}  {row.name:30}  applied {row.applied_at:%Y-%m-%d %H:%M:%S%z}"
+        for row in found.applied
+    ]
+    lines += [f"{number:4}  {name:30}  pending" for number, name in found.pending]
+    if found.pending:
+        lines.append(f"{len(found.pending)} pending. Run: holdfast migrate up")
+    elif found.current != found.known:
+        lines.append(f"The database is newer: this release knows up to {found.known}. Upgrade holdfast.")
+    else:
+        lines.append("Up to date.")
+    return "\n".join(lines)
+
+
+def _as_json(found: migrate.MigrationStatus) -> str:
+    applied = [{**row._asdict(), "applied_at": row.applied_at.isoformat()} for row in found.applied]
+    pending = [{"number": number, "name": name} for number, name in found.pending]
+    return json.dumps(
+        {"current": found.current, "known": found.known, "applied": applied, "pending": pending}
+    )

@@ -1,0 +1,1 @@
+"""The only I/O and the only importer of a driver."""

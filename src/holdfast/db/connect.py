@@ -1,0 +1,37 @@
+"""How our own connections are opened and what they are set to."""
+
+from typing import Any
+
+from ..model.clock import Clock
+from ..settings import Settings
+
+# READ COMMITTED whatever the role's default is: a claim in a stricter one would only fail. Never `off` for
+# synchronous_commit: a claim lost in a crash would issue its generation twice. Custom plans: a generic plan of a
+# partitioned table is planned for every queue at once.
+CONFIGURE = """
+SELECT set_config('default_transaction_isolation', 'read committed', false),
+       set_config('plan_cache_mode', 'force_custom_plan', false),
+       set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
+                                        ELSE current_setting('synchronous_commit') END, false),
+       set_config('statement_timeout', $1, false),
+       set_config('holdfast.clock_offset', $2, false)
+"""
+
+
+def connect_arguments(settings: Settings, name: str) -> dict[str, Any]:
+    """Arguments that notice a half-open connection within about 15 seconds."""
+    return {
+        "autocommit": True,
+        "connect_timeout": max(2, round(settings.connect_timeout)),
+        "application_name": name,
+        "keepalives": 1,
+        "keepalives_idle": 5,
+        "keepalives_interval": 3,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+    }
+
+
+def configuration(clock: Clock, statement_timeout: float) -> tuple[str, str]:
+    """The parameters of CONFIGURE."""
+    return f"{round(statement_timeout * 1000)}", f"{clock.offset} seconds" if clock.offset else ""

@@ -1,0 +1,159 @@
+"""One database, as the rest of the program sees it: run this, on our own connections or on the user's."""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import psycopg
+
+from .. import failpoints
+from ..errors import LeaseLost
+from ..model.clock import Clock
+from ..settings import Settings
+from ..store.statement import Flow, Statement
+from . import embedded, migrate
+from .executors import adrive, drive
+from .faults import Contended, translate
+from .pools import Pools
+from .session import Session
+from .transaction import AsyncTransaction, Transaction
+
+T = TypeVar("T")
+What = Callable[[], Statement[T] | Flow[T]]  # a fresh one for every try
+_PAUSES = (0.005, 0.02, 0.08, 0.3)
+
+
+def resolve_dsn(url: str) -> str:
+    """A libpq connection string. An `embedded:` url starts the embedded server and migrates it."""
+    if not url.startswith("embedded:"):
+        return url
+    server = embedded.shared(embedded.parse_embedded_url(url))
+    server.ensure_database()
+    dsn = server.dsn()
+    migrate.up(dsn)
+    return dsn
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        known = translate(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+class Database:
+    def __init__(self, url: str, settings: Settings, clock: Clock | None = None) -> None:
+        self.url = url
+        self.settings = settings
+        self.clock = clock or Clock()
+        self._lock = threading.Lock()
+        self._resolved: tuple[int, str, Pools] | None = None
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.url.startswith("embedded:")
+
+    def _ready(self) -> tuple[str, Pools]:
+        """Resolve at first use, and again in a forked child: nothing of a parent is shared."""
+        with self._lock:
+            if self._resolved is None or self._resolved[0] != os.getpid():
+                dsn = resolve_dsn(self.url)
+                self._resolved = (os.getpid(), dsn, Pools(dsn, self.settings, self.clock))
+            return self._resolved[1], self._resolved[2]
+
+    @property
+    def dsn(self) -> str:
+        return self._ready()[0]
+
+    def session(self, name: str) -> Session:
+        return Session(self.dsn, self.settings, self.clock, name)
+
+    def run(self, make: What[T]) -> T:
+        """Run it on a connection of our own: a statement by itself, a flow in one transaction."""
+        for pause in (*_PAUSES, None):
+            try:
+                with _translated(), self._ready()[1].connection() as conn:
+                    what = make()
+                    if isinstance(what, Statement):
+                        return drive(conn, what)
+                    with conn.transaction():
+                        return drive(conn, what)
+            except Contended:
+                if pause is None:
+                    raise
+                time.sleep(pause)
+        raise AssertionError
+
+    async def arun(self, make: What[T]) -> T:
+        pools = await self._aready()
+        for pause in (*_PAUSES, None):
+            try:
+                with _translated():
+                    async with pools.aconnection() as conn:
+                        what = make()
+                        if isinstance(what, Statement):
+                            return await adrive(conn, what)
+                        async with conn.transaction():
+                            return await adrive(conn, what)
+            except Contended:
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+        raise AssertionError
+
+    async def _aready(self) -> Pools:
+        if self._resolved is None or self._resolved[0] != os.getpid():
+            await asyncio.to_thread(self._ready)  # an embedded server takes a second to start
+        return self._ready()[1]
+
+    def transact(self, body: Callable[[Transaction], T], finish: Callable[[T], Flow[bool]]) -> T:
+        """Run `body` in a transaction, then `finish` in the same one, then commit. `finish` says False: LeaseLost.
+
+        Errors of the body go out as they are. An error while finishing is translated, so that a handler's own
+        database error is never taken for an outage, nor the other way round.
+        """
+        finishing = False
+        with self._ready()[1].connection(lent=True) as conn:
+            try:
+                with conn.transaction():
+                    value = body(Transaction(conn))
+                    finishing = True
+                    if not drive(conn, finish(value)):
+                        raise LeaseLost
+                    failpoints.point("transaction.commit")
+            except psycopg.Error as error:
+                raise (translate(error) if finishing else None) or error from error
+            return value
+
+    async def atransact(
+        self, body: Callable[[AsyncTransaction], Awaitable[T]], finish: Callable[[T], Flow[bool]]
+    ) -> T:
+        finishing = False
+        pools = await self._aready()
+        async with pools.aconnection(lent=True) as conn:
+            try:
+                async with conn.transaction():
+                    value = await body(AsyncTransaction(conn))
+                    finishing = True
+                    if not await adrive(conn, finish(value)):
+                        raise LeaseLost
+                    failpoints.point("transaction.commit")
+            except psycopg.Error as error:
+                raise (translate(error) if finishing else None) or error from error
+            return value
+
+    def close(self) -> None:
+        if self._resolved is not None and self._resolved[0] == os.getpid():
+            self._resolved[2].close()
+
+    async def aclose(self) -> None:
+        if self._resolved is not None and self._resolved[0] == os.getpid():
+            await self._resolved[2].aclose()

@@ -1,0 +1,32 @@
+"""Migrations: bring a database to the schema this release needs, without stopping the traffic on it.
+
+text        a migration file: its header, its statements, the script that `sql()` prints
+address     a connection of our own, and errors that never show a password
+preflight   what must be true of a server, a database and a role before anything is changed
+blockers    who holds the lock we wait for
+runner      apply what is pending; `up`, `status`, `plan`, `sql`, `verify`
+"""
+
+from holdfast.db.migrate.runner import (
+    CHECK_SQL,
+    Applied,
+    MigrationStatus,
+    plan,
+    required_version,
+    sql,
+    status,
+    up,
+    verify,
+)
+
+__all__ = [
+    "CHECK_SQL",
+    "Applied",
+    "MigrationStatus",
+    "plan",
+    "required_version",
+    "sql",
+    "status",
+    "up",
+    "verify",
+]

@@ -1,0 +1,64 @@
+"""A connection of our own for migrations, and what may be said about where it goes: never a password."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from holdfast.errors import DatabaseUnavailable, MigrationFailed
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_UNREADABLE = (
+    "the database address cannot be read. Write postgresql://user@host:5432/name, "
+    "with @ / : # ? and % in a password written as %40 %2F %3A %23 %3F and %25"
+)
+
+
+def connect(dsn: str) -> Connection:
+    """A connection in autocommit; DatabaseUnavailable says where it was to go and why it failed."""
+    place = describe(dsn)
+    options: dict[str, Any] = {"client_encoding": "utf8", "application_name": "holdfast migrate"}
+    if not conninfo_to_dict(dsn).get("connect_timeout"):
+        options["connect_timeout"] = 10
+    try:
+        conn = psycopg.connect(dsn, autocommit=True, prepare_threshold=None, **options)
+    except psycopg.Error as error:
+        raise DatabaseUnavailable(f"cannot reach {place}: {one_line(error)}") from error
+    # Whatever the role's default: a lock is worth nothing to a snapshot that is older than the lock.
+    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return conn
+
+
+@contextmanager
+def session(dsn: str) -> Iterator[Connection]:
+    """A connection that ends with the block, where an error of the driver becomes one of ours."""
+    place = describe(dsn)
+    with connect(dsn) as conn:
+        try:
+            yield conn
+        except psycopg.Error as error:
+            if conn.broken:
+                raise DatabaseUnavailable(f"lost the connection to {place}: {one_line(error)}") from error
+            raise MigrationFailed(f"cannot read the schema of {place}: {one_line(error)}") from error
+
+
+def describe(dsn: str) -> str:
+    """Host, database and role of a conninfo, for messages: no password, also when a wrong '@' moved it."""
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        raise DatabaseUnavailable(_UNREADABLE) from None  # libpq's own text quotes pieces of the address
+    host, port, name, user = (str(parts.get(key) or "") for key in ("host", "port", "dbname", "user"))
+    if "@" in host + name or (port and not port.replace(",", "").isdigit()):
+        raise DatabaseUnavailable(_UNREADABLE)
+    where = f" at {host or 'the default host'}" + (f":{port}" if port else "")
+    return (
+        (f"database {name!r}" if name else "the default database") + where + (f" as {user!r}" if user else "")
+    )
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

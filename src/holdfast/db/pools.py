@@ -1,0 +1,145 @@
+"""Connection pools for producers and handlers: opened at first use, one per process and per event loop.
+
+A pool never crosses a fork or a loop: it is looked up by process id and loop, so a child or a second loop opens its own.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+
+from ..errors import DatabaseUnavailable
+from ..model.clock import Clock
+from ..settings import Settings
+from .connect import CONFIGURE, configuration, connect_arguments
+
+_SyncPool = ConnectionPool[psycopg.Connection[Any]]
+_AsyncPool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
+
+RESET = "RESET ALL; SELECT pg_advisory_unlock_all(); UNLISTEN *; DISCARD TEMP"
+
+
+def _restore(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    conn.row_factory = tuple_row  # type: ignore[assignment]
+    conn.prepare_threshold = 5
+
+
+class Pools:
+    def __init__(self, dsn: str, settings: Settings, clock: Clock) -> None:
+        self._dsn = dsn
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sync: dict[int, _SyncPool] = {}
+        self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, _AsyncPool]]
+        self._async = weakref.WeakKeyDictionary()
+        self._offsets: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "min_size": 0,
+            "max_size": self._settings.pool_size,
+            "timeout": self._settings.connect_timeout,
+            "max_idle": 120.0,
+            "kwargs": connect_arguments(self._settings, "holdfast"),
+        }
+
+    def _parameters(self, conn: object) -> tuple[str, str]:
+        self._offsets[conn] = self._clock.offset
+        return configuration(self._clock, 0.0)
+
+    def _configure(self, conn: psycopg.Connection[Any]) -> None:
+        with psycopg.RawCursor(conn) as cursor:
+            cursor.execute(CONFIGURE, self._parameters(conn))
+
+    async def _aconfigure(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        async with psycopg.AsyncRawCursor(conn) as cursor:
+            await cursor.execute(CONFIGURE, self._parameters(conn))
+
+    @contextlib.contextmanager
+    def connection(self, *, lent: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        """A connection of this process. One lent to a handler is reset before anyone else gets it."""
+        with self._lock:
+            pool = self._sync.get(os.getpid())
+            if pool is None:
+                pool = ConnectionPool(
+                    self._dsn,
+                    open=True,
+                    configure=self._configure,
+                    check=ConnectionPool.check_connection,
+                    **self._options(),
+                )
+                self._sync = {os.getpid(): pool}  # a parent's pool is not ours to close
+        try:
+            conn = pool.getconn()
+        except PoolTimeout as error:
+            raise self._unavailable() from error
+        try:
+            if self._offsets.get(conn) != self._clock.offset:
+                self._configure(conn)
+            yield conn
+        finally:
+            if lent and not conn.closed:
+                with contextlib.suppress(psycopg.Error):
+                    _restore(conn)
+                    conn.execute(RESET)
+                    self._configure(conn)
+            pool.putconn(conn)
+
+    @contextlib.asynccontextmanager
+    async def aconnection(self, *, lent: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        loop = asyncio.get_running_loop()
+        pid, pool = self._async.get(loop, (0, None))
+        if pool is None or pid != os.getpid():
+            pool = AsyncConnectionPool(
+                self._dsn,
+                open=False,
+                configure=self._aconfigure,
+                check=AsyncConnectionPool.check_connection,
+                **self._options(),
+            )
+            self._async[loop] = (os.getpid(), pool)
+            await pool.open()
+        try:
+            conn = await pool.getconn()
+        except PoolTimeout as error:
+            raise self._unavailable() from error
+        try:
+            if self._offsets.get(conn) != self._clock.offset:
+                await self._aconfigure(conn)
+            yield conn
+        finally:
+            if lent and not conn.closed:
+                with contextlib.suppress(psycopg.Error):
+                    _restore(conn)
+                    await conn.execute(RESET)
+                    await self._aconfigure(conn)
+            await pool.putconn(conn)
+
+    def _unavailable(self) -> DatabaseUnavailable:
+        """Tell a full pool from a server that is away: only a connection of its own can."""
+        try:
+            psycopg.connect(self._dsn, connect_timeout=2).close()
+        except psycopg.Error as error:
+            return DatabaseUnavailable(f"the database cannot be reached: {str(error).strip()}")
+        return DatabaseUnavailable(
+            f"all {self._settings.pool_size} connections of the pool were in use for "
+            f"{self._settings.connect_timeout:g} s; raise pool_size or hold connections for less time"
+        )
+
+    def close(self) -> None:
+        pool = self._sync.pop(os.getpid(), None)
+        if pool is not None:
+            pool.close()
+
+    async def aclose(self) -> None:
+        pid, pool = self._async.pop(asyncio.get_running_loop(), (0, None))
+        if pool is not None and pid == os.getpid():
+            await pool.close()

@@ -1,0 +1,104 @@
+"""A Session is one connection of a loop of our own, opened at need and reopened after a loss.
+
+Statements run one at a time. A broken or silent connection is closed and reported as ConnectionLost; the next statement
+opens a new one. So no caller ever has to think about reconnecting, and each knows when an answer is in doubt.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+
+from .. import failpoints
+from ..model.clock import Clock
+from ..settings import Settings
+from ..store.statement import Flow, Statement
+from .connect import CONFIGURE, configuration, connect_arguments
+from .executors import adrive
+from .faults import ConnectionLost, Contended, translate
+
+T = TypeVar("T")
+
+
+class Session:
+    def __init__(self, dsn: str, settings: Settings, clock: Clock, name: str) -> None:
+        self._dsn = dsn
+        self._settings = settings
+        self._clock = clock
+        self._name = name
+        self._lock = asyncio.Lock()
+        self._conn: psycopg.AsyncConnection[Any] | None = None
+        self._offset = 0.0
+
+    async def run(self, what: Statement[T]) -> T:
+        """Run one statement by itself. Serialization failures and deadlocks are tried again."""
+        return await self._patiently(lambda: what)
+
+    async def flow(self, make: Callable[[], Flow[T]]) -> T:
+        """Run a flow in one transaction; `make` builds a fresh one for every try."""
+        return await self._patiently(make)
+
+    async def _patiently(self, make: Callable[[], Statement[T] | Flow[T]]) -> T:
+        for pause in (0.005, 0.02, 0.08, 0.3):
+            try:
+                return await self._run(make())
+            except Contended:
+                await asyncio.sleep(pause)
+        return await self._run(make())
+
+    async def _run(self, what: Statement[T] | Flow[T]) -> T:
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._settings.statement_timeout + self._settings.connect_timeout):
+                    conn = await self._connection()
+                    if isinstance(what, Statement):
+                        answer = await adrive(conn, what)
+                        failpoints.point(f"{self._name}.{what.name}.done")
+                        return answer
+                    async with conn.transaction():
+                        answer = await adrive(conn, what)
+                    failpoints.point(f"{self._name}.committed")
+                    return answer
+            except TimeoutError:
+                await self._drop()
+                raise ConnectionLost(
+                    f"the database did not answer within {self._settings.statement_timeout:g} s"
+                ) from None
+            except asyncio.CancelledError:
+                await self._drop()  # a statement was cut in the middle
+                raise
+            except psycopg.Error as error:
+                known = translate(error)
+                if isinstance(known, ConnectionLost) or (self._conn is not None and self._conn.broken):
+                    await self._drop()
+                    raise (known if isinstance(known, ConnectionLost) else ConnectionLost(str(error))) from error
+                if known is None:
+                    raise
+                raise known from error
+
+    async def _connection(self) -> psycopg.AsyncConnection[Any]:
+        if self._conn is None or self._conn.closed:
+            self._conn = await psycopg.AsyncConnection.connect(
+                self._dsn, **connect_arguments(self._settings, f"holdfast {self._name}")
+            )
+            await self._configure(self._conn)
+        elif self._offset != self._clock.offset:
+            await self._configure(self._conn)
+        return self._conn
+
+    async def _configure(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        self._offset = self._clock.offset
+        async with psycopg.AsyncRawCursor(conn) as cursor:
+            await cursor.execute(CONFIGURE, configuration(self._clock, self._settings.statement_timeout))
+
+    async def _drop(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(conn.close(), 1)
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._drop()

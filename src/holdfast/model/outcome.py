@@ -1,0 +1,101 @@
+"""How an attempt ends: values, decided once, settled by the store."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from .job import Grant
+
+
+class Outcome:
+    """The end of one attempt. Middleware receives and returns it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completed(Outcome):
+    result: str | None = None  # JSON text
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled(Outcome):
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Outcome):
+    """The handler failed: retried after `delay` while attempts are left, a dead letter otherwise."""
+
+    error: "ErrorText"
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered(Outcome):
+    """No further attempt, whatever is left."""
+
+    error: "ErrorText"
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed(Outcome):
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Released(Outcome):
+    """Given back as it was: no attempt spent, claimable at once."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Outcome):
+    """Set aside until a worker knows its task and version."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Outcome):
+    """Nothing to settle: the job is no longer ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettledElsewhere(Outcome):
+    """Nothing to settle: the handler completed the job in its own transaction."""
+
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorText:
+    """An error made safe for storage: no NUL, no lone surrogate, bounded."""
+
+    kind: str
+    message: str
+    trace: str = ""
+
+    @property
+    def summary(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One attempt to end: which grant, and how."""
+
+    grant: Grant
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What the database did with a settlement.
+
+    `state` is where the job went: completed, cancelled, pending, held, dead_letter; `already` when an
+    earlier try had done it; `busy` when another transaction holds the row right now; `lost` when it was not ours.
+    """
+
+    id: UUID
+    state: str

@@ -1,0 +1,43 @@
+"""What a handler raises to say how its attempt ends.
+
+They derive from BaseException so that an `except Exception` in the handler does not swallow them.
+"""
+
+from .duration import Duration
+
+
+class Signal(BaseException):
+    """The base of what a handler may raise to end its attempt on purpose."""
+
+
+class Retry(Signal):
+    """Run this job again. Spends an attempt; `after` replaces the task's backoff."""
+
+    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after = after
+
+
+class Snooze(Signal):
+    """Run this job again later, without spending an attempt."""
+
+    def __init__(self, after: Duration) -> None:
+        super().__init__(after)
+        self.after = after
+
+
+class DeadLetter(Signal):
+    """Give this job up now, whatever attempts are left."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Cancel(Signal):
+    """End this job as cancelled."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,41 @@
+"""Text that is safe to store and to print."""
+
+import re
+import traceback
+
+from .outcome import ErrorText
+
+ERROR_BYTES = 8 * 1024
+_TRACE_BYTES = 32 * 1024
+_UNSAFE = re.compile("[\x00\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def storable(text: str, limit: int = ERROR_BYTES) -> str:
+    """The text without what PostgreSQL refuses, cut to `limit` bytes of UTF-8."""
+    if len(text) > limit:
+        text = text[:limit]
+    clean = _UNSAFE.sub("\ufffd", text)
+    raw = clean.encode("utf-8")
+    return clean if len(raw) <= limit else raw[:limit].decode("utf-8", "ignore")
+
+
+def printable(text: str) -> str:
+    """The text with every control character made visible, so that a payload cannot drive a terminal."""
+    return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", text)
+
+
+def describe(error: BaseException) -> ErrorText:
+    """The error as storable text. Never raises, whatever the error's own methods do."""
+    kind = type(error).__qualname__
+    try:
+        message = str(error)
+    except BaseException as inner:  # noqa: BLE001 a raising __str__ must not cost the settle
+        message = f"<no message: __str__ raised {type(inner).__qualname__}>"
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except BaseException as inner:  # noqa: BLE001
+        trace = f"<no traceback: formatting raised {type(inner).__qualname__}>"
+    if len(trace) > _TRACE_BYTES:
+        trace = trace[: _TRACE_BYTES // 2] + "\n... cut ...\n" + trace[-_TRACE_BYTES // 2 :]
+    return ErrorText(storable(kind, 200), storable(message), storable(trace, _TRACE_BYTES))

@@ -1,0 +1,71 @@
+"""Drain: stop claiming, hand back what has not started, let the rest finish or release it, leave.
+
+Nothing here may wait for longer than it says: a handler that never ends, or a database that is away, must not keep the process.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from .. import telemetry
+from ..errors import DatabaseError
+from ..model.outcome import Released
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+_LAST_WRITES = 5.0
+
+
+async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
+    try:
+        await asyncio.wait_for(work, seconds)
+    except (TimeoutError, DatabaseError) as error:
+        telemetry.emit("drain.incomplete", level=logging.WARNING, step=what, error=f"{type(error).__name__}: {error}")
+
+
+async def drain(worker: "Worker") -> None:
+    worker.stopping.set()
+    await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")
+    for running in [*worker.ready, *worker.suspects]:
+        worker.conclude(running, Released("not started"))
+    worker.ready.clear()
+    worker.suspects.clear()
+    await _let_finish(worker)
+    await _release_rest(worker)
+    await _briefly(worker.settler.drained(), _LAST_WRITES, "settle the rest")
+    await worker.sweeper.stop()
+    await worker.settler.stop()
+    await worker.renewal.stop()
+    await _briefly(worker.membership.leave(), _LAST_WRITES, "leave")
+    await worker.claimer.close()
+    await worker.membership.close()
+
+
+async def _let_finish(worker: "Worker") -> None:
+    """Until the last handler ends, the drain limit is reached, or someone asks to hurry."""
+    tasks = [r.task for r in worker.inflight.select() if r.task is not None]
+    if not tasks:
+        return
+    hurry = asyncio.ensure_future(worker.hurry.wait())
+    finished = asyncio.ensure_future(asyncio.wait(tasks))
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait({hurry, finished}, timeout=worker.settings.drain, return_when=asyncio.FIRST_COMPLETED)
+    hurry.cancel()
+    finished.cancel()
+
+
+async def _release_rest(worker: "Worker") -> None:
+    """Async handlers are cancelled and give their outcome; a sync one cannot be stopped and is released by its fence."""
+    rest = worker.inflight.select(lambda r: r.task is not None and not r.task.done())
+    for running in rest:
+        running.interrupt("release")
+        if running.is_async and running.task is not None:
+            running.task.cancel()
+    cancelled = [r.task for r in rest if r.is_async and r.task is not None]
+    if cancelled:
+        await asyncio.wait(cancelled, timeout=2.0)
+    for running in rest:
+        worker.conclude(running, Released("the worker stopped before the handler ended"))

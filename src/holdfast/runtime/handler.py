@@ -1,0 +1,37 @@
+"""What the runtime needs to know of a task. The tasks layer builds these; the runtime only calls them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ..model.backoff import Backoff
+
+
+class PayloadError(ValueError):
+    """A stored payload cannot be turned into the handler's arguments. Its text is the reason shown to people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    name: str
+    versions: frozenset[int]  # every payload version it can take
+    func: Callable[..., Any]
+    is_async: bool
+    wants_job: bool
+    transaction: Literal["none", "sync", "async"]
+    decode: Callable[[int, str], dict[str, Any]]  # (payload version, JSON text) -> keyword arguments; PayloadError
+    encode: Callable[[object], str]  # a result -> JSON text; raises InvalidPayload
+    queue: str = "inbox"
+    lease: float | None = None
+    timeout: float | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class Handlers(Protocol):
+    """The tasks a worker knows, by name and alias."""
+
+    def find(self, task: str, version: int) -> Handler | None: ...
+
+    def known(self) -> list[tuple[str, int]]:
+        """Every (task name or alias, payload version) that can be run here."""
+        ...

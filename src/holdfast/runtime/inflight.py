@@ -1,0 +1,70 @@
+"""What this worker holds right now, by (id, generation). Read by the renewing thread, so every access is locked."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+from uuid import UUID
+
+from ..model.job import ClaimedJob, Grant
+from .job import Job
+
+Stop = Literal["lost", "cancel", "release", "timeout"]
+
+
+@dataclass(slots=True)
+class Running:
+    """One job this worker owns: waiting for a slot, running, or waiting to be settled."""
+
+    claimed: ClaimedJob
+    claimed_at: float = field(default_factory=time.monotonic)
+    job: Job | None = None
+    task: asyncio.Task[None] | None = None
+    started_at: float | None = None
+    stop: Stop | None = None
+    is_async: bool = False
+    settling: bool = False
+
+    def interrupt(self, reason: Stop) -> None:
+        """Tell the handler to stop: an async one is cancelled, a sync one sees it at job.check()."""
+        if self.stop is None or reason == "lost":
+            self.stop = reason
+        if self.job is not None:
+            if reason == "cancel":
+                self.job._cancelled.set()  # noqa: SLF001
+            else:
+                self.job._lost.set()  # noqa: SLF001
+
+    @property
+    def grant(self) -> Grant:
+        return self.claimed.grant
+
+
+class InFlight:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[UUID, int], Running] = {}
+
+    def add(self, claimed: ClaimedJob) -> Running:
+        running = Running(claimed)
+        with self._lock:
+            self._held[claimed.grant.id, claimed.grant.generation] = running
+        return running
+
+    def remove(self, grant: Grant) -> None:
+        with self._lock:
+            self._held.pop((grant.id, grant.generation), None)
+
+    def get(self, grant: Grant) -> Running | None:
+        with self._lock:
+            return self._held.get((grant.id, grant.generation))
+
+    def select(self, wanted: Callable[[Running], bool] = lambda _: True) -> list[Running]:
+        with self._lock:
+            return [r for r in self._held.values() if wanted(r)]
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._held)

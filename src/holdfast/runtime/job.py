@@ -1,0 +1,185 @@
+"""The running attempt, as its handler sees it."""
+
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from uuid import UUID
+
+from ..db.database import Database
+from ..db.guests import async_guest, sync_guest
+from ..errors import InvalidPayload, JobSettled, LeaseLost, WrongConnection
+from ..model.job import ClaimedJob, Grant
+from ..model.outcome import Completed, Settlement
+from ..model.signals import Cancel
+from ..model.text import storable
+from ..store import owner
+from ..store.settle import settle_in
+
+if TYPE_CHECKING:
+    from ..db.guests import AsyncGuest, Guest
+
+Q = ParamSpec("Q")
+T = TypeVar("T")
+
+
+def _plain_json(value: object) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload(
+            f"the result of type {type(value).__name__} cannot be stored as JSON ({error}); return plain values"
+        ) from None
+
+
+class Job:
+    """One attempt at a job: `def send(job: Job, order_id: int)`."""
+
+    def __init__(
+        self,
+        claimed: ClaimedJob,
+        database: Database,
+        worker: str,
+        encode: Callable[[object], str] = _plain_json,
+    ) -> None:
+        self._claimed = claimed
+        self._database = database
+        self._worker = worker
+        self._encode = encode
+        self._lost = threading.Event()
+        self._cancelled = threading.Event()
+        self._completed = False
+        self._report: tuple[float, str] | None = None
+
+    @property
+    def id(self) -> UUID:
+        return self._claimed.grant.id
+
+    @property
+    def task(self) -> str:
+        return self._claimed.task
+
+    @property
+    def queue(self) -> str:
+        return self._claimed.grant.queue
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first; crashes, releases and snoozes do not count."""
+        return self._claimed.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self._claimed.max_attempts
+
+    @property
+    def generation(self) -> int:
+        """How often this job has been claimed."""
+        return self._claimed.grant.generation
+
+    @property
+    def partition_key(self) -> str | None:
+        return self._claimed.partition_key
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return json.loads(self._claimed.metadata) if self._claimed.metadata else {}
+
+    @property
+    def fence(self) -> str:
+        """Sortable text that rises with every owner of this job. Give it to outside stores, and let them refuse a lower one."""
+        return self._claimed.fence
+
+    @property
+    def lost(self) -> bool:
+        """True once this attempt no longer owns the job."""
+        return self._lost.is_set()
+
+    @property
+    def _grant(self) -> Grant:
+        return self._claimed.grant
+
+    def check(self) -> None:
+        """Raise when this attempt should stop: LeaseLost, or Cancel when someone cancelled the job."""
+        if self._lost.is_set():
+            raise LeaseLost(f"job {self.id} is no longer owned by this attempt (generation {self.generation})")
+        if self._cancelled.is_set():
+            raise Cancel("cancelled while running")
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        """Say how far this attempt is, 0 to 1. Cheap: written with the next heartbeat, never waited for."""
+        if not 0.0 <= fraction <= 1.0:
+            raise ValueError(f"progress must be between 0 and 1, not {fraction!r}")
+        self._report = (float(fraction), storable(message, 1024))
+
+    def once(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
+        """Run fn unless this job already recorded `name`; record its JSON result, and return it from then on."""
+        self._unsettled()
+        found, text = self._database.run(lambda: owner.once_get(self._grant, name))
+        if not found:
+            result = _plain_json(fn(*args, **kwargs))
+            found, text = self._database.run(lambda: owner.once_put(self._grant, name, result))
+        return self._recorded(found, text)
+
+    async def aonce(
+        self, name: str, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T:
+        self._unsettled()
+        found, text = await self._database.arun(lambda: owner.once_get(self._grant, name))
+        if not found:
+            result = _plain_json(await fn(*args, **kwargs))
+            found, text = await self._database.arun(lambda: owner.once_put(self._grant, name, result))
+        return self._recorded(found, text)
+
+    def _recorded(self, found: bool, text: str | None) -> Any:
+        if not found:
+            self._lose()
+        return json.loads(text or "null")
+
+    def guard(self, *, conn: object, resource: str) -> None:
+        """Refuse to go on in this transaction unless the job is still ours; nobody can take it before the commit."""
+        guest = sync_guest(conn, "guard", "aguard")
+        self._in_transaction(guest, "guard")
+        if not guest.run(owner.guard(self._grant, resource, self.fence)):
+            self._lose()
+
+    async def aguard(self, *, conn: object, resource: str) -> None:
+        guest = async_guest(conn, "aguard", "guard")
+        self._in_transaction(guest, "aguard")
+        if not await guest.arun(owner.guard(self._grant, resource, self.fence)):
+            self._lose()
+
+    def complete(self, *, conn: object, result: object = None) -> None:
+        """Complete the job inside your own transaction: it is done exactly when that commits. LeaseLost: roll back."""
+        guest = sync_guest(conn, "complete", "acomplete")
+        self._in_transaction(guest, "complete")
+        self._completion(guest.run(settle_in(self._settlement(result), self._worker)))
+
+    async def acomplete(self, *, conn: object, result: object = None) -> None:
+        guest = async_guest(conn, "acomplete", "complete")
+        self._in_transaction(guest, "acomplete")
+        self._completion(await guest.arun(settle_in(self._settlement(result), self._worker)))
+
+    def _settlement(self, result: object) -> Settlement:
+        self._unsettled()
+        return Settlement(self._grant, Completed(self._encode(result)))
+
+    def _completion(self, done: bool) -> None:
+        if not done:
+            self._lose()
+        self._completed = True
+
+    def _unsettled(self) -> None:
+        if self._completed:
+            raise JobSettled(f"job {self.id} was already completed by this attempt")
+
+    def _in_transaction(self, guest: "Guest | AsyncGuest", method: str) -> None:
+        if not guest.in_transaction():
+            raise WrongConnection(
+                f"job.{method}() needs an open transaction, and this connection is in autocommit mode without one; "
+                "wrap it: with conn.transaction(): ..."
+            )
+
+    def _lose(self) -> None:
+        self._lost.set()
+        self.check()

@@ -1,0 +1,56 @@
+"""A worker's place in the registry: alive, draining, gone. An identity that was fenced never comes back; its process takes a new one."""
+
+import logging
+from collections.abc import Sequence
+
+from .. import telemetry
+from ..db.database import Database
+from ..model.worker import WorkerIdentity
+from ..store import workers as store
+
+
+class Membership:
+    def __init__(
+        self, database: Database, *, queues: Sequence[str], tasks: Sequence[str], concurrency: int, release: str
+    ) -> None:
+        self._session = database.session("membership")
+        self._queues = list(queues)
+        self._tasks = list(tasks)
+        self._concurrency = concurrency
+        self._release = release
+        self.identity = WorkerIdentity.create()
+
+    @property
+    def id(self) -> str:
+        return self.identity.id
+
+    async def register(self) -> None:
+        await self._session.run(
+            store.register(
+                self.identity,
+                queues=self._queues,
+                tasks=self._tasks,
+                concurrency=self._concurrency,
+                release=self._release,
+            )
+        )
+        telemetry.emit("worker.started", worker=self.id, queues=",".join(self._queues), concurrency=self._concurrency)
+
+    async def start_over(self) -> None:
+        """This identity was fenced while we were away: go on under a new one."""
+        old = self.id
+        fresh = WorkerIdentity.create()
+        self.identity = fresh
+        telemetry.emit("worker.fenced", level=logging.WARNING, worker=old, now=fresh.id)
+        await self.register()
+
+    async def drain(self) -> None:
+        await self._session.run(store.drain(self.id))
+        telemetry.emit("worker.draining", worker=self.id)
+
+    async def leave(self) -> None:
+        await self._session.run(store.leave(self.id))
+        telemetry.emit("worker.stopped", worker=self.id)
+
+    async def close(self) -> None:
+        await self._session.close()

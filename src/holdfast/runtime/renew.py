@@ -1,0 +1,146 @@
+"""Renewal and heartbeat, in a thread and on a connection of their own.
+
+A handler may block the event loop, hold every handler connection or sleep for three leases: this thread goes on. It
+renews one row per claim, learns which single jobs were lost or cancelled, and writes down progress. It also watches
+the event loop, and names the handler that blocks it.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from .. import telemetry
+from ..db.database import Database
+from ..store import owner
+from ..store.renew import heartbeat, renew
+from .inflight import InFlight, Running, Stop
+from .service import Service
+
+_BLOCKED = 5.0
+
+
+class Renewal(Service):
+    name = "renew"
+
+    def __init__(self, database: Database, inflight: InFlight, worker: Callable[[], str], lease: float) -> None:
+        super().__init__()
+        self._database = database
+        self._session = database.session("renew")
+        self._inflight = inflight
+        self._worker = worker
+        self._lease = lease
+        self.on_fenced: Callable[[], None] = lambda: None
+        self.on_stop: Callable[[Running, Stop], None] = lambda running, reason: running.interrupt(reason)
+
+    async def tick(self) -> float:
+        worker = self._worker()
+        if await self._session.run(heartbeat(worker)) in (None, "gone"):
+            self.on_fenced()
+        held = self._inflight.select()
+        grants = [r.grant for r in held]
+        lost, cancel = await self._session.flow(lambda: renew(worker, grants, self._lease))
+        for grant in lost:
+            self._tell(grant, "lost")
+        for grant in cancel:
+            self._tell(grant, "cancel")
+        await self._write_progress(held)
+        return self._database.settings.heartbeat
+
+    def _tell(self, grant: object, reason: Stop) -> None:
+        running = self._inflight.get(grant)  # type: ignore[arg-type]
+        # A job that completed itself, or is being settled, is gone from the row because we took it away.
+        if running is None or running.settling or (running.job is not None and running.job._completed):  # noqa: SLF001
+            return
+        if running.stop != reason:
+            self.on_stop(running, reason)
+
+    async def _write_progress(self, held: list[Running]) -> None:
+        reports = []
+        for running in held:
+            job = running.job
+            if job is not None and job._report is not None:  # noqa: SLF001
+                reports.append((running.grant, *job._report))  # noqa: SLF001
+                job._report = None  # noqa: SLF001
+        if reports:
+            await self._session.run(owner.progress(reports))
+
+    async def finish(self) -> None:
+        await self._session.close()
+
+
+class RenewalThread:
+    """Runs the renewal in its own thread and event loop, and watches the loop it was started from."""
+
+    def __init__(self, make: Callable[[], Renewal], inflight: InFlight) -> None:
+        self._make = make
+        self._inflight = inflight
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._watched: asyncio.AbstractEventLoop | None = None
+        self._watched_thread = 0
+        self._last_turn = time.monotonic()
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._watched = asyncio.get_running_loop()
+            self._watched_thread = threading.get_ident()
+            self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="holdfast-renew", daemon=True)
+            self._thread.start()
+
+    async def stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            if self._loop is not None and self._stopping is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._stopping.set)
+            await asyncio.to_thread(thread.join, 5.0)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        renewal = self._make()
+        renewal.start()
+        watch = asyncio.create_task(self._watch())
+        try:
+            while not self._stopping.is_set():
+                try:
+                    async with asyncio.timeout(0.5):
+                        await self._stopping.wait()
+                except TimeoutError:
+                    if self._watched is None or self._watched.is_closed():
+                        break
+        finally:
+            watch.cancel()
+            await renewal.stop()
+
+    async def _watch(self) -> None:
+        """Ask the worker's loop for a sign of life; when none comes, say which handler blocks it and where."""
+        reported = False
+        while self._watched is not None and not self._watched.is_closed():
+            asked = time.monotonic()
+            answered = threading.Event()
+            self._watched.call_soon_threadsafe(answered.set)
+            while not answered.is_set():
+                await asyncio.sleep(0.25)
+                if not reported and time.monotonic() - asked > _BLOCKED:
+                    reported = True
+                    self._report(time.monotonic() - asked)
+            reported = False
+            await asyncio.sleep(1.0)
+
+    def _report(self, waited: float) -> None:
+        frame = sys._current_frames().get(self._watched_thread)  # noqa: SLF001 the documented way to see another thread
+        stack = "".join(traceback.format_stack(frame)[-4:]) if frame else ""
+        tasks = sorted({r.claimed.task for r in self._inflight.select(lambda r: r.started_at is not None)})
+        telemetry.emit(
+            "loop.blocked",
+            level=logging.WARNING,
+            seconds=round(waited, 1),
+            running=", ".join(tasks) or "-",
+            advice="an async handler blocks the event loop; make it a plain def, which runs in a thread",
+            trace=stack,
+        )

@@ -1,0 +1,79 @@
+"""Every background service is an `async tick()` that returns the seconds until the next one.
+
+Loop, jitter, wake-up, error handling, start and stop exist here, once. Start and stop are safe twice, stop is safe
+unstarted and waits.
+"""
+
+import abc
+import asyncio
+import contextlib
+import logging
+import random
+
+from .. import telemetry
+from ..errors import DatabaseUnavailable
+
+
+class Service(abc.ABC):
+    name = "service"
+
+    def __init__(self) -> None:
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+
+    @abc.abstractmethod
+    async def tick(self) -> float:
+        """One round of work; answers the seconds until the next."""
+
+    async def finish(self) -> None:  # noqa: B027 most services have nothing to finish
+        """Runs once after the last tick."""
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self.run(), name=f"holdfast {self.name}")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.finish()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            delay = await self._round()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay * random.uniform(0.9, 1.0)):  # noqa: S311 jitter
+                    await self._wake.wait()
+
+    async def _round(self) -> float:
+        """One tick; an error costs a growing pause, never the service. At most one line is logged per second."""
+        try:
+            delay = await self.tick()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 a service outlives every error of a tick
+            self._failures += 1
+            pause = min(0.25 * 2 ** min(self._failures, 6), 5.0)
+            known = isinstance(error, DatabaseUnavailable)
+            telemetry.emit(
+                "service.failed",
+                level=logging.WARNING if known else logging.ERROR,
+                service=self.name,
+                error=f"{type(error).__name__}: {error}",
+                failures=self._failures,
+                next_try_in=round(pause, 2),
+            )
+            if not known:
+                telemetry.log.debug("%s failed", self.name, exc_info=True)
+            return max(pause, 1.0) if self._failures > 1 else pause
+        if self._failures:
+            telemetry.emit("service.recovered", service=self.name, failures=self._failures)
+            self._failures = 0
+        return delay

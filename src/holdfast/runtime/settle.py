@@ -1,0 +1,121 @@
+"""The settler: outcomes in, natural batches out.
+
+A batch is whatever became ready while the previous one was written: a settle may wait for the one before it, never for a
+timer. An outcome stays here until the database has taken or refused it: over an outage, and over a bad neighbour.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .. import failpoints, telemetry
+from ..db.database import Database
+from ..db.faults import BadRow
+from ..errors import DatabaseError
+from ..model.outcome import Completed, DeadLettered, ErrorText, Failed, Outcome, Settled, Settlement
+from ..model.text import storable
+from ..store import settle as store
+from ..store.claim import quarantine
+from .service import Service
+
+_MOST = 500
+_BUSY_PAUSE = 0.05
+
+
+class Settler(Service):
+    name = "settle"
+
+    def __init__(
+        self, database: Database, worker: Callable[[], str], on_settled: Callable[[Settlement, str], None]
+    ) -> None:
+        super().__init__()
+        self._session = database.session("settle")
+        self._worker = worker
+        self._on_settled = on_settled
+        self._waiting: deque[Settlement] = deque()
+        self._busy: list[Settlement] = []
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def settle(self, settlement: Settlement) -> None:
+        self._waiting.append(settlement)
+        self._empty.clear()
+        self.wake()
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting) + len(self._busy)
+
+    async def drained(self) -> None:
+        """Wait until every outcome given so far is in the database."""
+        await self._empty.wait()
+
+    async def tick(self) -> float:
+        self._waiting.extend(self._busy)
+        self._busy.clear()
+        while self._waiting:
+            batch = list(self._waiting)[:_MOST]
+            failpoints.point("settle.before")
+            await self._write(batch)
+            for _ in batch:
+                self._waiting.popleft()
+        if self._busy:
+            return _BUSY_PAUSE
+        self._empty.set()
+        return 3600.0
+
+    async def _write(self, batch: list[Settlement]) -> None:
+        """One transaction for the batch; one that a bad row spoils is halved until the bad row is alone."""
+        try:
+            answers = await self._session.flow(lambda: store.settle(batch, self._worker()))
+        except BadRow as error:
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                await self._write(batch[:middle])
+                await self._write(batch[middle:])
+            else:
+                await self._give_up(batch[0], error)
+            return
+        by_id = {s.grant.id: s for s in batch}
+        for answer in answers:
+            self._answer(by_id[answer.id], answer)
+
+    def _answer(self, settlement: Settlement, answer: Settled) -> None:
+        if answer.state == "busy":  # someone holds the row for a moment; it is still ours
+            self._busy.append(settlement)
+            return
+        self._on_settled(settlement, answer.state)
+
+    async def _give_up(self, settlement: Settlement, error: DatabaseError) -> None:
+        """The row refuses this outcome: bury the job with the reason; if even that fails, leave the row alone."""
+        reason = storable(f"{type(settlement.outcome).__name__} was refused by the database: {error}")
+        telemetry.emit("settle.refused", level=logging.ERROR, job=settlement.grant.id, error=reason)
+        if not isinstance(settlement.outcome, DeadLettered):
+            buried = Settlement(settlement.grant, DeadLettered(ErrorText("SettleRefused", reason)))
+            await self._write([buried])
+            return
+        await self._session.run(quarantine(settlement.grant.id, settlement.grant.queue, reason))
+        self._on_settled(settlement, "quarantined")
+
+    async def finish(self) -> None:
+        await self._session.close()
+
+
+def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
+    """What to tell the world about a settled job: event name, fields, level."""
+    match state, outcome:
+        case "completed", _:
+            return "job.completed", {}, logging.INFO
+        case "already", Completed() | Failed():
+            return "job.completed", {}, logging.INFO
+        case "lost", _:
+            return "job.lost", {}, logging.WARNING
+        case "dead_letter", Failed(error=error) | DeadLettered(error=error):
+            return "job.dead_letter", {"error": error.summary, "trace": error.trace}, logging.ERROR
+        case "pending", Failed(error=error, delay=delay):
+            fields = {"error": error.summary, "retry_in": round(delay, 2), "trace": error.trace}
+            return "job.retry", fields, logging.WARNING
+        case _:
+            return f"job.{type(outcome).__name__.lower()}", {"state": state}, logging.INFO

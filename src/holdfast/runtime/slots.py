@@ -1,0 +1,35 @@
+"""How many more jobs this worker wants right now."""
+
+import time
+
+
+class Slots:
+    """Free slots plus a small prefetch, and the prefetch only while handlers are quick: a job must not wait here behind a
+    long one while another worker is idle. In quiet mode (suspects of a crash) nothing else is wanted."""
+
+    _QUICK = 0.5
+
+    def __init__(self, concurrency: int, prefetch: int) -> None:
+        self.concurrency = concurrency
+        self._prefetch = prefetch
+        self._mean = 0.0
+        self.running = 0
+        self.quiet = False
+
+    def want(self, ready: int) -> int:
+        if self.quiet or ready:
+            return 0
+        free = self.concurrency - self.running
+        return max(0, free + (self._prefetch if self._mean < self._QUICK else 0))
+
+    @property
+    def free(self) -> int:
+        return self.concurrency - self.running
+
+    def started(self) -> float:
+        self.running += 1
+        return time.monotonic()
+
+    def finished(self, began: float) -> None:
+        self.running -= 1
+        self._mean = 0.8 * self._mean + 0.2 * (time.monotonic() - began)

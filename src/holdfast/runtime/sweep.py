@@ -1,0 +1,87 @@
+"""The sweeper: any worker may do it, in bounded batches; the clock in the database decides whose turn it is."""
+
+import logging
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from .. import telemetry
+from ..db.database import Database
+from ..db.faults import BadRow
+from ..model.text import storable
+from ..store import housekeeping, sweep
+from ..store.claim import quarantine
+from .service import Service
+
+_CLAIMS = 500
+_JOBS = 500
+_TIDY_EVERY = 60.0
+
+
+class Sweeper(Service):
+    name = "sweep"
+
+    def __init__(self, database: Database, on_swept: Callable[[], None]) -> None:
+        super().__init__()
+        self._settings = database.settings
+        self._session = database.session("sweep")
+        self._on_swept = on_swept
+        self._next_tidy = 0.0
+
+    async def tick(self) -> float:
+        s = self._settings
+        # Living owners beat every `heartbeat`; after a gap in sweeping longer than a worker may be silent, they get two beats
+        # to renew before anyone takes their work.
+        if await self._session.run(sweep.sweep_begin(s.sweep * 0.9, s.dead_after, 2 * s.heartbeat)):
+            await self.sweep_once()
+        days = await self._session.run(housekeeping.tidy_begin(_TIDY_EVERY))
+        if days is not None:
+            await self.tidy_once(days)
+        return s.sweep
+
+    async def sweep_once(self) -> int:
+        """Fence, revoke, take back. Answers how many jobs went back."""
+        for worker in await self._session.run(sweep.fence_workers(self._settings.dead_after)):
+            telemetry.emit("worker.gone", level=logging.WARNING, worker=worker)
+        await self._session.run(sweep.revoke_expired(_CLAIMS))
+        taken = 0
+        for claim in await self._session.run(sweep.revoked_claims(_CLAIMS)):
+            for start in range(0, len(claim.job_ids), _JOBS):
+                taken += await self._take(claim, claim.job_ids[start : start + _JOBS])
+            await self._session.run(sweep.sweep_finish(claim.token))
+        if taken:
+            self._on_swept()
+        return taken
+
+    async def _take(self, claim: sweep.RevokedClaim, job_ids: Sequence[UUID]) -> int:
+        try:
+            back = await self._session.run(sweep.sweep_take(claim, job_ids, self._settings.max_crashes))
+        except BadRow as error:
+            if len(job_ids) > 1:
+                middle = len(job_ids) // 2
+                return await self._take(claim, job_ids[:middle]) + await self._take(claim, job_ids[middle:])
+            reason = storable(f"sweep: {error}")
+            await self._session.run(quarantine(job_ids[0], claim.queue, reason))
+            telemetry.emit("job.quarantined", level=logging.ERROR, job=job_ids[0], error=reason)
+            return 0
+        for settled in back:
+            level = logging.ERROR if settled.state == "dead_letter" else logging.WARNING
+            telemetry.emit(
+                "job.swept", level=level, job=settled.id, state=settled.state, from_worker=claim.worker
+            )
+        return len(back)
+
+    async def tidy_once(self, days: int) -> None:
+        """Registry, archive slots, idempotency keys and what finished jobs left beside them, in bounded batches."""
+        await self._session.run(housekeeping.note_slots())
+        for slot in await self._session.run(housekeeping.expired_slots(days)):
+            await self._session.run(housekeeping.empty_slot(slot, days))
+        await self._session.run(housekeeping.note_slots())
+        for batch in (
+            housekeeping.expire_idempotency(5000),
+            housekeeping.prune_workers(500),
+            housekeeping.prune_orphans(days, 5000),
+        ):
+            await self._session.run(batch)
+
+    async def finish(self) -> None:
+        await self._session.close()

@@ -1,0 +1,248 @@
+"""The worker: claim, execute, settle.
+
+    run         the story: claim what free slots need, start it, pause, and in the end drain
+    _run_one    one job from slot to outcome
+    Claimer     which jobs are next                         (claim.py)
+    Settler     writes outcomes in natural batches          (settle.py)
+    Renewal     keeps leases, in its own thread             (renew.py)
+    Sweeper     takes back what dead workers left behind    (sweep.py)
+    Drainer     stops without losing anything               (drain.py)
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .. import telemetry
+from ..db.database import Database
+from ..errors import DatabaseUnavailable
+from ..model.outcome import Held, Lost, Outcome, Released, SettledElsewhere, Settlement
+from .claim import Claimer
+from .drain import drain
+from .execute import Executor, Middleware
+from .handler import Handlers
+from .inflight import InFlight, Running, Stop
+from .membership import Membership
+from .renew import Renewal, RenewalThread
+from .settle import Settler, event_of
+from .slots import Slots
+from .sweep import Sweeper
+
+_FIRST_PAUSE = 0.02
+_QUIET = 10.0  # how long suspects wait for the other jobs of this process to end
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    leases: dict[str, float]  # queue -> lease seconds
+    concurrency: int
+    release: str
+    until_idle: bool = False
+
+
+class Worker:
+    def __init__(
+        self, database: Database, handlers: Handlers, options: WorkerOptions, middleware: Sequence[Middleware] = ()
+    ) -> None:
+        self.settings = database.settings
+        self._until_idle = options.until_idle
+        self.membership = Membership(
+            database,
+            queues=list(options.leases),
+            tasks=sorted({name for name, _ in handlers.known()}),
+            concurrency=options.concurrency,
+            release=options.release,
+        )
+        self.inflight = InFlight()
+        self.slots = Slots(options.concurrency, database.settings.prefetch)
+        self.claimer = Claimer(database, handlers, options.leases)
+        self._executor = Executor(database, handlers, lambda: self.membership.id, middleware)
+        self.settler = Settler(database, lambda: self.membership.id, self._settled)
+        self.sweeper = Sweeper(database, self._look_again)
+        lease = max(options.leases.values())
+        self.renewal = RenewalThread(lambda: self._make_renewal(database, lease), self.inflight)
+        self.ready: deque[Running] = deque()
+        self.suspects: deque[Running] = deque()
+        self._suspects_at = 0.0
+        self._quiet_until = 0.0
+        self._pause = _FIRST_PAUSE
+        self._wake = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._side_tasks: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Stop claiming and drain; called again, drain at once."""
+        if self.stopping.is_set():
+            self.hurry.set()
+        self.stopping.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        await self.membership.register()
+        self.renewal.start()
+        self.settler.start()
+        self.sweeper.start()
+        try:
+            while not self.stopping.is_set():
+                self._wake.clear()
+                claimed = await self._claim()
+                self._start_ready()
+                if self._until_idle and not claimed and await self._is_idle():
+                    break
+                await self._rest(claimed)
+        finally:
+            await drain(self)
+
+    async def _claim(self) -> int:
+        """Claim for the free slots; an outage is waited out, never an end."""
+        try:
+            await self._claim_suspects()
+            want = self.slots.want(len(self.ready))
+            jobs = await self.claimer.claim(self.membership.id, want) if want else []
+        except DatabaseUnavailable as error:
+            self._pause = min(max(self._pause * 2, 0.5), 5.0)
+            telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
+            return 0
+        self.ready.extend(self.inflight.add(job) for job in jobs)
+        return len(jobs)
+
+    async def _claim_suspects(self) -> None:
+        """Take a group of suspects and be quiet for it: claim nothing else until it has run."""
+        now = time.monotonic()
+        if self.slots.quiet or now < self._suspects_at:
+            return
+        self._suspects_at = now + self.settings.sweep
+        jobs = await self.claimer.claim_suspects(self.membership.id, self.slots.concurrency)
+        if jobs:
+            self.suspects.extend(self.inflight.add(job) for job in jobs)
+            self.slots.quiet = True
+            self._quiet_until = now + _QUIET
+            telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
+
+    def _start_ready(self) -> None:
+        alone = not self.slots.running and not self.ready
+        if self.suspects and (alone or time.monotonic() > self._quiet_until):
+            self.ready.extend(self.suspects)
+            self.suspects.clear()
+        while self.ready and self.slots.free > 0:
+            running = self.ready.popleft()
+            if running.stop is None:
+                running.task = self._loop.create_task(self._run_one(running), name=f"job {running.claimed.id}")
+            else:  # lost or cancelled while it waited here
+                self.conclude(running, Lost() if running.stop == "lost" else Released("not started"))
+
+    async def _run_one(self, running: Running) -> None:
+        began = running.started_at = self.slots.started()
+        claimed = running.claimed
+        telemetry.emit(
+            "job.started",
+            level=logging.DEBUG,
+            job=claimed.id,
+            task=claimed.task,
+            generation=claimed.grant.generation,
+            worker=self.membership.id,
+        )
+        outcome = await self._executor.execute(running)
+        self.slots.finished(began)
+        self.conclude(running, outcome)
+
+    def conclude(self, running: Running, outcome: Outcome) -> None:
+        """The attempt is over: settle it, unless there is nothing left to settle."""
+        if running.settling:
+            return
+        running.settling = True
+        if isinstance(outcome, Lost):
+            self._settled(Settlement(running.grant, outcome), "lost")
+        elif isinstance(outcome, SettledElsewhere):
+            self._settled(Settlement(running.grant, outcome), "completed")
+        else:
+            if isinstance(outcome, Held):
+                self._aside(self.claimer.hold_unknown(running.grant.queue))
+            self.settler.settle(Settlement(running.grant, outcome))
+        self._pause = _FIRST_PAUSE
+        self._wake.set()
+
+    def _settled(self, settlement: Settlement, state: str) -> None:
+        running = self.inflight.get(settlement.grant)
+        self.inflight.remove(settlement.grant)
+        name, fields, level = event_of(settlement.outcome, state)
+        fields |= {"job": settlement.grant.id, "generation": settlement.grant.generation}
+        if running is not None:
+            fields |= {"task": running.claimed.task, "attempt": running.claimed.attempt}
+            if running.started_at is not None:
+                fields["seconds"] = round(time.monotonic() - running.started_at, 4)
+        telemetry.emit(name, level=level, worker=self.membership.id, **fields)
+        if isinstance(settlement.outcome, Released):
+            self.claimer.reset()
+        if self.slots.quiet and not self.suspects and not self.inflight.select(lambda r: r.claimed.suspect > 0):
+            self.slots.quiet = False
+            self._look_again()
+        self._wake.set()
+
+    async def _rest(self, claimed: int) -> None:
+        """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
+        if claimed:
+            self._pause = _FIRST_PAUSE
+            if self.slots.free > 0:
+                return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._pause):
+                await self._wake.wait()
+                return
+        self._pause = min(self._pause * 1.6, max(self.settings.poll, self._pause))
+
+    async def _is_idle(self) -> bool:
+        """Nothing held, and nothing due when looked at from the start."""
+        if len(self.inflight) or self.settler.pending or self._side_tasks:
+            return False
+        self._look_again()
+        if await self._claim() or self.suspects:
+            self._start_ready()
+            return False
+        return not len(self.inflight)
+
+    def _look_again(self) -> None:
+        self.claimer.reset()
+        self._suspects_at = 0.0
+        self._pause = _FIRST_PAUSE
+        self._wake.set()
+
+    def _make_renewal(self, database: Database, lease: float) -> Renewal:
+        renewal = Renewal(database, self.inflight, lambda: self.membership.id, lease)
+        renewal.on_fenced = lambda: self._call(self._start_over, self.membership.id)
+        renewal.on_stop = self._interrupt
+        return renewal
+
+    def _interrupt(self, running: Running, reason: Stop) -> None:
+        """Called in the renewing thread. Sync handlers see it at once; an async one is cancelled in its own loop."""
+        running.interrupt(reason)
+        self._call(self._cancel, running)
+
+    def _call(self, function: object, *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody left to tell
+            self._loop.call_soon_threadsafe(function, *arguments)  # type: ignore[arg-type]
+
+    def _cancel(self, running: Running) -> None:
+        if running.task is not None and running.is_async and not running.settling:
+            running.task.cancel()
+
+    def _start_over(self, fenced: str) -> None:
+        if self.membership.id == fenced and not self.stopping.is_set():
+            self._aside(self.membership.start_over())
+
+    def _aside(self, work: object) -> None:
+        async def quietly() -> None:
+            try:
+                await work  # type: ignore[misc]
+            except DatabaseUnavailable as error:
+                telemetry.emit("worker.side_task_failed", level=logging.WARNING, error=str(error))
+
+        task = self._loop.create_task(quietly())
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_tasks.discard)

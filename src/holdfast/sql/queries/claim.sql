@@ -1,0 +1,143 @@
+-- name: claim
+-- Take the first due jobs of a queue for a living worker, each priority from its low-water mark.
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 limit, $6 priorities from high to low, $7 their marks (NULL: from the start)
+--
+-- The lateral probes stop as soon as $5 rows are locked. Ids go into the UPDATE as an array: with a join, stale
+-- statistics flip the plan to a sequential scan.
+WITH c AS MATERIALIZED (
+    SELECT w.id
+    FROM unnest($6::int[], $7::timestamptz[]) AS p(priority, mark)
+    CROSS JOIN LATERAL (
+        SELECT j.id
+        FROM holdfast.work j
+        WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority
+          AND j.available_at >= coalesce(p.mark, '-infinity') AND j.available_at <= holdfast.now()
+          AND j.status = 'pending' AND j.suspect = 0
+          AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+        ORDER BY j.available_at, j.seq
+        LIMIT $5
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) w
+    WHERE EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
+    LIMIT $5
+), taken AS (
+    UPDATE holdfast.work
+    SET status = 'processing', claim_token = $3, claimed_at = holdfast.now(), lease_generation = lease_generation + 1
+    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
+    RETURNING id, lease_generation, seq, task, version, payload, partition_key, priority, attempts, max_attempts, crashes,
+              available_at, created_at, metadata, cancel_requested_at, suspect
+), claim AS (
+    INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
+    SELECT $3, $1, $2, holdfast.now(),
+           holdfast.now() + make_interval(secs => coalesce((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
+    FROM taken HAVING count(*) > 0
+)
+SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
+       available_at, created_at, metadata::text, cancel_requested_at IS NOT NULL, suspect,
+       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+FROM taken
+ORDER BY priority DESC, available_at, seq;
+
+-- name: claim_these
+-- Take the named jobs, waiting or held, if they are due and still free.
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 ids
+WITH c AS MATERIALIZED (
+    SELECT j.id
+    FROM holdfast.work j
+    WHERE j.queue = $1 AND j.id = ANY ($5::uuid[]) AND j.status IN ('pending', 'held') AND j.available_at <= holdfast.now()
+      AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+), taken AS (
+    UPDATE holdfast.work
+    SET status = 'processing', hold_reason = NULL, claim_token = $3, claimed_at = holdfast.now(), lease_generation = lease_generation + 1
+    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
+    RETURNING id, lease_generation, seq, task, version, payload, partition_key, priority, attempts, max_attempts, crashes,
+              available_at, created_at, metadata, cancel_requested_at, suspect
+), claim AS (
+    INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
+    SELECT $3, $1, $2, holdfast.now(),
+           holdfast.now() + make_interval(secs => coalesce((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
+    FROM taken HAVING count(*) > 0
+)
+SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
+       available_at, created_at, metadata::text, cancel_requested_at IS NOT NULL, suspect,
+       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+FROM taken
+ORDER BY priority DESC, available_at, seq;
+
+-- name: scan_priorities
+-- The priorities that occur in a queue, from high to low, one index probe each.
+-- $1 queue
+WITH RECURSIVE p(priority) AS (
+    (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
+    UNION ALL
+    SELECT (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL AND w.priority < p.priority
+            ORDER BY w.priority DESC LIMIT 1)
+    FROM p WHERE p.priority IS NOT NULL
+)
+SELECT priority FROM p WHERE priority IS NOT NULL;
+
+-- name: claim_candidates
+-- The ids a claim would look at, unlocked: what to search when a claim fails on one bad row.
+-- $1 queue, $2 limit
+SELECT j.id
+FROM holdfast.work j
+WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.available_at <= holdfast.now() AND j.status = 'pending' AND j.suspect = 0
+  AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+ORDER BY j.priority DESC, j.available_at, j.seq
+LIMIT $2;
+
+-- name: find_suspects
+-- Jobs that were in a process that died, with how many of them may run together.
+-- $1 queue, $2 limit
+SELECT j.id, j.suspect
+FROM holdfast.work j
+WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at <= holdfast.now()
+  AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+ORDER BY j.available_at, j.seq
+LIMIT $2;
+
+-- name: find_held
+-- Held jobs whose task and version this worker knows.
+-- $1 queue, $2 tasks, $3 versions, $4 limit
+SELECT h.id
+FROM unnest($2::text[], $3::int[]) AS k(task, version)
+CROSS JOIN LATERAL (
+    SELECT j.id, j.available_at
+    FROM holdfast.work j
+    WHERE j.queue = $1 AND j.hold_reason IS NOT NULL AND j.task = k.task AND j.version = k.version AND j.available_at <= holdfast.now()
+    ORDER BY j.available_at
+    LIMIT $4
+) h
+ORDER BY h.available_at
+LIMIT $4;
+
+-- name: hold_unknown
+-- Set aside waiting jobs of a task or version this worker does not know, so that they cost no later claim anything.
+-- $1 queue, $2 known 'task/version' texts, $3 how far to look
+WITH ahead AS MATERIALIZED (
+    SELECT j.id, j.task, j.version
+    FROM holdfast.work j
+    WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.status = 'pending'
+    ORDER BY j.priority DESC, j.available_at, j.seq
+    LIMIT $3
+), c AS MATERIALIZED (
+    SELECT j.id
+    FROM holdfast.work j
+    WHERE j.queue = $1 AND j.status = 'pending'
+      AND j.id = ANY (ARRAY(SELECT id FROM ahead WHERE task || '/' || version <> ALL ($2::text[])))
+    FOR NO KEY UPDATE SKIP LOCKED
+), held AS (
+    UPDATE holdfast.work
+    SET status = 'held', hold_reason = 'no worker here knows ' || task || ' version ' || version
+    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
+    RETURNING id
+)
+SELECT count(*) FROM held;
+
+-- name: quarantine
+-- Leave a row alone that makes claims or sweeps fail.
+-- $1 id, $2 queue, $3 reason
+INSERT INTO holdfast.quarantine (id, queue, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING;

@@ -1,0 +1,73 @@
+-- name: tidy_begin
+-- Whose turn it is to tidy up; at most one worker per interval.
+-- $1 interval seconds
+UPDATE holdfast.engine SET last_tidy_at = holdfast.now()
+WHERE only_row AND last_tidy_at <= holdfast.now() - make_interval(secs => $1::float8) RETURNING retention_days;
+
+-- name: expire_idempotency
+-- Forget keys past their lifetime.
+-- $1 limit
+WITH gone AS (
+    DELETE FROM holdfast.idempotency i
+    WHERE (i.queue, i.key) IN (SELECT e.queue, e.key FROM holdfast.idempotency e WHERE e.expires_at <= holdfast.now()
+                               ORDER BY e.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: prune_workers
+-- Forget workers that are gone for a day and hold nothing.
+-- $1 limit
+WITH gone AS (
+    DELETE FROM holdfast.workers w
+    WHERE w.id = ANY (ARRAY(SELECT v.id FROM holdfast.workers v
+                            WHERE v.status = 'gone' AND v.last_seen_at < holdfast.now() - interval '1 day'
+                              AND NOT EXISTS (SELECT FROM holdfast.claims c WHERE c.worker = v.id)
+                            ORDER BY v.id LIMIT $1 FOR UPDATE SKIP LOCKED))
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: prune_orphans
+-- Forget progress, recorded steps, fences and errors older than the archive whose job is neither live nor a dead letter.
+-- $1 retention days, $2 limit
+WITH old AS MATERIALIZED (SELECT holdfast.now() - make_interval(days => $1) AS at),
+alive AS NOT MATERIALIZED (SELECT w.queue, w.id FROM holdfast.work w),
+o AS (
+    DELETE FROM holdfast.once x WHERE x.ctid = ANY (ARRAY(
+        SELECT e.ctid FROM holdfast.once e WHERE e.at < (SELECT at FROM old)
+          AND NOT EXISTS (SELECT FROM alive a WHERE a.queue = e.queue AND a.id = e.job_id)
+          AND NOT EXISTS (SELECT FROM holdfast.dead_letters d WHERE d.id = e.job_id) LIMIT $2)) RETURNING 1
+), p AS (
+    DELETE FROM holdfast.progress x WHERE x.ctid = ANY (ARRAY(
+        SELECT e.ctid FROM holdfast.progress e WHERE e.at < (SELECT at FROM old)
+          AND NOT EXISTS (SELECT FROM alive a WHERE a.queue = e.queue AND a.id = e.job_id) LIMIT $2)) RETURNING 1
+), e AS (
+    DELETE FROM holdfast.errors x WHERE x.ctid = ANY (ARRAY(
+        SELECT e.ctid FROM holdfast.errors e WHERE e.at < (SELECT at FROM old)
+          AND NOT EXISTS (SELECT FROM alive a WHERE a.queue = e.queue AND a.id = e.job_id)
+          AND NOT EXISTS (SELECT FROM holdfast.dead_letters d WHERE d.id = e.job_id) LIMIT $2)) RETURNING 1
+), f AS (
+    DELETE FROM holdfast.fences x WHERE x.ctid = ANY (ARRAY(
+        SELECT e.ctid FROM holdfast.fences e WHERE e.at < (SELECT at FROM old)
+          AND NOT EXISTS (SELECT FROM alive a WHERE a.id::text = e.stream) LIMIT $2)) RETURNING 1
+)
+SELECT (SELECT count(*) FROM o) + (SELECT count(*) FROM p) + (SELECT count(*) FROM e) + (SELECT count(*) FROM f);
+
+-- name: expired_slots
+-- Archive slots to empty: those whose day is past retention, and any left over from an earlier round of the ring.
+-- $1 retention days
+SELECT slot FROM holdfast.archive_slots
+WHERE day IS NOT NULL AND day < (holdfast.now() AT TIME ZONE 'UTC')::date - $1::int ORDER BY day;
+
+-- name: note_slots
+-- Write down which day the slots of today and tomorrow hold.
+UPDATE holdfast.archive_slots s SET day = d.day
+FROM (SELECT (holdfast.now() AT TIME ZONE 'UTC')::date + n AS day FROM generate_series(0, 1) AS n) d
+WHERE s.slot = holdfast.archive_slot(d.day::timestamp AT TIME ZONE 'UTC') AND s.day IS DISTINCT FROM d.day
+  AND (s.day IS NULL OR s.day < d.day) RETURNING s.slot;
+
+-- name: empty_slot
+-- Empty one archive slot whose day is past; locks that slot alone.
+-- $1 slot, $2 retention days
+SELECT holdfast.empty_archive_slot($1, $2);

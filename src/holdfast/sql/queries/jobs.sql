@@ -1,0 +1,63 @@
+-- name: enqueue
+-- Write jobs in the caller's transaction; answers (ordinal, id, created, conflict).
+-- $1..$13 as in holdfast.enqueue_many
+SELECT id, created, conflict
+FROM holdfast.enqueue_many($1::text[], $2::text[], $3::text[], $4::int[], $5::text[], $6::int[], $7::int[], $8::timestamptz[], $9::float8[],
+                           $10::text[], $11::float8[], $12::text[], $13::text[])
+ORDER BY ordinal;
+
+-- name: fate
+-- What became of a job, in one snapshot.
+-- $1 id, $2 queue
+SELECT 'waiting' AS state, NULL::text, w.last_error, w.attempts FROM holdfast.work w WHERE w.queue = $2 AND w.id = $1
+UNION ALL
+SELECT a.status, a.result::text, a.last_error, a.attempts FROM holdfast.archive a
+WHERE a.slot = ANY (holdfast.archive_slots_of($1)) AND a.id = $1
+UNION ALL
+SELECT 'dead_letter', NULL, d.last_error, d.attempts FROM holdfast.dead_letters d WHERE d.id = $1;
+
+-- name: cancel_waiting
+-- A job that is not running leaves for the archive as cancelled.
+-- $1 queue, $2 id, $3 reason
+WITH gone AS (
+    DELETE FROM holdfast.work WHERE queue = $1 AND id = $2 AND status <> 'processing'
+    RETURNING *
+)
+INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts,
+                              max_attempts, version, crashes, priority, queue, status, task, partition_key, payload, claimed_by,
+                              result, last_error, tags, metadata)
+SELECT holdfast.archive_slot(holdfast.now()), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at,
+       holdfast.now(), g.attempts, g.max_attempts, g.version, g.crashes, g.priority, g.queue, 'cancelled',
+       g.task, g.partition_key, g.payload, NULL, NULL, coalesce(nullif($3, ''), g.last_error), g.tags, g.metadata
+FROM gone g
+RETURNING id;
+
+-- name: request_cancel
+-- Ask the owner of a running job to stop; it learns so with its next heartbeat.
+-- $1 queue, $2 id
+UPDATE holdfast.work SET cancel_requested_at = coalesce(cancel_requested_at, holdfast.now())
+WHERE queue = $1 AND id = $2 AND status = 'processing' RETURNING id;
+
+-- name: locate
+-- The queue of a live job.
+-- $1 id
+SELECT queue FROM holdfast.work WHERE id = $1;
+
+-- name: queue_names
+-- The queues there are.
+SELECT name FROM holdfast.queues ORDER BY name;
+
+-- name: create_queue
+-- Make a queue; false: it was there.
+-- $1 name, $2 lease seconds
+SELECT holdfast.create_queue($1, $2::float8);
+
+-- name: describe_server
+-- What a process needs to know before it relies on the server.
+SELECT current_setting('server_version_num')::int, to_regclass('holdfast.migrations') IS NOT NULL,
+       current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes'),
+       coalesce(nullif(current_setting('synchronous_standby_names'), ''), '-'), pg_is_in_recovery();
+
+-- name: schema_version
+-- The newest migration applied.
+SELECT max(number) FROM holdfast.migrations;

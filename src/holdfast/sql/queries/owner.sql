@@ -1,0 +1,40 @@
+-- name: once_get
+-- What this job recorded under a name.
+-- $1 job, $2 name
+SELECT result::text FROM holdfast.once WHERE job_id = $1 AND name = $2;
+
+-- name: once_put
+-- Record a result under a name, if this attempt still owns the job. The share lock keeps a taker out until it is written.
+-- $1 queue, $2 id, $3 generation, $4 token, $5 name, $6 result
+WITH mine AS MATERIALIZED (
+    SELECT w.id FROM holdfast.work w
+    WHERE w.queue = $1 AND w.id = $2 AND w.lease_generation = $3 AND w.claim_token = $4 AND w.status = 'processing'
+    FOR SHARE
+)
+INSERT INTO holdfast.once AS o (job_id, queue, name, result, at)
+SELECT id, $1, $5, $6::text::jsonb, holdfast.now() FROM mine
+ON CONFLICT (job_id, name) DO UPDATE SET at = o.at
+RETURNING o.result::text;
+
+-- name: guard
+-- Prove ownership inside the caller's transaction and hold it to the commit; remember the fence of the resource.
+-- $1 queue, $2 id, $3 generation, $4 token, $5 resource, $6 stream, $7 fence
+WITH mine AS MATERIALIZED (
+    SELECT w.id FROM holdfast.work w
+    WHERE w.queue = $1 AND w.id = $2 AND w.lease_generation = $3 AND w.claim_token = $4 AND w.status = 'processing'
+    FOR SHARE
+)
+INSERT INTO holdfast.fences AS f (resource, stream, fence, at)
+SELECT $5, $6, $7, holdfast.now() FROM mine
+ON CONFLICT (resource, stream) DO UPDATE SET fence = EXCLUDED.fence, at = EXCLUDED.at WHERE f.fence <= EXCLUDED.fence
+RETURNING f.fence;
+
+-- name: progress
+-- How far running jobs are. An older attempt never overwrites a newer one.
+-- $1 ids, $2 queues, $3 generations, $4 fractions, $5 messages
+INSERT INTO holdfast.progress AS p (job_id, queue, generation, fraction, message, at)
+SELECT d.id, d.queue, d.generation, d.fraction, d.message, holdfast.now()
+FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::float8[], $5::text[]) AS d(id, queue, generation, fraction, message)
+ORDER BY d.id
+ON CONFLICT (job_id) DO UPDATE SET generation = EXCLUDED.generation, fraction = EXCLUDED.fraction, message = EXCLUDED.message, at = EXCLUDED.at
+WHERE p.generation <= EXCLUDED.generation;

@@ -1,0 +1,32 @@
+-- name: heartbeat
+-- Say that the worker lives. Touches last_seen_at and nothing else; answers its status.
+-- $1 worker
+UPDATE holdfast.workers SET last_seen_at = holdfast.now() WHERE id = $1 RETURNING status;
+
+-- name: renew
+-- Move the deadline of claims. A revoked claim stays revoked.
+-- $1 tokens, $2 lease seconds
+UPDATE holdfast.claims c
+SET lease_expires_at = holdfast.now() + make_interval(secs => coalesce((SELECT lease FROM holdfast.queues WHERE name = c.queue), $2::float8))
+WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NULL
+RETURNING c.token;
+
+-- name: check_owned
+-- Of the jobs a worker runs: those it no longer owns, and those somebody wants cancelled.
+-- $1 queues, $2 ids, $3 generations, $4 tokens
+SELECT d.id, d.generation, w.id IS NULL
+FROM unnest($1::text[], $2::uuid[], $3::bigint[], $4::uuid[]) AS d(queue, id, generation, token)
+LEFT JOIN LATERAL (
+    SELECT w.id, w.cancel_requested_at FROM holdfast.work w
+    WHERE w.queue = d.queue AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing' OFFSET 0
+) w ON true
+WHERE w.id IS NULL OR w.cancel_requested_at IS NOT NULL;
+
+-- name: tidy_claims
+-- Drop claim rows of a worker that no processing job refers to. Jobs only ever lose a token, so this stays true.
+-- $1 worker, $2 tokens still in use
+DELETE FROM holdfast.claims c
+WHERE c.worker = $1 AND c.token <> ALL ($2::uuid[]) AND c.revoked_at IS NULL
+  AND NOT EXISTS (SELECT FROM unnest(c.job_ids) AS j(id)
+                  CROSS JOIN LATERAL (SELECT FROM holdfast.work w
+                                      WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w);

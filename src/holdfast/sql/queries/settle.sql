@@ -1,0 +1,117 @@
+-- name: settle_finish
+-- Completed and cancelled jobs leave for the archive.
+-- $1 queue, $2 ids, $3 generations, $4 tokens, $5 statuses, $6 results, $7 errors, $8 worker
+--
+-- `ok` locks each row under its full guard, pair by pair: ids and tokens as two sets would let a stale (X, T1) match
+-- when the same worker holds X under T2. A row locked by someone else is skipped and told apart by settle_check.
+WITH ok AS MATERIALIZED (
+    SELECT d.id, d.status, d.result, d.error
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::text[], $6::text[], $7::text[]) AS d(id, generation, token, status, result, error)
+    CROSS JOIN LATERAL (
+        SELECT w.id FROM holdfast.work w
+        WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
+        FOR UPDATE SKIP LOCKED
+    ) w
+), gone AS (
+    DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM ok))
+    RETURNING *
+), kept AS (
+    INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts,
+                                  max_attempts, version, crashes, priority, queue, status, task, partition_key, payload, claimed_by,
+                                  result, last_error, tags, metadata)
+    SELECT holdfast.archive_slot(holdfast.now()), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at,
+           holdfast.now(), least(g.attempts::bigint + 1, 2147483647)::int, g.max_attempts, g.version, g.crashes, g.priority, g.queue, o.status,
+           g.task, g.partition_key, g.payload, $8, o.result::jsonb, coalesce(o.error, g.last_error), g.tags, g.metadata
+    FROM gone g JOIN ok o ON o.id = g.id
+    RETURNING id, status
+)
+SELECT id, status FROM kept;
+
+-- name: settle_fail
+-- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once.
+-- $1 queue, $2 ids, $3 generations, $4 tokens, $5 delays, $6 final?, $7 kinds, $8 messages, $9 traces, $10 worker
+WITH ok AS MATERIALIZED (
+    SELECT d.id, d.generation, d.delay, d.kind, d.message, d.trace, w.attempt,
+           d.final OR w.attempt >= w.max_attempts AS dies,
+           left(CASE WHEN d.message = '' THEN d.kind ELSE d.kind || ': ' || d.message END, 8192) AS summary
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::float8[], $6::boolean[], $7::text[], $8::text[], $9::text[])
+         AS d(id, generation, token, delay, final, kind, message, trace)
+    CROSS JOIN LATERAL (
+        SELECT least(w.attempts::bigint + 1, 2147483647)::int AS attempt, w.max_attempts FROM holdfast.work w
+        WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
+        FOR UPDATE SKIP LOCKED
+    ) w
+), logged AS (
+    INSERT INTO holdfast.errors (job_id, queue, attempt, generation, at, worker, kind, message, trace)
+    SELECT id, $1, attempt, generation, holdfast.now(), $10, kind, message, trace FROM ok
+), gone AS (
+    DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM ok WHERE dies))
+    RETURNING *
+), dead AS (
+    INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
+                                       version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata)
+    SELECT g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, holdfast.now(), o.attempt, g.max_attempts,
+           g.version, g.crashes, g.priority, g.queue, g.task, g.partition_key, g.payload, $10, o.summary, g.tags, g.metadata
+    FROM gone g JOIN ok o ON o.id = g.id
+    RETURNING id
+), back AS (
+    UPDATE holdfast.work w
+    SET status = 'pending', suspect = 0, attempts = (SELECT o.attempt FROM ok o WHERE o.id = w.id),
+        last_error = (SELECT o.summary FROM ok o WHERE o.id = w.id),
+        available_at = CASE WHEN w.cancel_requested_at IS NULL
+                            THEN holdfast.now() + make_interval(secs => (SELECT o.delay FROM ok o WHERE o.id = w.id)) ELSE holdfast.now() END
+    WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE NOT dies))
+    RETURNING w.id
+)
+SELECT id, 'dead_letter' FROM dead UNION ALL SELECT id, 'pending' FROM back;
+
+-- name: settle_back
+-- Snoozed, released and held jobs stay, and spend no attempt.
+-- $1 queue, $2 ids, $3 generations, $4 tokens, $5 delays (NULL: its place in the queue is kept), $6 reasons to hold (NULL: waiting)
+WITH ok AS MATERIALIZED (
+    SELECT d.id, d.delay, d.hold
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::float8[], $6::text[]) AS d(id, generation, token, delay, hold)
+    CROSS JOIN LATERAL (
+        SELECT w.id FROM holdfast.work w
+        WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) w
+), back AS (
+    UPDATE holdfast.work w
+    SET status = CASE WHEN (SELECT o.hold FROM ok o WHERE o.id = w.id) IS NULL THEN 'pending' ELSE 'held' END,
+        hold_reason = (SELECT o.hold FROM ok o WHERE o.id = w.id),
+        suspect = CASE WHEN (SELECT o.delay FROM ok o WHERE o.id = w.id) IS NULL THEN w.suspect ELSE 0 END,
+        available_at = CASE WHEN w.cancel_requested_at IS NULL
+                            THEN coalesce(holdfast.now() + make_interval(secs => (SELECT o.delay FROM ok o WHERE o.id = w.id)), w.available_at)
+                            ELSE w.available_at END
+    WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok))
+    RETURNING w.id, w.status
+)
+SELECT id, status FROM back;
+
+-- name: settle_check
+-- Why a settle touched no row: an earlier try had done it, someone holds the row right now, or it is no longer ours.
+-- $1 queue, $2 ids, $3 generations, $4 tokens
+SELECT d.id, CASE WHEN w.status = 'processing' THEN 'busy'
+                  WHEN w.status IS NOT NULL OR a.id IS NOT NULL OR l.id IS NOT NULL THEN 'already'
+                  ELSE 'lost' END
+FROM unnest($2::uuid[], $3::bigint[], $4::uuid[]) AS d(id, generation, token)
+LEFT JOIN LATERAL (
+    SELECT w.status FROM holdfast.work w
+    WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token OFFSET 0
+) w ON true
+LEFT JOIN LATERAL (
+    SELECT a.id FROM holdfast.archive a
+    WHERE a.slot = ANY (holdfast.archive_slots_of(d.id)) AND a.id = d.id AND a.lease_generation = d.generation AND a.claim_token = d.token OFFSET 0
+) a ON true
+LEFT JOIN LATERAL (
+    SELECT l.id FROM holdfast.dead_letters l
+    WHERE l.id = d.id AND l.lease_generation = d.generation AND l.claim_token = d.token OFFSET 0
+) l ON true;
+
+-- name: lock_owned
+-- Wait for the row of an owned job and lock it; no row: it is not ours.
+-- $1 queue, $2 id, $3 generation, $4 token
+SELECT w.id FROM holdfast.work w
+WHERE w.queue = $1 AND w.id = $2 AND w.lease_generation = $3 AND w.claim_token = $4 AND w.status = 'processing'
+FOR UPDATE;

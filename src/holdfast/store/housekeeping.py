@@ -1,0 +1,35 @@
+"""Housekeeping: what any worker tidies up now and then, in bounded batches. No process of its own."""
+
+from ..sql import query
+from .statement import Statement, count, ids
+
+
+def tidy_begin(interval: float) -> Statement[int | None]:
+    """The retention in days when it is this worker's turn, else None."""
+    return Statement(
+        "tidy_begin", query("tidy_begin"), (interval,), lambda rows: rows[0][0] if rows else None
+    )
+
+
+def expire_idempotency(limit: int) -> Statement[int]:
+    return Statement("expire_idempotency", query("expire_idempotency"), (limit,), count)
+
+
+def prune_workers(limit: int) -> Statement[int]:
+    return Statement("prune_workers", query("prune_workers"), (limit,), count)
+
+
+def prune_orphans(days: int, limit: int) -> Statement[int]:
+    return Statement("prune_orphans", query("prune_orphans"), (days, limit), count)
+
+
+def note_slots() -> Statement[list[int]]:
+    return Statement("note_slots", query("note_slots"), (), ids)
+
+
+def expired_slots(days: int) -> Statement[list[int]]:
+    return Statement("expired_slots", query("expired_slots"), (days,), ids)
+
+
+def empty_slot(slot: int, days: int) -> Statement[bool]:
+    return Statement("empty_slot", query("empty_slot"), (slot, days), lambda rows: bool(rows[0][0]))

@@ -1,0 +1,91 @@
+"""Enqueue, and what a producer may ask of its jobs afterwards."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from ..model.job import Enqueued, Fate, NewRow
+from ..sql import query
+from .statement import Flow, Row, Statement, ids
+
+
+def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
+    """All of them or none, in the caller's transaction."""
+    columns = (
+        [r.task for r in rows],
+        [r.payload for r in rows],
+        [r.queue for r in rows],
+        [r.version for r in rows],
+        [r.partition_key for r in rows],
+        [r.priority for r in rows],
+        [r.max_attempts for r in rows],
+        [r.run_at for r in rows],
+        [r.delay for r in rows],
+        [r.idempotency_key for r in rows],
+        [r.idempotency_lifetime for r in rows],
+        [json.dumps(list(r.tags)) if r.tags else None for r in rows],
+        [r.metadata for r in rows],
+    )
+    return Statement("enqueue", query("enqueue"), columns, lambda found: [Enqueued(*r) for r in found])
+
+
+def fate(job_id: UUID, queue: str) -> Statement[Fate]:
+    def decode(rows: Sequence[Row]) -> Fate:
+        return Fate(*rows[0]) if rows else Fate("gone")
+
+    return Statement("fate", query("fate"), (job_id, queue), decode)
+
+
+def cancel(job_id: UUID, queue: str, reason: str = "") -> Flow[bool]:
+    """End a waiting job at once, ask a running one to stop. False: there is no such live job."""
+    for _ in range(2):  # it may start between the first look and the second
+        asked = yield from Statement("request_cancel", query("request_cancel"), (queue, job_id), ids)
+        if asked:
+            return True
+        gone = yield from Statement("cancel_waiting", query("cancel_waiting"), (queue, job_id, reason), ids)
+        if gone:
+            return True
+    return False
+
+
+def locate(job_id: UUID) -> Statement[str | None]:
+    return Statement("locate", query("locate"), (job_id,), lambda rows: rows[0][0] if rows else None)
+
+
+def queue_names() -> Statement[list[str]]:
+    return Statement("queue_names", query("queue_names"), (), ids)
+
+
+def create_queue(name: str, lease: float | None = None) -> Statement[bool]:
+    return Statement("create_queue", query("create_queue"), (name, lease), lambda rows: bool(rows[0][0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    version: int
+    has_schema: bool
+    fsync: str
+    synchronous_commit: str
+    full_page_writes: str
+    standbys: str
+    in_recovery: bool
+
+    @property
+    def durability(self) -> str:
+        """What a committed enqueue is worth on this server, in one line."""
+        if self.fsync == "off":
+            return "fsync is off: a crash of the server or the machine may lose or corrupt everything"
+        if self.synchronous_commit == "off":
+            return "synchronous_commit is off: a crash of the server may lose the last commits"
+        if self.standbys != "-" and self.synchronous_commit in ("on", "remote_apply", "remote_write"):
+            return f"a commit is on disk here and on a standby ({self.synchronous_commit}, {self.standbys})"
+        return "a commit is on disk before it returns; failover to an asynchronous standby may lose the last ones"
+
+
+def describe_server() -> Statement[Server]:
+    return Statement("describe_server", query("describe_server"), (), lambda rows: Server(*rows[0]))
+
+
+def schema_version() -> Statement[int | None]:
+    return Statement("schema_version", query("schema_version"), (), lambda rows: rows[0][0])

@@ -1,0 +1,43 @@
+"""What an owner may do beside settling: record steps, guard a resource, report progress."""
+
+from collections.abc import Sequence
+
+from ..model.job import Grant
+from ..sql import query
+from .statement import Row, Statement, nothing
+
+
+def _first(rows: Sequence[Row]) -> tuple[bool, str | None]:
+    return (True, rows[0][0]) if rows else (False, None)
+
+
+def once_get(grant: Grant, name: str) -> Statement[tuple[bool, str | None]]:
+    """(recorded?, JSON text)."""
+    return Statement("once_get", query("once_get"), (grant.id, name), _first)
+
+
+def once_put(grant: Grant, name: str, result: str) -> Statement[tuple[bool, str | None]]:
+    """(still ours?, the JSON text that stands): the first record under a name wins."""
+    return Statement(
+        "once_put",
+        query("once_put"),
+        (grant.queue, grant.id, grant.generation, grant.token, name, result),
+        _first,
+    )
+
+
+def guard(grant: Grant, resource: str, fence: str) -> Statement[bool]:
+    """True: ours, and held until the caller's transaction ends."""
+    params = (grant.queue, grant.id, grant.generation, grant.token, resource, str(grant.id), fence)
+    return Statement("guard", query("guard"), params, bool)
+
+
+def progress(reports: Sequence[tuple[Grant, float, str]]) -> Statement[None]:
+    columns = (
+        [g.id for g, _, _ in reports],
+        [g.queue for g, _, _ in reports],
+        [g.generation for g, _, _ in reports],
+        [f for _, f, _ in reports],
+        [m for _, _, m in reports],
+    )
+    return Statement("progress", query("progress"), columns, nothing)

@@ -1,0 +1,107 @@
+"""Settle: end attempts, in one flow for a whole batch of any outcomes."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from ..model.job import Grant
+from ..model.outcome import (
+    Cancelled,
+    Completed,
+    DeadLettered,
+    ErrorText,
+    Failed,
+    Held,
+    Outcome,
+    Released,
+    Settled,
+    Settlement,
+    Snoozed,
+)
+from ..sql import query
+from .statement import Flow, Row, Statement, ids
+
+_Columns = list[list[Any]]
+
+
+def _settled(rows: Sequence[Row]) -> list[Settled]:
+    return [Settled(r[0], r[1]) for r in rows]
+
+
+def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
+    """Which statement ends this attempt, and the columns it takes beside the grant."""
+    match outcome:
+        case Completed(result):
+            return "settle_finish", ("completed", result, None)
+        case Cancelled(reason):
+            return "settle_finish", ("cancelled", None, reason or None)
+        case Failed(error, delay):
+            return "settle_fail", (delay, False, *_error(error))
+        case DeadLettered(error):
+            return "settle_fail", (0.0, True, *_error(error))
+        case Snoozed(delay):
+            return "settle_back", (delay, None)
+        case Released():
+            return "settle_back", (None, None)
+        case Held(reason):
+            return "settle_back", (None, reason)
+        case _:
+            raise TypeError(f"{type(outcome).__name__} is nothing to settle")
+
+
+def _error(error: ErrorText) -> tuple[str, str, str]:
+    return error.kind, error.message, error.trace
+
+
+def _grants(grants: Sequence[Grant]) -> _Columns:
+    return [[g.id for g in grants], [g.generation for g in grants], [g.token for g in grants]]
+
+
+def settle(batch: Sequence[Settlement], worker: str) -> Flow[list[Settled]]:
+    """End every attempt of the batch; one answer each, in no particular order.
+
+    Rows are locked in the order of their ids, so that two settlers cannot wait for each other in a circle.
+    """
+    answers: list[Settled] = []
+    rows = [(s.grant.queue, *_row(s.outcome), s.grant) for s in batch]
+    rows.sort(key=lambda r: (r[0], r[1], r[3].id))
+    for (queue, name), group in groupby(rows, key=lambda r: (r[0], r[1])):
+        part = list(group)
+        grants = [r[3] for r in part]
+        columns = _grants(grants) + [list(c) for c in zip(*(r[2] for r in part), strict=True)]
+        extra = () if name == "settle_back" else (worker,)
+        done = yield from Statement(name, query(name), (queue, *columns, *extra), _settled)
+        answers += done
+        seen = {d.id for d in done}
+        missed = [g for g in grants if g.id not in seen]
+        if missed:
+            answers += yield from settle_check(queue, missed)
+    return answers
+
+
+def settle_check(queue: str, grants: Sequence[Grant]) -> Statement[list[Settled]]:
+    """`already`, `busy` or `lost` for grants whose settle touched no row."""
+    return Statement("settle_check", query("settle_check"), (queue, *_grants(grants)), _settled)
+
+
+def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
+    """Settle one job inside the caller's transaction. False: it is no longer ours.
+
+    A row that someone else holds for a moment is waited for, not skipped: the caller's own writes hang on it.
+    """
+    grant = settlement.grant
+    for _ in range(2):
+        (answer,) = yield from settle([settlement], worker)
+        if answer.state != "busy":
+            return answer.state not in ("lost", "already")
+        locked = yield from lock_owned(grant)
+        if not locked:
+            return False
+    return False
+
+
+def lock_owned(grant: Grant) -> Statement[list[UUID]]:
+    return Statement(
+        "lock_owned", query("lock_owned"), (grant.queue, grant.id, grant.generation, grant.token), ids
+    )

@@ -1,0 +1,40 @@
+"""A Statement says what to run; an executor (holdfast.db) runs it, sync, async or on the user's connection.
+
+A Flow is a generator of statements that run in one transaction. `Statement.__iter__` yields the statement
+itself and returns its decoded answer, so inside a flow `rows = yield from claim(...)` is typed.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement(Generic[T]):
+    name: str
+    text: str
+    params: tuple[Any, ...]
+    decode: Callable[[Sequence[Row]], T]
+
+    def __iter__(self) -> Generator["Statement[Any]", Any, T]:
+        answer: T = yield self
+        return answer
+
+
+Flow = Generator[Statement[Any], Any, T]
+
+
+def ids(rows: Sequence[Row]) -> list[Any]:
+    """The first column."""
+    return [row[0] for row in rows]
+
+
+def count(rows: Sequence[Row]) -> int:
+    return int(rows[0][0]) if rows else 0
+
+
+def nothing(_: Sequence[Row]) -> None:
+    return None

@@ -1,0 +1,56 @@
+"""Sweep: take back jobs whose owner is gone. Revoke first, then the jobs, then the claim row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from ..model.outcome import Settled
+from ..sql import query
+from .statement import Row, Statement, ids
+
+
+@dataclass(frozen=True, slots=True)
+class RevokedClaim:
+    token: UUID
+    queue: str
+    worker: str
+    unsettled: int | None  # jobs a dead process left behind; None: its process did not die
+    job_ids: list[UUID]
+
+
+def sweep_begin(interval: float, gap: float, grace: float) -> Statement[bool]:
+    return Statement(
+        "sweep_begin", query("sweep_begin"), (interval, gap, grace), lambda rows: bool(rows and rows[0][0])
+    )
+
+
+def fence_workers(after: float) -> Statement[list[str]]:
+    return Statement("fence_workers", query("fence_workers"), (after,), ids)
+
+
+def revoke_expired(limit: int) -> Statement[list[UUID]]:
+    return Statement("revoke_expired", query("revoke_expired"), (limit,), ids)
+
+
+def disown(worker: str, tokens: Sequence[UUID]) -> Statement[list[UUID]]:
+    return Statement("disown", query("disown"), (worker, list(tokens)), ids)
+
+
+def revoked_claims(limit: int) -> Statement[list[RevokedClaim]]:
+    def decode(rows: Sequence[Row]) -> list[RevokedClaim]:
+        return [RevokedClaim(*r) for r in rows]
+
+    return Statement("revoked_claims", query("revoked_claims"), (limit,), decode)
+
+
+def sweep_take(claim: RevokedClaim, job_ids: Sequence[UUID], max_crashes: int) -> Statement[list[Settled]]:
+    return Statement(
+        "sweep_take",
+        query("sweep_take"),
+        (claim.queue, claim.token, list(job_ids), claim.unsettled, max_crashes),
+        lambda rows: [Settled(r[0], r[1]) for r in rows],
+    )
+
+
+def sweep_finish(token: UUID) -> Statement[bool]:
+    return Statement("sweep_finish", query("sweep_finish"), (token,), bool)

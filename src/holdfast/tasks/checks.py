@@ -1,0 +1,144 @@
+"""Checks of single option values. `fail` is the error class: InvalidOption at enqueue, TaskDefinitionError at
+declaration."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import Any
+
+from ..errors import HoldfastError, InvalidPayload
+from ..model.duration import Duration, seconds
+from .payload import METADATA_BYTES, dump, shown
+
+KEY_BYTES = 512
+MAX_TAGS = 20
+TAG_CHARS = 100
+MAX_DELAY = timedelta(days=3600)  # ten years as PostgreSQL compares intervals: months of 30 days
+MIN_LIFETIME = 1.0
+MAX_LIFETIME = timedelta(days=7)
+DEFAULT_LIFETIME = 86_400.0
+
+_QUEUE = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_UNSAFE = re.compile("[\x00\ud800-\udfff]")
+Fail = type[HoldfastError]
+
+
+def known_names(given: Iterable[str], known: Iterable[str], what: str, fail: Fail) -> None:
+    """Refuse names that are not options, with the nearest one."""
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise fail(f"{what} has no option {name!r} (known: {', '.join(names)}).{hint}")
+
+
+def queue_name(value: object, fail: Fail) -> str:
+    if not isinstance(value, str) or not _QUEUE.fullmatch(value):
+        raise fail(
+            f"queue must be a name of 1 to 40 lower-case letters, digits and '_' that starts with a letter, "
+            f"not {shown(value)}"
+        )
+    return value
+
+
+def task_name(value: object, what: str, fail: Fail) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise fail(f"{what} must be 1 to 200 letters, digits, '_', '.' or '-', not {shown(value)}")
+    return value
+
+
+def integer(value: object, what: str, low: int, high: int, fail: Fail) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise fail(f"{what} must be an integer from {low} to {high}, not {shown(value)}")
+    return value
+
+
+def key(value: object, what: str, fail: Fail, *, empty: bool) -> str:
+    if not isinstance(value, str):
+        raise fail(f"{what} must be a string, not {shown(value)}. Use str(...)")
+    if not value and not empty:
+        raise fail(f"{what} must not be empty. Leave it out for none")
+    if _UNSAFE.search(value):
+        raise fail(f"{what} contains a NUL character or a lone surrogate: {shown(value)}. Remove it")
+    size = len(value.encode())
+    if size > KEY_BYTES:
+        raise fail(
+            f"{what} is {size} bytes, more than the limit of {KEY_BYTES}: {shown(value)}. Use a hash of it"
+        )
+    return value
+
+
+def lifetime(value: Any, fail: Fail) -> float:
+    number = period(value, "idempotency_lifetime", fail)
+    if not MIN_LIFETIME <= number <= MAX_LIFETIME.total_seconds():
+        raise fail(
+            f"idempotency_lifetime must be from 1 second to {MAX_LIFETIME.days} days, not {shown(value)}"
+        )
+    return number
+
+
+def period(value: Any, what: str, fail: Fail) -> float:
+    """A duration above zero."""
+    try:
+        number = seconds(value, what)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise fail(str(error)) from None
+    if number <= 0:
+        raise fail(f"{what} must be more than 0 seconds, not {shown(value)}")
+    return number
+
+
+def moment(value: Any, fail: Fail) -> datetime | float:
+    """run_after: an aware datetime, or seconds from now."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise fail(
+                f"run_after must be a datetime with a time zone, not {value!r}. "
+                "Use datetime.now(UTC) + timedelta(...), or seconds"
+            )
+        if value > datetime.now(UTC) + MAX_DELAY:
+            raise fail(f"run_after must be at most 10 years ahead, not {value.isoformat()}")
+        return value
+    return _delay(value, fail)
+
+
+def _delay(value: Duration, fail: Fail) -> float:
+    try:
+        number = seconds(value, "run_after")
+    except TypeError:
+        raise fail(f"run_after must be a datetime, a timedelta or seconds, not {shown(value)}") from None
+    except (ValueError, OverflowError):
+        raise fail(
+            f"run_after must be 0 or more seconds, not {shown(value)}. For now, leave it out"
+        ) from None
+    if number > MAX_DELAY.total_seconds():
+        raise fail(f"run_after must be at most 10 years ahead, not {shown(value)}")
+    return number
+
+
+def tags(value: object, fail: Fail) -> tuple[str, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise fail(f"tags must be a list of strings, not {shown(value)}. Write tags=[...]")
+    if len(value) > MAX_TAGS:
+        raise fail(
+            f"tags has {len(value)} entries, more than the limit of {MAX_TAGS}. Use metadata for the rest"
+        )
+    for tag in value:
+        if not isinstance(tag, str) or not 1 <= len(tag) <= TAG_CHARS or _UNSAFE.search(tag):
+            raise fail(
+                f"each tag must be a string of 1 to {TAG_CHARS} characters without NUL or lone surrogates, "
+                f"not {shown(tag)}"
+            )
+    return tuple(value)
+
+
+def metadata(value: object, fail: Fail) -> str:
+    if not isinstance(value, Mapping):
+        raise fail(f"metadata must be a mapping of JSON values, not {shown(value)}")
+    try:
+        return dump(dict(value), "metadata", METADATA_BYTES)
+    except InvalidPayload as error:
+        raise fail(str(error)) from None

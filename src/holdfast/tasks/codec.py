@@ -1,0 +1,169 @@
+"""A task's arguments and result <-> JSON text. Payloads are stored by parameter name; omitted arguments are
+not stored, so that the handler's default at run time applies."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import InvalidArguments, InvalidPayload, TaskDefinitionError
+from ..runtime.handler import PayloadError
+from .convert import Converter, Misfit, TooDeep, Unsupported, converter, type_name
+from .options import EnqueueOptions
+from .payload import RESULT_BYTES, dump
+from .signature import HandlerSignature, call_line
+
+Upgrade = Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]]
+
+
+class Codec:
+    """Encodes and decodes for one task. Converters are built at first use."""
+
+    __slots__ = ("_converters", "_task", "_upgrade", "_version", "signature", "versions")
+
+    def __init__(
+        self, task: str, signature: HandlerSignature, version: int = 1, upgrade: Upgrade | None = None
+    ) -> None:
+        self.signature = signature
+        self.versions = frozenset({version, *(upgrade or ())})
+        self._task = task
+        self._version = version
+        self._upgrade = dict(upgrade or {})
+        self._converters: dict[str, Converter] = {}
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The payload of a call; InvalidArguments or InvalidPayload say what does not fit."""
+        try:
+            arguments = self.signature.call.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidArguments(self._unbindable(error, kwargs)) from None
+        payload = {}
+        for name, value in arguments.items():
+            try:
+                payload[name] = self._converter(name).dump(value)
+            except TooDeep as error:
+                raise InvalidPayload(
+                    f"payload value {name} of {self._task} is {error}. Flatten it, or pass it as one string"
+                ) from None
+            except Misfit as error:
+                kind = type_name(self.signature.hint(name))
+                text = str(error)
+                text = f", {text}" if text.startswith("not ") else f": {text}"
+                raise InvalidArguments(f"argument {name!r} of {self._task} must be {kind}{text}") from None
+        return dump(payload)
+
+    def decode(self, version: int, text: str) -> dict[str, Any]:
+        """The handler's keyword arguments from a stored payload; PayloadError says why not."""
+        payload = self._upgraded(version, self._read(text))
+        params = self.signature.params
+        if unknown := [name for name in payload if name not in params]:
+            raise PayloadError(
+                f"{self._task} has no parameter {_names(unknown)} (known: {', '.join(params) or 'none'})"
+            )
+        if missing := [n for n, p in params.items() if n not in payload and p.default is p.empty]:
+            raise PayloadError(f"the payload lacks {_names(missing)}, which {self._task} requires")
+        arguments = {}
+        for name, value in payload.items():
+            try:
+                arguments[name] = self._converter(name).load(value)
+            except Misfit as error:
+                kind = type_name(self.signature.hint(name))
+                raise PayloadError(f"parameter {name!r} of {self._task} must be {kind}: {error}") from None
+            except TaskDefinitionError as error:
+                raise PayloadError(str(error)) from error
+        return arguments
+
+    def encode_result(self, value: object) -> str:
+        """The result as JSON text; InvalidPayload when it cannot be stored or is not of the declared type."""
+        try:
+            made = self._converter("return").dump(value)
+        except Misfit as error:
+            kind = type_name(self.signature.hint("return"))
+            raise InvalidPayload(
+                f"the result of {self._task} does not fit its return annotation {kind}: {error}. "
+                "Correct the annotation or the return value"
+            ) from None
+        except TaskDefinitionError as error:
+            raise InvalidPayload(str(error)) from error
+        try:
+            return dump(made, "result", RESULT_BYTES)
+        except InvalidPayload as error:
+            raise InvalidPayload(f"{self._task}: {error}") from None
+
+    def decode_result(self, text: str | None) -> Any:
+        """The result of a completed job; PayloadError when it does not fit the handler as it is now."""
+        value = None if text is None else json.loads(text)
+        try:
+            return self._converter("return").load(value)
+        except Misfit as error:
+            kind = type_name(self.signature.hint("return"))
+            raise PayloadError(f"the stored result of {self._task} does not fit {kind}: {error}") from None
+
+    def check(self) -> None:
+        """Build every converter now; TaskDefinitionError names the parameter that has none."""
+        for name in (*self.signature.params, "return"):
+            self._converter(name)
+
+    def _converter(self, name: str) -> Converter:
+        known = self._converters.get(name)
+        if known is None:
+            known = self._converters[name] = self._build(name)
+        return known
+
+    def _build(self, name: str) -> Converter:
+        try:
+            hint = self.signature.hint(name)
+        except TaskDefinitionError as error:
+            raise TaskDefinitionError(f"{self._task}: {error}") from None
+        try:
+            return converter(hint)
+        except Unsupported as error:
+            which = "the return value" if name == "return" else f"parameter {name!r}"
+            raise TaskDefinitionError(
+                f"{which} of {self._task} has type {type_name(hint)}, which has no JSON form: {error} "
+                "Use a JSON type, a dataclass, a pydantic model or a msgspec.Struct"
+            ) from error
+
+    def _read(self, text: str) -> dict[str, Any]:
+        try:
+            payload = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PayloadError(f"the payload is not readable JSON: {error}") from error
+        if not isinstance(payload, dict):
+            raise PayloadError(
+                f"the payload of {self._task} must be a JSON object, not {type(payload).__name__}"
+            )
+        return payload
+
+    def _upgraded(self, version: int, payload: dict[str, Any]) -> dict[str, Any]:
+        if version not in self.versions:
+            known = ", ".join(str(v) for v in sorted(self.versions))
+            raise PayloadError(f"{self._task} takes payload version {known}, not {version}")
+        for step in range(version, self._version):
+            try:
+                payload = self._upgrade[step](payload)
+            except Exception as error:
+                raise PayloadError(
+                    f"upgrading the payload of {self._task} from version {step} to {step + 1} failed: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            if not isinstance(payload, dict):
+                raise PayloadError(
+                    f"upgrading the payload of {self._task} from version {step} to {step + 1} "
+                    f"returned {type(payload).__name__}, not a dict"
+                )
+        return payload
+
+    def _unbindable(self, error: TypeError, kwargs: dict[str, Any]) -> str:
+        usage = call_line(self.signature.func.__name__, self.signature.call)
+        if wrong := [name for name in kwargs if name in self.signature.injected]:
+            return (
+                f"{self._task}: {_names(wrong)} is injected by the worker; leave it out. Call it as {usage}"
+            )
+        if misplaced := [name for name in kwargs if name in EnqueueOptions.__annotations__]:
+            name = misplaced[0]
+            return f"{self._task}: {error}. Options go into using({name}=...), arguments into {usage}"
+        return f"{self._task}: {error}. Call it as {usage}"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,205 @@
+"""One Python type <-> JSON values. pydantic and msgspec are imported when a type first needs them."""
+
+import json
+import sys
+import types
+from typing import Any, Never, NoReturn, Protocol, get_args
+
+from .payload import deeper_than, shown
+
+# pydantic writes 255 levels and reads 200: refuse at enqueue what a worker could not read.
+MODEL_DEPTH = 180
+
+
+class Misfit(ValueError):
+    """The value is not of the type. The text says why."""
+
+
+class TooDeep(Misfit):
+    """The value is of the type, and nested too deep to be stored."""
+
+
+class Unsupported(TypeError):
+    """The type cannot be converted to JSON and back. The text says why."""
+
+
+class Converter(Protocol):
+    def dump(self, value: Any) -> Any:
+        """A JSON value; Misfit when the value is not of the type."""
+        ...
+
+    def load(self, value: Any) -> Any:
+        """The value of the type from a JSON value; Misfit when it does not fit."""
+        ...
+
+
+class Raw:
+    """JSON as it is: Any, object, no annotation, and containers of Any."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type = object) -> None:
+        self.kind = kind
+
+    def dump(self, value: Any) -> Any:
+        if not isinstance(value, self.kind):
+            raise Misfit(f"not {shown(value)}")
+        return value
+
+    load = dump
+
+
+class Scalar:
+    """str, int, bool, float and None need no library."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def dump(self, value: Any) -> Any:
+        if type(value) is self.kind:
+            return value
+        if isinstance(value, self.kind) and not isinstance(value, bool):
+            return value  # an IntEnum, a str subclass: JSON writes the plain value
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+            try:
+                return float(value)
+            except OverflowError:
+                raise Misfit("the integer is too large for a float") from None
+        raise Misfit(f"not {shown(value)}")
+
+    load = dump
+
+
+class PydanticConverter:
+    """Dataclasses, TypedDict, models, dates, UUID, Decimal, enums, unions: whatever pydantic knows."""
+
+    __slots__ = ("_adapter", "_error")
+
+    def __init__(self, annotation: Any) -> None:
+        from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+        self._error = ValidationError
+        config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+        try:
+            try:
+                self._adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=config)
+            except PydanticUserError as error:
+                if error.code != "type-adapter-config-unused":  # models and dataclasses bring their own
+                    raise
+                self._adapter = TypeAdapter(annotation)
+        except (PydanticUserError, TypeError, NameError) as error:
+            raise Unsupported(str(error).split("\n", 1)[0]) from error
+
+    def dump(self, value: Any) -> Any:
+        try:
+            checked = self._adapter.validate_python(value, strict=True)
+            made = self._adapter.dump_python(
+                checked, mode="json", by_alias=False, round_trip=True, warnings="error"
+            )
+        except self._error as error:
+            raise _misfit(error) from None
+        except RecursionError:
+            raise TooDeep(f"nested more than {MODEL_DEPTH} levels deep") from None
+        except ValueError as error:  # PydanticSerializationError is one
+            if "depth exceeded" in str(error) or "Circular reference" in str(error):
+                raise TooDeep(f"nested more than {MODEL_DEPTH} levels deep, or containing itself") from None
+            raise Misfit(str(error).split("\n", 1)[0]) from error
+        if deeper_than(made, MODEL_DEPTH):
+            raise TooDeep(f"nested more than {MODEL_DEPTH} levels deep")
+        return made
+
+    def load(self, value: Any) -> Any:
+        try:  # from JSON text, where strict still reads a date from its ISO string
+            return self._adapter.validate_json(json.dumps(value), strict=True, by_alias=True, by_name=True)
+        except self._error as error:
+            raise _misfit(error) from None
+        except (ValueError, RecursionError) as error:
+            raise Misfit(str(error)) from error
+
+
+class MsgspecConverter:
+    """msgspec.Struct, alone or inside containers."""
+
+    __slots__ = ("_annotation", "_module")
+
+    def __init__(self, annotation: Any) -> None:
+        try:
+            import msgspec
+        except ImportError as error:  # a Struct exists, so this means a broken installation
+            raise Unsupported(f"msgspec cannot be imported: {error}") from error
+        self._module: Any = msgspec
+        self._annotation = annotation
+        try:
+            msgspec.json.Decoder(annotation)
+        except TypeError as error:
+            raise Unsupported(str(error)) from error
+
+    def dump(self, value: Any) -> Any:
+        if isinstance(self._annotation, type) and not isinstance(value, self._annotation):
+            raise Misfit(f"not {shown(value)}")
+        try:
+            made = self._module.to_builtins(value, str_keys=True)
+        except RecursionError:
+            raise TooDeep(f"nested more than {MODEL_DEPTH} levels deep, or containing itself") from None
+        except (TypeError, ValueError) as error:
+            raise Misfit(str(error)) from error
+        if deeper_than(made, MODEL_DEPTH):
+            raise TooDeep(f"nested more than {MODEL_DEPTH} levels deep")
+        self.load(made)
+        return made
+
+    def load(self, value: Any) -> Any:
+        try:
+            return self._module.convert(value, self._annotation, strict=True, str_keys=True)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Misfit(str(error)) from error
+
+
+_RAW = [(t, dict) for t in (dict, dict[str, Any], dict[str, object])]
+_RAW_LISTS = [(t, list) for t in (list, list[Any], list[object])]
+_KNOWN: dict[Any, Converter] = {
+    **{t: Raw(kind) for t, kind in _RAW},
+    **{t: Raw(kind) for t, kind in _RAW_LISTS},
+    **{t: Raw() for t in (Any, object, Never, NoReturn)},
+    **{t: Scalar(t) for t in (str, int, float, bool, types.NoneType)},
+    None: Scalar(types.NoneType),
+}
+
+
+def converter(annotation: Any) -> Converter:
+    """The converter of a resolved annotation; Unsupported when there is none."""
+    try:
+        known = _KNOWN.get(annotation)
+    except TypeError:  # unhashable metadata in Annotated[...]
+        known = None
+    if known is not None:
+        return known
+    return MsgspecConverter(annotation) if _has_struct(annotation) else PydanticConverter(annotation)
+
+
+def _has_struct(annotation: Any) -> bool:
+    if isinstance(annotation, type) and hasattr(annotation, "__struct_fields__"):
+        return True
+    return "msgspec" in sys.modules and any(_has_struct(arg) for arg in get_args(annotation))
+
+
+def type_name(annotation: Any) -> str:
+    """The annotation as one would write it."""
+    if isinstance(annotation, str):
+        return annotation
+    if isinstance(annotation, type) and not get_args(annotation):
+        return "None" if annotation is types.NoneType else annotation.__qualname__.rpartition("<locals>.")[2]
+    return str(annotation).replace("typing.", "")
+
+
+def _misfit(error: Any) -> Misfit:
+    faults = error.errors(include_url=False, include_context=False)
+    first = faults[0]
+    where = ".".join(str(step) for step in first["loc"])
+    text = f"{where}: {first['msg']}" if where else str(first["msg"])
+    if first["type"] == "recursion_loop":
+        return TooDeep(f"nested more than {MODEL_DEPTH} levels deep, or containing itself")
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return Misfit(f"{text}, not {shown(first['input'])}{more}")

@@ -1,0 +1,144 @@
+"""JobHandle: what enqueue returns. It knows the job's id and asks the database for the rest."""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from ..errors import JobCancelled, JobFailed, ResultError, ResultExpired, ResultTimeout
+from ..model.duration import Duration, seconds
+from ..model.job import Fate
+from ..runtime.handler import PayloadError
+from .producer import Producer
+
+R_co = TypeVar("R_co", covariant=True)
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+
+
+def raw_result(text: str | None) -> Any:
+    """A result without a handler's types: plain JSON."""
+    return None if text is None else json.loads(text)
+
+
+class JobHandle(Generic[R_co]):
+    """A job that was enqueued: `handle = send_receipt.enqueue(order_id=1); handle.result(timeout=5)`."""
+
+    __slots__ = ("_created", "_decode", "_id", "_producer", "_queue", "_task")
+
+    def __init__(
+        self,
+        job_id: UUID,
+        *,
+        created: bool,
+        task: str,
+        queue: str,
+        producer: Producer,
+        decode: Callable[[str | None], Any] = raw_result,
+    ) -> None:
+        self._id = job_id
+        self._created = created
+        self._task = task
+        self._queue = queue
+        self._producer = producer
+        self._decode = decode
+
+    @property
+    def id(self) -> UUID:
+        """The job's id, the same in every attempt."""
+        return self._id
+
+    @property
+    def created(self) -> bool:
+        """False when an earlier job with the same idempotency key was found instead."""
+        return self._created
+
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait for the job and return its result: `handle.result(timeout=5)`.
+
+        Raises JobFailed, JobCancelled, ResultTimeout or ResultExpired. Inside the transaction that
+        enqueued the job it waits in vain: nobody sees the job before the commit.
+        """
+        pauses = _pauses(timeout)
+        while (fate := self._producer.fate(self._id, self._queue)).state == "waiting":
+            pause = next(pauses, None)
+            if pause is None:
+                raise self._late(timeout, fate)
+            time.sleep(pause)
+        return self._value(fate)
+
+    async def aresult(self, timeout: Duration | None = None) -> R_co:
+        """Wait for the job and return its result: `await handle.aresult(timeout=5)`."""
+        pauses = _pauses(timeout)
+        while (fate := await self._producer.afate(self._id, self._queue)).state == "waiting":
+            pause = next(pauses, None)
+            if pause is None:
+                raise self._late(timeout, fate)
+            await asyncio.sleep(pause)
+        return self._value(fate)
+
+    def cancel(self) -> bool:
+        """Ask for the job's end; False when it is already finished: `handle.cancel()`."""
+        return self._producer.cancel(self._id, self._queue)
+
+    async def acancel(self) -> bool:
+        """Ask for the job's end; False when it is already finished: `await handle.acancel()`."""
+        return await self._producer.acancel(self._id, self._queue)
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self._task} {self._id}, created={self._created})"
+
+    def _value(self, fate: Fate) -> R_co:
+        if fate.state == "completed":
+            try:
+                value: R_co = self._decode(fate.result)
+            except PayloadError as error:
+                raise ResultError(f"job {self._id}: {error}") from error
+            return value
+        raise self._failure(fate)
+
+    def _failure(self, fate: Fate) -> ResultError:
+        job = f"job {self._id} ({self._task})"
+        if fate.state == "cancelled":
+            reason = f": {fate.error}" if fate.error else ""
+            return self._marked(JobCancelled(f"{job} was cancelled{reason}"), fate)
+        if fate.state == "dead_letter":
+            spent = "1 attempt" if fate.attempts == 1 else f"{fate.attempts} attempts"
+            text = f"{job} is a dead letter after {spent}: {fate.error or 'no error recorded'}"
+            return self._marked(JobFailed(text), fate)
+        return self._marked(
+            ResultExpired(
+                f"nothing is kept of {job}: it finished longer ago than results are kept, "
+                "or its transaction was rolled back"
+            ),
+            fate,
+        )
+
+    def _late(self, timeout: Duration | None, fate: Fate) -> ResultError:
+        return self._marked(
+            ResultTimeout(
+                f"job {self._id} ({self._task}) is still {fate.state} after {seconds(timeout or 0):g} s. "
+                "Is a worker running for its queue, and is the enqueue committed?"
+            ),
+            fate,
+        )
+
+    def _marked(self, error: ResultError, fate: Fate) -> ResultError:
+        error.job_id, error.error = self._id, fate.error
+        return error
+
+
+def _pauses(timeout: Duration | None) -> Iterator[float]:
+    """Growing pauses until the deadline, counted from now; the last one ends on it."""
+    return _until(math.inf if timeout is None else time.monotonic() + seconds(timeout, "timeout"))
+
+
+def _until(deadline: float) -> Iterator[float]:
+    pause = _FIRST_PAUSE
+    while (left := deadline - time.monotonic()) > 0:
+        yield min(pause, left)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)

@@ -1,0 +1,181 @@
+"""The options of enqueue, of task and of queue: their types, and their run-time checks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+
+from ..errors import InvalidOption, TaskDefinitionError
+from ..model.backoff import Backoff
+from ..model.duration import Duration
+from . import checks
+from .payload import shown
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """What `using()` and `send()` take: `send_receipt.using(queue="mail", run_after=30)`."""
+
+    conn: object
+    queue: str
+    partition_key: str
+    idempotency_key: str
+    idempotency_lifetime: Duration
+    run_after: datetime | Duration
+    priority: int
+    max_attempts: int
+    tags: Sequence[str]
+    metadata: Mapping[str, object]
+
+
+class TaskOptions(TypedDict, total=False):
+    """What the task decorator takes: `@app.task(queue="mail", max_attempts=5, timeout=60)`."""
+
+    name: str
+    aliases: Sequence[str]
+    version: int
+    upgrade: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]]
+    queue: str
+    priority: int
+    max_attempts: int
+    retry: Backoff
+    lease: Duration
+    timeout: Duration
+    process: bool
+    memory_limit: int
+
+
+class QueueOptions(TypedDict, total=False):
+    """What `queue()` takes."""
+
+    ordering: Literal["none", "key"]
+    on_dead_letter: Literal["skip", "block", "park"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Checked TaskOptions."""
+
+    name: str | None = None
+    aliases: tuple[str, ...] = ()
+    version: int = 1
+    upgrade: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
+    queue: str = "inbox"
+    priority: int = 0
+    max_attempts: int = 5
+    retry: Backoff = field(default_factory=Backoff)
+    lease: float | None = None
+    timeout: float | None = None
+
+
+_ENQUEUE: dict[str, Callable[[Any], Any]] = {
+    "conn": lambda v: v,
+    "queue": lambda v: checks.queue_name(v, InvalidOption),
+    "partition_key": lambda v: checks.key(v, "partition_key", InvalidOption, empty=True),
+    "idempotency_key": lambda v: checks.key(v, "idempotency_key", InvalidOption, empty=False),
+    "idempotency_lifetime": lambda v: checks.lifetime(v, InvalidOption),
+    "run_after": lambda v: checks.moment(v, InvalidOption),
+    "priority": lambda v: checks.integer(v, "priority", -100, 100, InvalidOption),
+    "max_attempts": lambda v: checks.integer(v, "max_attempts", 1, 1000, InvalidOption),
+    "tags": lambda v: checks.tags(v, InvalidOption),
+    "metadata": lambda v: checks.metadata(v, InvalidOption),
+}
+
+
+def enqueue_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Checked EnqueueOptions as values of NewRow, by option name; InvalidOption says what to do."""
+    checks.known_names(options, _ENQUEUE, "enqueue", InvalidOption)
+    return {name: _ENQUEUE[name](value) for name, value in options.items()}
+
+
+def task_settings(options: Mapping[str, Any]) -> TaskSettings:
+    """Checked TaskOptions; TaskDefinitionError says what to do."""
+    checks.known_names(options, TaskOptions.__annotations__, "task", TaskDefinitionError)
+    _refuse_processes(options)
+    values: dict[str, Any] = {name: check(options[name]) for name, check in _TASK.items() if name in options}
+    if "upgrade" in options:
+        values["upgrade"] = _upgrade(options["upgrade"], values.get("version", 1))
+    return TaskSettings(**values)
+
+
+def queue_options(options: Mapping[str, Any]) -> None:
+    """Check QueueOptions. Ordered queues come with a later release."""
+    checks.known_names(options, QueueOptions.__annotations__, "queue", TaskDefinitionError)
+    allowed = {"ordering": ("none", "key"), "on_dead_letter": ("skip", "block", "park")}
+    for name, value in options.items():
+        if value not in allowed[name]:
+            raise TaskDefinitionError(f"{name} must be one of {', '.join(allowed[name])}, not {shown(value)}")
+        if value != allowed[name][0]:
+            raise TaskDefinitionError(
+                f"{name}={value!r}: ordered queues are not available in this release. Leave {name} out"
+            )
+
+
+def _period(what: str) -> Callable[[Any], float]:
+    return lambda v: checks.period(v, what, TaskDefinitionError)
+
+
+def _aliases(value: object) -> tuple[str, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise TaskDefinitionError(
+            f"aliases must be a list of task names, not {shown(value)}. Write aliases=[...]"
+        )
+    return tuple(checks.task_name(alias, "each alias", TaskDefinitionError) for alias in value)
+
+
+def _retry(value: object) -> Backoff:
+    if not isinstance(value, Backoff):
+        raise TaskDefinitionError(
+            f"retry must be a Backoff, not {shown(value)}. Write retry=Backoff(first=2, cap=600)"
+        )
+    return value
+
+
+def _upgrade(value: object, version: int) -> dict[int, Callable[[dict[str, Any]], dict[str, Any]]]:
+    if not isinstance(value, Mapping):
+        raise TaskDefinitionError(
+            f"upgrade must map a version to a function, not {shown(value)}. Write upgrade={{1: fn}}"
+        )
+    for step, function in value.items():
+        if not isinstance(step, int) or isinstance(step, bool) or not 1 <= step < version:
+            raise TaskDefinitionError(
+                f"upgrade key {step!r} must be an older version than version={version}, from 1 on"
+                if version > 1
+                else f"upgrade key {step!r} needs a newer version=; this task has version 1"
+            )
+        if not callable(function):
+            raise TaskDefinitionError(f"upgrade[{step}] must be a function of a dict, not {shown(function)}")
+    missing = [step for step in range(min(value, default=version), version) if step not in value]
+    if missing:
+        raise TaskDefinitionError(
+            f"upgrade has no step from version {missing[0]} to {missing[0] + 1}. Add upgrade[{missing[0]}]"
+        )
+    return dict(value)
+
+
+def _refuse_processes(options: Mapping[str, Any]) -> None:
+    process = options.get("process", False)
+    if not isinstance(process, bool):
+        raise TaskDefinitionError(f"process must be True or False, not {shown(process)}")
+    if process:
+        raise TaskDefinitionError(
+            "process handlers are not available in this release (process=True); "
+            "use a sync handler, it runs in a thread"
+        )
+    if "memory_limit" in options:
+        raise TaskDefinitionError(
+            "memory_limit needs process=True, and process handlers are not available in this release. "
+            "Leave memory_limit out"
+        )
+
+
+_TASK: dict[str, Callable[[Any], Any]] = {
+    "name": lambda v: checks.task_name(v, "name", TaskDefinitionError),
+    "aliases": _aliases,
+    "version": lambda v: checks.integer(v, "version", 1, 2**31 - 1, TaskDefinitionError),
+    "queue": lambda v: checks.queue_name(v, TaskDefinitionError),
+    "priority": lambda v: checks.integer(v, "priority", -100, 100, TaskDefinitionError),
+    "max_attempts": lambda v: checks.integer(v, "max_attempts", 1, 1000, TaskDefinitionError),
+    "retry": _retry,
+    "lease": _period("lease"),
+    "timeout": _period("timeout"),
+}

@@ -1,0 +1,205 @@
+"""What may be stored: JSON values within limits, checked before any SQL, so a refusal costs no transaction.
+
+`dump` turns a JSON value into text. The usual payload is encoded by the C encoder and looked over by four
+cheap tests; only when one of them rings is the value walked to find and name the place.
+"""
+
+import json
+import math
+import re
+import reprlib
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import InvalidPayload
+
+PAYLOAD_BYTES = 256 * 1024
+RESULT_BYTES = 64 * 1024
+METADATA_BYTES = 8 * 1024
+MAX_DEPTH = 500  # PostgreSQL parses some 6,600 levels at its default stack; Python's encoder fewer than 1,000
+MAX_DIGITS = 1000
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode_spaced = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
+_TOO_LARGE = 10**MAX_DIGITS
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ADVICE = {
+    "payload": "Store it elsewhere (a table, a file, object storage) and pass a reference",
+    "result": "Store it elsewhere (a table, a file, object storage) and return a reference",
+    "metadata": "Put the data into the payload",
+}
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+_short.maxlevel = 2
+
+
+def shown(value: object) -> str:
+    """The value for an error message: its type and a short repr."""
+    try:
+        text = _short.repr(value)
+    except Exception:  # noqa: BLE001 a broken __repr__ must not hide the error we report
+        text = "<no repr>"
+    return "None" if value is None else f"{type(value).__name__} {text}"
+
+
+def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> str:
+    """Compact JSON text of a JSON value; InvalidPayload names the place of what cannot be stored."""
+    try:
+        text = _encode(value)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        _refuse(value, what)
+        raise InvalidPayload(f"{what} cannot be written as JSON: {error}") from error
+    if _suspicious(value, text):
+        _refuse(value, what)
+    if size > limit // 2:  # the database counts jsonb as it prints it, with a space after each separator
+        size = len(_encode_spaced(value).encode())
+    if size > limit:
+        raise InvalidPayload(
+            f"{what} is {size:,} bytes of JSON, more than the limit of {limit:,} ({limit // 1024} KiB). "
+            f"{_ADVICE.get(what, _ADVICE['payload'])}"
+        )
+    return text
+
+
+def deeper_than(value: object, limit: int) -> bool:
+    """Whether JSON containers are nested more than `limit` levels deep."""
+    level: list[Any] = [value]
+    for _ in range(limit):
+        level = [
+            child for parent in level for child in _children(parent) if isinstance(child, dict | list | tuple)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _suspicious(value: object, text: str) -> bool:
+    return (
+        "\\u0000" in text
+        or text.count("[") + text.count("{") > MAX_DEPTH
+        or _LONG_NUMBER.search(text) is not None
+        or not _plain_keys(value)
+    )
+
+
+def _plain_keys(value: object) -> bool:
+    """False when some key is no plain string. The encoder would write such a key as text without a word."""
+    stack: list[Any] = [value]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, dict):
+            for key, child in top.items():
+                if type(key) is not str:
+                    return False
+                if isinstance(child, dict | list | tuple):
+                    stack.append(child)
+        elif isinstance(top, list | tuple):
+            stack += [child for child in top if isinstance(child, dict | list | tuple)]
+    return True
+
+
+def _refuse(value: object, what: str) -> None:
+    """Walk the value without recursion and raise for the first thing that cannot be stored."""
+    path: list[str] = []
+    _check(value, path, what)
+    active = {id(value)}
+    stack = [(value, _items(value))]
+    while stack:
+        parent, items = stack[-1]
+        found = next(items, None)
+        if found is None:
+            stack.pop()
+            active.discard(id(parent))
+            if path:
+                path.pop()
+            continue
+        segment, child, key = found
+        if key is not None:
+            _check_key(key, path, what)
+        path.append(segment)
+        _check(child, path, what)
+        if not isinstance(child, dict | list | tuple):
+            path.pop()
+            continue
+        if id(child) in active:
+            raise InvalidPayload(f"{_place(path, what)} contains itself. Build a value without cycles")
+        if len(stack) >= MAX_DEPTH:
+            raise InvalidPayload(
+                f"{_place(path, what)} is nested more than {MAX_DEPTH} levels deep. "
+                "Flatten it, or pass it as one string"
+            )
+        active.add(id(child))
+        stack.append((child, _items(child)))
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield (f".{key}" if isinstance(key, str) else f"[{key!r}]"), child, (key,)
+    elif isinstance(value, list | tuple):
+        for index, child in enumerate(value):
+            yield f"[{index}]", child, None
+
+
+def _check(value: Any, path: list[str], what: str) -> None:
+    fault = None
+    if isinstance(value, str):
+        fault = _text_fault(value)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            fault = f"is {value!r}, which JSON does not have. Pass None or a string"
+    elif isinstance(value, int):
+        if abs(value) >= _TOO_LARGE:
+            fault = f"is an integer of more than {MAX_DIGITS:,} digits. Pass it as a string"
+    elif value is not None and not isinstance(value, dict | list | tuple):
+        fault = (
+            f"is {shown(value)}, which is not JSON. "
+            "Annotate it with its type so that it can be converted, or pass a JSON value"
+        )
+    if fault:
+        raise InvalidPayload(f"{_place(path, what)} {fault}")
+
+
+def _check_key(key: tuple[Any], path: list[str], what: str) -> None:
+    name = key[0]
+    place = f"a key of {_place(path, what)}" if path else f"a key of the {what}"
+    if not isinstance(name, str):
+        raise InvalidPayload(f"{place} is {shown(name)}; JSON keys are strings. Use str({name!r})")
+    if fault := _text_fault(name):
+        raise InvalidPayload(f"{place} {fault}")
+
+
+def _text_fault(text: str) -> str | None:
+    if "\x00" in text:
+        return (
+            f"contains a NUL character ({shown(text)}), which PostgreSQL cannot store. "
+            "Remove it, or send base64"
+        )
+    if _SURROGATE.search(text):
+        return (
+            f"contains a lone surrogate ({shown(text)}), which is not valid Unicode text. "
+            "Decode the source with errors='replace', or send base64"
+        )
+    return None
+
+
+def _place(path: list[str], what: str) -> str:
+    if not path:
+        return what
+    shown_path = path if len(path) <= 8 else [*path[:4], " ... ", *path[-2:]]
+    return f"{what} value {_bounded(''.join(shown_path).removeprefix('.'))}"
+
+
+def _bounded(text: str) -> str:
+    """A path with unprintable characters escaped and its length bounded."""
+    clean = text if text.isprintable() else text.encode("unicode_escape").decode()
+    return clean if len(clean) <= 120 else clean[:117] + "..."

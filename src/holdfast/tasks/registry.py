@@ -1,0 +1,143 @@
+"""Registry: where tasks and queues are declared, apart from any app."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NoReturn, Unpack
+
+from ..errors import DuplicateTask, TaskDefinitionError
+from . import checks
+from .definition import Binding, Definition, Place
+from .options import QueueOptions, queue_options, task_settings
+from .payload import shown
+from .producer import Producer
+from .signature import analyse
+from .task import NewJob, Task, TaskDecorator
+
+
+class Queue:
+    """A declared queue: `mail = billing.queue("mail")`."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The queue's name in the database."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"Queue({self._name!r})"
+
+
+class Registry:
+    """Tasks for apps to include: `billing = Registry("billing")`, then `Holdfast(..., include=[billing])`.
+
+    A registry that several apps include writes its jobs through the newest of them.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        if name != "":
+            checks.task_name(name, "the registry's name", TaskDefinitionError)
+        self._registry_name = name
+        self._binding = Binding(name)
+        self._tasks: dict[str, Definition] = {}
+        self._queues: dict[str, Queue] = {}
+
+    @property
+    def task(self) -> TaskDecorator:
+        """Declare a task: `@billing.task` or `@billing.task(queue="mail", max_attempts=5)`."""
+        return _Declare(self, {})
+
+    def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue:
+        """Declare a queue: `billing.queue("mail")`."""
+        checks.queue_name(name, TaskDefinitionError)
+        queue_options(options)
+        return self._queues.setdefault(name, Queue(name))
+
+    def schedule(
+        self,
+        cron: str,
+        job: NewJob[Any],
+        *,
+        tz: str = "UTC",
+        missed: Literal["skip", "run_once", "run_all"] = "skip",
+        overlap: Literal["allow", "skip", "queue"] = "allow",
+    ) -> None:
+        """Not available in this release."""
+        raise TaskDefinitionError(
+            f"schedules are not available in this release ({cron!r}). "
+            "Start the job from cron or a systemd timer until then"
+        )
+
+    def __repr__(self) -> str:
+        return f"Registry({self._registry_name!r})"
+
+    def _bind(self, producer: Producer, app_name: str) -> None:
+        """Write this registry's jobs through that app from now on."""
+        self._binding.producer = producer
+        self._binding.app = app_name
+
+    def _definitions(self) -> list[Definition]:
+        return list(dict.fromkeys(self._tasks.values()))
+
+    def _declared_queues(self) -> set[str]:
+        return {*self._queues, *(definition.settings.queue for definition in self._tasks.values())}
+
+    def _declare(
+        self, func: Callable[..., Any], options: Mapping[str, Any], local: Mapping[str, Any]
+    ) -> Task[Any, Any]:
+        settings = task_settings(options)
+        signature = analyse(func, local)
+        name = settings.name or self._name_of(func)
+        definition = Definition(name, settings, signature, self._binding, Place.of(func))
+        self._add(definition)
+        return Task(definition)
+
+    def _name_of(self, func: Callable[..., Any]) -> str:
+        if func.__name__ == "<lambda>":
+            raise TaskDefinitionError('a lambda has no name. Write a def, or task(name="...")')
+        name = f"{self._registry_name}.{func.__name__}" if self._registry_name else func.__name__
+        return checks.task_name(name, "the task's name", TaskDefinitionError)
+
+    def _add(self, definition: Definition) -> None:
+        for name in definition.names:
+            other = self._tasks.get(name)
+            if other is not None and other.place != definition.place:
+                raise_duplicate(name, other, definition)
+        replaced = {other for name in definition.names if (other := self._tasks.get(name)) is not None}
+        self._tasks = {name: other for name, other in self._tasks.items() if other not in replaced}
+        self._tasks.update(dict.fromkeys(definition.names, definition))
+
+
+class _Declare:
+    """The decorator behind `Registry.task`."""
+
+    __slots__ = ("_options", "_registry")
+
+    def __init__(self, registry: Registry, options: Mapping[str, Any]) -> None:
+        self._registry = registry
+        self._options = options
+
+    def __call__(self, fn: Any = None, /, **options: Any) -> Any:
+        if fn is None:
+            merged = {**self._options, **options}
+            task_settings(merged)
+            return _Declare(self._registry, merged)
+        if options:
+            raise TaskDefinitionError(
+                f"task takes a function or options, not both: {shown(fn)}. Write @task(...)"
+            )
+        local = sys._getframe(
+            1
+        ).f_locals  # the place of the decorator: types defined inside a function are there
+        return self._registry._declare(fn, self._options, local)
+
+
+def raise_duplicate(name: str, first: Definition, second: Definition) -> NoReturn:
+    """Two functions of one name."""
+    raise DuplicateTask(
+        f"task {name!r} is declared twice: {first.place}, and {second.place}. "
+        "Give one of them another name: task(name=...)"
+    )

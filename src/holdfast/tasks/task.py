@@ -1,0 +1,217 @@
+"""Task: a declared handler that can be enqueued, and the jobs it makes."""
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+
+from ..db.transaction import AsyncTransaction, Transaction
+from ..errors import IdempotencyConflict, InvalidOption, InvalidPayload
+from ..model.job import Enqueued, NewRow
+from ..runtime.handler import Handler
+from ..runtime.job import Job
+from . import checks
+from .definition import Definition, new_row
+from .handle import JobHandle, raw_result
+from .options import EnqueueOptions, TaskOptions, TaskSettings, enqueue_values
+from .payload import dump, shown
+from .producer import Producer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class NewJob(Generic[R_co]):
+    """A job that is not enqueued yet: `app.enqueue_many(send_receipt.job(order_id=i) for i in ids)`."""
+
+    __slots__ = ("conn", "decode", "row")
+
+    def __init__(
+        self, row: NewRow, conn: object | None = None, decode: Callable[[str | None], Any] = raw_result
+    ) -> None:
+        self.row = row
+        self.conn = conn
+        self.decode = decode
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+        return self.row.task
+
+    def __repr__(self) -> str:
+        return f"NewJob({self.row.task} in {self.row.queue})"
+
+
+class Task(Generic[P, R]):
+    """A declared handler: `send_receipt.enqueue(order_id=1)`. Made by `@app.task` or `@registry.task`."""
+
+    __slots__ = ("_values", "definition")
+
+    def __init__(self, definition: Definition, values: Mapping[str, Any] | None = None) -> None:
+        self.definition = definition
+        self._values = dict(values or {})
+
+    @property
+    def name(self) -> str:
+        """The task's name in the database: `billing.send_receipt`."""
+        return self.definition.name
+
+    @property
+    def func(self) -> Callable[..., object]:
+        """The function as it was written: `send_receipt.func(job, order_id=1)`."""
+        return self.definition.signature.func
+
+    def using(self, **options: Unpack[EnqueueOptions]) -> "Task[P, R]":
+        """The same task with options; later ones win: `send_receipt.using(queue="bulk", run_after=30)`."""
+        return Task(self.definition, {**self._values, **enqueue_values(options)})
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob[R]:
+        """A job to enqueue later or in bulk: `app.enqueue_many([send_receipt.job(order_id=1)])`."""
+        payload = self.definition.codec.encode(args, kwargs)
+        row = self.definition.row(payload, self._values)
+        return NewJob(row, self._values.get("conn"), self.definition.codec.decode_result)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Write one job: `send_receipt.using(conn=conn).enqueue(order_id=1)`."""
+        producer = self.definition.binding.require(self.name)
+        new = self.job(*args, **kwargs)
+        return enqueue_all(producer, [new], new.conn)[0]
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Write one job: `await send_receipt.using(conn=tx).aenqueue(order_id=1)`."""
+        producer = self.definition.binding.require(self.name)
+        new = self.job(*args, **kwargs)
+        return (await aenqueue_all(producer, [new], new.conn))[0]
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a sync handler here and now, without a database: `assert add.call(1, 2) == 3`."""
+        self._check_call("call", is_async=False)
+        return cast(R, self.func(*args, **kwargs))
+
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an async handler here and now, without a database: `assert await add.acall(1, 2) == 3`."""
+        self._check_call("acall", is_async=True)
+        return await cast(Coroutine[Any, Any, R], self.func(*args, **kwargs))
+
+    def handler(self) -> Handler:
+        """The task as the runtime calls it."""
+        return self.definition.handler()
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r})"
+
+    def _check_call(self, verb: str, *, is_async: bool) -> None:
+        signature = self.definition.signature
+        function = signature.func.__name__
+        if signature.injected:
+            kinds = " and ".join(kind.__name__ for kind in signature.injected.values())
+            raise TypeError(
+                f"{self.name} takes an injected {kinds}, which {verb}() cannot supply. "
+                "Run it with holdfast.testing, or call its func with your own"
+            )
+        if signature.is_async and not is_async:
+            raise TypeError(f"{self.name} is async. Use: await {function}.acall(...)")
+        if is_async and not signature.is_async:
+            raise TypeError(f"{self.name} is sync. Use: {function}.call(...)")
+
+
+class TaskDecorator(Protocol):
+    """`@app.task`, bare or with options: `@app.task(queue="mail")`."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, AsyncTransaction, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[AsyncTransaction, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, Transaction, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Transaction, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, /, **options: Unpack[TaskOptions]) -> "TaskDecorator": ...
+
+
+def raw_job(
+    task: str, payload: Mapping[str, object], options: Mapping[str, Any], settings: TaskSettings | None = None
+) -> NewJob[Any]:
+    """A job by task name, for producers without the handler's code; `settings` are the task's, if known."""
+    checks.task_name(task, "task", InvalidOption)
+    if not isinstance(payload, Mapping):
+        raise InvalidPayload(
+            f"payload must be a mapping of parameter names to JSON values, not {shown(payload)}"
+        )
+    values = enqueue_values(options)
+    return NewJob(new_row(task, dump(dict(payload)), values, settings or TaskSettings()), values.get("conn"))
+
+
+def enqueue_all(producer: Producer, jobs: Iterable[NewJob[R]], conn: object | None) -> list[JobHandle[R]]:
+    """Write the jobs in one call, in order."""
+    listed = _listed(jobs, conn)
+    return _handles(producer, listed, producer.enqueue([job.row for job in listed], conn)) if listed else []
+
+
+async def aenqueue_all(
+    producer: Producer, jobs: Iterable[NewJob[R]], conn: object | None
+) -> list[JobHandle[R]]:
+    """Write the jobs in one call, in order."""
+    listed = _listed(jobs, conn)
+    return (
+        _handles(producer, listed, await producer.aenqueue([job.row for job in listed], conn))
+        if listed
+        else []
+    )
+
+
+def _listed(jobs: Iterable[NewJob[R]], conn: object | None) -> list[NewJob[R]]:
+    listed = list(jobs)
+    for job in listed:
+        if not isinstance(job, NewJob):
+            raise TypeError(f"enqueue_many takes what task.job(...) returns, not {shown(job)}")
+        if job.conn is not None and job.conn is not conn:
+            raise InvalidOption(
+                f"a job of {job.task} was made with using(conn=...), which enqueue_many does not read. "
+                "Pass it there: enqueue_many(jobs, conn=conn)"
+            )
+    return listed
+
+
+def _handles(
+    producer: Producer, jobs: Sequence[NewJob[R]], written: Sequence[Enqueued]
+) -> list[JobHandle[R]]:
+    for job, one in zip(jobs, written, strict=True):
+        if one.conflict is not None:
+            _conflict(job.row, one, len(jobs))
+    handles = []
+    for job, one in zip(jobs, written, strict=True):
+        assert one.id is not None
+        handles.append(
+            JobHandle[R](
+                one.id,
+                created=one.created,
+                task=job.task,
+                queue=job.row.queue,
+                producer=producer,
+                decode=job.decode,
+            )
+        )
+    return handles
+
+
+def _conflict(row: NewRow, found: Enqueued, batch: int) -> NoReturn:
+    others = "" if batch == 1 else f". Nothing of this call of {batch} jobs was written"
+    error = IdempotencyConflict(
+        f"idempotency key {row.idempotency_key!r} of queue {row.queue!r} was used by job {found.id} "
+        f"with another payload. Use a new key for new work, or the same payload to get that job back{others}"
+    )
+    error.job_id, error.key, error.queue = found.id, row.idempotency_key, row.queue
+    raise error

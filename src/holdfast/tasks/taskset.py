@@ -1,0 +1,62 @@
+"""TaskSet: every task an app knows, from all its registries, as the runtime asks for them."""
+
+from collections.abc import Iterable
+
+from ..runtime.handler import Handler
+from .definition import Definition
+from .registry import Registry, raise_duplicate
+
+
+class TaskSet:
+    """A snapshot of the registries' tasks. Implements runtime.handler.Handlers."""
+
+    __slots__ = ("_definitions", "_handlers", "_queues")
+
+    def __init__(self, registries: Iterable[Registry]) -> None:
+        self._definitions: dict[str, Definition] = {}
+        self._queues: set[str] = set()
+        for registry in registries:
+            self._queues |= registry._declared_queues()
+            for definition in registry._definitions():
+                self._add(definition)
+        self._handlers = {
+            name: handler
+            for definition in set(self._definitions.values())
+            for handler in [definition.handler()]
+            for name in definition.names
+        }
+
+    def find(self, task: str, version: int) -> Handler | None:
+        """The handler of a task name or alias, when it takes that payload version."""
+        handler = self._handlers.get(task)
+        return handler if handler is not None and version in handler.versions else None
+
+    def handlers(self) -> list[Handler]:
+        """Every handler once."""
+        return [self._handlers[name] for name, d in self._definitions.items() if name == d.name]
+
+    def known(self) -> list[tuple[str, int]]:
+        """Every (task name or alias, payload version) that can be run here."""
+        return sorted(
+            (name, version) for name, handler in self._handlers.items() for version in handler.versions
+        )
+
+    def definition(self, task: str) -> Definition | None:
+        """The declaration of a task name or alias."""
+        return self._definitions.get(task)
+
+    def queues(self) -> list[str]:
+        """Every queue that a task or `.queue()` names."""
+        return sorted(self._queues)
+
+    def check(self) -> None:
+        """Build every codec now; TaskDefinitionError names a parameter whose type has no JSON form."""
+        for definition in self._definitions.values():
+            definition.codec.check()
+
+    def _add(self, definition: Definition) -> None:
+        for name in definition.names:
+            other = self._definitions.get(name)
+            if other is not None and other is not definition:
+                raise_duplicate(name, other, definition)
+            self._definitions[name] = definition

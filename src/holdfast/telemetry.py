@@ -1,0 +1,69 @@
+"""Events first, logs second: code emits events, and logs, metrics and tests subscribe.
+
+An event is a name and fields. Subscribers run where the event was emitted; one that raises is reported once
+to the standard log and never disturbs the work.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+log = logging.getLogger("holdfast")
+
+job_context: ContextVar[MappingProxyType[str, Any]] = ContextVar("holdfast_job", default=MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    name: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    level: int = logging.INFO
+
+
+Subscriber = Callable[[Event], None]
+_subscribers: list[Subscriber] = []
+
+
+def subscribe(subscriber: Subscriber) -> Callable[[], None]:
+    """Call `subscriber` with every event from now on; the returned function ends it."""
+    _subscribers.append(subscriber)
+
+    def unsubscribe() -> None:
+        with contextlib.suppress(ValueError):
+            _subscribers.remove(subscriber)
+
+    return unsubscribe
+
+
+def emit(name: str, *, level: int = logging.INFO, **fields: Any) -> None:
+    event = Event(name, fields, level)
+    for subscriber in tuple(_subscribers):
+        try:
+            subscriber(event)
+        except Exception:  # noqa: BLE001 a broken subscriber must not cost a job
+            log.warning("a telemetry subscriber failed on %s", name, exc_info=True)
+
+
+@contextlib.contextmanager
+def bound(**fields: Any) -> Iterator[None]:
+    """Fields of the job that runs here; log lines written inside carry them."""
+    token = job_context.set(MappingProxyType({**job_context.get(), **fields}))
+    try:
+        yield
+    finally:
+        job_context.reset(token)
+
+
+def log_events(event: Event) -> None:
+    """The default subscriber: every event becomes a record of the standard `holdfast` logger."""
+    if log.isEnabledFor(event.level):
+        fields = {**job_context.get(), **event.fields}
+        text = " ".join(f"{k}={v}" for k, v in fields.items() if k != "trace")
+        log.log(event.level, "%s %s", event.name, text, extra={"event": event.name, "fields": fields})
+
+
+subscribe(log_events)

@@ -1,0 +1,85 @@
+"""`holdfast migrate` as a person and as a script use it."""
+
+import json
+import re
+import subprocess
+
+import pytest
+from tests.migration.servers import Database
+from typer.testing import CliRunner, Result
+
+from holdfast import sql as files
+from holdfast.cli.migrate import app
+from holdfast.db import migrate
+from holdfast.errors import NoDatabase, SchemaTooNew
+
+NEWEST = migrate.required_version()
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_up_status_and_plan(database: Database) -> None:
+    to = ("-d", database.dsn)
+    before = call("status", *to)
+    assert before.exit_code == 0
+    assert re.fullmatch(
+        r" +1  initial +pending\n(.*\n)*\d+ pending. Run: holdfast migrate up\n", before.output
+    )
+    assert call("status", "--check", *to).exit_code == 3
+    assert call("plan", *to).output == migrate.sql()
+
+    up = call("up", *to)
+    assert up.exit_code == 0, up.output
+    lines = up.output.splitlines()
+    assert lines[0] == "0001_initial: applying"
+    assert re.fullmatch(r"0001_initial: applied in \d+\.\d s", lines[1])
+    assert lines[-1] == f"Migrated to {NEWEST}."
+
+    assert call("up", *to).output == f"Nothing to do, the database is at {NEWEST}.\n"
+    assert call("plan", *to).output == f"-- Nothing to do, the database is at {NEWEST}.\n"
+    after = call("status", "--check", *to)
+    assert after.exit_code == 0
+    assert re.match(r" +1  initial +applied \d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}\n", after.output)
+    assert after.output.endswith("\nUp to date.\n")
+
+
+def test_status_for_programs(database: Database) -> None:
+    to = ("-d", database.dsn)
+    names = [{"number": number, "name": name} for number, name, _ in files.migrations()]
+    empty = json.loads(call("status", "--json", *to).output)
+    assert empty == {"current": None, "known": NEWEST, "applied": [], "pending": names}
+    migrate.up(database.dsn)
+    full = json.loads(call("status", "--json", *to).output)
+    times = [row.pop("applied_at") for row in full["applied"]]
+    assert full == {"current": NEWEST, "known": NEWEST, "applied": names, "pending": []}
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", time) for time in times)
+
+
+def test_status_of_a_newer_database(database: Database) -> None:
+    migrate.up(database.dsn)
+    database.run("INSERT INTO holdfast.migrations VALUES (99, 'future')")
+    plain = call("status", "-d", database.dsn)
+    assert plain.exit_code == 0
+    assert plain.output.endswith(
+        f"\nThe database is newer: this release knows up to {NEWEST}. Upgrade holdfast.\n"
+    )
+    checked = call("status", "--check", "-d", database.dsn)
+    assert checked.exit_code == 1
+    assert isinstance(checked.exception, SchemaTooNew)
+
+
+def test_the_printed_script_goes_into_psql(database: Database) -> None:
+    script = call("sql").output
+    psql = [str(database.server.bin / "psql"), "-X", "-q", "-o", "/dev/null", "--dbname", database.dsn]
+    done = subprocess.run(psql, input=script, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert call("status", "--check", "-d", database.dsn).exit_code == 0
+
+
+def test_no_database_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLDFAST_DATABASE_URL", "DATABASE_URL", "PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOLDFAST_CONFIG", "/nonexistent/holdfast.toml")
+    assert isinstance(call("up").exception, NoDatabase)

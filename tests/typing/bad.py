@@ -1,0 +1,10 @@
+from good import app, both, send_receipt, settle, nightly, crunch
+send_receipt.enqueue("1")  # error
+send_receipt.enqueue()  # error
+send_receipt.using(delya=1)  # error
+send_receipt.using(run_after="x")  # error
+settle.enqueue(tx=None, invoice_id=1)  # error
+both.enqueue(1, 2)  # error
+app.schedule("0 3 * * *", nightly)  # error
+app.enqueue_many([crunch.job(rows=["x"])])  # error
+app.queue("o", ordering="keys")  # error

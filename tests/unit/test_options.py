@@ -1,0 +1,282 @@
+"""Options of enqueue, task and queue: accepted values and the text of every refusal."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_type_hints
+
+import pytest
+
+from holdfast.errors import InvalidOption, TaskDefinitionError
+from holdfast.model.backoff import Backoff
+from holdfast.tasks.options import (
+    EnqueueOptions,
+    QueueOptions,
+    TaskOptions,
+    TaskSettings,
+    enqueue_values,
+    queue_options,
+    task_settings,
+)
+
+QUEUE_RULE = (
+    "queue must be a name of 1 to 40 lower-case letters, digits and '_' that starts with a letter, not "
+)
+TAG_RULE = "each tag must be a string of 1 to 100 characters without NUL or lone surrogates, not "
+ENQUEUE_REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"partition_kye": "x"},
+        (
+            "enqueue has no option 'partition_kye' (known: conn, idempotency_key, "
+            "idempotency_lifetime, max_attempts, "
+            "metadata, partition_key, priority, queue, run_after, tags). Did you mean 'partition_key'?"
+        ),
+    ),
+    (
+        {"zzz": 1},
+        (
+            "enqueue has no option 'zzz' (known: conn, idempotency_key, idempotency_lifetime, max_attempts, "
+            "metadata, partition_key, priority, queue, run_after, tags)."
+        ),
+    ),
+    ({"queue": "Mail"}, QUEUE_RULE + "str 'Mail'"),
+    ({"queue": ""}, QUEUE_RULE + "str ''"),
+    ({"queue": "mail\n"}, QUEUE_RULE + "str 'mail\\n'"),
+    ({"queue": "a" * 41}, QUEUE_RULE + f"str '{'a' * 41}'"),
+    ({"queue": 3}, QUEUE_RULE + "int 3"),
+    ({"partition_key": 3}, "partition_key must be a string, not int 3. Use str(...)"),
+    (
+        {"partition_key": "a\x00"},
+        "partition_key contains a NUL character or a lone surrogate: str 'a\\x00'. Remove it",
+    ),
+    (
+        {"idempotency_key": "\ud800"},
+        "idempotency_key contains a NUL character or a lone surrogate: str '\\ud800'. Remove it",
+    ),
+    ({"idempotency_key": ""}, "idempotency_key must not be empty. Leave it out for none"),
+    (
+        {"idempotency_key": "é" * 257},
+        (
+            "idempotency_key is 514 bytes, more than the limit of 512: str "
+            f"'{'é' * 27}...{'é' * 28}'. Use a hash of it"
+        ),
+    ),
+    ({"priority": 101}, "priority must be an integer from -100 to 100, not int 101"),
+    ({"priority": True}, "priority must be an integer from -100 to 100, not bool True"),
+    ({"priority": 1.0}, "priority must be an integer from -100 to 100, not float 1.0"),
+    ({"max_attempts": 0}, "max_attempts must be an integer from 1 to 1000, not int 0"),
+    ({"max_attempts": "3"}, "max_attempts must be an integer from 1 to 1000, not str '3'"),
+    (
+        {"run_after": datetime(2030, 1, 2)},  # noqa: DTZ001
+        (
+            "run_after must be a datetime with a time zone, not datetime.datetime(2030, 1, 2, 0, 0). "
+            "Use datetime.now(UTC) + timedelta(...), or seconds"
+        ),
+    ),
+    (
+        {"run_after": datetime(2200, 1, 2, tzinfo=UTC)},
+        "run_after must be at most 10 years ahead, not 2200-01-02T00:00:00+00:00",
+    ),
+    ({"run_after": "x"}, "run_after must be a datetime, a timedelta or seconds, not str 'x'"),
+    ({"run_after": True}, "run_after must be a datetime, a timedelta or seconds, not bool True"),
+    ({"run_after": -1}, "run_after must be 0 or more seconds, not int -1. For now, leave it out"),
+    (
+        {"run_after": float("nan")},
+        "run_after must be 0 or more seconds, not float nan. For now, leave it out",
+    ),
+    (
+        {"run_after": timedelta(days=4000)},
+        "run_after must be at most 10 years ahead, not timedelta datetime.timedelta(days=4000)",
+    ),
+    ({"idempotency_lifetime": 0}, "idempotency_lifetime must be more than 0 seconds, not int 0"),
+    (
+        {"idempotency_lifetime": timedelta(days=8)},
+        "idempotency_lifetime must be from 1 second to 7 days, not timedelta datetime.timedelta(days=8)",
+    ),
+    ({"idempotency_lifetime": 0.5}, "idempotency_lifetime must be from 1 second to 7 days, not float 0.5"),
+    ({"idempotency_lifetime": "1"}, "idempotency_lifetime must be seconds or a timedelta, not str '1'"),
+    ({"tags": "urgent"}, "tags must be a list of strings, not str 'urgent'. Write tags=[...]"),
+    ({"tags": {"a"}}, "tags must be a list of strings, not set {'a'}. Write tags=[...]"),
+    (
+        {"tags": ["a"] * 21},
+        "tags has 21 entries, more than the limit of 20. Use metadata for the rest",
+    ),
+    ({"tags": [""]}, TAG_RULE + "str ''"),
+    ({"tags": ["a", 1]}, TAG_RULE + "int 1"),
+    ({"tags": ["a\x00"]}, TAG_RULE + "str 'a\\x00'"),
+    ({"tags": ["x" * 101]}, TAG_RULE + f"str '{'x' * 27}...{'x' * 28}'"),
+    ({"metadata": [1]}, "metadata must be a mapping of JSON values, not list [1]"),
+    (
+        {"metadata": {"a": float("inf")}},
+        "metadata value a is inf, which JSON does not have. Pass None or a string",
+    ),
+    (
+        {"metadata": {"a": "x" * 9000}},
+        (
+            "metadata is 9,009 bytes of JSON, more than the limit of 8,192 (8 KiB). Put the data "
+            "into the payload"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), ENQUEUE_REFUSED, ids=range(len(ENQUEUE_REFUSED)))
+def test_enqueue_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        enqueue_values(options)
+    assert str(caught.value) == message
+
+
+def test_enqueue_values() -> None:
+    conn = object()
+    past = datetime(1999, 1, 1, tzinfo=UTC)
+    assert enqueue_values(
+        {
+            "conn": conn,
+            "queue": "mail_2",
+            "partition_key": "",
+            "idempotency_key": "k" * 512,
+            "idempotency_lifetime": timedelta(days=7),
+            "run_after": past,
+            "priority": -100,
+            "max_attempts": 1000,
+            "tags": ["x" * 100],
+            "metadata": {"a": [1]},
+        }
+    ) == {
+        "conn": conn,
+        "queue": "mail_2",
+        "partition_key": "",
+        "idempotency_key": "k" * 512,
+        "idempotency_lifetime": 604_800.0,
+        "run_after": past,
+        "priority": -100,
+        "max_attempts": 1000,
+        "tags": ("x" * 100,),
+        "metadata": '{"a":[1]}',
+    }
+    assert enqueue_values({"run_after": timedelta(minutes=1)}) == {"run_after": 60.0}
+    assert enqueue_values({"run_after": 0}) == {"run_after": 0.0}
+
+
+NAME_RULE = " must be 1 to 200 letters, digits, '_', '.' or '-', not "
+TASK_REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"max_attempt": 3},
+        (
+            "task has no option 'max_attempt' (known: aliases, lease, max_attempts, memory_limit, "
+            "name, priority, process, "
+            "queue, retry, timeout, upgrade, version). Did you mean 'max_attempts'?"
+        ),
+    ),
+    ({"name": "a b"}, "name" + NAME_RULE + "str 'a b'"),
+    ({"name": ""}, "name" + NAME_RULE + "str ''"),
+    ({"name": "x" * 201}, "name" + NAME_RULE + f"str '{'x' * 27}...{'x' * 28}'"),
+    ({"aliases": "old"}, "aliases must be a list of task names, not str 'old'. Write aliases=[...]"),
+    ({"aliases": ["a/b"]}, "each alias" + NAME_RULE + "str 'a/b'"),
+    ({"version": 0}, "version must be an integer from 1 to 2147483647, not int 0"),
+    ({"queue": "Q"}, QUEUE_RULE + "str 'Q'"),
+    ({"priority": -101}, "priority must be an integer from -100 to 100, not int -101"),
+    ({"max_attempts": 1001}, "max_attempts must be an integer from 1 to 1000, not int 1001"),
+    ({"retry": 5}, "retry must be a Backoff, not int 5. Write retry=Backoff(first=2, cap=600)"),
+    ({"lease": 0}, "lease must be more than 0 seconds, not int 0"),
+    ({"timeout": -1}, "timeout must be a finite number of at least 0 seconds, not -1"),
+    ({"timeout": "60"}, "timeout must be seconds or a timedelta, not str '60'"),
+    (
+        {"process": True},
+        (
+            "process handlers are not available in this release (process=True); "
+            "use a sync handler, it runs in a thread"
+        ),
+    ),
+    ({"process": 1}, "process must be True or False, not int 1"),
+    (
+        {"memory_limit": 1},
+        (
+            "memory_limit needs process=True, and process handlers are not available in this release. "
+            "Leave memory_limit out"
+        ),
+    ),
+    ({"upgrade": [1]}, "upgrade must map a version to a function, not list [1]. Write upgrade={1: fn}"),
+    ({"upgrade": {1: dict}}, "upgrade key 1 needs a newer version=; this task has version 1"),
+    (
+        {"version": 3, "upgrade": {3: dict}},
+        "upgrade key 3 must be an older version than version=3, from 1 on",
+    ),
+    (
+        {"version": 3, "upgrade": {"1": dict}},
+        "upgrade key '1' must be an older version than version=3, from 1 on",
+    ),
+    ({"version": 2, "upgrade": {1: 5}}, "upgrade[1] must be a function of a dict, not int 5"),
+    ({"version": 3, "upgrade": {1: dict}}, "upgrade has no step from version 2 to 3. Add upgrade[2]"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), TASK_REFUSED, ids=range(len(TASK_REFUSED)))
+def test_task_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        task_settings(options)
+    assert str(caught.value) == message
+
+
+def test_task_settings() -> None:
+    retry = Backoff()
+    made = task_settings(
+        {
+            "name": "a.b-c_D1",
+            "aliases": ["old"],
+            "version": 3,
+            "upgrade": {2: dict},
+            "queue": "mail",
+            "priority": 5,
+            "max_attempts": 9,
+            "retry": retry,
+            "lease": 90,
+            "timeout": timedelta(minutes=1),
+            "process": False,
+        }
+    )
+    assert made == TaskSettings("a.b-c_D1", ("old",), 3, {2: dict}, "mail", 5, 9, retry, 90.0, 60.0)
+    assert task_settings({}).queue == "inbox"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"ordering": "key"},
+            "ordering='key': ordered queues are not available in this release. Leave ordering out",
+        ),
+        (
+            {"on_dead_letter": "park"},
+            (
+                "on_dead_letter='park': ordered queues are not available in this release. Leave "
+                "on_dead_letter out"
+            ),
+        ),
+        ({"ordering": "keys"}, "ordering must be one of none, key, not str 'keys'"),
+        (
+            {"ordring": "key"},
+            "queue has no option 'ordring' (known: on_dead_letter, ordering). Did you mean 'ordering'?",
+        ),
+    ],
+)
+def test_queue_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        queue_options(options)
+    assert str(caught.value) == message
+
+
+def test_queue_options() -> None:
+    queue_options({"ordering": "none", "on_dead_letter": "skip"})
+
+
+def test_every_typed_option_has_a_check() -> None:
+    for name in get_type_hints(EnqueueOptions):
+        if name != "conn":
+            with pytest.raises(InvalidOption):
+                enqueue_values({name: object()})
+    for name in get_type_hints(TaskOptions):
+        with pytest.raises(TaskDefinitionError):
+            task_settings({name: object()})
+    for name in get_type_hints(QueueOptions):
+        with pytest.raises(TaskDefinitionError):
+            queue_options({name: object()})
