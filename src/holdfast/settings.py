@@ -16,8 +16,8 @@ class Settings:
 
     database_url: str | None = None
     lease: float = 60.0  # how long a claim is good for without renewal, where the queue says nothing
-    heartbeat: float = 4.0  # renewal and heartbeat, in their own thread
-    dead_after: float = 12.0  # a worker not heard of for so long is fenced
+    heartbeat: float = 3.0  # renewal and heartbeat, in their own thread
+    dead_after: float = 10.0  # a worker not heard of for so long is fenced
     sweep: float = 2.0
     poll: float = 1.0  # longest pause of an idle worker
     concurrency: int = 10
@@ -26,7 +26,7 @@ class Settings:
     max_crashes: int = 3  # a job that killed its process so often is a dead letter
     pool_size: int = 10  # connections for handlers and producers
     connect_timeout: float = 10.0
-    statement_timeout: float = 30.0
+    statement_timeout: float = 10.0
 
     def __post_init__(self) -> None:
         for name in ("lease", "heartbeat", "dead_after", "sweep", "poll", "drain", "connect_timeout"):
@@ -57,7 +57,9 @@ def _convert(name: str, kind: str, value: Any, source: str) -> Any:
     return str(value)
 
 
-def load_settings(env: Mapping[str, str] | None = None, toml: Path | None = None, **arguments: Any) -> Settings:
+def load_settings(
+    env: Mapping[str, str] | None = None, toml: Path | None = None, **arguments: Any
+) -> Settings:
     """Arguments that are not None win over HOLDFAST_* variables, those over holdfast.toml, those over defaults."""
     env = os.environ if env is None else env
     known = {f.name: str(f.type) for f in fields(Settings)}

@@ -24,6 +24,7 @@ from holdfast.db.embedded.place import POINTER
 from holdfast.errors import EmbeddedError
 
 ROOT = Path(__file__).parents[2]
+IMPORTS = os.pathsep.join([str(ROOT / "src"), *(path for path in sys.path if path.endswith("site-packages"))])
 FAST = EmbeddedOptions(durable=False)
 USER = """
 import json, os, sys
@@ -74,7 +75,7 @@ class User:
     """A process that uses the embedded server."""
 
     def __init__(self, path: Path, env: dict[str, str] | None = None, login: str | None = None) -> None:
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | (env or {})
+        environment = os.environ | {"PYTHONPATH": IMPORTS} | (env or {})
         command = [sys.executable, "-c", USER, str(path)]
         if login is not None:
             command, environment = as_login(login, command, environment)
@@ -111,8 +112,7 @@ class User:
 def as_login(login: str, command: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """The same command as another user, with a Python that this user can run."""
     drop = ["setpriv", f"--reuid={login}", f"--regid={login_group(login)}", "--clear-groups", "--"]
-    packages = os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))
-    env = env | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{packages}", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = env | {"PYTHONPATH": IMPORTS, "PYTHONDONTWRITEBYTECODE": "1"}
     for python in (sys.executable, shutil.which("python3", path="/usr/bin:/bin") or ""):
         same = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]!r})"
         tried = subprocess.run(
@@ -153,9 +153,15 @@ def user() -> Iterator[Start]:
         one.end()
 
 
+def disk() -> str:
+    """Memory, if there is enough of it: most of the time of these tests goes into copying small files."""
+    memory = Path("/dev/shm")
+    return str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 2**30 else "/tmp"
+
+
 @contextmanager
 def new_folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="hf-", dir=disk()))
     path.chmod(0o755)
     yield path
     for mark in [*path.rglob("start.lock"), *path.rglob(POINTER)]:

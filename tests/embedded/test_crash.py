@@ -113,6 +113,34 @@ def test_a_query_of_the_killed_server_that_still_runs_is_ended(server: EmbeddedS
     connection.close()
 
 
+def test_a_server_that_recovers_from_a_killed_connection_is_not_replaced(server: EmbeddedServer) -> None:
+    before = server.pid
+    connection = psycopg.connect(server.dsn("postgres"))
+    kill(connection.info.backend_pid)
+    with pytest.raises(psycopg.OperationalError):
+        connection.execute("SELECT 1")
+    connection.close()
+
+    def recovered() -> bool:
+        server.ensure_running()
+        with suppress(
+            psycopg.OperationalError
+        ):  # it may not have noticed yet, and throw us out a moment later
+            return works(server)
+        return False
+
+    eventually(recovered)
+    assert server.pid == before
+
+
+def test_without_a_proc_folder_ps_tells_the_same(server: EmbeddedServer) -> None:
+    assert server.pid
+    told = postmaster._look_with_ps(server.pid)
+    assert told is not None
+    assert (told.name, told.argv[:3][1:]) == ("postgres", ["-D", str(server.path / "data")])
+    assert postmaster._look_with_ps(2**22 - 1) is None
+
+
 def test_a_dead_server_is_no_trouble_for_the_last_one_out(ready: Path) -> None:
     server = EmbeddedServer.acquire(ready, FAST)
     kill(server.pid)

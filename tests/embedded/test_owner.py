@@ -15,7 +15,7 @@ from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer, find_binaries,
 from holdfast.db.embedded.place import POINTER
 from holdfast.errors import EmbeddedError
 
-from .conftest import FAST, ROOT, Start, as_login, is_stopped
+from .conftest import FAST, Start, as_login, is_stopped
 
 LOGIN = "nobody"
 
@@ -130,8 +130,7 @@ def test_a_user_id_without_a_name_is_told_so(theirs: Path) -> None:
     os.chown(theirs.parents[1], 54321, 54321)
     code = "import sys; from pathlib import Path; from holdfast.db.embedded import EmbeddedServer as S\n"
     code += "S.acquire(Path(sys.argv[1]))"
-    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    command, env = as_login(LOGIN, [sys.executable, "-c", code, str(theirs)], env)
+    command, env = as_login(LOGIN, [sys.executable, "-c", code, str(theirs)], dict(os.environ))
     command[1:3] = ["--reuid=54321", "--regid=54321"]
     done = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, check=False)
     assert "User id 54321 has no name in the passwd database" in done.stderr

@@ -13,7 +13,7 @@ from holdfast.db.embedded import Binaries, EmbeddedOptions, EmbeddedServer, find
 from holdfast.db.embedded.binaries import every_binaries
 from holdfast.errors import BinariesNotFound, ConfigurationError, EmbeddedError
 
-from .conftest import FAST, Start, is_stopped
+from .conftest import FAST, Start, eventually, is_stopped
 
 EVERY = {found.version: found for found in reversed(list(every_binaries()))}
 
@@ -141,7 +141,7 @@ def test_tcp_only_on_request_and_with_a_password(ready: Path) -> None:
 def test_a_server_for_tests_becomes_durable_for_one_who_needs_it(server: EmbeddedServer) -> None:
     assert one(server.dsn("postgres"), "SHOW fsync") == "off"
     with EmbeddedServer.acquire(server.path):
-        assert one(server.dsn("postgres"), "SHOW fsync") == "on"
+        eventually(lambda: one(server.dsn("postgres"), "SHOW fsync") == "on")
 
 
 def test_settings_reach_the_server(ready: Path) -> None:

@@ -133,25 +133,14 @@ def test_a_role_that_may_not_use_the_prepared_schema(database: Database, role: s
         f"role {role} may not create tables in the schema holdfast. As its owner: {grant}"
     )
     database.run(grant)
-    assert migrate.up(dsn, migrations=_bearing_a_prepared_schema()) == [1]
+    assert migrate.up(dsn) == [1]
 
 
 def test_an_empty_schema_made_by_a_dba_is_enough(database: Database, role: str) -> None:
     database.run(f"CREATE SCHEMA holdfast AUTHORIZATION {role}")
     dsn = database.server.dsn(database.name, user=role)
-    assert migrate.up(dsn, migrations=_bearing_a_prepared_schema()) == [1]
+    assert migrate.up(dsn) == [1]
     assert migrate.status(dsn).current == 1
-
-
-def _bearing_a_prepared_schema() -> list[tuple[int, str, str]]:
-    """IF NOT EXISTS asks for CREATE on the database even when the schema exists."""
-    (number, name, text), *others = files.migrations()
-    plain = re.compile(
-        r"^(CREATE SCHEMA) IF NOT EXISTS( holdfast;)\n(COMMENT ON SCHEMA [^;]+;)", re.MULTILINE
-    )
-    condition = "IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'holdfast')"
-    guarded = rf"DO $do$ BEGIN {condition} THEN \1\2 \3 END IF; END $do$;"
-    return [(number, name, plain.sub(guarded, text)), *others]
 
 
 def test_a_role_that_does_not_own_the_tables(database: Database, role: str) -> None:

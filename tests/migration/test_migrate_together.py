@@ -242,7 +242,15 @@ def test_settings_of_the_role_do_not_disturb(database: Database) -> None:
         f"ALTER DATABASE {database.name} SET standard_conforming_strings = off;"
         f"ALTER DATABASE {database.name} SET search_path = 'nowhere'"
     )
-    slow = (2, "slow", "-- holdfast: expand\nSELECT pg_sleep(0.4);")
+    slow = (
+        2,
+        "slow",
+        """-- holdfast: expand
+SELECT pg_sleep(0.4);
+DO $$ BEGIN ASSERT current_setting('transaction_isolation') = 'read committed'; END $$;
+DO $$ BEGIN ASSERT current_setting('search_path') = 'pg_catalog, pg_temp'; END $$;
+""",
+    )
     assert migrate.up(database.dsn, migrations=known(slow)) == [1, 2]
     with database.server.connect() as admin:
         admin.execute(f"ALTER DATABASE {database.name} RESET ALL".encode())

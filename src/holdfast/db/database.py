@@ -73,6 +73,10 @@ class Database:
     def dsn(self) -> str:
         return self._ready()[0]
 
+    async def reserve(self, handlers: int) -> None:
+        """Let the pools grow to one connection per handler."""
+        await (await self._aready()).reserve(handlers)
+
     def session(self, name: str) -> Session:
         return Session(self.dsn, self.settings, self.clock, name)
 

@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
-        cursor.execute(statement.text, statement.params)  # type: ignore[arg-type]  # the text comes from sql/, not from a user
+        cursor.execute(statement.text.encode(), statement.params)
         rows: list[Row] = cursor.fetchall() if cursor.description else []
     return statement.decode(rows)
 
 
 async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
-        await cursor.execute(statement.text, statement.params)  # type: ignore[arg-type]  # as above
+        await cursor.execute(statement.text.encode(), statement.params)
         rows: list[Row] = await cursor.fetchall() if cursor.description else []
     return statement.decode(rows)
 

@@ -27,7 +27,7 @@ RESET = "RESET ALL; SELECT pg_advisory_unlock_all(); UNLISTEN *; DISCARD TEMP"
 
 
 def _restore(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    conn.row_factory = tuple_row  # type: ignore[assignment]
+    conn.row_factory = tuple_row
     conn.prepare_threshold = 5
 
 
@@ -36,16 +36,28 @@ class Pools:
         self._dsn = dsn
         self._settings = settings
         self._clock = clock
+        self._size = settings.pool_size
         self._lock = threading.Lock()
         self._sync: dict[int, _SyncPool] = {}
         self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, _AsyncPool]]
         self._async = weakref.WeakKeyDictionary()
         self._offsets: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
 
+    async def reserve(self, size: int) -> None:
+        """Room for so many handlers at once, each in a transaction of its own."""
+        if size <= self._size:
+            return
+        self._size = size
+        for sync_pool in self._sync.values():
+            sync_pool.resize(0, size)
+        _, pool = self._async.get(asyncio.get_running_loop(), (0, None))
+        if pool is not None:
+            await pool.resize(0, size)
+
     def _options(self) -> dict[str, Any]:
         return {
             "min_size": 0,
-            "max_size": self._settings.pool_size,
+            "max_size": self._size,
             "timeout": self._settings.connect_timeout,
             "max_idle": 120.0,
             "kwargs": connect_arguments(self._settings, "holdfast"),
@@ -130,7 +142,7 @@ class Pools:
         except psycopg.Error as error:
             return DatabaseUnavailable(f"the database cannot be reached: {str(error).strip()}")
         return DatabaseUnavailable(
-            f"all {self._settings.pool_size} connections of the pool were in use for "
+            f"all {self._size} connections of the pool were in use for "
             f"{self._settings.connect_timeout:g} s; raise pool_size or hold connections for less time"
         )
 

@@ -73,7 +73,9 @@ class Session:
                 known = translate(error)
                 if isinstance(known, ConnectionLost) or (self._conn is not None and self._conn.broken):
                     await self._drop()
-                    raise (known if isinstance(known, ConnectionLost) else ConnectionLost(str(error))) from error
+                    raise (
+                        known if isinstance(known, ConnectionLost) else ConnectionLost(str(error))
+                    ) from error
                 if known is None:
                     raise
                 raise known from error

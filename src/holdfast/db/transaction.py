@@ -22,7 +22,7 @@ class Transaction:
         self, query: str, params: Sequence[object] | Mapping[str, object] = ()
     ) -> psycopg.Cursor[Any]:
         """Run a statement with psycopg's `%s` placeholders; the cursor holds its rows."""
-        return self._connection.execute(query, params or None)  # type: ignore[arg-type]  # str is the agreed surface
+        return self._connection.execute(query.encode(), params or None)
 
 
 class AsyncTransaction:
@@ -40,4 +40,4 @@ class AsyncTransaction:
     async def execute(
         self, query: str, params: Sequence[object] | Mapping[str, object] = ()
     ) -> psycopg.AsyncCursor[Any]:
-        return await self._connection.execute(query, params or None)  # type: ignore[arg-type]  # as above
+        return await self._connection.execute(query.encode(), params or None)

@@ -93,9 +93,10 @@ class Settlement:
 class Settled:
     """What the database did with a settlement.
 
-    `state` is where the job went: completed, cancelled, pending, held, dead_letter; `already` when an
-    earlier try had done it; `busy` when another transaction holds the row right now; `lost` when it was not ours.
+    `state` is where the job went: completed, cancelled, pending, held, dead_letter; `busy` when another
+    transaction holds the row right now; `lost` when it was not ours. `already`: an earlier try had done it.
     """
 
     id: UUID
     state: str
+    already: bool = False

@@ -1,9 +1,9 @@
 """The claimer: which jobs this worker takes next, and at what cost.
 
 A plain claim starts at a low-water mark per queue and priority: everything before it is taken or was a moment ago. What can
-lie before a mark (a late commit, a release, a sweep, a priority not seen before) is found by a full look from the start, at
-most every second and at most a twentieth of the time: that is the bound for late commits. Jobs a plain claim leaves out have their own
-way in: held jobs of tasks we know, suspects of a crash, and the bisection around a row that makes claims fail.
+lie before a mark (a late commit, a release, a sweep, a priority not seen before) is found by a full look from
+the start, at most every second and at most a twentieth of the time: that is the bound for late commits. Jobs a plain
+claim leaves out have their own way in: held jobs of tasks we know, suspects of a crash, and the bisection around a row that makes claims fail.
 """
 
 import logging
@@ -91,8 +91,10 @@ class Claimer:
     async def _full_look(self, queue: str, worker: str, want: int, marks: Marks) -> list[ClaimedJob]:
         began = time.monotonic()
         priorities = await self._session.run(store.scan_priorities(queue))
-        marks.at = dict.fromkeys([*priorities, 0])
+        marks.at = {priority: None for priority, _ in priorities}
         jobs = await self._take(queue, worker, want, marks.ordered())
+        if len(jobs) < want:  # nothing due is left, but for commits that are late
+            marks.at = dict(priorities)
         marks.moved(jobs)
         cost = time.monotonic() - began
         marks.full_at = time.monotonic() + max(1.0, 20 * cost)
@@ -158,7 +160,9 @@ class Claimer:
             held += count
             if count < _LOOK // 4:
                 break
-        telemetry.emit("jobs.held", level=logging.WARNING, queue=queue, count=held, reason="unknown task or version")
+        telemetry.emit(
+            "jobs.held", level=logging.WARNING, queue=queue, count=held, reason="unknown task or version"
+        )
         return held
 
     async def _disown_doubtful(self) -> None:

@@ -1,6 +1,7 @@
 """Drain: stop claiming, hand back what has not started, let the rest finish or release it, leave.
 
-Nothing here may wait for longer than it says: a handler that never ends, or a database that is away, must not keep the process.
+Nothing here may wait for longer than it says: a handler that never ends, or a database that is away, must not keep
+the process.
 """
 
 import asyncio
@@ -23,7 +24,9 @@ async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
     try:
         await asyncio.wait_for(work, seconds)
     except (TimeoutError, DatabaseError) as error:
-        telemetry.emit("drain.incomplete", level=logging.WARNING, step=what, error=f"{type(error).__name__}: {error}")
+        telemetry.emit(
+            "drain.incomplete", level=logging.WARNING, step=what, error=f"{type(error).__name__}: {error}"
+        )
 
 
 async def drain(worker: "Worker") -> None:
@@ -52,7 +55,9 @@ async def _let_finish(worker: "Worker") -> None:
     hurry = asyncio.ensure_future(worker.hurry.wait())
     finished = asyncio.ensure_future(asyncio.wait(tasks))
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait({hurry, finished}, timeout=worker.settings.drain, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {hurry, finished}, timeout=worker.settings.drain, return_when=asyncio.FIRST_COMPLETED
+        )
     hurry.cancel()
     finished.cancel()
 

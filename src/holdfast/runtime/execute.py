@@ -38,7 +38,11 @@ Middleware = Callable[[Job, Next], Awaitable[Outcome]]
 
 class Executor:
     def __init__(
-        self, database: Database, handlers: Handlers, worker: Callable[[], str], middleware: Sequence[Middleware] = ()
+        self,
+        database: Database,
+        handlers: Handlers,
+        worker: Callable[[], str],
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self._database = database
         self._handlers = handlers
@@ -65,7 +69,11 @@ class Executor:
         if running.stop:
             running.interrupt(running.stop)
         with telemetry.bound(
-            job=str(claimed.id), task=claimed.task, queue=claimed.grant.queue, attempt=claimed.attempt, worker=worker
+            job=str(claimed.id),
+            task=claimed.task,
+            queue=claimed.grant.queue,
+            attempt=claimed.attempt,
+            worker=worker,
         ):
             call = functools.partial(self._attempt, running, handler, job, arguments)
             for layer in reversed(self._middleware):
@@ -79,7 +87,9 @@ class Executor:
             outcome = DeadLettered(ErrorText("TypeError", message))
         return outcome
 
-    async def _attempt(self, running: Running, handler: Handler, job: Job, arguments: dict[str, Any]) -> Outcome:
+    async def _attempt(
+        self, running: Running, handler: Handler, job: Job, arguments: dict[str, Any]
+    ) -> Outcome:
         limit = asyncio.timeout(handler.timeout)
         try:
             async with limit:
@@ -102,14 +112,16 @@ class Executor:
 
         def finish(value: object) -> Any:
             result = handler.encode(value)
-            return settle_in(Settlement(job._grant, Completed(result)), self._worker())  # noqa: SLF001
+            return settle_in(Settlement(job._grant, Completed(result)), self._worker())
 
         try:
             if handler.is_async:
                 await self._database.atransact(lambda tx: handler.func(*injected, tx, **arguments), finish)
             else:
                 await self._threads.run(
-                    lambda: self._database.transact(lambda tx: handler.func(*injected, tx, **arguments), finish)
+                    lambda: self._database.transact(
+                        lambda tx: handler.func(*injected, tx, **arguments), finish
+                    )
                 )
         except (DatabaseUnavailable, Contended) as error:
             # In doubt or refused by the database, never the handler's failure: if the commit did go through, the
@@ -120,9 +132,11 @@ class Executor:
 
 def _completion(job: Job, handler: Handler, value: object) -> Outcome:
     result = handler.encode(value)
-    if job._completed:  # noqa: SLF001
+    if job._completed:
         # Right when its transaction committed: then settling finds the job already done, and this is never stored.
-        message = "job.complete() was called, but its transaction was not committed before the handler returned"
+        message = (
+            "job.complete() was called, but its transaction was not committed before the handler returned"
+        )
         return Failed(ErrorText("NotCommitted", message), handler.backoff.delay(job.attempt))
     return Completed(result)
 

@@ -19,7 +19,9 @@ class Handler:
     is_async: bool
     wants_job: bool
     transaction: Literal["none", "sync", "async"]
-    decode: Callable[[int, str], dict[str, Any]]  # (payload version, JSON text) -> keyword arguments; PayloadError
+    decode: Callable[
+        [int, str], dict[str, Any]
+    ]  # (payload version, JSON text) -> keyword arguments; PayloadError
     encode: Callable[[object], str]  # a result -> JSON text; raises InvalidPayload
     queue: str = "inbox"
     lease: float | None = None

@@ -33,9 +33,9 @@ class Running:
             self.stop = reason
         if self.job is not None:
             if reason == "cancel":
-                self.job._cancelled.set()  # noqa: SLF001
+                self.job._cancelled.set()
             else:
-                self.job._lost.set()  # noqa: SLF001
+                self.job._lost.set()
 
     @property
     def grant(self) -> Grant:

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from ..db.database import Database
@@ -87,7 +87,7 @@ class Job:
 
     @property
     def fence(self) -> str:
-        """Sortable text that rises with every owner of this job. Give it to outside stores, and let them refuse a lower one."""
+        """Sortable text that rises with every owner of this job; outside stores can refuse a lower one."""
         return self._claimed.fence
 
     @property
@@ -102,7 +102,9 @@ class Job:
     def check(self) -> None:
         """Raise when this attempt should stop: LeaseLost, or Cancel when someone cancelled the job."""
         if self._lost.is_set():
-            raise LeaseLost(f"job {self.id} is no longer owned by this attempt (generation {self.generation})")
+            raise LeaseLost(
+                f"job {self.id} is no longer owned by this attempt (generation {self.generation})"
+            )
         if self._cancelled.is_set():
             raise Cancel("cancelled while running")
 
@@ -119,7 +121,7 @@ class Job:
         if not found:
             result = _plain_json(fn(*args, **kwargs))
             found, text = self._database.run(lambda: owner.once_put(self._grant, name, result))
-        return self._recorded(found, text)
+        return cast(T, self._recorded(found, text))
 
     async def aonce(
         self, name: str, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
@@ -129,7 +131,7 @@ class Job:
         if not found:
             result = _plain_json(await fn(*args, **kwargs))
             found, text = await self._database.arun(lambda: owner.once_put(self._grant, name, result))
-        return self._recorded(found, text)
+        return cast(T, self._recorded(found, text))
 
     def _recorded(self, found: bool, text: str | None) -> Any:
         if not found:

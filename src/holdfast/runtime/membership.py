@@ -1,4 +1,6 @@
-"""A worker's place in the registry: alive, draining, gone. An identity that was fenced never comes back; its process takes a new one."""
+"""A worker's place in the registry: alive, draining, gone.
+
+An identity that was fenced never comes back; its process takes a new one."""
 
 import logging
 from collections.abc import Sequence
@@ -11,7 +13,13 @@ from ..store import workers as store
 
 class Membership:
     def __init__(
-        self, database: Database, *, queues: Sequence[str], tasks: Sequence[str], concurrency: int, release: str
+        self,
+        database: Database,
+        *,
+        queues: Sequence[str],
+        tasks: Sequence[str],
+        concurrency: int,
+        release: str,
     ) -> None:
         self._session = database.session("membership")
         self._queues = list(queues)
@@ -34,7 +42,9 @@ class Membership:
                 release=self._release,
             )
         )
-        telemetry.emit("worker.started", worker=self.id, queues=",".join(self._queues), concurrency=self._concurrency)
+        telemetry.emit(
+            "worker.started", worker=self.id, queues=",".join(self._queues), concurrency=self._concurrency
+        )
 
     async def start_over(self) -> None:
         """This identity was fenced while we were away: go on under a new one."""

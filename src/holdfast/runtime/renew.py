@@ -26,7 +26,9 @@ _BLOCKED = 5.0
 class Renewal(Service):
     name = "renew"
 
-    def __init__(self, database: Database, inflight: InFlight, worker: Callable[[], str], lease: float) -> None:
+    def __init__(
+        self, database: Database, inflight: InFlight, worker: Callable[[], str], lease: float
+    ) -> None:
         super().__init__()
         self._database = database
         self._session = database.session("renew")
@@ -53,7 +55,7 @@ class Renewal(Service):
     def _tell(self, grant: object, reason: Stop) -> None:
         running = self._inflight.get(grant)  # type: ignore[arg-type]
         # A job that completed itself, or is being settled, is gone from the row because we took it away.
-        if running is None or running.settling or (running.job is not None and running.job._completed):  # noqa: SLF001
+        if running is None or running.settling or (running.job is not None and running.job._completed):
             return
         if running.stop != reason:
             self.on_stop(running, reason)
@@ -62,9 +64,9 @@ class Renewal(Service):
         reports = []
         for running in held:
             job = running.job
-            if job is not None and job._report is not None:  # noqa: SLF001
-                reports.append((running.grant, *job._report))  # noqa: SLF001
-                job._report = None  # noqa: SLF001
+            if job is not None and job._report is not None:
+                reports.append((running.grant, *job._report))
+                job._report = None
         if reports:
             await self._session.run(owner.progress(reports))
 
@@ -89,7 +91,9 @@ class RenewalThread:
         if self._thread is None:
             self._watched = asyncio.get_running_loop()
             self._watched_thread = threading.get_ident()
-            self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="holdfast-renew", daemon=True)
+            self._thread = threading.Thread(
+                target=lambda: asyncio.run(self._main()), name="holdfast-renew", daemon=True
+            )
             self._thread.start()
 
     async def stop(self) -> None:
@@ -133,7 +137,7 @@ class RenewalThread:
             await asyncio.sleep(1.0)
 
     def _report(self, waited: float) -> None:
-        frame = sys._current_frames().get(self._watched_thread)  # noqa: SLF001 the documented way to see another thread
+        frame = sys._current_frames().get(self._watched_thread)
         stack = "".join(traceback.format_stack(frame)[-4:]) if frame else ""
         tasks = sorted({r.claimed.task for r in self._inflight.select(lambda r: r.started_at is not None)})
         telemetry.emit(

@@ -60,7 +60,7 @@ class Service(abc.ABC):
             raise
         except Exception as error:  # noqa: BLE001 a service outlives every error of a tick
             self._failures += 1
-            pause = min(0.25 * 2 ** min(self._failures, 6), 5.0)
+            pause: float = min(0.25 * 2.0 ** min(self._failures, 6), 5.0)
             known = isinstance(error, DatabaseUnavailable)
             telemetry.emit(
                 "service.failed",
@@ -72,7 +72,7 @@ class Service(abc.ABC):
             )
             if not known:
                 telemetry.log.debug("%s failed", self.name, exc_info=True)
-            return max(pause, 1.0) if self._failures > 1 else pause
+            return 1.0 if self._failures > 1 and pause < 1.0 else pause
         if self._failures:
             telemetry.emit("service.recovered", service=self.name, failures=self._failures)
             self._failures = 0

@@ -14,7 +14,7 @@ from .. import failpoints, telemetry
 from ..db.database import Database
 from ..db.faults import BadRow
 from ..errors import DatabaseError
-from ..model.outcome import Completed, DeadLettered, ErrorText, Failed, Outcome, Settled, Settlement
+from ..model.outcome import DeadLettered, ErrorText, Failed, Outcome, Settled, Settlement
 from ..model.text import storable
 from ..store import settle as store
 from ..store.claim import quarantine
@@ -107,8 +107,6 @@ def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
     """What to tell the world about a settled job: event name, fields, level."""
     match state, outcome:
         case "completed", _:
-            return "job.completed", {}, logging.INFO
-        case "already", Completed() | Failed():
             return "job.completed", {}, logging.INFO
         case "lost", _:
             return "job.lost", {}, logging.WARNING

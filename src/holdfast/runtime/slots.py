@@ -26,6 +26,10 @@ class Slots:
     def free(self) -> int:
         return self.concurrency - self.running
 
+    def expect_long(self) -> None:
+        """No prefetch until handlers have been quick again."""
+        self._mean = 4 * self._QUICK
+
     def started(self) -> float:
         self.running += 1
         return time.monotonic()

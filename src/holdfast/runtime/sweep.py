@@ -29,8 +29,8 @@ class Sweeper(Service):
 
     async def tick(self) -> float:
         s = self._settings
-        # Living owners beat every `heartbeat`; after a gap in sweeping longer than a worker may be silent, they get two beats
-        # to renew before anyone takes their work.
+        # Living owners beat every `heartbeat`; after a gap in sweeping longer than a worker may be silent, they get
+        # two beats to renew before anyone takes their work.
         if await self._session.run(sweep.sweep_begin(s.sweep * 0.9, s.dead_after, 2 * s.heartbeat)):
             await self.sweep_once()
         days = await self._session.run(housekeeping.tidy_begin(_TIDY_EVERY))

@@ -1,12 +1,12 @@
 """The worker: claim, execute, settle.
 
-    run         the story: claim what free slots need, start it, pause, and in the end drain
-    _run_one    one job from slot to outcome
-    Claimer     which jobs are next                         (claim.py)
-    Settler     writes outcomes in natural batches          (settle.py)
-    Renewal     keeps leases, in its own thread             (renew.py)
-    Sweeper     takes back what dead workers left behind    (sweep.py)
-    Drainer     stops without losing anything               (drain.py)
+run         the story: claim what free slots need, start it, pause, and in the end drain
+_run_one    one job from slot to outcome
+Claimer     which jobs are next                         (claim.py)
+Settler     writes outcomes in natural batches          (settle.py)
+Renewal     keeps leases, in its own thread             (renew.py)
+Sweeper     takes back what dead workers left behind    (sweep.py)
+Drainer     stops without losing anything               (drain.py)
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from .. import telemetry
 from ..db.database import Database
 from ..errors import DatabaseUnavailable
-from ..model.outcome import Held, Lost, Outcome, Released, SettledElsewhere, Settlement
+from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
 from .claim import Claimer
 from .drain import drain
 from .execute import Executor, Middleware
@@ -33,6 +33,7 @@ from .slots import Slots
 from .sweep import Sweeper
 
 _FIRST_PAUSE = 0.02
+_STALE = 2.0
 _QUIET = 10.0  # how long suspects wait for the other jobs of this process to end
 
 
@@ -46,7 +47,11 @@ class WorkerOptions:
 
 class Worker:
     def __init__(
-        self, database: Database, handlers: Handlers, options: WorkerOptions, middleware: Sequence[Middleware] = ()
+        self,
+        database: Database,
+        handlers: Handlers,
+        options: WorkerOptions,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self.settings = database.settings
         self._until_idle = options.until_idle
@@ -75,6 +80,7 @@ class Worker:
         self.hurry = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._side_tasks: set[asyncio.Task[None]] = set()
+        self._holding: set[str] = set()
 
     def stop(self) -> None:
         """Stop claiming and drain; called again, drain at once."""
@@ -93,6 +99,7 @@ class Worker:
                 self._wake.clear()
                 claimed = await self._claim()
                 self._start_ready()
+                self._hand_back_stale()
                 if self._until_idle and not claimed and await self._is_idle():
                     break
                 await self._rest(claimed)
@@ -133,9 +140,23 @@ class Worker:
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
             if running.stop is None:
-                running.task = self._loop.create_task(self._run_one(running), name=f"job {running.claimed.id}")
+                running.task = self._loop.create_task(
+                    self._run_one(running), name=f"job {running.claimed.id}"
+                )
             else:  # lost or cancelled while it waited here
-                self.conclude(running, Lost() if running.stop == "lost" else Released("not started"))
+                self.conclude(
+                    running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran")
+                )
+
+    def _hand_back_stale(self) -> None:
+        """A prefetched job must not wait here behind long ones while another worker is idle."""
+        if self.ready and self.slots.free <= 0 and not self.slots.quiet:
+            stale = [r for r in self.ready if time.monotonic() - r.claimed_at > _STALE]
+            if stale:
+                self.slots.expect_long()
+            for running in stale:
+                self.ready.remove(running)
+                self.conclude(running, Released("not started"))
 
     async def _run_one(self, running: Running) -> None:
         began = running.started_at = self.slots.started()
@@ -162,11 +183,18 @@ class Worker:
         elif isinstance(outcome, SettledElsewhere):
             self._settled(Settlement(running.grant, outcome), "completed")
         else:
-            if isinstance(outcome, Held):
-                self._aside(self.claimer.hold_unknown(running.grant.queue))
+            if isinstance(outcome, Held) and running.grant.queue not in self._holding:
+                self._holding.add(running.grant.queue)
+                self._aside(self._hold_unknown(running.grant.queue))
             self.settler.settle(Settlement(running.grant, outcome))
         self._pause = _FIRST_PAUSE
         self._wake.set()
+
+    async def _hold_unknown(self, queue: str) -> None:
+        try:
+            await self.claimer.hold_unknown(queue)
+        finally:
+            self._holding.discard(queue)
 
     def _settled(self, settlement: Settlement, state: str) -> None:
         running = self.inflight.get(settlement.grant)
@@ -180,7 +208,11 @@ class Worker:
         telemetry.emit(name, level=level, worker=self.membership.id, **fields)
         if isinstance(settlement.outcome, Released):
             self.claimer.reset()
-        if self.slots.quiet and not self.suspects and not self.inflight.select(lambda r: r.claimed.suspect > 0):
+        if (
+            self.slots.quiet
+            and not self.suspects
+            and not self.inflight.select(lambda r: r.claimed.suspect > 0)
+        ):
             self.slots.quiet = False
             self._look_again()
         self._wake.set()

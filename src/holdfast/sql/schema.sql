@@ -28,8 +28,14 @@
 --   * Status is text with a CHECK: a new value is usable in the transaction that adds it.
 --   * Time is holdfast.now(), which tests can move. Only the database's clock decides anything.
 
-CREATE SCHEMA IF NOT EXISTS holdfast;
-COMMENT ON SCHEMA holdfast IS 'Holdfast: durable work on PostgreSQL';
+DO $do$
+BEGIN
+    -- IF NOT EXISTS would still ask for CREATE on the database, which a schema made by a DBA should save.
+    IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'holdfast') THEN
+        CREATE SCHEMA holdfast;
+        COMMENT ON SCHEMA holdfast IS 'Holdfast: durable work on PostgreSQL';
+    END IF;
+END $do$;
 
 CREATE TABLE holdfast.migrations (
     number     int PRIMARY KEY,

@@ -68,8 +68,11 @@ def claim_these(
     )
 
 
-def scan_priorities(queue: str) -> Statement[list[int]]:
-    return Statement("scan_priorities", query("scan_priorities"), (queue,), ids)
+def scan_priorities(queue: str) -> Statement[list[tuple[int, datetime]]]:
+    """Each priority, with the mark to set once everything due at it has been taken."""
+    return Statement(
+        "scan_priorities", query("scan_priorities"), (queue,), lambda rows: [(r[0], r[1]) for r in rows]
+    )
 
 
 def claim_candidates(queue: str, limit: int) -> Statement[list[UUID]]:

@@ -26,7 +26,7 @@ _Columns = list[list[Any]]
 
 
 def _settled(rows: Sequence[Row]) -> list[Settled]:
-    return [Settled(r[0], r[1]) for r in rows]
+    return [Settled(*r) for r in rows]
 
 
 def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
@@ -81,7 +81,7 @@ def settle(batch: Sequence[Settlement], worker: str) -> Flow[list[Settled]]:
 
 
 def settle_check(queue: str, grants: Sequence[Grant]) -> Statement[list[Settled]]:
-    """`already`, `busy` or `lost` for grants whose settle touched no row."""
+    """What happened to grants whose settle touched no row: settled already, busy or lost."""
     return Statement("settle_check", query("settle_check"), (queue, *_grants(grants)), _settled)
 
 
@@ -94,7 +94,7 @@ def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
     for _ in range(2):
         (answer,) = yield from settle([settlement], worker)
         if answer.state != "busy":
-            return answer.state not in ("lost", "already")
+            return answer.state != "lost" and not answer.already
         locked = yield from lock_owned(grant)
         if not locked:
             return False

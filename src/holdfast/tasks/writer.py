@@ -19,10 +19,15 @@ class Writer:
         self._declared = declared
         self._known = {"inbox"}
 
+    def forget(self) -> None:
+        """Another database was put under the app: what was known of queues is not true there."""
+        self._known = {"inbox"}
+
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         guest = None if conn is None else sync_guest(conn, "enqueue", "aenqueue")
         if missing := {r.queue for r in rows} - self._known:
-            self._note(missing, self._database().run(jobs.queue_names))
+            existing = self._database().run(jobs.queue_names)
+            self._note(missing, existing)
             for name in sorted({r.queue for r in rows} - self._known):
                 self._database().run(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
                 self._known.add(name)
@@ -33,7 +38,8 @@ class Writer:
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         guest = None if conn is None else async_guest(conn, "aenqueue", "enqueue")
         if missing := {r.queue for r in rows} - self._known:
-            self._note(missing, await self._database().arun(jobs.queue_names))
+            existing = await self._database().arun(jobs.queue_names)
+            self._note(missing, existing)
             for name in sorted({r.queue for r in rows} - self._known):
                 await self._database().arun(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
                 self._known.add(name)
@@ -51,7 +57,7 @@ class Writer:
     def _checked(self, rows: Sequence[NewRow], answers: list[Enqueued]) -> list[Enqueued]:
         for row, answer in zip(rows, answers, strict=True):
             if answer.conflict == "queue":  # dropped since we last looked
-                self._known = {"inbox"}
+                self.forget()
                 raise unknown_queue(row.queue, [])
         return answers
 
@@ -72,4 +78,6 @@ def unknown_queue(name: str, existing: Sequence[str]) -> UnknownQueue:
     known = f" (known: {', '.join(existing)})" if existing else ""
     close = difflib.get_close_matches(name, existing, 1)
     guess = f" Did you mean {close[0]!r}?" if close else ""
-    return UnknownQueue(f"queue {name!r} does not exist{known}.{guess} Create it: holdfast queue create {name}")
+    return UnknownQueue(
+        f"queue {name!r} does not exist{known}.{guess} Create it: holdfast queue create {name}"
+    )

@@ -1,1 +1,14 @@
-"""The test kit."""
+"""The test kit: a real database per test, a worker in process, a clock you can move.
+
+def test_receipt(holdfast_kit):
+    kit = holdfast_kit(app)                      # your app, on a fresh database
+    send_receipt.enqueue(order_id=1)
+    kit.assert_enqueued(send_receipt, order_id=1)
+    kit.run_worker()                             # until nothing is due
+    kit.clock.advance(3600)                      # in Python and in SQL
+"""
+
+from .kit import Kit
+from .servers import TestServer
+
+__all__ = ["Kit", "TestServer"]

@@ -80,7 +80,7 @@ def answers(place: Place) -> bool:
 
 
 def _stays(place: Place, pid: int) -> bool:
-    """A server that was killed a moment ago can still look alive: believe it if it answers, else wait and see."""
+    """A server that was killed a moment ago can still look alive: believe it when it answers."""
     deadline = time.monotonic() + DYING_SECONDS
     while not answers(place):
         if postmaster.gone(pid):

@@ -56,7 +56,9 @@ def _adapt(conn: object) -> Any:
 def sync_guest(conn: object, method: str, other: str) -> Guest:
     guest = _adapt(conn)
     if not hasattr(guest, "run"):
-        raise WrongConnection(f"{method}() got an async connection ({type(conn).__name__}); use await {other}()")
+        raise WrongConnection(
+            f"{method}() got an async connection ({type(conn).__name__}); use await {other}()"
+        )
     return guest  # type: ignore[no-any-return]
 
 

@@ -5,9 +5,10 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from ...errors import SchemaMissing
 from ...store.statement import Flow, Statement
 from ..executors import adrive, drive
-from ..faults import SchemaMissing, translate
+from ..faults import translate
 from ..transaction import AsyncTransaction, Transaction
 
 T = TypeVar("T")

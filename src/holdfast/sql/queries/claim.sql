@@ -68,7 +68,8 @@ FROM taken
 ORDER BY priority DESC, available_at, seq;
 
 -- name: scan_priorities
--- The priorities that occur in a queue, from high to low, one index probe each.
+-- The priorities that occur in a queue, one index probe each, and always 0; beside each a moment before which, two seconds
+-- from now, only a late commit can appear.
 -- $1 queue
 WITH RECURSIVE p(priority) AS (
     (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
@@ -77,7 +78,9 @@ WITH RECURSIVE p(priority) AS (
             ORDER BY w.priority DESC LIMIT 1)
     FROM p WHERE p.priority IS NOT NULL
 )
-SELECT priority FROM p WHERE priority IS NOT NULL;
+SELECT priority, holdfast.now() - interval '2 seconds' FROM p WHERE priority IS NOT NULL
+UNION
+SELECT 0, holdfast.now() - interval '2 seconds';
 
 -- name: claim_candidates
 -- The ids a claim would look at, unlocked: what to search when a claim fails on one bad row.

@@ -90,22 +90,22 @@ WITH ok AS MATERIALIZED (
 SELECT id, status FROM back;
 
 -- name: settle_check
--- Why a settle touched no row: an earlier try had done it, someone holds the row right now, or it is no longer ours.
+-- Why a settle touched no row: an earlier try had done it (then where the job went, and true), someone holds the row right now
+-- (busy), or it is no longer ours (lost).
 -- $1 queue, $2 ids, $3 generations, $4 tokens
-SELECT d.id, CASE WHEN w.status = 'processing' THEN 'busy'
-                  WHEN w.status IS NOT NULL OR a.id IS NOT NULL OR l.id IS NOT NULL THEN 'already'
-                  ELSE 'lost' END
+SELECT d.id, CASE WHEN w.status = 'processing' THEN 'busy' ELSE coalesce(w.status, a.status, l.status, 'lost') END,
+       coalesce(w.status <> 'processing', false) OR a.status IS NOT NULL OR l.status IS NOT NULL
 FROM unnest($2::uuid[], $3::bigint[], $4::uuid[]) AS d(id, generation, token)
 LEFT JOIN LATERAL (
     SELECT w.status FROM holdfast.work w
     WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token OFFSET 0
 ) w ON true
 LEFT JOIN LATERAL (
-    SELECT a.id FROM holdfast.archive a
+    SELECT a.status FROM holdfast.archive a
     WHERE a.slot = ANY (holdfast.archive_slots_of(d.id)) AND a.id = d.id AND a.lease_generation = d.generation AND a.claim_token = d.token OFFSET 0
 ) a ON true
 LEFT JOIN LATERAL (
-    SELECT l.id FROM holdfast.dead_letters l
+    SELECT 'dead_letter' AS status FROM holdfast.dead_letters l
     WHERE l.id = d.id AND l.lease_generation = d.generation AND l.claim_token = d.token OFFSET 0
 ) l ON true;
 

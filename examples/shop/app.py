@@ -1,0 +1,47 @@
+"""A shop. Paying an order and enqueuing its receipt are one transaction: both happen, or neither does."""
+
+import os
+import time
+from typing import Any
+
+import psycopg
+
+from holdfast import Holdfast, Job, Transaction
+
+app = Holdfast()  # the database that HOLDFAST_DATABASE_URL names
+
+TABLES = """
+CREATE TABLE orders (id int PRIMARY KEY, paid_at timestamptz);
+
+-- The ledger inside: written in the job's own transaction. No unique key, so a duplicate would show.
+CREATE TABLE receipts (order_id int, job_id uuid, fence text COLLATE "C");
+
+-- The ledger outside: what the mail server saw. Nothing written here can be rolled back.
+CREATE TABLE mails (order_id int, job_id uuid, fence text COLLATE "C", generation int, pid int,
+                    at timestamptz DEFAULT clock_timestamp());
+"""
+
+SLOW_ORDER = 42  # its mail takes three seconds: time enough to pull the plug
+
+
+def pay(conn: psycopg.Connection[Any], order_id: int) -> None:
+    """Call it in a transaction: the payment and the job commit together."""
+    conn.execute("UPDATE orders SET paid_at = now() WHERE id = %s", [order_id])
+    send_receipt.using(conn=conn).enqueue(order_id=order_id)
+
+
+@app.task
+def send_receipt(job: Job, tx: Transaction, order_id: int) -> None:
+    """What is written through `tx` commits together with the job's completion, exactly once."""
+    send_mail(job, order_id)
+    tx.execute("INSERT INTO receipts VALUES (%s, %s, %s)", [order_id, job.id, job.fence])
+
+
+def send_mail(job: Job, order_id: int) -> None:
+    """Outside our transaction, so it may happen again after a crash: with the same job id and a higher fence."""
+    with psycopg.connect(app.database.dsn, autocommit=True) as outside:
+        outside.execute(
+            "INSERT INTO mails (order_id, job_id, fence, generation, pid) VALUES (%s, %s, %s, %s, %s)",
+            [order_id, job.id, job.fence, job.generation, os.getpid()],
+        )
+    time.sleep(3.0 if order_id == SLOW_ORDER else 0.4)  # the mail server takes its time to say "accepted"

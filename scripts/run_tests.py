@@ -1,0 +1,76 @@
+"""The tests: everything on the embedded PostgreSQL, then what depends on the server on every other version at hand.
+
+With CI set, a version that cannot be had is a failure. Debian's packages are installed when that is possible (as root).
+Arguments go to pytest and then only the first run is made: `python scripts/run_tests.py tests/flow -x`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.pg_versions import binaries_for  # noqa: E402
+
+OTHERS = (15, 16)
+
+
+def provide(major: int) -> Path | None:
+    """The bin folder of that version; installed from Debian's packages when missing and possible."""
+    found = binaries_for(major)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"installing PostgreSQL {major} from the system's packages", flush=True)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(["apt-get", "update"], check=False, **quiet)  # type: ignore[call-overload]
+        subprocess.run(
+            ["apt-get", "install", "-y", "--no-install-recommends", f"postgresql-{major}"],
+            check=False,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            **quiet,  # type: ignore[call-overload]
+        )
+        found = binaries_for(major)
+    return found
+
+
+def pytest(arguments: list[str], extra: dict[str, str] | None = None) -> int:
+    began = time.monotonic()
+    code = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **(extra or {})},
+        check=False,
+    ).returncode
+    print(f"-- {time.monotonic() - began:.0f} s", flush=True)
+    return code
+
+
+def main(arguments: list[str]) -> int:
+    if arguments:
+        return pytest(arguments)
+    workers = ["-n", str(min(4, os.cpu_count() or 2)), "--dist", "loadfile", "-q"]
+    missing = []
+    binaries = {}
+    for major in OTHERS:
+        found = provide(major)
+        if found is None:
+            missing.append(str(major))
+        else:
+            binaries[major] = found
+    print("== everything, on the embedded server", flush=True)
+    codes = [pytest(workers)]
+    for major, folder in binaries.items():
+        print(f"== what depends on the server, on PostgreSQL {major}", flush=True)
+        codes.append(pytest([*workers, "-m", "versions"], {"HOLDFAST_TEST_PG_BIN": str(folder)}))
+    if missing:
+        print(f"not run: PostgreSQL {', '.join(missing)} is not on this machine", flush=True)
+        if os.environ.get("CI"):
+            codes.append(1)
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,47 @@
+"""Sessions for the SQL tests, and a trigger that makes chosen rows bad."""
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from tests.sql.support import Conn, configure
+
+from holdfast.testing import Kit
+
+
+@pytest.fixture
+def connect(kit: Kit) -> Iterator[Callable[[], Conn]]:
+    """Open a session of its own on the test database, set up as ours are, in autocommit mode."""
+    opened: list[Conn] = []
+
+    def make() -> Conn:
+        conn: Conn = psycopg.connect(kit.url, autocommit=True)
+        opened.append(conn)
+        configure(conn, kit)
+        return conn
+
+    yield make
+    for conn in opened:
+        conn.close()
+
+
+@pytest.fixture
+def conn(connect: Callable[[], Conn]) -> Conn:
+    return connect()
+
+
+@pytest.fixture
+def bad_rows(conn: Conn) -> Callable[[str], None]:
+    """`bad_rows("bad")` makes every UPDATE and DELETE of jobs of that task raise."""
+
+    def arm(task: str, events: str = "UPDATE OR DELETE") -> None:
+        conn.execute(
+            f"""
+            CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN RAISE EXCEPTION 'this row is bad'; END $$;
+            CREATE TRIGGER refuse BEFORE {events} ON holdfast.inbox FOR EACH ROW
+                WHEN (OLD.task = '{task}') EXECUTE FUNCTION public.refuse();
+            """.encode()
+        )
+
+    return arm
