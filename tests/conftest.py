@@ -13,12 +13,18 @@ from holdfast import Holdfast, failpoints, telemetry
 from holdfast.db.database import Database
 from holdfast.settings import Settings
 from holdfast.testing import Kit, TestServer
+from tests.claims import SkippedClaims
 
 T = TypeVar("T")
 
 QUICK = Settings(
     lease=1.0, heartbeat=0.2, dead_after=0.8, sweep=0.1, poll=0.05, drain=5.0, statement_timeout=10.0
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # one place sees every report, also in a parallel run
+        config.pluginmanager.register(SkippedClaims())
 
 
 @pytest.fixture

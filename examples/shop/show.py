@@ -1,5 +1,6 @@
 """What the demo shows: progress while it runs, and the verdict, read by SQL from the two ledgers."""
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 LISTED = 3  # lines of duplicates in the verdict
 
@@ -129,7 +131,7 @@ def verdict_lines(counts: Counts, kill: Kill | None, wrong: list[str]) -> list[s
         f"  duplicates inside   {counts.inside:>6}  (written in the job's transaction: must be 0)",
         f"  duplicates outside  {len(counts.outside):>6}  (mails cannot be rolled back: same id, higher fence)",
         *_listed(counts.outside),
-        f"  recovered           {counts.recovered:>6}  jobs of the killed worker",
+        f"  recovered           {counts.recovered:>6}  jobs, finished by a second owner",
         f"  time to recover     {took:>6}  order {kill.order_id if kill else '?'}, from kill -9 to its second start",
     ]
     return [*lines, f"BROKEN: {'; '.join(wrong)}." if wrong else "Every promise held."]
@@ -161,7 +163,7 @@ class Screen:
     """A live picture on a terminal; anywhere else plain lines, about one a second."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = Console(force_terminal=sys.stdout.isatty(), soft_wrap=True)
         self._live: Live | None = None
         self._began = time.monotonic()
         self._next_line = 0.0
@@ -175,17 +177,20 @@ class Screen:
         self.write(f"{self.seconds:5.1f} s  {text}", style)
 
     def write(self, text: str, style: str = "") -> None:
-        self._console.print(text, style=style or None, markup=False)
+        self._console.print(Text(text, style))
 
     def show(self, now: Progress) -> None:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             if self._live is None:
                 self._live = Live(console=self._console, refresh_per_second=8, transient=True)
                 self._live.start()
             self._live.update(self._picture(now))
         elif self.seconds >= self._next_line:
             self._next_line = self.seconds + 1.0
-            held = ", ".join(f"{name} {jobs or state}" for name, state, jobs in now.workers)
+            held = ", ".join(
+                f"{name} {jobs}" if state == "alive" else f"{name} {jobs} ({state})"
+                for name, state, jobs in now.workers
+            )
             self.say(f"paid {now.paid}, receipts {now.receipts} of {now.total}; jobs held: {held}")
 
     def _picture(self, now: Progress) -> Table:
@@ -193,7 +198,7 @@ class Screen:
         for name, done in (("paid", now.paid), ("receipts", now.receipts)):
             table.add_row(name, ProgressBar(now.total, done, width=40), f"{done} of {now.total}")
         for name, state, jobs in now.workers:
-            table.add_row(name, "▪" * jobs or "-", state, style="red" if state == "killed" else None)
+            table.add_row(name, "#" * jobs or "-", state, style="red" if state == "killed" else None)
         return table
 
     def close(self) -> None:

@@ -9,14 +9,15 @@ from uuid import UUID
 
 from ..model.fence import fence
 from ..sql import query
-from .statement import Flow, Row, Statement, count, ids, nothing
+from .statement import Flow, Row, Statement, ids, nothing
 
 CAP = 10_000  # a count stops here
 LOOK = 100_000  # a search with filters reads so many rows and no more
 _TAIL = 256  # blocks read from the end of the archive
 
 
-class Count(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Count:
     """How many. `capped`: there are more, or may be."""
 
     count: int
@@ -40,28 +41,24 @@ class QueueLoad:
 
 def queue_load(name: str) -> Statement[QueueLoad]:
     def decode(rows: Sequence[Row]) -> QueueLoad:
-        *counts, oldest = rows[0]
-        return QueueLoad(name, *(capped(n) for n in counts), oldest_due_seconds=oldest)
+        pending, scheduled, processing, held, quarantined = (capped(n) for n in rows[0][:5])
+        return QueueLoad(name, pending, scheduled, processing, held, quarantined, rows[0][5])
 
     return Statement("queue_load", query("queue_load"), (name, CAP + 1), decode)
 
 
 def queue_leases() -> Statement[dict[str, float | None]]:
-    return Statement("queue_leases", query("queue_leases"), (), lambda rows: dict([(r[0], r[1]) for r in rows]))
+    return Statement("queue_leases", query("queue_leases"), (), lambda rows: {r[0]: r[1] for r in rows})
 
 
 def dead_load() -> Statement[dict[str, int]]:
     """Dead letters per queue among the newest CAP + 1."""
-    return Statement(
-        "dead_load", query("dead_load"), (CAP + 1,), lambda rows: dict([(r[0], r[1]) for r in rows])
-    )
+    return Statement("dead_load", query("dead_load"), (CAP + 1,), lambda rows: {r[0]: r[1] for r in rows})
 
 
 def worker_load(late_after: float) -> Statement[dict[str, int]]:
     params = (late_after, CAP + 1)
-    return Statement(
-        "worker_load", query("worker_load"), params, lambda rows: dict([(r[0], r[1]) for r in rows])
-    )
+    return Statement("worker_load", query("worker_load"), params, lambda rows: {r[0]: r[1] for r in rows})
 
 
 def finished_per_minute() -> Flow[tuple[int, bool]]:
@@ -139,7 +136,9 @@ def _first(rows: Sequence[Row]) -> Any:
     return rows[0][0] if rows else None
 
 
-Found = tuple[list[UUID], UUID | None]  # ids, and the id down to which everything was looked at (None: to the end)
+Found = tuple[
+    list[UUID], UUID | None
+]  # ids, and the id down to which everything was looked at (None: to the end)
 
 
 def search_live(f: JobFilter) -> Flow[Found]:
@@ -204,20 +203,12 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
     def decode(rows: Sequence[Row]) -> JobDetail | None:
         if not rows:
             return None
-        *line, payload, result, claimed_at, cancel, tags, metadata, left, timeline = rows[0]
-        state, generation, sequence = line[3], line[16], line[17]
+        *plain, payload, result, claimed_at, cancel, tags, metadata, left, timeline = rows[0]
+        state, generation, sequence = plain[3], plain[16], plain[17]
         runs = state == "processing" and timeline is not None
-        return JobDetail(
-            *line,
-            payload=_json(payload),
-            result=_json(result),
-            claimed_at=claimed_at,
-            cancel_requested_at=cancel,
-            tags=list(tags or ()),
-            metadata=_json(metadata),
-            lease_left_seconds=left,
-            fence=fence(int(timeline, 16), sequence, generation) if runs else None,
-        )
+        own_fence = fence(int(timeline, 16), sequence, generation) if runs else None
+        facts = [_json(payload), _json(result), claimed_at, cancel, list(tags or ()), _json(metadata), left]
+        return JobDetail(*plain, *facts, own_fence)
 
     return Statement("show_job", query("show_job"), (job_id,), decode)
 
@@ -226,7 +217,8 @@ def _json(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
-class Attempt(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Attempt:
     """One failed attempt."""
 
     attempt: int
@@ -238,14 +230,16 @@ class Attempt(NamedTuple):
     trace: str
 
 
-class Progress(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Progress:
     fraction: float
     message: str
     at: datetime
     generation: int
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Step:
     """What job.once() recorded."""
 
     name: str
@@ -265,4 +259,34 @@ def show_progress(job_id: UUID) -> Statement[Progress | None]:
 
 
 def show_steps(job_id: UUID, limit: int = 100) -> Statement[list[Step]]:
-    return Statement("show_steps", query("show_steps"), (job_id, limit), lambda rows: [Step(*r) for r in rows])
+    return Statement(
+        "show_steps", query("show_steps"), (job_id, limit), lambda rows: [Step(*r) for r in rows]
+    )
+
+
+# Workers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """One worker in a list."""
+
+    id: str
+    host: str
+    pid: int
+    status: str
+    last_seen_seconds: float
+    started_at: datetime
+    queues: list[str]
+    concurrency: int
+    release: str
+    running: int
+
+
+def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:
+    return Statement(
+        "list_workers",
+        query("list_workers"),
+        (with_gone, limit),
+        lambda rows: [WorkerLine(*r) for r in rows],
+    )

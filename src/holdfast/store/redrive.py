@@ -1,6 +1,7 @@
-"""Dead letters and workers, as an operator lists them; and the way back into work."""
+"""Dead letters, as an operator lists them, and their way back into work."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -10,7 +11,8 @@ from .operate import CAP, LOOK, Count, capped
 from .statement import Flow, Row, Statement, ids
 
 
-class DeadLine(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeadLine:
     """One dead letter in a list."""
 
     id: UUID
@@ -33,7 +35,8 @@ class Died(NamedTuple):
     id: UUID
 
 
-class Locked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Locked:
     """A dead letter locked for its redrive."""
 
     id: UUID
@@ -94,27 +97,3 @@ def lock_dead_batch(
 def redrive(job_ids: Sequence[UUID]) -> Statement[list[UUID]]:
     """Put them back to waiting; lock them first in the same transaction."""
     return Statement("redrive", query("redrive"), (list(job_ids),), ids)
-
-
-class WorkerLine(NamedTuple):
-    """One worker in a list."""
-
-    id: str
-    host: str
-    pid: int
-    status: str
-    last_seen_seconds: float
-    started_at: datetime
-    queues: list[str]
-    concurrency: int
-    release: str
-    running: int
-
-
-def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:
-    return Statement(
-        "list_workers",
-        query("list_workers"),
-        (with_gone, limit),
-        lambda rows: [WorkerLine(*r) for r in rows],
-    )

@@ -1,6 +1,8 @@
 """The pytest plugin, found by its entry point. Nothing is started before a test asks for it."""
 
+import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +21,14 @@ def holdfast_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[TestS
     """The server of this run. Workers of a parallel run share it; the last one out stops it."""
     from .servers import TestServer
 
+    # Not below pytest's own folder: as root that is closed to the user the server runs as.
     base = tmp_path_factory.getbasetemp()
     root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    name = hashlib.sha256(str(root).encode()).hexdigest()[:12]
     binaries = os.environ.get("HOLDFAST_TEST_PG_BIN")
-    server = TestServer(root / "postgres", Path(binaries) if binaries else None)
+    server = TestServer(
+        Path(tempfile.gettempdir()) / f"holdfast-test-{name}", Path(binaries) if binaries else None
+    )
     yield server
     server.close()
 

@@ -11,7 +11,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ..db import migrate
-from ..db.embedded import EmbeddedOptions, EmbeddedServer
+from ..db.embedded import EmbeddedOptions, EmbeddedServer, reset
+from ..errors import ConfigurationError, EmbeddedError
 
 
 class TestServer:
@@ -23,6 +24,7 @@ class TestServer:
     __test__ = False  # not a test class, whatever its name looks like
 
     def __init__(self, path: Path, binaries: Path | None = None) -> None:
+        self._path = path
         self._given = os.environ.get("HOLDFAST_TEST_DATABASE_URL")
         self._server: EmbeddedServer | None = None
         if not self._given:
@@ -77,3 +79,5 @@ class TestServer:
             self.drop(self._template)
         if self._server is not None:
             self._server.release()
+            with contextlib.suppress(EmbeddedError, ConfigurationError):  # others of this run still use it
+                reset(self._path)

@@ -1,0 +1,310 @@
+"""The demo: pay orders, kill -9 a worker in the middle of a named job, and see that nothing is lost.
+
+prepare     a fresh embedded server in .holdfast/demo, the shop's tables
+work        pay orders, kill the worker that runs order 42, wait until every receipt is sent
+judge       read the verdict from the database; exit code 1 if a promise was broken
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import psycopg
+
+from examples.shop import app as shop
+from examples.shop.show import Kill, Progress, Screen, broken, read_counts, verdict_lines
+from holdfast import HoldfastError
+from holdfast.db import embedded
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(".holdfast/demo")  # kept after the run
+LOGS = Path(".holdfast/demo-logs")
+URL = f"embedded:{DATA}"
+ORDERS = 440
+DECLINED = 11  # every 11th payment is rolled back
+PAYABLE = ORDERS - ORDERS // DECLINED
+ORDERS_PER_SECOND = 30
+WORKERS = 3
+LIMIT = 48.0  # seconds until the demo gives up; stopping and judging may take a few more
+WORKER = [
+    sys.executable,
+    "-c",
+    "import asyncio; from examples.shop.app import app; asyncio.run(app.run_worker())",
+]
+
+Conn = psycopg.Connection[Any]
+
+
+class TimeUpError(HoldfastError):
+    """The demo ends by itself, whatever happens."""
+
+
+class Fleet:
+    """The worker processes, by the names the demo gives them."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> None:
+        with (LOGS / f"{name}.log").open("wb") as log:
+            # A session of its own: Ctrl-C is for the demo, which then stops its workers in good order.
+            self._processes[name] = subprocess.Popen(
+                WORKER, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def pids(self) -> dict[int, str]:
+        return {process.pid: name for name, process in self._processes.items()}
+
+    def kill(self, pid: int) -> None:
+        process = self._processes[self.pids()[pid]]
+        process.kill()
+        process.wait()
+
+    def state(self, name: str) -> str:
+        code = self._processes[name].poll()
+        if code is None:
+            return "alive"
+        return "killed" if code == -signal.SIGKILL else f"ended with {code}"
+
+    def check(self) -> None:
+        """Nobody ends by itself."""
+        for name in self._processes:
+            if (state := self.state(name)) not in ("alive", "killed"):
+                tail = (LOGS / f"{name}.log").read_text(errors="replace").splitlines()[-12:]
+                raise HoldfastError("\n".join([f"{name} {state}. The end of {LOGS}/{name}.log:", *tail]))
+
+    def stop(self, patience: float) -> None:
+        """SIGTERM lets a worker finish its jobs; SIGKILL is for one that takes too long."""
+        running = [process for process in self._processes.values() if process.poll() is None]
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + patience
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class Run:
+    """One run: what was paid so far, and whether the worker was killed."""
+
+    def __init__(self, conn: Conn, fleet: Fleet, screen: Screen) -> None:
+        self._conn = conn
+        self._fleet = fleet
+        self._screen = screen
+        self._began = time.monotonic()
+        self._next_order = 1
+        self._recovery_seen = False
+        self.kill: Kill | None = None
+
+    def to_the_end(self) -> None:
+        while not self._is_done():
+            self._pay_what_is_due()
+            if self.kill is None:
+                self._kill_worker_of_named_job()
+            elif not self._recovery_seen:
+                self._look_for_recovery(self.kill)
+            self._screen.show(self._progress())
+            self._fleet.check()
+            time.sleep(0.05)
+
+    def _pay_what_is_due(self) -> None:
+        due = min(ORDERS, int((time.monotonic() - self._began) * ORDERS_PER_SECOND))
+        while self._next_order <= due:
+            order_id, self._next_order = self._next_order, self._next_order + 1
+            with self._conn.transaction():
+                shop.pay(self._conn, order_id)
+                if order_id % DECLINED == 0:
+                    raise psycopg.Rollback  # the card is declined after all: no payment, no job
+
+    def _kill_worker_of_named_job(self) -> None:
+        row = self._conn.execute(
+            "SELECT j.id, j.lease_generation, j.claimed_by, w.pid, extract(epoch FROM clock_timestamp())::float8"
+            " FROM mails m JOIN holdfast.jobs j ON j.id = m.job_id JOIN holdfast.workers w ON w.id = j.claimed_by"
+            " WHERE m.order_id = %s AND j.status = 'processing'",
+            [shop.SLOW_ORDER],
+        ).fetchone()
+        if row is None:
+            return
+        job_id, generation, worker, pid, at = row
+        name = self._fleet.pids()[pid]
+        self._fleet.kill(pid)
+        self.kill = Kill(job_id, shop.SLOW_ORDER, generation, worker, pid, at)
+        self._screen.say(f"job {job_id} (receipt of order {shop.SLOW_ORDER}) runs on {name}", "bold")
+        self._screen.say(
+            f"kill -9 {pid}: {name} is dead, with generation {generation} of that job", "bold red"
+        )
+
+    def _look_for_recovery(self, kill: Kill) -> None:
+        row = self._conn.execute(
+            "SELECT generation, pid FROM mails WHERE job_id = %s AND generation > %s",
+            [kill.job_id, kill.generation],
+        ).fetchone()
+        if row is not None:
+            self._recovery_seen = True
+            before, after = self._fleet.pids()[kill.pid], self._fleet.pids()[row[1]]
+            self._screen.say(
+                f"job {kill.job_id} runs again: generation {kill.generation} -> {row[0]}, {before} -> {after}",
+                "bold green",
+            )
+
+    def _is_done(self) -> bool:
+        """All paid, and no job left that may still run."""
+        if self._next_order <= ORDERS:
+            return False
+        live = self._conn.execute(
+            "SELECT FROM holdfast.jobs WHERE status NOT IN ('completed', 'cancelled', 'dead_letter') LIMIT 1"
+        )
+        return live.rowcount == 0
+
+    def _progress(self) -> Progress:
+        row = self._conn.execute(
+            "SELECT (SELECT count(*) FROM orders WHERE paid_at IS NOT NULL), (SELECT count(*) FROM receipts)"
+        ).fetchone()
+        held = self._conn.execute(
+            "SELECT w.pid, count(*) FROM holdfast.jobs j JOIN holdfast.workers w ON w.id = j.claimed_by"
+            " WHERE j.status = 'processing' GROUP BY w.pid"
+        )
+        jobs: dict[int, int] = dict(held.fetchall())
+        workers = [
+            (name, self._fleet.state(name), jobs.get(pid, 0)) for pid, name in self._fleet.pids().items()
+        ]
+        paid, receipts = row or (0, 0)
+        return Progress(paid, receipts, PAYABLE, workers)
+
+
+def prepare_environment() -> None:
+    """The demo's own database and nobody else's settings, for this process and for the workers."""
+    os.chdir(ROOT)
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        del os.environ[name]
+    os.environ["HOLDFAST_DATABASE_URL"] = URL
+    os.environ["HOLDFAST_CONFIG"] = os.devnull
+
+
+def prepare_shop(screen: Screen) -> Conn:
+    embedded.reset(DATA)
+    conn = connect()
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with conn.transaction():
+        conn.execute(shop.TABLES)
+        conn.execute("INSERT INTO orders (id) SELECT generate_series(1, %s)", [ORDERS])
+    screen.say(f"PostgreSQL {conn.info.server_version // 10000} started in {DATA}, {ORDERS} orders to pay")
+    return conn
+
+
+def connect() -> Conn:
+    return psycopg.connect(
+        shop.app.database.dsn, autocommit=True, connect_timeout=5, options="-c statement_timeout=5s"
+    )
+
+
+def wait_for_workers(conn: Conn, fleet: Fleet) -> None:
+    while conn.execute("SELECT FROM holdfast.workers WHERE status = 'alive'").rowcount < WORKERS:
+        fleet.check()
+        time.sleep(0.05)
+
+
+def work(screen: Screen, fleet: Fleet) -> tuple[Kill | None, bool]:
+    """Answers who was killed, and whether all was done in time."""
+    run: Run | None = None
+    try:
+        with time_limit(LIMIT), prepare_shop(screen) as conn:
+            for number in range(1, WORKERS + 1):
+                fleet.start(f"worker-{number}")
+            wait_for_workers(conn, fleet)
+            names = ", ".join(f"{name} is process {pid}" for pid, name in fleet.pids().items())
+            screen.say(f"{WORKERS} workers at default settings: {names}")
+            run = Run(conn, fleet, screen)
+            run.to_the_end()
+    except TimeUpError:
+        if run is None:
+            raise HoldfastError(f"Server and workers did not start within {LIMIT:g} s.") from None
+        return run.kill, False
+    return run.kill, True
+
+
+def judge(screen: Screen, kill: Kill | None, in_time: bool) -> int:
+    with time_limit(5.0), connect() as conn:
+        counts = read_counts(conn, kill)
+    wrong = broken(counts, kill, in_time=in_time)
+    screen.write("")
+    *lines, verdict = verdict_lines(counts, kill, wrong)
+    for line in lines:
+        screen.write(line)
+    screen.write(verdict, "bold red" if wrong else "bold green")
+    if kill is not None:
+        screen.write("\nTry it, the database is kept:")
+        for command in commands(kill):
+            screen.write(f"  {command}")
+    return 1 if wrong else 0
+
+
+def commands(kill: Kill) -> list[str]:
+    program = Path(sys.executable).parent / "holdfast"
+    near = program.relative_to(ROOT) if program.is_relative_to(ROOT) else program
+    holdfast = shlex.quote(str(near))
+    query = "SELECT order_id, job_id, array_agg(fence) FROM mails GROUP BY 1, 2 HAVING count(*) > 1"
+    return [
+        f"HOLDFAST_DATABASE_URL={URL} {holdfast} status",
+        f"HOLDFAST_DATABASE_URL={URL} {holdfast} jobs show {kill.job_id}",
+        f'{holdfast} db psql --path {DATA} -c "{query}"',
+    ]
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    def time_up(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeUpError(f"not done within {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, time_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    prepare_environment()
+    screen = Screen()
+    fleet = Fleet()
+    try:
+        screen.write("A shop pays orders. Each payment enqueues its receipt in the same transaction.")
+        kill, in_time = work(screen, fleet)
+        screen.close()
+        fleet.stop(patience=4.0)
+        return judge(screen, kill, in_time)
+    except KeyboardInterrupt:
+        screen.close()
+        screen.write("Interrupted: stopping the workers.")
+        return 130
+    except (HoldfastError, psycopg.Error, OSError) as error:
+        screen.close()
+        screen.write(f"{type(error).__name__}: {error}", "red")
+        return 1
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        screen.close()
+        fleet.stop(patience=2.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

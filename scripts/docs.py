@@ -1,0 +1,90 @@
+"""Regenerate what documents quote: files, printed output, and the public API in docs/api.txt. `--check` only compares.
+
+In a document, `<!-- file: PATH -->` or `<!-- output: COMMAND -->` stands before a code block and `<!-- end -->` after it. `--bench`
+also refreshes the figures, which differ from run to run and are therefore never compared.
+"""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(<!-- (file|output): (.+?) -->\n```(\w+)\n)(.*?)(```\n<!-- end -->)", re.DOTALL)
+BENCH = re.compile(r"(<!-- bench -->\n```text\n)(.*?)(```\n<!-- end -->)", re.DOTALL)
+
+
+def content(kind: str, what: str) -> str:
+    if kind == "file":
+        return (ROOT / what).read_text(encoding="utf-8")
+    command = [str(Path(sys.executable).parent / what.split()[0]), *what.split()[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.rstrip() + "\n"
+
+
+def refreshed(text: str) -> str:
+    return BLOCK.sub(lambda m: m[1] + content(m[2], m[3]) + m[6], text)
+
+
+def with_figures(text: str) -> str:
+    if not BENCH.search(text):
+        return text
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.bench"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return BENCH.sub(lambda m: m[1] + "$ make bench\n" + done.stdout + m[3], text)
+
+
+def describe(name: str, value: Any) -> list[str]:
+    if inspect.isclass(value):
+        lines = [f"class {name}({', '.join(b.__name__ for b in value.__bases__)})"]
+        for member, found in sorted(vars(value).items()):
+            if member.startswith("_") and member not in ("__init__", "__enter__", "__aenter__", "__call__"):
+                continue
+            if isinstance(found, property):
+                lines.append(f"    {member}: property")
+            elif inspect.isfunction(found):
+                prefix = "async " if inspect.iscoroutinefunction(found) else ""
+                lines.append(f"    {prefix}{member}{inspect.signature(found)}")
+        if hasattr(value, "__annotations__") and hasattr(value, "__total__"):
+            lines += [f"    {key}: {kind}" for key, kind in sorted(value.__annotations__.items())]
+        return lines
+    return [f"{name} = {value}"]
+
+
+def api() -> str:
+    import holdfast
+
+    lines: list[str] = []
+    for name in holdfast.__all__:
+        lines += describe(name, getattr(holdfast, name))
+    return "\n".join(re.sub(r" at 0x[0-9a-f]+", "", line) for line in lines) + "\n"
+
+
+def main() -> int:
+    check = "--check" in sys.argv
+    stale = []
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        fresh = refreshed(text)
+        if "--bench" in sys.argv:
+            fresh = with_figures(fresh)
+        if fresh != text:
+            stale.append(path.name)
+            if not check:
+                path.write_text(fresh, encoding="utf-8")
+    target = ROOT / "docs" / "api.txt"
+    if not target.exists() or target.read_text(encoding="utf-8") != api():
+        stale.append("docs/api.txt")
+        if not check:
+            target.write_text(api(), encoding="utf-8")
+    if stale:
+        print(("out of date, run make docs: " if check else "rewritten: ") + ", ".join(stale))
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Which app and which database a command means."""
+
+import difflib
+import importlib
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from holdfast.app import Holdfast
+from holdfast.db import migrate
+from holdfast.db.database import Database
+from holdfast.db.migrate.address import describe
+from holdfast.errors import ConfigurationError
+from holdfast.settings import database_url, load_settings
+
+APP_VARIABLE = "HOLDFAST_APP"
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        "-d",
+        help="postgresql://user@host/name, or embedded:",
+        show_default="the app's, HOLDFAST_DATABASE_URL, DATABASE_URL, PG*",
+    ),
+]
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", "-a", help="MODULE:APP whose database is meant.", show_default=APP_VARIABLE),
+]
+AppArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="MODULE:APP", help="The app, such as shop.jobs:app.", show_default=APP_VARIABLE),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+def load_app(name: str | None) -> Holdfast:
+    """The app that MODULE:APP names; modules are looked for in the current folder first."""
+    name = name or os.environ.get(APP_VARIABLE)
+    if not name:
+        raise ConfigurationError(f"no app was named. Pass MODULE:APP, such as shop.jobs:app, or set {APP_VARIABLE}")
+    module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigurationError(f"{name!r} is not MODULE:APP. Write it like shop.jobs:app{_as_module(module_name)}")
+    found = _attribute(_import(module_name), attribute or "app")
+    if not isinstance(found, Holdfast):
+        raise ConfigurationError(
+            f"{module_name}:{attribute or 'app'} is not a Holdfast app but {_a(type(found).__name__)}"
+        )
+    found.load()
+    return found
+
+
+def _as_module(text: str) -> str:
+    """A hint for those who wrote a path."""
+    path = text.removesuffix(".py").strip("./")
+    name = path.replace("/", ".")
+    usable = name != text and all(part.isidentifier() for part in name.split("."))
+    return f", here perhaps {name}:app" if usable else ""
+
+
+def _import(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if sys.path[:1] != [here]:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Only when it is the named module itself that is missing; what it imports is the user's to see in full.
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise
+        raise ConfigurationError(f"there is no module {name!r} in {here}{_nearby(name)}") from None
+
+
+def _nearby(name: str) -> str:
+    """What the user may have meant, or what there is."""
+    near = sorted({*_modules(Path()), *_modules(Path(*name.split(".")[:-1]))})
+    close = difflib.get_close_matches(name, near, 1, 0.6)
+    if close:
+        return f". Did you mean {close[0]!r}?"
+    if not near:
+        return " (it has no Python files). Run this in the folder that has your package"
+    return f" (there are: {', '.join(near[:8])}{', ...' if len(near) > 8 else ''})"
+
+
+def _modules(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    files = [f for f in folder.glob("*.py") if f.stem.isidentifier() and f.stem != "__init__"]
+    packages = [f.parent for f in folder.glob("*/__init__.py") if f.parent.name.isidentifier()]
+    return [".".join(path.with_suffix("").parts) for path in (*files, *packages)]
+
+
+def _attribute(module: ModuleType, name: str) -> object:
+    found: object = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            apps = sorted(key for key, value in vars(module).items() if isinstance(value, Holdfast))
+            hint = f" (it has: {', '.join(apps)})" if apps else " and no Holdfast app under another name"
+            raise ConfigurationError(f"module {module.__name__!r} has no {name!r}{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def open_database(url: str | None, app: str | None = None) -> Database:
+    """The database a command works on, reached and checked: the url, the app's, or what the environment names."""
+    if url:
+        database = Database(url, load_settings())
+    elif app or os.environ.get(APP_VARIABLE):
+        database = load_app(app).database
+    else:
+        database = Database(database_url(None), load_settings())
+    check(database)
+    return database
+
+
+def check(database: Database) -> None:
+    """Fail at once and with the reason when the server is away or the schema is not this release's."""
+    found = migrate.status(database.dsn)
+    migrate.verify(found.current, found.known)
+
+
+def place_of(database: Database) -> str:
+    """Where the database is, never with a password."""
+    return describe(database.dsn)

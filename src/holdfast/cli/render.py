@@ -1,0 +1,108 @@
+"""Tables, ages and JSON: the same text for a pipe as for a terminal, but that a terminal gets colours and a pipe no wrapping."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import typer
+
+from holdfast.model.text import printable
+from holdfast.store.operate import Count
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def age(seconds: float | None) -> str:
+    """`3 min`: one number that a person takes in at once."""
+    if seconds is None:
+        return "-"
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return "0 s"
+
+
+def number(count: Count) -> str:
+    return f"{count.count:,}{'+' if count.capped else ''}"
+
+
+def moment(at: datetime | None) -> str:
+    return "-" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def one_line(text: str | None, width: int = 80) -> str:
+    flat = " ".join((text or "").split())
+    return printable(flat if len(flat) <= width else flat[: width - 1] + "…")
+
+
+def pretty_json(value: Any) -> str:
+    return printable(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json(value: Any) -> None:
+    """One JSON document. Everything beyond ASCII is escaped, so that no text in it can drive a terminal."""
+    plain = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    typer.echo(json.dumps(plain, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """`right` names the columns of numbers. Cells are printed as they are: no markup, no control characters."""
+    cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_rich(heads, cells, right)
+        return
+    widths = [max(len(head), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
+    for row in [list(heads), *cells]:
+        padded = [
+            cell.rjust(width) if head in right else cell.ljust(width)
+            for cell, width, head in zip(row, widths, heads, strict=True)
+        ]
+        typer.echo("  ".join(padded).rstrip())
+
+
+def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in heads:
+        # Only the last column may be cut: ids and names are there to be copied.
+        last = head == heads[-1]
+        table.add_column(head, justify="right" if head in right else "left", no_wrap=True, overflow="ellipsis" if last else "fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    Console(highlight=False).print(table, soft_wrap=False)
+
+
+_STYLES = {
+    "completed": "green",
+    "alive": "green",
+    "processing": "cyan",
+    "draining": "yellow",
+    "held": "yellow",
+    "quarantined": "red",
+    "dead_letter": "red",
+    "gone": "dim",
+}
+
+
+def print_more(place: object, cut: bool) -> None:
+    """How to get the next page, when there may be one."""
+    if place is not None:
+        why = "The search stopped here; there may be more" if cut else "There may be more"
+        typer.echo(f"{why}: --after {place}")

@@ -1,0 +1,47 @@
+"""`holdfast status`: how things stand."""
+
+import typer
+
+from holdfast.cli import render
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database, place_of
+from holdfast.operate.overview import Overview, overview
+from holdfast.store.operate import Count
+
+NUMBERS = ("pending", "oldest", "scheduled", "processing", "held", "quarantined", "dead")
+
+
+def status_command(database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Say how things stand: queues, workers, dead letters, throughput."""
+    database = open_database(database_url, app)
+    found = overview(database)
+    if as_json:
+        render.print_json(found)
+        return
+    _print_queues(found)
+    late = f", {found.workers.late} late" if found.workers.late else ""
+    about = "about " if found.finished_is_estimate else ""
+    typer.echo("")
+    typer.echo(f"workers     {found.workers.alive} alive, {found.workers.draining} draining{late}")
+    typer.echo(f"dead        {render.number(found.dead_letters)}")
+    typer.echo(f"finished    {about}{found.finished_last_minute:,} in the last minute")
+    typer.echo(f"database    {place_of(database)}, PostgreSQL {found.server_version}, schema {found.schema_version}")
+    typer.echo(f"durability  {found.durability}")
+
+
+def _print_queues(found: Overview) -> None:
+    dead = found.dead_letters_by_queue
+    rows = [
+        [
+            load.name,
+            render.number(load.pending),
+            render.age(load.oldest_due_seconds),
+            *(render.number(n) for n in (load.scheduled, load.processing, load.held, load.quarantined)),
+            render.number(dead.get(load.name, Count(0))),
+        ]
+        for load in found.queues
+    ]
+    known = {load.name for load in found.queues}
+    rows += [
+        [f"{name} (no such queue)", *["-"] * 6, render.number(count)] for name, count in dead.items() if name not in known
+    ]
+    render.print_table(("queue", *NUMBERS), rows, NUMBERS)

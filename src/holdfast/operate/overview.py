@@ -1,0 +1,55 @@
+"""How things stand, in one bounded look: it costs the same with ten jobs and with ten million."""
+
+from dataclasses import dataclass
+
+from ..db.database import Database
+from ..store import jobs, operate
+from ..store.operate import CAP, Count, QueueLoad
+from ..store.statement import Flow
+from .queues import queue_loads
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    alive: int
+    draining: int
+    late: int  # alive or draining, and not heard of for too long
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    queues: list[QueueLoad]
+    dead_letters: Count
+    dead_letters_by_queue: dict[str, Count]  # also of queues that are no more
+    workers: Workers
+    finished_last_minute: int
+    finished_is_estimate: bool
+    schema_version: int | None
+    server_version: str
+    durability: str
+
+
+def overview(database: Database) -> Overview:
+    late_after = database.settings.dead_after
+    return database.run(lambda: _overview(late_after))
+
+
+def _overview(late_after: float) -> Flow[Overview]:
+    server = yield from jobs.describe_server()
+    version = yield from jobs.schema_version()
+    queues = yield from queue_loads()
+    dead = yield from operate.dead_load()
+    workers = yield from operate.worker_load(late_after)
+    finished, estimated = yield from operate.finished_per_minute()
+    total = sum(dead.values())
+    return Overview(
+        queues=queues,
+        dead_letters=operate.capped(total),
+        dead_letters_by_queue={queue: Count(n, total > CAP) for queue, n in dead.items()},
+        workers=Workers(workers.get("alive", 0), workers.get("draining", 0), workers.get("late", 0)),
+        finished_last_minute=finished,
+        finished_is_estimate=estimated,
+        schema_version=version,
+        server_version=f"{server.version // 10000}.{server.version % 10000}",
+        durability=server.durability,
+    )

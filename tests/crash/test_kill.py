@@ -1,0 +1,142 @@
+"""A worker process is killed: its jobs run again, nothing is lost, nothing is done twice in the database."""
+
+import signal
+import time
+from uuid import UUID
+
+import pytest
+from tests.conftest import wait_until
+from tests.crash.crash_app import crash, plain, record, record_behind
+from tests.crash.process import DEAD_AFTER, HEARTBEAT, LEASE, SWEEP, Scene, WorkerProcess
+
+# A dead worker is fenced after DEAD_AFTER and swept within SWEEP; the rest is room for a busy machine.
+RERUN = DEAD_AFTER + SWEEP + 2 * HEARTBEAT + 3.0
+
+
+def test_a_job_of_a_killed_worker_runs_again_with_a_higher_fence_and_no_attempt_spent(scene: Scene) -> None:
+    job = record_behind.enqueue("second").id
+    first = scene.start()
+    (begun,) = scene.until_noted("start", job)
+    scene.start()
+    first.kill(signal.SIGKILL)
+    killed = time.time()
+    assert first.wait() == -signal.SIGKILL
+    again = scene.until_noted("start", job, 2, seconds=RERUN)[1]
+    assert again.at - killed < RERUN
+    assert (begun.generation, again.generation) == (1, 2)
+    assert again.fence > begun.fence
+    assert begun.attempt == again.attempt == 1
+    scene.open("second")
+    row = scene.until_status(job, "completed")
+    assert row["attempts"] == 1
+    assert scene.ledger() == {job: 1}
+    assert scene.kit.sql("SELECT generation FROM ledger") == [{"generation": 2}]
+
+
+def test_a_killed_worker_is_fenced_long_before_a_long_lease_ends(scene: Scene) -> None:
+    job = record_behind.enqueue("second").id
+    first = scene.start(lease=120)
+    scene.until_noted("start", job)
+    scene.start(lease=120)
+    first.kill(signal.SIGKILL)
+    scene.until_noted("start", job, 2, seconds=RERUN)
+
+
+HOPS = [
+    ("claim.claim.done", "record"),  # the server has claimed, the answer is just in
+    ("claim.after", "record"),  # claimed, nothing started
+    ("transaction.commit", "record"),  # everything written, not committed
+    ("settle.before", "plain"),  # the handler ended, nothing written
+    ("settle.committed", "plain"),  # settled, and nobody here knows
+]
+
+
+@pytest.mark.parametrize(("hop", "kind"), HOPS, ids=[hop for hop, _ in HOPS])
+def test_a_kill_between_two_steps_loses_nothing_and_repeats_no_commit(
+    scene: Scene, hop: str, kind: str
+) -> None:
+    count = 6
+    ids = [(record if kind == "record" else plain).enqueue().id for _ in range(count)]
+    dying = scene.start(failpoints=f"{hop}=kill", ready=False)
+    assert dying.wait() == -signal.SIGKILL
+    scene.start()
+    rows = scene.until_finished()
+    assert {r["id"]: (r["status"], r["attempts"]) for r in rows} == dict.fromkeys(ids, ("completed", 1))
+    if kind == "record":
+        assert scene.ledger() == dict.fromkeys(ids, 1)
+    assert scene.kit.sql("SELECT count(*) AS n FROM holdfast.archive") == [{"n": count}]
+    wait_until(lambda: not scene.kit.sql("SELECT 1 AS one FROM holdfast.claims"), "no claim is left behind")
+
+
+def test_kills_again_and_again_under_load_lose_nothing(scene: Scene) -> None:
+    ids = {record.enqueue(seconds=0.01).id for _ in range(150)}
+    workers = [scene.start(), scene.start()]
+    for round_ in range(4):
+        before = len(scene.ledger())
+        wait_until(lambda seen=before: len(scene.ledger()) > seen, "work goes on", 15)  # type: ignore[misc]
+        victim = workers[round_ % 2]
+        victim.kill(signal.SIGKILL)
+        victim.wait()
+        workers[round_ % 2] = scene.start()
+    rows = scene.until_finished(40)
+    assert {r["id"] for r in rows} == ids
+    assert {r["status"] for r in rows} == {"completed"}
+    assert scene.ledger() == dict.fromkeys(ids, 1)
+
+
+def _supervise(scene: Scene, seconds: float, most: int) -> int:
+    """Restart a worker whenever it dies, until nothing is live. Answers how often it died."""
+    deaths = 0
+    worker: WorkerProcess = scene.start(ready=False)
+    deadline = time.monotonic() + seconds
+    while scene.kit.sql("SELECT 1 AS one FROM holdfast.work LIMIT 1"):
+        assert time.monotonic() < deadline, f"still live after {deaths} deaths: {scene.kit.jobs()}"
+        if not worker.is_running:
+            deaths += 1
+            assert deaths <= most, "the crasher is not found"
+            worker = scene.start(ready=False)
+        time.sleep(0.02)
+    return deaths
+
+
+@pytest.mark.parametrize("how", ["exit", "kill", "segfault"])
+def test_a_job_that_kills_its_process_is_buried_and_its_neighbours_live(scene: Scene, how: str) -> None:
+    innocent: set[UUID] = {record.enqueue(seconds=0.05).id for _ in range(3)}
+    poison = crash.enqueue(how).id
+    innocent |= {record.enqueue(seconds=0.05).id for _ in range(4)}
+    # One death among at most 6 claimed together (4 slots and 2 prefetched), then groups of 3 and of 1, then alone 3 times.
+    most = 6
+    deaths = _supervise(scene, 60, most)
+    assert 3 <= deaths <= most
+    row = scene.kit.job(poison)
+    assert row["status"] == "dead_letter"
+    assert row["last_error"].startswith("ProcessDied")
+    assert row["crashes"] == 3
+    rest = [r for r in scene.kit.jobs() if r["id"] != poison]
+    assert {(r["id"], r["status"], r["attempts"]) for r in rest} == {(i, "completed", 1) for i in innocent}
+    assert scene.ledger() == dict.fromkeys(innocent, 1)
+
+
+def test_two_crashers_are_both_found(scene: Scene) -> None:
+    poison = {crash.enqueue("exit").id, crash.enqueue("kill").id}
+    innocent = {record.enqueue(seconds=0.02).id for _ in range(4)}
+    _supervise(scene, 80, 14)
+    rows = scene.kit.jobs()
+    assert {r["id"] for r in rows if r["status"] == "dead_letter"} == poison
+    assert {(r["id"], r["attempts"]) for r in rows if r["status"] == "completed"} == {(i, 1) for i in innocent}
+    assert scene.ledger() == dict.fromkeys(innocent, 1)
+
+
+def test_a_lease_is_not_lost_to_a_killed_neighbour(scene: Scene) -> None:
+    """Only the dead worker's jobs are taken; a living one keeps what it runs."""
+    job = record_behind.enqueue("end").id
+    scene.start(concurrency=1)
+    scene.until_noted("start", job)
+    other = scene.start()
+    other.kill(signal.SIGKILL)
+    other.wait()
+    gone = lambda: "gone" in scene.workers().values()  # noqa: E731
+    wait_until(gone, "the dead worker is fenced", RERUN)
+    scene.open("end")
+    row = scene.until_status(job, "completed", LEASE + 5)
+    assert (row["lease_generation"], row["attempts"]) == (1, 1)

@@ -1,0 +1,547 @@
+"""Every order of the statements of two operations, on two connections, from every start state that matters."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from tests.sql.interleave import (
+    BEGIN,
+    COMMIT,
+    ROLLBACK,
+    Harness,
+    Mutant,
+    Operation,
+    Script,
+    State,
+    Tally,
+    claim_row,
+    effect,
+    harness,
+    job_row,
+    new_id,
+    transaction,
+    worker_row,
+)
+
+from holdfast.db.executors import drive
+from holdfast.model.job import Grant
+from holdfast.model.outcome import (
+    Cancelled,
+    Completed,
+    ErrorText,
+    Failed,
+    Outcome,
+    Released,
+    Settlement,
+)
+from holdfast.store import claim as claims
+from holdfast.store import jobs, owner, renew, settle, sweep
+from holdfast.store.statement import Flow, Statement
+
+pytestmark = pytest.mark.versions
+
+ONE, TWO = sorted((new_id(), new_id()))
+OLD, NEW = uuid4(), uuid4()  # the tokens of W1: of its claim, and of the claim it made after losing that
+LEASE = 3600.0
+
+FIRST = Grant("inbox", ONE, 1, OLD)
+SECOND = Grant("inbox", TWO, 1, OLD)
+AGAIN = Grant("inbox", ONE, 2, NEW)
+
+# Start states -----------------------------------------------------------------------------------------------------
+
+_BOTH_ALIVE = worker_row("W1") + worker_row("W2")
+_OWNED = job_row(ONE, generation=1, token=OLD)
+_TWO_OWNED = _OWNED + job_row(TWO, generation=1, token=OLD)
+
+WAITING = State("one job waits", _BOTH_ALIVE + job_row(ONE), (ONE,))
+TWO_WAITING = State("two jobs wait", _BOTH_ALIVE + job_row(ONE) + job_row(TWO), (ONE, TWO))
+LIVE = State("W1 owns a job", _BOTH_ALIVE + _OWNED + claim_row(OLD, "W1", [ONE]), (ONE,))
+EXPIRED = State(
+    "W1 owns a job, its lease is over",
+    _BOTH_ALIVE + _OWNED + claim_row(OLD, "W1", [ONE], expired=True),
+    (ONE,),
+)
+SILENT = State(
+    "W1 owns a job and is not heard of",
+    worker_row("W1", silent=True) + worker_row("W2") + _OWNED + claim_row(OLD, "W1", [ONE]),
+    (ONE,),
+)
+GONE = State(
+    "W1 owns a job and is gone",
+    worker_row("W1", status="gone") + worker_row("W2") + _OWNED + claim_row(OLD, "W1", [ONE]),
+    (ONE,),
+)
+REVOKED = State(
+    "W1 owns a job under a revoked claim",
+    _BOTH_ALIVE + _OWNED + claim_row(OLD, "W1", [ONE], expired=True, revoked=True),
+    (ONE,),
+)
+PAIR = State(
+    "W1 owns two jobs under one claim, its lease is over",
+    _BOTH_ALIVE + _TWO_OWNED + claim_row(OLD, "W1", [ONE, TWO], expired=True),
+    (ONE, TWO),
+)
+PAIR_REVOKED = State(
+    "W1 owns two jobs under one revoked claim",
+    _BOTH_ALIVE + _TWO_OWNED + claim_row(OLD, "W1", [ONE, TWO], expired=True, revoked=True),
+    (ONE, TWO),
+)
+LAST_ATTEMPT = State(
+    "W1 owns a job in its last attempt, its lease is over",
+    _BOTH_ALIVE
+    + job_row(ONE, generation=1, token=OLD, attempts=2)
+    + claim_row(OLD, "W1", [ONE], expired=True),
+    (ONE,),
+)
+# The claim row of the lost claim is still there, revoked, and leads to the job that W1 holds again under another token.
+RECLAIMED = State(
+    "W1 owns a job again, its lease is over, and the row of its lost claim is still there",
+    _BOTH_ALIVE
+    + job_row(ONE, generation=2, token=NEW)
+    + claim_row(OLD, "W1", [ONE], expired=True, revoked=True)
+    + claim_row(NEW, "W1", [ONE], expired=True),
+    (ONE,),
+)
+
+# Operations -------------------------------------------------------------------------------------------------------
+
+
+def _claim(worker: str, limit: int) -> Operation:
+    def script() -> Script:
+        return transaction(
+            claims.claim("inbox", worker, uuid4(), lease=LEASE, limit=limit, marks=[(0, None)])
+        )
+
+    return Operation(f"{worker} claims {limit}", "claim", script)
+
+
+def _claim_these(worker: str, *ids: UUID) -> Operation:
+    def script() -> Script:
+        return transaction(claims.claim_these("inbox", worker, uuid4(), lease=LEASE, job_ids=ids))
+
+    return Operation(f"{worker} claims these {len(ids)}", "claim", script)
+
+
+def _settle(name: str, outcome: Outcome, *grants: Grant) -> Operation:
+    def script() -> Script:
+        return transaction(settle.settle([Settlement(g, outcome) for g in grants], "W1"))
+
+    return Operation(f"W1 {name}", "settle", script, grants)
+
+
+def _settle_in(name: str, grant: Grant) -> Operation:
+    """A handler's transaction: its own write first, then the completion; rolled back when the job is not its own."""
+
+    def script() -> Script:
+        yield from BEGIN
+        yield from effect(grant)
+        done = yield from settle.settle_in(Settlement(grant, Completed()), "W1")
+        yield from COMMIT if done else ROLLBACK
+        return done
+
+    return Operation(f"W1 {name} in its transaction", "settle_in", script, (grant,))
+
+
+def _guard(name: str, grant: Grant) -> Operation:
+    def script() -> Script:
+        yield from BEGIN
+        held = yield from owner.guard(grant, "r", f"{grant.generation:020}")
+        owned = not [r for r in (yield from renew._check_owned([grant])) if r[2]]
+        yield from COMMIT if held else ROLLBACK
+        return held, owned
+
+    return Operation(f"W1 guards {name}", "guard", script, (grant,))
+
+
+def _once(name: str, grant: Grant) -> Operation:
+    return Operation(
+        f"W1 records {name}", "once", lambda: transaction(owner.once_put(grant, "step", "1")), (grant,)
+    )
+
+
+def _renew(name: str, *grants: Grant) -> Operation:
+    return Operation(
+        f"W1 renews {name}", "renew", lambda: transaction(renew.renew("W1", grants, LEASE)), grants
+    )
+
+
+def _cancel(job: UUID) -> Operation:
+    return Operation("cancel", "cancel", lambda: transaction(jobs.cancel(job, "inbox")), job=job)
+
+
+def _revoke() -> Flow[None]:
+    yield from sweep.fence_workers(60.0)
+    yield from sweep.revoke_expired(500)
+
+
+def _take() -> Flow[list[sweep.RevokedClaim]]:
+    found = yield from sweep.revoked_claims(500)
+    for claim in found:
+        yield from sweep.sweep_take(claim, claim.job_ids, 3)
+    return found
+
+
+def _sweep() -> Script:
+    """As the sweeper does it: every statement by itself."""
+    yield from _revoke()
+    for claim in (yield from sweep.revoked_claims(500)):
+        yield from sweep.sweep_take(claim, claim.job_ids, 3)
+        yield from sweep.sweep_finish(claim.token)
+
+
+def _slow_sweep() -> Script:
+    """The same, each part in a transaction that may stay open for a while."""
+    yield from transaction(sweep.revoke_expired(500))
+    for claim in (yield from transaction(_take())):
+        yield from transaction(sweep.sweep_finish(claim.token))
+
+
+SWEEP = Operation("sweep", "sweep", _sweep)
+SLOW_SWEEP = Operation("sweep in transactions", "sweep", _slow_sweep)
+REVOKE = Operation("sweep: fence and revoke", "sweep", lambda: transaction(_revoke()))
+TAKE = Operation("sweep: take", "sweep", lambda: transaction(_take()))
+FINISH = Operation("sweep: finish", "sweep", lambda: transaction(sweep.sweep_finish(OLD)))
+TIDY = Operation("W1 tidies its claims", "sweep", lambda: transaction(_tidy()))
+CLAIM_1, CLAIM_2, CLAIM_BOTH = _claim("W1", 1), _claim("W2", 1), _claim("W2", 2)
+CLAIM_THESE = _claim_these("W2", ONE, TWO)
+COMPLETE = _settle("completes", Completed(), FIRST)
+CANCELLED = _settle("ends as cancelled", Cancelled(), FIRST)
+FAIL = _settle("fails", Failed(ErrorText("ValueError", "no")), FIRST)
+RELEASE = _settle("releases", Released(), FIRST)
+COMPLETE_IN = _settle_in("completes", FIRST)
+GUARD, ONCE = _guard("the job", FIRST), _once("a step", FIRST)
+RENEW = _renew("its claim", FIRST)
+CANCEL = _cancel(ONE)
+COMPLETE_BOTH = _settle("completes both", Completed(), FIRST, SECOND)
+COMPLETE_SECOND = _settle("completes the second", Completed(), SECOND)
+RENEW_BOTH = _renew("its claim of two", FIRST, SECOND)
+
+
+def _tidy() -> Flow[Any]:
+    return (yield from renew.renew("W1", [], LEASE))
+
+
+def _bounce() -> Script:
+    """Claimed, released and claimed again: a canceller that looks in the wrong moments sees neither state."""
+    for again in (True, False):
+        (job,) = yield from claims.claim("inbox", "W2", uuid4(), lease=LEASE, limit=1, marks=[(0, None)])
+        if again:
+            yield from settle.settle([Settlement(job.grant, Released())], "W2")
+
+
+BOUNCE = Operation("W2 claims, releases and claims again", "sweep", _bounce)
+
+OWNER: Sequence[Operation] = (RENEW, COMPLETE, FAIL, RELEASE, COMPLETE_IN, GUARD, ONCE)
+OTHERS: Sequence[Operation] = (CLAIM_1, CLAIM_2, REVOKE, TAKE, FINISH, SWEEP, CANCEL)
+STALE: Sequence[Operation] = (RENEW, COMPLETE, FAIL, RELEASE, COMPLETE_IN, GUARD, ONCE)
+CURRENT: Sequence[Operation] = (
+    _renew("its new claim", AGAIN),
+    _settle("completes again", Completed(), AGAIN),
+    _settle("releases again", Released(), AGAIN),
+    _settle_in("completes again", AGAIN),
+)
+
+Case = tuple[State, Operation, Operation]
+
+
+def _cross(state: State, left: Sequence[Operation], right: Sequence[Operation]) -> Iterator[Case]:
+    """Each pair once; an operation meets itself only where it stands on both sides."""
+    seen: set[frozenset[str]] = set()
+    for a, b in itertools.product(left, right):
+        if (pair := frozenset((a.name, b.name))) not in seen:
+            seen.add(pair)
+            yield state, a, b
+
+
+SETTLES: Sequence[Operation] = (COMPLETE, FAIL, RELEASE, COMPLETE_IN)
+
+CASES: dict[str, list[Case]] = {
+    "waiting": [
+        *_cross(WAITING, (CLAIM_1, CLAIM_2, CANCEL), (CLAIM_1, CLAIM_2, SWEEP)),
+        *_cross(TWO_WAITING, (CLAIM_BOTH, CLAIM_1, CLAIM_THESE), (CLAIM_BOTH, CLAIM_1, CLAIM_THESE, CANCEL)),
+        (WAITING, CANCEL, CLAIM_1),
+        (WAITING, CANCEL, BOUNCE),
+    ],
+    "owned": [
+        *_cross(LIVE, OWNER, (CLAIM_2, REVOKE, TAKE, FINISH, CANCEL)),
+        *_cross(LIVE, (COMPLETE, RELEASE, COMPLETE_IN), (COMPLETE, FAIL, RELEASE, GUARD, TIDY, RENEW)),
+        *_cross(LIVE, (CANCEL,), (SWEEP, TIDY, CLAIM_2, CANCELLED)),
+    ],
+    "expired": [
+        *_cross(EXPIRED, OWNER, (REVOKE, TAKE, SWEEP)),
+        *_cross(EXPIRED, (CANCEL, REVOKE, CLAIM_2, TIDY), (REVOKE, SWEEP)),
+        *_cross(LAST_ATTEMPT, (FAIL,), (SWEEP, CANCEL, REVOKE)),
+        (EXPIRED, COMPLETE, SLOW_SWEEP),
+        (EXPIRED, RENEW, SWEEP),
+    ],
+    "gone": [
+        *_cross(SILENT, (RENEW, COMPLETE, RELEASE, CLAIM_1), (SWEEP, REVOKE)),
+        *_cross(GONE, OWNER, (SWEEP, REVOKE)),
+        *_cross(GONE, (CLAIM_1, CLAIM_2, CANCEL, SWEEP), (SWEEP,)),
+    ],
+    "revoked": [
+        *_cross(REVOKED, OWNER, (TAKE, FINISH)),
+        *_cross(REVOKED, (CLAIM_2, CANCEL, TAKE, FINISH, TIDY), (TAKE, FINISH, CLAIM_1)),
+        *_cross(REVOKED, (SWEEP,), (COMPLETE, RELEASE, CLAIM_2)),
+    ],
+    "pair": [
+        *_cross(PAIR, (COMPLETE, COMPLETE_BOTH, COMPLETE_SECOND, RENEW_BOTH, RELEASE), (SWEEP, REVOKE)),
+        *_cross(PAIR, (COMPLETE, RELEASE, RENEW), (COMPLETE_BOTH, COMPLETE_SECOND, TIDY)),
+        *_cross(
+            PAIR_REVOKED,
+            (COMPLETE, COMPLETE_BOTH, RENEW_BOTH, COMPLETE_IN, CANCEL, GUARD),
+            (TAKE, FINISH, SWEEP),
+        ),
+        *_cross(PAIR_REVOKED, (TAKE, CLAIM_BOTH), (TAKE, FINISH)),
+    ],
+    "reclaimed": [
+        *_cross(RECLAIMED, STALE, CURRENT),
+        *_cross(RECLAIMED, STALE, (CANCEL, TAKE, FINISH, REVOKE)),
+        *_cross(RECLAIMED, CURRENT, (FINISH, TAKE, SWEEP, TIDY)),
+    ],
+}
+
+# The moment between a statement's snapshot and its locks: what each pair of statements does to the other there.
+CUT_CASES: dict[str, list[Case]] = {
+    "waiting": [
+        *_cross(WAITING, (CLAIM_1, CLAIM_2, CANCEL), (CLAIM_1, CLAIM_2, CANCEL)),
+        *_cross(TWO_WAITING, (CLAIM_BOTH, CLAIM_THESE), (CLAIM_1, CLAIM_THESE)),
+    ],
+    "owned": [
+        *_cross(LIVE, SETTLES, (*SETTLES, GUARD, ONCE, CLAIM_2, CANCEL)),
+        *_cross(LIVE, (CANCEL,), (GUARD, TIDY)),
+    ],
+    "expired": [
+        *_cross(EXPIRED, (RENEW, *SETTLES), (REVOKE,)),
+        *_cross(EXPIRED, (REVOKE,), (REVOKE, CANCEL)),
+        *_cross(GONE, (RENEW, COMPLETE, REVOKE), (REVOKE,)),
+        *_cross(SILENT, (RENEW, CLAIM_1), (REVOKE,)),
+        *_cross(LAST_ATTEMPT, (FAIL,), (CANCEL,)),
+    ],
+    "revoked": [
+        *_cross(REVOKED, (*SETTLES, GUARD, ONCE, CANCEL, CLAIM_2, TIDY), (TAKE, FINISH)),
+        *_cross(REVOKED, (TAKE, FINISH), (TAKE, FINISH)),
+        *_cross(PAIR_REVOKED, (COMPLETE, COMPLETE_BOTH, RELEASE), (TAKE, FINISH)),
+    ],
+    "reclaimed": [
+        *_cross(RECLAIMED, (COMPLETE, RELEASE, COMPLETE_IN, GUARD), (*CURRENT[1:], TAKE)),
+        *_cross(RECLAIMED, (FINISH, TIDY), (*CURRENT[1:], TAKE)),
+    ],
+}
+
+
+def _drain(conn: psycopg.Connection[Any]) -> None:
+    """Two days later: sweep, claim what is there, end it. After this nothing may be left."""
+    conn.execute("SELECT set_config('holdfast.clock_offset', '2 days', false)")
+    try:
+        drive(conn, sweep.fence_workers(60.0))
+        conn.execute(worker_row("W3").encode())
+        drive(conn, sweep.revoke_expired(500))
+        for claim in drive(conn, sweep.revoked_claims(500)):
+            drive(conn, sweep.sweep_take(claim, claim.job_ids, 1_000_000))
+            drive(conn, sweep.sweep_finish(claim.token))
+        left = [r[0] for r in conn.execute("SELECT id FROM holdfast.work").fetchall()]
+        taken = drive(conn, claims.claim_these("inbox", "W3", uuid4(), lease=LEASE, job_ids=left))
+        ends = [Settlement(j.grant, Cancelled() if j.cancel_requested else Completed()) for j in taken]
+        drive(conn, settle.settle(ends, "W3"))
+        drive(conn, renew.renew("W3", [], LEASE))
+    finally:
+        conn.execute("SELECT set_config('holdfast.clock_offset', '', false)")
+
+
+# Tests ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def harnessed(dsn: str) -> Iterator[Harness]:
+    with harness(dsn) as made:
+        yield made
+
+
+def _run(harnessed: Harness, cases: Sequence[Case]) -> Tally:
+    total = Tally()
+    for state, a, b in cases:
+        total += harnessed.check_pair(state, a, b, drain=_drain)
+    assert not total.violations, f"{len(total.violations)} schedules go wrong:\n" + "\n".join(
+        total.violations[:10]
+    )
+    return total
+
+
+def test_the_explorer_runs_every_order_once(harnessed: Harness) -> None:
+    """Three steps against three that never meet: 20 orders, all different."""
+    one: Statement[list[Any]] = Statement("one", "SELECT 1", (), list)
+    a = Operation("a", "sweep", lambda: transaction(one))
+    orders = [tuple(s.steps) for s in harnessed.explore(WAITING, a, a)]
+    assert len(orders) == len(set(orders)) == math.comb(6, 3)
+    for order in orders:
+        for name in "AB":
+            assert [s for s in order if s.startswith(name)] == [
+                f"{name} begin",
+                f"{name} one",
+                f"{name} commit",
+            ]
+
+
+def test_a_step_that_waits_ends_after_the_commit_of_the_other(harnessed: Harness) -> None:
+    """Two updates of one row: the second is seen to wait, and goes on by itself."""
+    touch: Statement[list[Any]] = Statement(
+        "touch", "UPDATE holdfast.workers SET pid = pid + 1 WHERE id = 'W1' RETURNING pid", (), list
+    )
+    a = Operation("a", "sweep", lambda: transaction(touch))
+    waited = 0
+    for schedule in harnessed.explore(WAITING, a, a):
+        waited += schedule.blocked
+        assert sorted(x.answer[0][0] for x in harnessed.actors) == [2, 3]
+        assert not schedule.errors
+    assert waited >= 2
+
+
+def test_two_steps_that_wait_for_each_other_are_reported(harnessed: Harness) -> None:
+    """A circle is ended by the server, and is an error of the schedule."""
+
+    def touch(first: str, second: str) -> Flow[None]:
+        for worker in (first, second):
+            text = f"UPDATE holdfast.workers SET pid = pid + 1 WHERE id = '{worker}'"
+            yield from Statement("touch", text, (), lambda _: None)
+
+    a = Operation("a", "sweep", lambda: transaction(touch("W1", "W2")))
+    b = Operation("b", "sweep", lambda: transaction(touch("W2", "W1")))
+    tally = harnessed.check_pair(WAITING, a, b)
+    assert tally.violations
+    assert all("DeadlockDetected" in v for v in tally.violations)
+
+
+@pytest.mark.timeout(300)
+def test_every_order_of_two_operations_keeps_the_promises(
+    harnessed: Harness, record_property: Callable[[str, object], None]
+) -> None:
+    """Whole statements as steps. The floors say that the run had something to check."""
+    total = Tally()
+    for name, cases in CASES.items():
+        part = _run(harnessed, cases)
+        record_property(f"schedules: {name}", part.schedules)
+        total += part
+    record_property("schedules", total.schedules)
+    print(f"{sum(map(len, CASES.values()))} pairs: {total}")
+    assert total.schedules > 3000
+    assert total.blocked > 100
+    assert total.taken > 300
+    assert total.refused > 500
+    assert total.busy > 100
+    assert total.claimed > 100
+    assert total.drained > 10
+
+
+@pytest.mark.timeout(300)
+def test_every_order_with_statements_cut_between_snapshot_and_lock(
+    harnessed: Harness, record_property: Callable[[str, object], None]
+) -> None:
+    """The same, with a step between what a statement sees and what it locks."""
+    harnessed.cut = True
+    total = Tally()
+    for name, cases in CUT_CASES.items():
+        part = _run(harnessed, cases)
+        record_property(f"schedules: {name}", part.schedules)
+        total += part
+    record_property("schedules", total.schedules)
+    print(f"{sum(map(len, CUT_CASES.values()))} pairs: {total}")
+    assert total.schedules > 1000
+    assert total.blocked > 100
+    assert total.taken > 50
+    assert total.refused > 100
+
+
+_GUARD = " AND w.lease_generation = d.generation AND w.claim_token = d.token"
+_SETTLES = ("settle_finish", "settle_fail", "settle_back")
+_IN_USE = "AND NOT EXISTS (SELECT FROM unnest(c.job_ids) AS j(id)"
+
+MUTANTS: dict[str, tuple[tuple[Mutant, ...], bool, Case]] = {
+    "settle without its guard": (
+        tuple((name, _GUARD, "") for name in _SETTLES),
+        False,
+        (RECLAIMED, COMPLETE, CURRENT[2]),
+    ),
+    "settle without its status": (
+        tuple((name, f"{_GUARD} AND w.status = 'processing'", _GUARD) for name in _SETTLES),
+        False,
+        (LIVE, COMPLETE, RELEASE),
+    ),
+    "a sweep that deletes a claim row still in use": (
+        (("sweep_finish", _IN_USE, "AND (true OR NOT EXISTS (SELECT FROM unnest(c.job_ids) AS j(id)"),),
+        False,
+        (PAIR, COMPLETE, SWEEP),
+    ),
+    "an owner that deletes a claim row still in use": (
+        (("tidy_claims", _IN_USE, "AND (true OR NOT EXISTS (SELECT FROM unnest(c.job_ids) AS j(id)"),),
+        False,
+        (PAIR, COMPLETE, TIDY),
+    ),
+    "a sweep that takes without revoking": (
+        (("revoked_claims", "revoked_at IS NOT NULL", "true"),),
+        False,
+        (LIVE, COMPLETE, TAKE),
+    ),
+    "a sweep that takes whatever the token": (
+        (("sweep_take", "AND w.claim_token = $2 AND", "AND $2::uuid IS NOT NULL AND"),),
+        False,
+        (RECLAIMED, CURRENT[1], TAKE),
+    ),
+    "a renewal of revoked claims": (
+        (("renew", " AND c.revoked_at IS NULL", ""),),
+        False,
+        (REVOKED, RENEW, TAKE),
+    ),
+    "a claim of what is owned": (
+        (("claim", "AND j.status = 'pending' AND", "AND"),),
+        False,
+        (LIVE, CLAIM_2, RENEW),
+    ),
+    "a claim that keeps the generation": (
+        (("claim", "lease_generation = lease_generation + 1", "lease_generation = lease_generation"),),
+        False,
+        (WAITING, CLAIM_1, CLAIM_2),
+    ),
+    "a cancel of a running job as if it waited": (
+        (
+            ("cancel_waiting", " AND status <> 'processing'", ""),
+            ("request_cancel", "RETURNING id", "AND false RETURNING id"),
+        ),
+        False,
+        (LIVE, CANCEL, COMPLETE),
+    ),
+    "a revocation that does not look again": (
+        (
+            (
+                "revoke_expired",
+                "AND (c.lease_expires_at < holdfast.now() OR EXISTS (SELECT",
+                "AND (true OR EXISTS (SELECT",
+            ),
+        ),
+        True,
+        (EXPIRED, RENEW, REVOKE),
+    ),
+    "a guard without a lock": ((("guard", "FOR SHARE", ""),), False, (REVOKED, GUARD, TAKE)),
+    "a take without a lock": (
+        (("sweep_take", "FOR UPDATE SKIP LOCKED", ""),),
+        True,
+        (REVOKED, COMPLETE, TAKE),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_checker_sees_a_broken_statement(harnessed: Harness, name: str) -> None:
+    """The same harness with a guard taken out must find a schedule that goes wrong; whole, it finds none."""
+    mutants, cut, (state, a, b) = MUTANTS[name]
+    harnessed.cut = cut
+    harnessed.mutants = tuple((s, o, n) for s, o, n in mutants)
+    broken = harnessed.check_pair(state, a, b, drain=_drain, stop_at_first=True)
+    assert broken.violations, f"{broken.schedules} schedules, and none shows it"
+    harnessed.mutants = ()
+    assert not harnessed.check_pair(state, a, b, drain=_drain).violations

@@ -1,0 +1,83 @@
+"""Rules about the code that no linter knows."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+from holdfast import errors, sql
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "holdfast"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def test_every_named_query_has_exactly_one_caller_and_every_call_names_a_query() -> None:
+    calls: dict[str, int] = {}
+    for file in (SOURCE / "store").glob("*.py"):
+        for name in re.findall(r'query\("(\w+)"\)', file.read_text(encoding="utf-8")):
+            calls[name] = calls.get(name, 0) + 1
+    settle = (SOURCE / "store" / "settle.py").read_text(encoding="utf-8")
+    for name in re.findall(r'return "(settle_\w+)"', settle):
+        calls[name] = 1  # chosen by outcome, run in one place
+    assert sorted(calls) == sql.query_names()
+    assert {n: c for n, c in calls.items() if c != 1} == {}
+
+
+def test_every_query_says_what_it_is_for() -> None:
+    for file in (SOURCE / "sql" / "queries").glob("*.sql"):
+        text = file.read_text(encoding="utf-8")
+        for name, following in re.findall(r"^-- name: (\w+)\n(.*)$", text, re.MULTILINE):
+            assert following.startswith("-- "), f"{file.name}: {name} has no purpose line"
+
+
+def test_no_sql_outside_its_places() -> None:
+    allowed = {"db/connect.py", "db/pools.py", "bench/__main__.py", "testing/kit.py", "testing/servers.py"}
+    statement = re.compile(r'"""?\s*(SELECT|INSERT INTO|UPDATE \w+\.|DELETE FROM|WITH \w+ AS)\b')
+    for file in FILES:
+        name = file.relative_to(SOURCE).as_posix()
+        if name in allowed or name.startswith(("db/migrate/", "db/embedded/")):
+            continue
+        assert not statement.search(file.read_text(encoding="utf-8")), f"{name} holds SQL text"
+
+
+def test_modules_and_functions_stay_small() -> None:
+    for file in FILES:
+        text = file.read_text(encoding="utf-8")
+        assert text.count("\n") <= 400, f"{file.name} has {text.count(chr(10))} lines"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or 0) - node.lineno
+                assert length <= 60, f"{file.name}: {node.name} has {length} lines"
+
+
+def test_all_is_sorted_and_every_public_error_is_exported() -> None:
+    assert holdfast.__all__ == sorted(holdfast.__all__)
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, errors.HoldfastError):
+            assert name in holdfast.__all__, f"{name} is not exported"
+
+
+def test_the_error_tree_in_the_docstring_is_true() -> None:
+    drawn = re.findall(r"^[ │├└─]*(\w+)", (errors.__doc__ or "").split("\n\n")[1], re.MULTILINE)
+    real = [n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, errors.HoldfastError)]
+    assert sorted(drawn) == sorted(real)
+
+
+def test_importing_the_package_loads_no_surface_and_no_codec() -> None:
+    code = (
+        "import sys, holdfast; "
+        "bad = [m for m in sys.modules if m.split('.')[0] in ('typer', 'rich', 'pydantic', 'msgspec', 'structlog', 'pytest') "
+        "or m.startswith(('holdfast.cli', 'holdfast.testing', 'holdfast.bench'))]; print(bad)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_schema_and_first_migration_are_one_text() -> None:
+    """Until there is a second migration. From then on the catalogue comparison in tests/migration is what counts."""
+    migrations = sql.migrations()
+    if len(migrations) == 1:
+        assert migrations[0][2] == sql.schema()
