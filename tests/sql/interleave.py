@@ -72,11 +72,13 @@ BEGIN
     PERFORM pg_advisory_unlock_shared(4711, actor);
     RETURN true;
 END $$;
+CREATE FUNCTION harness.statement() RETURNS text LANGUAGE sql AS
+    $$ SELECT coalesce(substring(current_query() FROM '^/\\* (\\w+) \\*/'), '-') $$;
 -- flag: was the claim that the job carried revoked (or gone) at that moment?
 CREATE FUNCTION harness.log_work() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO harness.log (actor, statement, kind, op, id, old, new, flag)
-    VALUES (current_setting('application_name'), coalesce(substring(current_query() FROM '^/\\* (\\w+) \\*/'), '-'), 'work', TG_OP,
+    VALUES (current_setting('application_name'), harness.statement(), 'work', TG_OP,
             coalesce(NEW.id, OLD.id), CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) - 'payload' END,
             CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) - 'payload' END,
             CASE WHEN TG_OP <> 'INSERT' THEN
@@ -87,10 +89,13 @@ END $$;
 CREATE FUNCTION harness.log_claim() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO harness.log (actor, statement, kind, op, id, old, new, flag)
-    VALUES (current_setting('application_name'), coalesce(substring(current_query() FROM '^/\\* (\\w+) \\*/'), '-'), 'claim', TG_OP,
+    VALUES (current_setting('application_name'), harness.statement(), 'claim', TG_OP,
             coalesce(NEW.token, OLD.token), CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) END,
-            CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) END,
-            EXISTS (SELECT FROM holdfast.work w WHERE w.claim_token = coalesce(NEW.token, OLD.token) AND w.status = 'processing'));
+            CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) || jsonb_build_object(
+                'due', OLD.lease_expires_at < holdfast.now()
+                       OR EXISTS (SELECT FROM holdfast.workers v WHERE v.id = OLD.worker AND v.status = 'gone')) END,
+            EXISTS (SELECT FROM holdfast.work w
+                    WHERE w.claim_token = coalesce(NEW.token, OLD.token) AND w.status = 'processing'));
     RETURN NULL;
 END $$;
 CREATE TRIGGER harness_work_insert AFTER INSERT ON holdfast.work FOR EACH ROW EXECUTE FUNCTION harness.log_work();
@@ -107,14 +112,17 @@ DELETE FROM harness.log; DELETE FROM harness.effects;
 """
 
 _READ = """
-SELECT (SELECT coalesce(json_agg(json_build_array(l.actor, l.statement, l.kind, l.op, l.id, l.old, l.new, l.flag) ORDER BY l.n), '[]') FROM harness.log l),
-       (SELECT coalesce(json_agg(json_build_array(w.id, w.status, w.lease_generation, w.claim_token, w.cancel_requested_at IS NOT NULL,
-                                                  w.suspect, w.crashes, w.available_at <= holdfast.now())), '[]')
-        FROM holdfast.work w),
+SELECT (SELECT coalesce(json_agg(json_build_array(l.actor, l.statement, l.kind, l.op, l.id, l.old, l.new, l.flag)
+                                 ORDER BY l.n), '[]') FROM harness.log l),
+       (SELECT coalesce(json_agg(json_build_array(
+                   w.id, w.status, w.lease_generation, w.claim_token, w.cancel_requested_at IS NOT NULL, w.suspect, w.crashes,
+                   w.available_at <= holdfast.now())), '[]') FROM holdfast.work w),
        (SELECT coalesce(json_agg(json_build_array(a.id, a.status, a.lease_generation)), '[]') FROM holdfast.archive a),
-       (SELECT coalesce(json_agg(json_build_array(d.id, 'dead_letter', d.lease_generation)), '[]') FROM holdfast.dead_letters d),
+       (SELECT coalesce(json_agg(json_build_array(d.id, 'dead_letter', d.lease_generation)), '[]')
+        FROM holdfast.dead_letters d),
        (SELECT coalesce(json_agg(json_build_array(c.token, c.worker, c.revoked_at IS NOT NULL, c.job_ids,
-                                                  c.lease_expires_at < holdfast.now(), c.unsettled)), '[]') FROM holdfast.claims c),
+                                                  c.lease_expires_at < holdfast.now(), c.unsettled)), '[]')
+        FROM holdfast.claims c),
        (SELECT coalesce(json_agg(json_build_array(e.job, e.token)), '[]') FROM harness.effects e),
        (SELECT coalesce(json_agg(json_build_array(v.id, v.status)), '[]') FROM holdfast.workers v),
        (SELECT coalesce(json_agg(json_build_array(o.job_id, o.name)), '[]') FROM holdfast.once o)
@@ -326,7 +334,7 @@ class Harness:
 
     def play(self, state: State, scripts: Sequence[Script], prefix: Sequence[int]) -> Schedule:
         """Run the scripts: the choices of the prefix first, then always the first actor that can go on."""
-        self.control.execute(_EMPTY + state.sql)  # type: ignore[call-overload]
+        self.control.execute(_EMPTY + state.sql)
         schedule = Schedule()
         for actor, script in zip(self.actors, scripts, strict=True):
             actor.start(script)
@@ -479,9 +487,9 @@ def _shape(final: Final) -> str:
 def count(tally: Tally, final: Final, answers: Sequence[Any]) -> None:
     tally.taken += any(c.statement == "sweep_take" and c.kind == "work" for c in final.log)
     tally.claimed += any(c.statement.startswith("claim") and c.kind == "work" for c in final.log)
-    states = [x.state for a in answers if isinstance(a, list) for x in a if isinstance(x, Settled)]
-    tally.refused += "lost" in states or "already" in states
-    tally.busy += "busy" in states
+    settled = [x for a in answers if isinstance(a, list) for x in a if isinstance(x, Settled)]
+    tally.refused += any(x.already or x.state == "lost" for x in settled)
+    tally.busy += any(x.state == "busy" for x in settled)
 
 
 # Checking ---------------------------------------------------------------------------------------------------------
@@ -523,7 +531,7 @@ def _places(state: State, final: Final) -> Iterator[str]:
 def _history(final: Final) -> Iterator[str]:
     """Each row's changes are steps of the state machine, each allowed to who made it."""
     now: dict[UUID, Mapping[str, Any]] = {}
-    tokens: set[str] = {str(_NIL)}
+    tokens: dict[str, str] = {str(_NIL): ""}  # and the moment of the claim that made it
     for change in final.log:
         if change.kind != "work":
             continue
@@ -532,14 +540,14 @@ def _history(final: Final) -> Iterator[str]:
             yield f"{change.statement} by {change.actor} changed another row than the last one: {change.old}, last {before}"
         now[change.id] = change.new
         if change.op == "INSERT":
-            tokens.add(change.new["claim_token"])
+            tokens[change.new["claim_token"]] = ""
             continue
         problem = _transition(change, tokens)
         if problem:
             yield f"{change.statement} by {change.actor} on {change.id}: {problem}"
 
 
-def _transition(change: Change, tokens: set[str]) -> str:  # noqa: C901 - one line per rule
+def _transition(change: Change, tokens: dict[str, str]) -> str:  # noqa: C901 - one line per rule
     old, new, name = change.old, change.new, change.statement
     gone = change.op == "DELETE"
     claimed = name in ("claim", "claim_these")
@@ -551,9 +559,9 @@ def _transition(change: Change, tokens: set[str]) -> str:  # noqa: C901 - one li
     if claimed:
         if old["status"] == "processing":
             return f"took a job that is owned under {old['claim_token']}"
-        if new["status"] != "processing" or new["claim_token"] in tokens:
+        moment = f"{change.actor} {new['claimed_at']}"
+        if new["status"] != "processing" or tokens.setdefault(new["claim_token"], moment) != moment:
             return "a claim without a token of its own"
-        tokens.add(new["claim_token"])
         return ""
     if name == "cancel_waiting":
         return "" if gone and old["status"] != "processing" else "ended a running job"
@@ -584,6 +592,13 @@ def _claim_rows(final: Final) -> Iterator[str]:
             continue
         if change.op == "DELETE" and change.flag:
             yield f"{change.statement} by {change.actor} deleted claim {change.id}, which a processing job carries"
+        if (
+            change.op == "UPDATE"
+            and change.old["revoked_at"] is None
+            and change.new["revoked_at"] is not None
+        ):
+            if not change.new["due"]:
+                yield f"{change.statement} by {change.actor} revoked a claim that is renewed and whose worker lives"
         if change.op == "UPDATE" and change.old["revoked_at"] is not None:
             if change.new["revoked_at"] != change.old["revoked_at"]:
                 yield f"{change.statement} by {change.actor} undid a revocation"
@@ -597,21 +612,34 @@ def _of(mine: Sequence[Change], grant: Grant, kinds: str) -> list[Change]:
 
 def _settle_answers(operation: Operation, answer: Any, mine: list[Change], final: Final) -> Iterator[str]:
     """One answer per grant; an effective one changed the row it was granted, any other changed nothing."""
-    by_id = {s.id: s.state for s in answer}
-    if len(answer) != len(operation.grants):
-        yield f"{operation.name} got {len(answer)} answers: {answer}"
+    by_id: dict[UUID, Settled] = {s.id: s for s in answer}
+    if sorted(s.id for s in answer) != sorted(g.id for g in operation.grants):
+        yield f"{operation.name}: asked for {operation.grants}, answered {answer}"
+        return
     for grant in operation.grants:
-        state = by_id.get(grant.id, "none")
-        changes = _of(mine, grant, "settle")
-        yield from _effective(operation, grant, state, changes)
-        if state == "lost" and _carried(final, grant):
+        got = by_id[grant.id]
+        refused = got.already or got.state in ("lost", "busy")
+        yield from _effective(
+            operation, grant, "nothing done" if refused else got.state, _of(mine, grant, "settle")
+        )
+        if got.state == "lost" and _carried(final, grant):
             yield f"{operation.name}: told that {grant.id} is lost, but it carries the token"
+        if got.already and not _ended(final, grant):
+            yield f"{operation.name}: told that {grant.id} was settled before, but nobody did"
+
+
+def _ended(final: Final, grant: Grant) -> bool:
+    """Was this very attempt ended by a settle?"""
+    return any(
+        c.old["lease_generation"] == grant.generation and c.old["claim_token"] == str(grant.token)
+        for c in _of(final.log, grant, "settle")
+    )
 
 
 def _effective(operation: Operation, grant: Grant, state: str, changes: list[Change]) -> Iterator[str]:
-    if state in ("lost", "already", "busy"):
+    if state == "nothing done":
         if changes:
-            yield f"{operation.name}: answered {state}, but changed {grant.id}"
+            yield f"{operation.name}: was refused, but changed {grant.id}"
         return
     if len(changes) != 1:
         yield f"{operation.name}: answered {state}, and made {len(changes)} changes to {grant.id}"
@@ -628,7 +656,7 @@ def _effective(operation: Operation, grant: Grant, state: str, changes: list[Cha
 
 def _settle_in_answers(operation: Operation, answer: Any, mine: list[Change], final: Final) -> Iterator[str]:
     (grant,) = operation.grants
-    state = "completed" if answer else "lost"
+    state = "completed" if answer else "nothing done"
     yield from _effective(operation, grant, state, _of(mine, grant, "settle"))
     if not answer and _carried(final, grant):
         yield f"{operation.name}: told that {grant.id} is lost, but it carries the token"
@@ -657,11 +685,9 @@ def _renew_answers(operation: Operation, answer: Any, mine: list[Change], final:
 
 def _ever(final: Final, grant: Grant) -> bool:
     """Did the row carry this grant at any time since the case began?"""
-    return any(
-        c.kind == "work" and c.id == grant.id and c.new
-        and (c.new["status"], c.new["lease_generation"], c.new["claim_token"]) == ("processing", grant.generation, str(grant.token))
-        for c in final.log
-    )  # fmt: skip
+    wanted = ("processing", grant.generation, str(grant.token))
+    rows = [c.new for c in final.log if c.kind == "work" and c.id == grant.id and c.new]
+    return any((r["status"], r["lease_generation"], r["claim_token"]) == wanted for r in rows)
 
 
 def _claim_answers(operation: Operation, answer: Any, mine: list[Change], final: Final) -> Iterator[str]:

@@ -228,13 +228,14 @@ def _tidy() -> Flow[Any]:
 
 def _bounce() -> Script:
     """Claimed, released and claimed again: a canceller that looks in the wrong moments sees neither state."""
-    for again in (True, False):
-        (job,) = yield from claims.claim("inbox", "W2", uuid4(), lease=LEASE, limit=1, marks=[(0, None)])
-        if again:
-            yield from settle.settle([Settlement(job.grant, Released())], "W2")
+    for _ in range(2):
+        found = yield from claims.claim("inbox", "W2", uuid4(), lease=LEASE, limit=1, marks=[(0, None)])
+        if found:
+            yield from settle.settle([Settlement(found[0].grant, Released())], "W2")
+    yield from claims.claim("inbox", "W2", uuid4(), lease=LEASE, limit=1, marks=[(0, None)])
 
 
-BOUNCE = Operation("W2 claims, releases and claims again", "sweep", _bounce)
+BOUNCE = Operation("W2 claims and releases, twice, and claims", "sweep", _bounce)
 
 OWNER: Sequence[Operation] = (RENEW, COMPLETE, FAIL, RELEASE, COMPLETE_IN, GUARD, ONCE)
 OTHERS: Sequence[Operation] = (CLAIM_1, CLAIM_2, REVOKE, TAKE, FINISH, SWEEP, CANCEL)
@@ -530,7 +531,7 @@ MUTANTS: dict[str, tuple[tuple[Mutant, ...], bool, Case]] = {
     "a take without a lock": (
         (("sweep_take", "FOR UPDATE SKIP LOCKED", ""),),
         True,
-        (REVOKED, COMPLETE, TAKE),
+        (REVOKED, RELEASE, TAKE),
     ),
 }
 

@@ -43,10 +43,14 @@ def load_app(name: str | None) -> Holdfast:
     """The app that MODULE:APP names; modules are looked for in the current folder first."""
     name = name or os.environ.get(APP_VARIABLE)
     if not name:
-        raise ConfigurationError(f"no app was named. Pass MODULE:APP, such as shop.jobs:app, or set {APP_VARIABLE}")
+        raise ConfigurationError(
+            f"no app was named. Pass MODULE:APP, such as shop.jobs:app, or set {APP_VARIABLE}"
+        )
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigurationError(f"{name!r} is not MODULE:APP. Write it like shop.jobs:app{_as_module(module_name)}")
+        raise ConfigurationError(
+            f"{name!r} is not MODULE:APP. Write it like shop.jobs:app{_as_module(module_name)}"
+        )
     found = _attribute(_import(module_name), attribute or "app")
     if not isinstance(found, Holdfast):
         raise ConfigurationError(

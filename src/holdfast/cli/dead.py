@@ -88,4 +88,6 @@ def _ask(database: Database, task: str | None) -> None:
 def _print_done(done: Redriven) -> None:
     typer.echo(f"Redriven: {len(done.ids):,}")
     for name, count in done.left.items():
-        typer.echo(f"Left: {count:,} of queue {name}, which does not exist. Create it: holdfast queue create {name}")
+        typer.echo(
+            f"Left: {count:,} of queue {name}, which does not exist. Create it: holdfast queue create {name}"
+        )

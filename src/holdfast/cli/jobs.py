@@ -76,7 +76,9 @@ def _print_report(report: JobReport) -> None:
             typer.echo(f"{name:<12}{printable(str(value))}")
     if report.progress:
         said = report.progress
-        typer.echo(f"{'progress':<12}{said.fraction:.0%} {render.one_line(said.message)} ({render.moment(said.at)})")
+        typer.echo(
+            f"{'progress':<12}{said.fraction:.0%} {render.one_line(said.message)} ({render.moment(said.at)})"
+        )
     _print_block("payload", render.pretty_json(report.job.payload))
     if report.job.result is not None:
         _print_block("result", render.pretty_json(report.job.result))
@@ -98,18 +100,27 @@ def _facts(job: JobDetail) -> list[tuple[str, object]]:
         ("queue", f"{job.queue}, priority {job.priority}"),
         ("state", job.state),
         ("reason", job.hold_reason),
-        ("attempts", f"{job.attempts} of {job.max_attempts}" + (f", {job.crashes} crashes" if job.crashes else "")),
+        (
+            "attempts",
+            f"{job.attempts} of {job.max_attempts}" + (f", {job.crashes} crashes" if job.crashes else ""),
+        ),
         ("generation", job.generation),
         ("sequence", job.sequence),
         ("fence", job.fence),
-        ("key", f"{job.partition_key} (bucket {job.partition_bucket})" if job.partition_key is not None else None),
+        (
+            "key",
+            f"{job.partition_key} (bucket {job.partition_bucket})" if job.partition_key is not None else None,
+        ),
         ("tags", ", ".join(job.tags)),
         ("created", render.moment(job.created_at)),
         ("due", render.moment(job.available_at)),
         ("claimed", render.moment(job.claimed_at)),
         ("owner" if job.state == "processing" else "ran on", job.claimed_by),
         ("lease", _lease(job)),
-        ("cancel", f"asked for at {render.moment(job.cancel_requested_at)}" if job.cancel_requested_at else None),
+        (
+            "cancel",
+            f"asked for at {render.moment(job.cancel_requested_at)}" if job.cancel_requested_at else None,
+        ),
         ("finished", render.moment(job.finished_at)),
         ("error", render.one_line(job.last_error, 500)),
     ]

@@ -45,7 +45,11 @@ def pretty_json(value: Any) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON document. Everything beyond ASCII is escaped, so that no text in it can drive a terminal."""
-    plain = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    plain = (
+        dataclasses.asdict(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type)
+        else value
+    )
     typer.echo(json.dumps(plain, default=_plain))
 
 
@@ -83,7 +87,12 @@ def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
     for head in heads:
         # Only the last column may be cut: ids and names are there to be copied.
         last = head == heads[-1]
-        table.add_column(head, justify="right" if head in right else "left", no_wrap=True, overflow="ellipsis" if last else "fold")
+        table.add_column(
+            head,
+            justify="right" if head in right else "left",
+            no_wrap=True,
+            overflow="ellipsis" if last else "fold",
+        )
     for row in rows:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     Console(highlight=False).print(table, soft_wrap=False)

@@ -10,7 +10,9 @@ from holdfast.store.operate import Count
 NUMBERS = ("pending", "oldest", "scheduled", "processing", "held", "quarantined", "dead")
 
 
-def status_command(database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False) -> None:
+def status_command(
+    database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
+) -> None:
     """Say how things stand: queues, workers, dead letters, throughput."""
     database = open_database(database_url, app)
     found = overview(database)
@@ -24,7 +26,9 @@ def status_command(database_url: DatabaseOption = None, app: AppOption = None, a
     typer.echo(f"workers     {found.workers.alive} alive, {found.workers.draining} draining{late}")
     typer.echo(f"dead        {render.number(found.dead_letters)}")
     typer.echo(f"finished    {about}{found.finished_last_minute:,} in the last minute")
-    typer.echo(f"database    {place_of(database)}, PostgreSQL {found.server_version}, schema {found.schema_version}")
+    typer.echo(
+        f"database    {place_of(database)}, PostgreSQL {found.server_version}, schema {found.schema_version}"
+    )
     typer.echo(f"durability  {found.durability}")
 
 
@@ -42,6 +46,8 @@ def _print_queues(found: Overview) -> None:
     ]
     known = {load.name for load in found.queues}
     rows += [
-        [f"{name} (no such queue)", *["-"] * 6, render.number(count)] for name, count in dead.items() if name not in known
+        [f"{name} (no such queue)", *["-"] * 6, render.number(count)]
+        for name, count in dead.items()
+        if name not in known
     ]
     render.print_table(("queue", *NUMBERS), rows, NUMBERS)

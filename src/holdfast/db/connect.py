@@ -17,6 +17,11 @@ SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('holdfast.clock_offset', $2, false)
 """
 
+# For a handler's transaction with a timeout: nothing of it outlives the attempt by long.
+LIMIT = """
+SELECT set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)
+"""
+
 
 def connect_arguments(settings: Settings, name: str) -> dict[str, Any]:
     """Arguments that notice a half-open connection within about 15 seconds."""

@@ -16,6 +16,7 @@ from ..model.clock import Clock
 from ..settings import Settings
 from ..store.statement import Flow, Statement
 from . import embedded, migrate
+from .connect import LIMIT
 from .executors import adrive, drive
 from .faults import Contended, translate
 from .pools import Pools
@@ -56,6 +57,7 @@ class Database:
         self.clock = clock or Clock()
         self._lock = threading.Lock()
         self._resolved: tuple[int, str, Pools] | None = None
+        self._inherited: list[Pools] = []
 
     @property
     def is_embedded(self) -> bool:
@@ -65,6 +67,8 @@ class Database:
         """Resolve at first use, and again in a forked child: nothing of a parent is shared."""
         with self._lock:
             if self._resolved is None or self._resolved[0] != os.getpid():
+                if self._resolved is not None:
+                    self._inherited.append(self._resolved[2])  # not ours to close, so never to be collected
                 dsn = resolve_dsn(self.url)
                 self._resolved = (os.getpid(), dsn, Pools(dsn, self.settings, self.clock))
             return self._resolved[1], self._resolved[2]
@@ -118,8 +122,12 @@ class Database:
             await asyncio.to_thread(self._ready)  # an embedded server takes a second to start
         return self._ready()[1]
 
-    def transact(self, body: Callable[[Transaction], T], finish: Callable[[T], Flow[bool]]) -> T:
+    def transact(
+        self, body: Callable[[Transaction], T], finish: Callable[[T], Flow[bool]], limit: float | None = None
+    ) -> T:
         """Run `body` in a transaction, then `finish` in the same one, then commit. `finish` says False: LeaseLost.
+
+        `limit` seconds end a statement, or an idle transaction, that nobody waits for any more.
 
         Errors of the body go out as they are. An error while finishing is translated, so that a handler's own
         database error is never taken for an outage, nor the other way round.
@@ -128,6 +136,8 @@ class Database:
         with self._ready()[1].connection(lent=True) as conn:
             try:
                 with conn.transaction():
+                    if limit is not None:
+                        conn.execute(LIMIT, [f"{limit:.3f}s"] * 2)
                     value = body(Transaction(conn))
                     finishing = True
                     if not drive(conn, finish(value)):
@@ -138,13 +148,18 @@ class Database:
             return value
 
     async def atransact(
-        self, body: Callable[[AsyncTransaction], Awaitable[T]], finish: Callable[[T], Flow[bool]]
+        self,
+        body: Callable[[AsyncTransaction], Awaitable[T]],
+        finish: Callable[[T], Flow[bool]],
+        limit: float | None = None,
     ) -> T:
         finishing = False
         pools = await self._aready()
         async with pools.aconnection(lent=True) as conn:
             try:
                 async with conn.transaction():
+                    if limit is not None:
+                        await conn.execute(LIMIT, [f"{limit:.3f}s"] * 2)
                     value = await body(AsyncTransaction(conn))
                     finishing = True
                     if not await adrive(conn, finish(value)):

@@ -88,7 +88,7 @@ class Pools:
                     check=ConnectionPool.check_connection,
                     **self._options(),
                 )
-                self._sync = {os.getpid(): pool}  # a parent's pool is not ours to close
+                self._sync[os.getpid()] = pool  # a parent's pool stays: it is not ours to close
         try:
             conn = pool.getconn()
         except PoolTimeout as error:

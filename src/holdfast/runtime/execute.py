@@ -115,14 +115,15 @@ class Executor:
             return settle_in(Settlement(job._grant, Completed(result)), self._worker())
 
         try:
+            database, limit = self._database, handler.timeout
+
+            def body(tx: object) -> Any:
+                return handler.func(*injected, tx, **arguments)
+
             if handler.is_async:
-                await self._database.atransact(lambda tx: handler.func(*injected, tx, **arguments), finish)
+                await database.atransact(body, finish, limit)
             else:
-                await self._threads.run(
-                    lambda: self._database.transact(
-                        lambda tx: handler.func(*injected, tx, **arguments), finish
-                    )
-                )
+                await self._threads.run(lambda: database.transact(body, finish, limit))
         except (DatabaseUnavailable, Contended) as error:
             # In doubt or refused by the database, never the handler's failure: if the commit did go through, the
             # release finds the job already settled under this very token.

@@ -68,6 +68,11 @@ class Settler(Service):
 
     async def _write(self, batch: list[Settlement]) -> None:
         """One transaction for the batch; one that a bad row spoils is halved until the bad row is alone."""
+        by_id = {s.grant.id: s for s in batch}
+        if len(by_id) < len(batch):  # one job under two generations: an answer names the job only, so they go apart
+            await self._write([s for s in batch if by_id[s.grant.id] is not s])
+            await self._write(list(by_id.values()))
+            return
         try:
             answers = await self._session.flow(lambda: store.settle(batch, self._worker()))
         except BadRow as error:
@@ -78,7 +83,6 @@ class Settler(Service):
             else:
                 await self._give_up(batch[0], error)
             return
-        by_id = {s.grant.id: s for s in batch}
         for answer in answers:
             self._answer(by_id[answer.id], answer)
 

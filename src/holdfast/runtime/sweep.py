@@ -42,7 +42,8 @@ class Sweeper(Service):
         """Fence, revoke, take back. Answers how many jobs went back."""
         for worker in await self._session.run(sweep.fence_workers(self._settings.dead_after)):
             telemetry.emit("worker.gone", level=logging.WARNING, worker=worker)
-        await self._session.run(sweep.revoke_expired(_CLAIMS))
+        # All claims of a dead worker at once: what it left behind is counted over all of them.
+        await self._session.run(sweep.revoke_expired(20 * _CLAIMS))
         taken = 0
         for claim in await self._session.run(sweep.revoked_claims(_CLAIMS)):
             for start in range(0, len(claim.job_ids), _JOBS):

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from .. import telemetry
 from ..db.database import Database
-from ..errors import DatabaseUnavailable
+from ..db.faults import BadRow, Contended, LockTimeout
+from ..errors import DatabaseError, DatabaseUnavailable
 from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
 from .claim import Claimer
 from .drain import drain
@@ -112,7 +113,7 @@ class Worker:
             await self._claim_suspects()
             want = self.slots.want(len(self.ready))
             jobs = await self.claimer.claim(self.membership.id, want) if want else []
-        except DatabaseUnavailable as error:
+        except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return 0
@@ -272,7 +273,7 @@ class Worker:
         async def quietly() -> None:
             try:
                 await work  # type: ignore[misc]
-            except DatabaseUnavailable as error:
+            except DatabaseError as error:
                 telemetry.emit("worker.side_task_failed", level=logging.WARNING, error=str(error))
 
         task = self._loop.create_task(quietly())

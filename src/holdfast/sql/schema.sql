@@ -440,7 +440,8 @@ BEGIN
     INSERT INTO holdfast.work (id, queue, task, version, payload, partition_key, priority, max_attempts,
                                available_at, created_at, claimed_at, claim_token, tags, metadata, seq)
     SELECT u.id, u.queue, u.task, u.version, u.payload::jsonb, u.partition_key, u.priority, u.attempts,
-           coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay)), holdfast.now(), holdfast.now(),
+           least(greatest(coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay)), 'epoch'), holdfast.now() + interval '10 years'),
+           holdfast.now(), holdfast.now(),
            '00000000-0000-0000-0000-000000000000',
            CASE WHEN u.tags IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(u.tags::jsonb)) END, u.metadata::jsonb,
            nextval('holdfast.work_seq')

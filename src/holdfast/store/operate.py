@@ -207,8 +207,17 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
         state, generation, sequence = plain[3], plain[16], plain[17]
         runs = state == "processing" and timeline is not None
         own_fence = fence(int(timeline, 16), sequence, generation) if runs else None
-        facts = [_json(payload), _json(result), claimed_at, cancel, list(tags or ()), _json(metadata), left]
-        return JobDetail(*plain, *facts, own_fence)
+        facts = [
+            _json(payload),
+            _json(result),
+            claimed_at,
+            cancel,
+            list(tags or ()),
+            _json(metadata),
+            left,
+            own_fence,
+        ]
+        return JobDetail(*[*plain, *facts])
 
     return Statement("show_job", query("show_job"), (job_id,), decode)
 

@@ -39,5 +39,6 @@ def progress(reports: Sequence[tuple[Grant, float, str]]) -> Statement[None]:
         [g.generation for g, _, _ in reports],
         [f for _, f, _ in reports],
         [m for _, _, m in reports],
+        [g.token for g, _, _ in reports],
     )
     return Statement("progress", query("progress"), columns, nothing)

@@ -33,7 +33,8 @@ WITH c AS MATERIALIZED (
     FROM taken HAVING count(*) > 0
 )
 SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
-       available_at, created_at, metadata::text, cancel_requested_at IS NOT NULL, suspect,
+       greatest(available_at, 'epoch'), least(greatest(created_at, 'epoch'), holdfast.now()), metadata::text,
+       cancel_requested_at IS NOT NULL, suspect, -- a date no client can read would cost every worker its answer
        substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 FROM taken
 ORDER BY priority DESC, available_at, seq;
@@ -62,7 +63,8 @@ WITH c AS MATERIALIZED (
     FROM taken HAVING count(*) > 0
 )
 SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
-       available_at, created_at, metadata::text, cancel_requested_at IS NOT NULL, suspect,
+       greatest(available_at, 'epoch'), least(greatest(created_at, 'epoch'), holdfast.now()), metadata::text,
+       cancel_requested_at IS NOT NULL, suspect, -- a date no client can read would cost every worker its answer
        substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 FROM taken
 ORDER BY priority DESC, available_at, seq;
@@ -111,6 +113,7 @@ CROSS JOIN LATERAL (
     SELECT j.id, j.available_at
     FROM holdfast.work j
     WHERE j.queue = $1 AND j.hold_reason IS NOT NULL AND j.task = k.task AND j.version = k.version AND j.available_at <= holdfast.now()
+      AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
     ORDER BY j.available_at
     LIMIT $4
 ) h
@@ -124,6 +127,7 @@ WITH ahead AS MATERIALIZED (
     SELECT j.id, j.task, j.version
     FROM holdfast.work j
     WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.status = 'pending'
+      AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
     ORDER BY j.priority DESC, j.available_at, j.seq
     LIMIT $3
 ), c AS MATERIALIZED (

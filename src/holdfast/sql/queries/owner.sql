@@ -30,11 +30,15 @@ ON CONFLICT (resource, stream) DO UPDATE SET fence = EXCLUDED.fence, at = EXCLUD
 RETURNING f.fence;
 
 -- name: progress
--- How far running jobs are. An older attempt never overwrites a newer one.
--- $1 ids, $2 queues, $3 generations, $4 fractions, $5 messages
+-- How far running jobs are, of those still owned. An older attempt never overwrites a newer one.
+-- $1 ids, $2 queues, $3 generations, $4 fractions, $5 messages, $6 tokens
 INSERT INTO holdfast.progress AS p (job_id, queue, generation, fraction, message, at)
 SELECT d.id, d.queue, d.generation, d.fraction, d.message, holdfast.now()
-FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::float8[], $5::text[]) AS d(id, queue, generation, fraction, message)
+FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::float8[], $5::text[], $6::uuid[]) AS d(id, queue, generation, fraction, message, token)
+CROSS JOIN LATERAL (
+    SELECT FROM holdfast.work w
+    WHERE w.queue = d.queue AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing' OFFSET 0
+) w
 ORDER BY d.id
 ON CONFLICT (job_id) DO UPDATE SET generation = EXCLUDED.generation, fraction = EXCLUDED.fraction, message = EXCLUDED.message, at = EXCLUDED.at
 WHERE p.generation <= EXCLUDED.generation;

@@ -1,0 +1,44 @@
+"""`holdfast dev`: everything one app needs, in one process."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.app import Holdfast
+from holdfast.cli.apps import AppArgument, load_app
+from holdfast.cli.logs import LogFormat, LogLevel, configure
+from holdfast.cli.serving import Work, serve
+from holdfast.db import migrate
+from holdfast.db.embedded import parse_embedded_url
+from holdfast.operate.queues import create_queue
+from holdfast.settings import load_settings
+
+
+def dev_command(
+    app: AppArgument = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", "-c", min=1, max=10_000, help="Jobs at a time.", show_default="10"),
+    ] = None,
+    exit_when_idle: Annotated[bool, typer.Option(help="Leave when nothing is due.")] = False,
+    log_level: Annotated[LogLevel, typer.Option(help="The least that is logged.")] = LogLevel.info,
+) -> None:
+    """Run an app with everything it needs: a server if none is named, the schema, its queues, a worker."""
+    chosen = configure(LogFormat.console, log_level)
+    found = load_app(app)
+    _use_embedded_if_none(found)
+    database = found.database
+    if database.is_embedded:
+        folder = parse_embedded_url(database.url)
+        typer.echo(f"embedded PostgreSQL in {folder}, for development or one host", err=True)
+    migrate.up(database.dsn)
+    for name in found.tasks.queues():
+        create_queue(database, name)
+    serve(found, Work((), concurrency, exit_when_idle), chosen)
+
+
+def _use_embedded_if_none(app: Holdfast) -> None:
+    """DATABASE_URL and PG* are not looked at: they may well name a database that is not for development."""
+    settings = app._given_settings or load_settings()
+    if not (app._url or settings.database_url):
+        app._url = "embedded:"

@@ -1,0 +1,108 @@
+"""How our own processes write their log: structlog's rendering on top of standard logging.
+
+Telemetry events reach the standard logger `holdfast` through the library's own subscriber; here they become lines with
+their fields. Whatever a handler logs while it runs a job carries that job's context too. A payload or an error message can
+neither drive the terminal nor forge a line.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import MutableMapping
+from enum import Enum
+from typing import Any, TextIO
+
+from holdfast import telemetry
+from holdfast.model.text import printable
+
+_EventDict = MutableMapping[str, Any]
+_OWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "event", "fields"}
+_BLOCKS = ("exception", "stack")  # shown below the line
+
+
+class LogFormat(str, Enum):
+    auto = "auto"
+    console = "console"
+    json = "json"
+
+
+class LogLevel(str, Enum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+def choose(wanted: LogFormat, stream: TextIO | None = None) -> LogFormat:
+    """Console lines for a person at a terminal, JSON for everything else."""
+    if wanted is not LogFormat.auto:
+        return wanted
+    return LogFormat.console if (stream or sys.stderr).isatty() else LogFormat.json
+
+
+def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) -> LogFormat:
+    """Make this process log to `stream` (stderr) in one format, whatever was set up before. Answers the format."""
+    import structlog
+
+    stream = stream or sys.stderr
+    chosen = choose(wanted, stream)
+    renderer: Any
+    if chosen is LogFormat.json:
+        renderer = structlog.processors.JSONRenderer(serializer=json.dumps, default=str)
+        finish = [renderer]
+    else:
+        plain = structlog.dev.plain_traceback
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(), exception_formatter=plain, pad_event_to=24, sort_keys=False
+        )
+        finish = [_escape, renderer]
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            _read_record,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+        ],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler], level=level.value.upper(), force=True)
+    logging.captureWarnings(True)
+    return chosen
+
+
+def _read_record(_: Any, __: str, event: _EventDict) -> _EventDict:
+    """What a record of standard logging has to say: its fields, if it is a telemetry event, and the job it belongs to."""
+    record: logging.LogRecord = event["_record"]
+    event["timestamp"] = _time(record.created)
+    fields = getattr(record, "fields", None)
+    if record.name == telemetry.log.name and isinstance(fields, dict):
+        said = {**fields}
+        event["event"] = getattr(record, "event", event["event"])
+        if trace := said.pop("trace", None):
+            event["exception"] = str(trace).rstrip()
+    else:
+        extra = {key: value for key, value in record.__dict__.items() if key not in _OWN}
+        said = {"logger": record.name, **telemetry.job_context.get(), **extra}
+    for key, value in said.items():
+        event.setdefault(key, value)
+    return event
+
+
+def _time(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _escape(_: Any, __: str, event: _EventDict) -> _EventDict:
+    """One line per event whatever its values are; tracebacks keep their lines."""
+    for key, value in event.items():
+        if key in _BLOCKS:
+            event[key] = printable(str(value))
+        elif key == "event":
+            event[key] = printable(str(value)).replace("\n", "\n    ")
+        elif not isinstance(value, bool | int | float | None):
+            event[key] = printable(str(value)).replace("\n", "\\n")
+    return event

@@ -1,0 +1,139 @@
+"""A worker in this process, from its start to a clean exit."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import FrameType
+
+from holdfast import telemetry
+from holdfast.app import Holdfast, release
+from holdfast.cli.apps import place_of
+from holdfast.cli.logs import LogFormat
+from holdfast.runtime.worker import Worker
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    queues: Sequence[str] = ()
+    concurrency: int | None = None
+    until_idle: bool = False
+
+
+def serve(app: Holdfast, work: Work, log_format: LogFormat) -> None:
+    """Run a worker until it is told to stop, or with `until_idle` until nothing is due. Returns after a clean drain."""
+    _announce(app, work, log_format)
+    loop = asyncio.new_event_loop()
+    executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    loop.set_default_executor(executor)
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(_serve(app, work))
+    finally:
+        _close(loop, executor)
+    _leave_stuck_threads()
+
+
+def _announce(app: Holdfast, work: Work, log_format: LogFormat) -> None:
+    queues = list(dict.fromkeys(work.queues)) or sorted({"inbox", *app.tasks.queues()})
+    concurrency = work.concurrency or app.settings.concurrency
+    place = place_of(app.database)
+    if log_format is LogFormat.json:
+        telemetry.emit(
+            "worker.starting",
+            release=release(),
+            queues=",".join(queues),
+            concurrency=concurrency,
+            database=place,
+        )
+    else:
+        names = f"queue{'s' if len(queues) > 1 else ''} {', '.join(queues)}"
+        print(f"holdfast {release()}: {names}; {concurrency} at a time; {place}", file=sys.stderr)  # noqa: T201
+
+
+async def _serve(app: Holdfast, work: Work) -> None:
+    stop = _Stop(asyncio.current_task())
+    with stop.on_signals():
+        async with app:
+            try:
+                await app._serve(work.queues, work.concurrency, work.until_idle, stop.watch)
+            except asyncio.CancelledError:
+                if not stop.asked:
+                    raise
+
+
+class _Stop:
+    """First signal: drain. Second: drain at once. Third: the system's way.
+
+    The handlers are Python's own, not the loop's, so that they count also while a handler blocks the loop.
+    """
+
+    def __init__(self, task: "asyncio.Task[None] | None") -> None:
+        self.asked = 0
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._worker: Worker | None = None
+
+    def watch(self, worker: Worker) -> None:
+        self._worker = worker
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self.asked += 1
+        if self.asked >= 2:
+            for each in _SIGNALS:
+                signal.signal(each, signal.SIG_DFL)
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+        elif self._task is not None:
+            self._task.cancel()  # not started yet: nothing to drain
+
+
+def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> None:
+    """Like asyncio.run, but that it waits for nobody who does not end: a thread or a task that ignores its cancellation."""
+    try:
+        if rest := asyncio.all_tasks(loop):
+            for task in rest:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(rest, timeout=1.0))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _leave_stuck_threads() -> None:
+    """Python joins every thread that is no daemon before it exits. One that never ends would keep a drained worker forever."""
+    deadline = time.monotonic() + 1.0
+    others = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    stuck = [thread.name for thread in others if thread.is_alive()]
+    if not stuck:
+        return
+    telemetry.emit("worker.threads_left", level=logging.WARNING, threads=", ".join(stuck))
+    logging.shutdown()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(0)
