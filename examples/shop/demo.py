@@ -34,11 +34,7 @@ PAYABLE = ORDERS - ORDERS // DECLINED
 ORDERS_PER_SECOND = 30
 WORKERS = 3
 LIMIT = 48.0  # seconds until the demo gives up; stopping and judging may take a few more
-WORKER = [
-    sys.executable,
-    "-c",
-    "import asyncio; from examples.shop.app import app; asyncio.run(app.run_worker())",
-]
+WORKER = [sys.executable, "-m", "holdfast", "worker", "examples.shop.app:app"]
 
 Conn = psycopg.Connection[Any]
 
@@ -139,24 +135,33 @@ class Run:
         job_id, generation, worker, pid, at = row
         name = self._fleet.pids()[pid]
         self._fleet.kill(pid)
-        self.kill = Kill(job_id, shop.SLOW_ORDER, generation, worker, pid, at)
+        held = self._conn.execute(
+            "SELECT id FROM holdfast.jobs WHERE status = 'processing' AND claimed_by = %s", [worker]
+        )
+        self.kill = Kill(job_id, shop.SLOW_ORDER, generation, worker, pid, at, [row[0] for row in held])
         self._screen.say(f"job {job_id} (receipt of order {shop.SLOW_ORDER}) runs on {name}", "bold")
         self._screen.say(
-            f"kill -9 {pid}: {name} is dead, with generation {generation} of that job", "bold red"
+            f"kill -9 {pid}: {name} is dead, with generation {generation} of that job and {len(self.kill.held) - 1} others",
+            "bold red",
         )
 
     def _look_for_recovery(self, kill: Kill) -> None:
         row = self._conn.execute(
-            "SELECT generation, pid FROM mails WHERE job_id = %s AND generation > %s",
+            "SELECT j.lease_generation, j.claimed_by, w.pid"
+            " FROM mails m JOIN holdfast.jobs j ON j.id = m.job_id JOIN holdfast.workers w ON w.id = j.claimed_by"
+            " WHERE m.job_id = %s AND m.generation > %s",
             [kill.job_id, kill.generation],
         ).fetchone()
-        if row is not None:
-            self._recovery_seen = True
-            before, after = self._fleet.pids()[kill.pid], self._fleet.pids()[row[1]]
-            self._screen.say(
-                f"job {kill.job_id} runs again: generation {kill.generation} -> {row[0]}, {before} -> {after}",
-                "bold green",
-            )
+        if row is None:
+            return
+        self._recovery_seen = True
+        generation, worker, pid = row
+        names = self._fleet.pids()
+        self._screen.say(
+            f"job {kill.job_id} runs again: generation {kill.generation} -> {generation},"
+            f" {names[kill.pid]} ({kill.worker}) -> {names[pid]} ({worker})",
+            "bold green",
+        )
 
     def _is_done(self) -> bool:
         """All paid, and no job left that may still run."""
@@ -199,7 +204,7 @@ def prepare_shop(screen: Screen) -> Conn:
     with conn.transaction():
         conn.execute(shop.TABLES)
         conn.execute("INSERT INTO orders (id) SELECT generate_series(1, %s)", [ORDERS])
-    screen.say(f"PostgreSQL {conn.info.server_version // 10000} started in {DATA}, {ORDERS} orders to pay")
+    screen.say(f"PostgreSQL {conn.info.server_version // 10000} started in {DATA}, {ORDERS} orders")
     return conn
 
 
@@ -286,7 +291,10 @@ def main() -> int:
     screen = Screen()
     fleet = Fleet()
     try:
-        screen.write("A shop pays orders. Each payment enqueues its receipt in the same transaction.")
+        screen.write("A shop pays orders. Each payment enqueues its receipt in the same transaction;")
+        screen.write(
+            f"every {DECLINED}th is declined after that and rolled back, so its receipt must never exist."
+        )
         kill, in_time = work(screen, fleet)
         screen.close()
         fleet.stop(patience=4.0)

@@ -26,6 +26,7 @@ class Kill:
     worker: str
     pid: int
     at: float  # seconds since the epoch, by the database's clock
+    held: list[UUID]  # every job that the worker left behind
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,22 @@ class Counts:
     """What the database says in the end."""
 
     paid: int
-    declined: int
+    unpaid: int
     receipts: int
     lost: int  # paid, but no receipt
-    unpaid: int  # jobs, mails and receipts of orders that were never paid
+    phantoms: int  # jobs, mails and receipts of unpaid orders
     inside: int  # receipts beyond the first of an order
     outside: list[Duplicate]  # mails sent more than once
     unfenced: int  # mails sent again without a higher fence
-    recovered: int  # jobs that needed a second owner and were completed
+    recovered: int  # jobs left behind that a second owner completed
     generation: int  # of the named job
     worker: str | None  # that completed it
     seconds: float | None  # from the kill to the second start of the named job
 
 
 def read_counts(conn: psycopg.Connection[Any], kill: Kill | None) -> Counts:
-    def number(query: str) -> int:
-        row = conn.execute(query).fetchone()
+    def number(query: str, *values: object) -> int:
+        row = conn.execute(query, values or None).fetchone()
         return int(row[0]) if row else 0
 
     named = kill.job_id if kill else None
@@ -75,12 +76,12 @@ def read_counts(conn: psycopg.Connection[Any], kill: Kill | None) -> Counts:
     generation, worker, started = second or (0, None, None)
     return Counts(
         paid=number("SELECT count(*) FROM orders WHERE paid_at IS NOT NULL"),
-        declined=number("SELECT count(*) FROM orders WHERE paid_at IS NULL"),
+        unpaid=number("SELECT count(*) FROM orders WHERE paid_at IS NULL"),
         receipts=number("SELECT count(*) FROM receipts"),
         lost=number(
             "SELECT count(*) FROM orders WHERE paid_at IS NOT NULL AND id NOT IN (SELECT order_id FROM receipts)"
         ),
-        unpaid=number(
+        phantoms=number(
             "WITH seen AS (SELECT (payload->>'order_id')::int AS order_id FROM holdfast.jobs"
             " UNION ALL SELECT order_id FROM receipts UNION ALL SELECT order_id FROM mails)"
             " SELECT count(*) FROM seen JOIN orders o ON o.id = seen.order_id WHERE o.paid_at IS NULL"
@@ -89,7 +90,10 @@ def read_counts(conn: psycopg.Connection[Any], kill: Kill | None) -> Counts:
         outside=[Duplicate(*row) for row in duplicates],
         unfenced=number("SELECT count(*) - count(DISTINCT (job_id, fence)) FROM mails"),
         recovered=number(
-            "SELECT count(*) FROM holdfast.jobs WHERE status = 'completed' AND lease_generation > 1"
+            "SELECT count(*) FROM holdfast.jobs"
+            " WHERE id = ANY (%s) AND status = 'completed' AND claimed_by IS DISTINCT FROM %s",
+            kill.held if kill else [],
+            kill.worker if kill else None,
         ),
         generation=generation,
         worker=worker,
@@ -104,7 +108,7 @@ def broken(counts: Counts, kill: Kill | None, *, in_time: bool = True) -> list[s
         (counts.paid > 0, "no order was paid"),
         (counts.lost == 0, f"{counts.lost} paid orders have no receipt"),
         (counts.inside == 0, f"{counts.inside} receipts were written twice"),
-        (counts.unpaid == 0, f"{counts.unpaid} traces of orders that were rolled back"),
+        (counts.phantoms == 0, f"{counts.phantoms} traces of payments that were rolled back"),
         (counts.unfenced == 0, f"{counts.unfenced} mails were repeated without a higher fence"),
         (kill is not None, "the named job was not caught running, so nobody was killed"),
         (
@@ -123,16 +127,19 @@ def broken(counts: Counts, kill: Kill | None, *, in_time: bool = True) -> list[s
 def verdict_lines(counts: Counts, kill: Kill | None, wrong: list[str]) -> list[str]:
     """At most 12 lines."""
     took = "never" if counts.seconds is None else f"{counts.seconds:.1f} s"
+    named = f"order {kill.order_id}" if kill else "nobody was killed"
+    if kill and counts.seconds is not None:
+        named += f", generation {kill.generation} -> {counts.generation}: from kill -9 to its second start"
     lines = [
         "Verdict, read by SQL from the two ledgers:",
-        f"  orders paid         {counts.paid:>6}  ({counts.declined} more were declined and rolled back)",
-        f"  receipts sent       {counts.receipts:>6}  ({counts.unpaid} traces of declined orders)",
+        f"  orders paid         {counts.paid:>6}  ({counts.unpaid} others are unpaid)",
+        f"  receipts sent       {counts.receipts:>6}  ({counts.phantoms} for unpaid orders)",
         f"  lost                {counts.lost:>6}",
         f"  duplicates inside   {counts.inside:>6}  (written in the job's transaction: must be 0)",
         f"  duplicates outside  {len(counts.outside):>6}  (mails cannot be rolled back: same id, higher fence)",
         *_listed(counts.outside),
-        f"  recovered           {counts.recovered:>6}  jobs, finished by a second owner",
-        f"  time to recover     {took:>6}  order {kill.order_id if kill else '?'}, from kill -9 to its second start",
+        f"  recovered           {counts.recovered:>6}  (jobs the killed worker held, finished by another)",
+        f"  time to recover     {took:>6}  ({named})",
     ]
     return [*lines, f"BROKEN: {'; '.join(wrong)}." if wrong else "Every promise held."]
 

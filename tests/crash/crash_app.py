@@ -117,6 +117,13 @@ def careful(job: Job, gate: str) -> None:
     note("end", job)
 
 
+@app.task(retry=QUICK)
+def fail_first(job: Job) -> None:
+    note("start", job)
+    if job.attempt == 1:
+        raise RuntimeError("the first time")
+
+
 @app.task
 def deaf(job: Job) -> None:
     """A thread that nobody can stop."""

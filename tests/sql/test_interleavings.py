@@ -510,11 +510,16 @@ MUTANTS: dict[str, tuple[tuple[Mutant, ...], bool, Case]] = {
     ),
     "a cancel of a running job as if it waited": (
         (
+            ("lock_live", "SELECT status = 'processing'", "SELECT false"),
             ("cancel_waiting", " AND status <> 'processing'", ""),
-            ("request_cancel", "RETURNING id", "AND false RETURNING id"),
         ),
         False,
         (LIVE, CANCEL, COMPLETE),
+    ),
+    "a cancel that looks without a lock": (
+        (("lock_live", "FOR UPDATE", ""),),
+        False,
+        (WAITING, CANCEL, CLAIM_2),
     ),
     "a revocation that does not look again": (
         (

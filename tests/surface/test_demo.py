@@ -22,13 +22,13 @@ from holdfast.db import embedded
 EXAMPLES = Path(shop.__file__).parents[1]
 JOB = UUID("01990000-0000-7000-8000-000000000042")
 OTHER = UUID("01990000-0000-7000-8000-000000000043")
-KILL = Kill(JOB, 42, generation=1, worker="host:1:a", pid=1, at=0.0)
+KILL = Kill(JOB, 42, generation=1, worker="host:1:a", pid=1, at=0.0, held=[JOB])
 GOOD = Counts(
     paid=400,
-    declined=40,
+    unpaid=40,
     receipts=400,
     lost=0,
-    unpaid=0,
+    phantoms=0,
     inside=0,
     outside=[],
     unfenced=0,
@@ -104,16 +104,22 @@ def test_the_verdict_counts_both_ledgers_in_12_lines(ended: Ended) -> None:
     assert re.search(r"lost +0$", text, re.MULTILINE)
     assert re.search(r"duplicates inside +0 ", text)
     assert re.search(r"duplicates outside +[1-9]\d* ", text)  # the named job's mail was out before the kill
-    assert re.search(r"time to recover +\d+\.\d s ", text)
+    assert re.search(r"time to recover +\d+\.\d s  \(order 42, generation \d+ -> \d+: ", text)
 
 
 @pytest.mark.slow
 def test_the_killed_job_gets_a_higher_generation_on_another_worker(ended: Ended) -> None:
     runs = re.search(r"job (\S+) \(receipt of order 42\) runs on (worker-\d)", ended.output)
     assert runs is not None, ended.output
-    again = re.search(rf"job {runs[1]} runs again: generation 1 -> 2, {runs[2]} -> (worker-\d)", ended.output)
+    again = re.search(
+        rf"job {runs[1]} runs again: generation (\d+) -> (\d+), {runs[2]} \((\S+)\) -> (worker-\d) \((\S+)\)",
+        ended.output,
+    )
     assert again is not None, ended.output
-    assert again[1] != runs[2]
+    before, after, old, name, new = again.groups()
+    assert int(after) == int(before) + 1
+    assert name != runs[2]
+    assert new != old
 
 
 @pytest.mark.slow
@@ -166,7 +172,7 @@ def test_kept_promises_are_not_called_broken() -> None:
         (replace(GOOD, paid=0), "no order was paid"),
         (replace(GOOD, lost=1), "1 paid orders have no receipt"),
         (replace(GOOD, inside=2), "2 receipts were written twice"),
-        (replace(GOOD, unpaid=3), "3 traces of orders that were rolled back"),
+        (replace(GOOD, phantoms=3), "3 traces of payments that were rolled back"),
         (replace(GOOD, unfenced=1), "1 mails were repeated without a higher fence"),
         (replace(GOOD, seconds=None), "not recovered"),
         (replace(GOOD, generation=1), "not recovered"),
@@ -210,7 +216,7 @@ def test_the_counts_see_each_kind_of_damage(holdfast_url: str) -> None:
             {"a": JOB, "b": OTHER},
         )
         counts = read_counts(conn, None)
-    assert (counts.paid, counts.declined, counts.receipts) == (3, 1, 4)
-    assert (counts.lost, counts.inside, counts.unpaid, counts.unfenced) == (1, 1, 1, 1)
+    assert (counts.paid, counts.unpaid, counts.receipts) == (3, 1, 4)
+    assert (counts.lost, counts.inside, counts.phantoms, counts.unfenced) == (1, 1, 1, 1)
     assert counts.outside == [Duplicate(1, JOB, ["f1", "f2"]), Duplicate(2, OTHER, ["f1", "f1"])]
     assert counts.seconds is None

@@ -13,13 +13,12 @@ from typing import Annotated
 import typer
 
 from holdfast.app import release
-from holdfast.cli import db, dead, dev, jobs, migrate, queue, status, worker, workers
-from holdfast.errors import (
-    ConfigurationError,
-    EnqueueError,
-    HoldfastError,
-    TaskDefinitionError,
-)
+from holdfast.cli import db, dead, jobs, migrate, queue
+from holdfast.cli.dev import dev_command
+from holdfast.cli.status import status_command
+from holdfast.cli.worker import worker_command
+from holdfast.cli.workers import workers_command
+from holdfast.errors import ConfigurationError, EnqueueError, HoldfastError, TaskDefinitionError
 from holdfast.model.text import printable
 
 USER, ENVIRONMENT = 2, 1  # exit codes: a mistake in what was asked, or something else is not as it should be
@@ -49,10 +48,10 @@ def root(
     """Durable work on PostgreSQL."""
 
 
-app.command("worker")(worker.worker_command)
-app.command("dev")(dev.dev_command)
-app.command("status")(status.status_command)
-app.command("workers")(workers.workers_command)
+app.command("worker")(worker_command)
+app.command("dev")(dev_command)
+app.command("status")(status_command)
+app.command("workers")(workers_command)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(queue.app, name="queue")

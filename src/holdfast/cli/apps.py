@@ -1,9 +1,12 @@
 """Which app and which database a command means."""
 
+import contextlib
 import difflib
 import importlib
 import os
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
@@ -14,7 +17,7 @@ from holdfast.app import Holdfast
 from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.settings import database_url, load_settings
 
 APP_VARIABLE = "HOLDFAST_APP"
@@ -74,11 +77,24 @@ def _import(name: str) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # Only when it is the named module itself that is missing; what it imports is the user's to see in full.
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise
-        raise ConfigurationError(f"there is no module {name!r} in {here}{_nearby(name)}") from None
+    except HoldfastError:
+        raise
+    except Exception as error:  # noqa: BLE001 whatever the module raises is the user's to see
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and (name == missing or name.startswith(f"{missing}.")):
+            raise ConfigurationError(f"there is no module {name!r} in {here}{_nearby(name)}") from None
+        _print_trace(error)
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigurationError(f"module {name!r} cannot be imported: {said}") from None
+
+
+def _print_trace(error: Exception) -> None:
+    """Where in the user's own code it went wrong, without the frames that led there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    typer.echo(
+        "".join(["Traceback (most recent call last):\n", *traceback.format_list(own)]), err=True, nl=False
+    )
 
 
 def _nearby(name: str) -> str:
@@ -115,7 +131,8 @@ def _a(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
-def open_database(url: str | None, app: str | None = None) -> Database:
+@contextlib.contextmanager
+def open_database(url: str | None, app: str | None = None) -> Iterator[Database]:
     """The database a command works on, reached and checked: the url, the app's, or what the environment names."""
     if url:
         database = Database(url, load_settings())
@@ -124,7 +141,10 @@ def open_database(url: str | None, app: str | None = None) -> Database:
     else:
         database = Database(database_url(None), load_settings())
     check(database)
-    return database
+    try:
+        yield database
+    finally:
+        database.close()
 
 
 def check(database: Database) -> None:

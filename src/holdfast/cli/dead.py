@@ -26,7 +26,8 @@ def list_command(
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters, the last to die first."""
-    page = list_dead(open_database(database_url, app), queue=queue, task=task, after=after, limit=limit)
+    with open_database(database_url, app) as database:
+        page = list_dead(database, queue=queue, task=task, after=after, limit=limit)
     if as_json:
         render.print_json(page)
         return
@@ -44,7 +45,7 @@ def list_command(
     if rows:
         render.print_table(("id", "queue", "task", "attempts", "died", "error"), rows, ("attempts", "died"))
     else:
-        typer.echo("No dead letters.")
+        typer.echo("Nothing found so far." if page.cut else "No dead letters.")
     render.print_more(page.next, page.cut)
 
 
@@ -61,13 +62,13 @@ def redrive_command(
     """Put dead letters back to work, each with a fresh set of attempts."""
     if sum((bool(ids), task is not None, everything)) != 1:
         raise ConfigurationError("say which dead letters: their ids, --task NAME or --all")
-    database = open_database(database_url, app)
-    if ids:
-        done = redrive(database, ids)
-    else:
-        if not yes:
-            _ask(database, task)
-        done = redrive_all(database, task)
+    with open_database(database_url, app) as database:
+        if ids:
+            done = redrive(database, ids)
+        else:
+            if not yes:
+                _ask(database, task)
+            done = redrive_all(database, task)
     if as_json:
         render.print_json(done)
     else:
@@ -75,10 +76,10 @@ def redrive_command(
 
 
 def _ask(database: Database, task: str | None) -> None:
-    what = f"dead letters{f' of {task}' if task else ''}"
     count = count_dead(database, task)
     if not count.count:
         return
+    what = f"dead letter{'' if count.count == 1 else 's'}{f' of {task}' if task else ''}"
     if not os.isatty(0):
         raise ConfigurationError(f"this puts {render.number(count)} {what} back to work. Say so: --yes")
     if not typer.confirm(f"Put {render.number(count)} {what} back to work?"):

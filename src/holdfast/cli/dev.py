@@ -39,6 +39,6 @@ def dev_command(
 
 def _use_embedded_if_none(app: Holdfast) -> None:
     """DATABASE_URL and PG* are not looked at: they may well name a database that is not for development."""
-    settings = app._given_settings or load_settings()
-    if not (app._url or settings.database_url):
+    given = app._given_settings.database_url if app._given_settings else None
+    if not (app._url or given or load_settings().database_url):
         app._url = "embedded:"

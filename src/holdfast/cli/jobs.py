@@ -27,8 +27,8 @@ def list_command(
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, live, finished and dead, the newest first."""
-    database = open_database(database_url, app)
-    page = list_jobs(database, state=state, queue=queue, task=task, after=after, limit=limit)
+    with open_database(database_url, app) as database:
+        page = list_jobs(database, state=state, queue=queue, task=task, after=after, limit=limit)
     if as_json:
         render.print_json(page)
         return
@@ -36,7 +36,7 @@ def list_command(
         heads = ("id", "queue", "task", "state", "attempts", "created", "note")
         render.print_table(heads, [_row(job) for job in page.jobs], ("attempts",))
     else:
-        typer.echo("No jobs.")
+        typer.echo("Nothing found so far." if page.cut else "No jobs.")
     render.print_more(page.next, page.cut)
 
 
@@ -47,7 +47,7 @@ def _row(job: JobLine) -> list[str]:
 
 def _note(job: JobLine) -> str:
     if job.state == "processing":
-        return f"held by {job.claimed_by}"
+        return f"owned by {job.claimed_by}"
     if job.state == "scheduled":
         return f"due {render.moment(job.available_at)}"
     return render.one_line(job.hold_reason or job.last_error)
@@ -61,7 +61,8 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about one job: payload, owner, progress, every failed attempt."""
-    report = show_job(open_database(database_url, app), job_id)
+    with open_database(database_url, app) as database:
+        report = show_job(database, job_id)
     if report is None:
         raise ConfigurationError(f"there is no job {job_id}, or it is finished and no longer kept")
     if as_json:

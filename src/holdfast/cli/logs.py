@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import MutableMapping
-from enum import Enum
+from enum import StrEnum
 from typing import Any, TextIO
 
 from holdfast import telemetry
@@ -20,13 +20,13 @@ _OWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "
 _BLOCKS = ("exception", "stack")  # shown below the line
 
 
-class LogFormat(str, Enum):
+class LogFormat(StrEnum):
     auto = "auto"
     console = "console"
     json = "json"
 
 
-class LogLevel(str, Enum):
+class LogLevel(StrEnum):
     debug = "debug"
     info = "info"
     warning = "warning"

@@ -22,7 +22,8 @@ def create_command(
     app: AppOption = None,
 ) -> None:
     """Make a queue. Safe to run twice, and while workers run."""
-    made = create_queue(open_database(database_url, app), name, lease)
+    with open_database(database_url, app) as database:
+        made = create_queue(database, name, lease)
     typer.echo(f"Queue {made.name} {'created' if made.created else 'exists already'}.")
 
 
@@ -31,7 +32,8 @@ def list_command(
     database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
 ) -> None:
     """List the queues with what waits and runs in each."""
-    loads = list_queues(open_database(database_url, app))
+    with open_database(database_url, app) as database:
+        loads = list_queues(database)
     if as_json:
         render.print_json({"queues": loads})
         return

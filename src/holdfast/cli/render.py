@@ -1,4 +1,4 @@
-"""Tables, ages and JSON: the same text for a pipe as for a terminal, but that a terminal gets colours and a pipe no wrapping."""
+"""Tables, ages and JSON. A terminal gets colours, a pipe whole lines."""
 
 import dataclasses
 import json
@@ -79,25 +79,27 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
 
 
 def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    """Only the last column may be cut to fit the terminal: ids and names are there to be copied."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in heads:
-        # Only the last column may be cut: ids and names are there to be copied.
-        last = head == heads[-1]
-        table.add_column(
-            head,
-            justify="right" if head in right else "left",
-            no_wrap=True,
-            overflow="ellipsis" if last else "fold",
-        )
+    needed = _LAST
+    for index, head in enumerate(heads):
+        width = max(len(head), *(len(row[index]) for row in rows), 0)
+        last = index == len(heads) - 1
+        needed += 0 if last else width + 2
+        justify: Any = "right" if head in right else "left"
+        table.add_column(head, justify=justify, no_wrap=True, min_width=None if last else width)
     for row in rows:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    Console(highlight=False).print(table, soft_wrap=False)
+    console = Console(highlight=False)
+    console.width = max(console.width, needed)
+    console.print(table)
 
 
+_LAST = 24  # the least room for the last column
 _STYLES = {
     "completed": "green",
     "alive": "green",

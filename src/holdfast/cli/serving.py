@@ -124,7 +124,7 @@ def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> Non
 
 
 def _leave_stuck_threads() -> None:
-    """Python joins every thread that is no daemon before it exits. One that never ends would keep a drained worker forever."""
+    """Python joins every thread that is no daemon before it exits; one that never ends would keep it forever."""
     deadline = time.monotonic() + 1.0
     others = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
     for thread in others:

@@ -14,8 +14,9 @@ def status_command(
     database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
 ) -> None:
     """Say how things stand: queues, workers, dead letters, throughput."""
-    database = open_database(database_url, app)
-    found = overview(database)
+    with open_database(database_url, app) as database:
+        found = overview(database)
+        place = place_of(database).removeprefix("database ")
     if as_json:
         render.print_json(found)
         return
@@ -26,9 +27,7 @@ def status_command(
     typer.echo(f"workers     {found.workers.alive} alive, {found.workers.draining} draining{late}")
     typer.echo(f"dead        {render.number(found.dead_letters)}")
     typer.echo(f"finished    {about}{found.finished_last_minute:,} in the last minute")
-    typer.echo(
-        f"database    {place_of(database)}, PostgreSQL {found.server_version}, schema {found.schema_version}"
-    )
+    typer.echo(f"database    {place}, PostgreSQL {found.server_version}, schema {found.schema_version}")
     typer.echo(f"durability  {found.durability}")
 
 

@@ -16,7 +16,8 @@ def workers_command(
     as_json: JsonOption = False,
 ) -> None:
     """List the workers: where each runs, when it was last heard of, and how many jobs it has."""
-    found = list_workers(open_database(database_url, app), with_gone=everyone)
+    with open_database(database_url, app) as database:
+        found = list_workers(database, with_gone=everyone)
     if as_json:
         render.print_json({"workers": found})
     elif not found:

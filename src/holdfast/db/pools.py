@@ -42,6 +42,7 @@ class Pools:
         self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, _AsyncPool]]
         self._async = weakref.WeakKeyDictionary()
         self._offsets: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
+        self._returning: set[asyncio.Future[None]] = set()
 
     async def reserve(self, size: int) -> None:
         """Room for so many handlers at once, each in a transaction of its own."""
@@ -129,10 +130,20 @@ class Pools:
             yield conn
         finally:
             if lent and not conn.closed:
-                with contextlib.suppress(psycopg.Error):
-                    _restore(conn)
-                    await conn.execute(RESET)
-                    await self._aconfigure(conn)
+                back = asyncio.ensure_future(self._reset(pool, conn))
+                self._returning.add(back)
+                back.add_done_callback(self._returning.discard)
+                await asyncio.shield(back)  # a handler cancelled at this point must not cost the pool a connection
+            else:
+                await pool.putconn(conn)
+
+    async def _reset(self, pool: _AsyncPool, conn: psycopg.AsyncConnection[Any]) -> None:
+        try:
+            with contextlib.suppress(psycopg.Error):
+                _restore(conn)
+                await conn.execute(RESET)
+                await self._aconfigure(conn)
+        finally:
             await pool.putconn(conn)
 
     def _unavailable(self) -> DatabaseUnavailable:

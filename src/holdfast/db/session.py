@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import waiting
 
 from .. import failpoints
 from ..model.clock import Clock
@@ -20,6 +21,18 @@ from .executors import adrive
 from .faults import ConnectionLost, Contended, translate
 
 T = TypeVar("T")
+
+
+class _Connection(psycopg.AsyncConnection[Any]):
+    """A cancelled statement closes it at once. The driver would ask the server to cancel and wait for the answer, up to ten
+    seconds on a half-open connection; a session throws the connection away in any case."""
+
+    async def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, *args, **{"interval": 0.1, **kwargs})
+        except asyncio.CancelledError:
+            self.pgconn.finish()
+            raise
 
 
 class Session:
@@ -82,7 +95,7 @@ class Session:
 
     async def _connection(self) -> psycopg.AsyncConnection[Any]:
         if self._conn is None or self._conn.closed:
-            self._conn = await psycopg.AsyncConnection.connect(
+            self._conn = await _Connection.connect(
                 self._dsn, **connect_arguments(self._settings, f"holdfast {self._name}")
             )
             await self._configure(self._conn)

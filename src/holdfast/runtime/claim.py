@@ -64,7 +64,7 @@ class Claimer:
 
     async def claim(self, worker: str, want: int) -> list[ClaimedJob]:
         """Up to `want` jobs over all queues, each queue first in its turn."""
-        await self._disown_doubtful()
+        await self.disown_doubtful()
         queues = self.queues
         self._turn = (self._turn + 1) % len(queues)
         found: list[ClaimedJob] = []
@@ -165,7 +165,7 @@ class Claimer:
         )
         return held
 
-    async def _disown_doubtful(self) -> None:
+    async def disown_doubtful(self) -> None:
         """A claim whose answer was lost may have gone through: give its jobs back, they never started."""
         while self._in_doubt:
             worker, token = self._in_doubt[-1]

@@ -35,6 +35,8 @@ class Renewal(Service):
         self._inflight = inflight
         self._worker = worker
         self._lease = lease
+        # After an outage a sweeper gives living owners two heartbeats to renew: be back within one.
+        self.longest_pause = min(self.longest_pause, database.settings.heartbeat)
         self.on_fenced: Callable[[], None] = lambda: None
         self.on_stop: Callable[[Running, Stop], None] = lambda running, reason: running.interrupt(reason)
 

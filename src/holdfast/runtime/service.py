@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 
 from .. import telemetry
 from ..errors import DatabaseUnavailable
@@ -16,11 +17,13 @@ from ..errors import DatabaseUnavailable
 
 class Service(abc.ABC):
     name = "service"
+    longest_pause = 5.0  # between tries while the database is away
 
     def __init__(self) -> None:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
+        self._told_at = -1.0
 
     @abc.abstractmethod
     async def tick(self) -> float:
@@ -60,20 +63,26 @@ class Service(abc.ABC):
             raise
         except Exception as error:  # noqa: BLE001 a service outlives every error of a tick
             self._failures += 1
-            pause: float = min(0.25 * 2.0 ** min(self._failures, 6), 5.0)
-            known = isinstance(error, DatabaseUnavailable)
-            telemetry.emit(
-                "service.failed",
-                level=logging.WARNING if known else logging.ERROR,
-                service=self.name,
-                error=f"{type(error).__name__}: {error}",
-                failures=self._failures,
-                next_try_in=round(pause, 2),
-            )
-            if not known:
-                telemetry.log.debug("%s failed", self.name, exc_info=True)
-            return 1.0 if self._failures > 1 and pause < 1.0 else pause
+            pause: float = min(0.25 * 2.0 ** min(self._failures, 6), self.longest_pause)
+            self._tell(error, pause)
+            return pause
         if self._failures:
             telemetry.emit("service.recovered", service=self.name, failures=self._failures)
             self._failures = 0
         return delay
+
+    def _tell(self, error: Exception, pause: float) -> None:
+        if time.monotonic() - self._told_at < 1.0:
+            return
+        self._told_at = time.monotonic()
+        known = isinstance(error, DatabaseUnavailable)
+        telemetry.emit(
+            "service.failed",
+            level=logging.WARNING if known else logging.ERROR,
+            service=self.name,
+            error=f"{type(error).__name__}: {error}",
+            failures=self._failures,
+            next_try_in=round(pause, 2),
+        )
+        if not known:
+            telemetry.log.debug("%s failed", self.name, exc_info=error)

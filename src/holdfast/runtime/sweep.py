@@ -1,12 +1,13 @@
 """The sweeper: any worker may do it, in bounded batches; the clock in the database decides whose turn it is."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from .. import telemetry
 from ..db.database import Database
-from ..db.faults import BadRow
+from ..db.faults import BadRow, LockTimeout
 from ..model.text import storable
 from ..store import housekeeping, sweep
 from ..store.claim import quarantine
@@ -25,13 +26,20 @@ class Sweeper(Service):
         self._settings = database.settings
         self._session = database.session("sweep")
         self._on_swept = on_swept
-        self._next_tidy = 0.0
+        self._held_since: float | None = None
 
     async def tick(self) -> float:
         s = self._settings
-        # Living owners beat every `heartbeat`; after a gap in sweeping longer than a worker may be silent, they get
+        # Living owners beat every `heartbeat`; after a gap in sweeping in which one could have fallen silent for too long, they get
         # two beats to renew before anyone takes their work.
-        if await self._session.run(sweep.sweep_begin(s.sweep * 0.9, s.dead_after, 2 * s.heartbeat)):
+        grace = 2 * s.heartbeat
+        held, self._held_since = self._held_since, None  # an error below starts the count again
+        gap = max(s.dead_after - 2 * s.heartbeat, 2 * s.sweep)  # the last beat may be older than the last sweep
+        turn = await self._session.run(sweep.sweep_begin(s.sweep * 0.9, gap, grace))
+        if turn is None:  # a stranger holds the row that says whose turn it is: the grace is counted here
+            self._held_since = held or time.monotonic()
+            turn = time.monotonic() - self._held_since >= grace
+        if turn:
             await self.sweep_once()
         days = await self._session.run(housekeeping.tidy_begin(_TIDY_EVERY))
         if days is not None:
@@ -75,7 +83,10 @@ class Sweeper(Service):
         """Registry, archive slots, idempotency keys and what finished jobs left beside them, in bounded batches."""
         await self._session.run(housekeeping.note_slots())
         for slot in await self._session.run(housekeeping.expired_slots(days)):
-            await self._session.run(housekeeping.empty_slot(slot, days))
+            try:
+                await self._session.run(housekeeping.empty_slot(slot, days))
+            except LockTimeout as error:  # a backup reads it: later, and the rest of the tidying now
+                telemetry.emit("archive.busy", slot=slot, error=str(error))
         await self._session.run(housekeeping.note_slots())
         for batch in (
             housekeeping.expire_idempotency(5000),

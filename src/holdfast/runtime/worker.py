@@ -141,8 +141,9 @@ class Worker:
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
             if running.stop is None:
+                began = running.started_at = self.slots.started()  # now: its task may begin after this loop
                 running.task = self._loop.create_task(
-                    self._run_one(running), name=f"job {running.claimed.id}"
+                    self._run_one(running, began), name=f"job {running.claimed.id}"
                 )
             else:  # lost or cancelled while it waited here
                 self.conclude(
@@ -159,8 +160,7 @@ class Worker:
                 self.ready.remove(running)
                 self.conclude(running, Released("not started"))
 
-    async def _run_one(self, running: Running) -> None:
-        began = running.started_at = self.slots.started()
+    async def _run_one(self, running: Running, began: float) -> None:
         claimed = running.claimed
         telemetry.emit(
             "job.started",

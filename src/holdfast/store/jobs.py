@@ -39,14 +39,15 @@ def fate(job_id: UUID, queue: str) -> Statement[Fate]:
 
 def cancel(job_id: UUID, queue: str, reason: str = "") -> Flow[bool]:
     """End a waiting job at once, ask a running one to stop. False: there is no such live job."""
-    for _ in range(2):  # it may start between the first look and the second
-        asked = yield from Statement("request_cancel", query("request_cancel"), (queue, job_id), ids)
-        if asked:
-            return True
-        gone = yield from Statement("cancel_waiting", query("cancel_waiting"), (queue, job_id, reason), ids)
-        if gone:
-            return True
-    return False
+    # Locked first: a job that starts and is released between two looks would be missed by both.
+    running = yield from Statement("lock_live", query("lock_live"), (queue, job_id), ids)
+    if not running:
+        return False
+    if running[0]:
+        done = yield from Statement("request_cancel", query("request_cancel"), (queue, job_id), ids)
+    else:
+        done = yield from Statement("cancel_waiting", query("cancel_waiting"), (queue, job_id, reason), ids)
+    return bool(done)
 
 
 def locate(job_id: UUID) -> Statement[str | None]:

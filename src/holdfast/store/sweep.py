@@ -18,9 +18,10 @@ class RevokedClaim:
     job_ids: list[UUID]
 
 
-def sweep_begin(interval: float, gap: float, grace: float) -> Statement[bool]:
+def sweep_begin(interval: float, gap: float, grace: float) -> Statement[bool | None]:
+    """May sweep now? None: somebody holds the engine's row for longer than `gap`."""
     return Statement(
-        "sweep_begin", query("sweep_begin"), (interval, gap, grace), lambda rows: bool(rows and rows[0][0])
+        "sweep_begin", query("sweep_begin"), (interval, gap, grace), lambda rows: rows[0][0] if rows else None
     )
 
 

@@ -2,7 +2,9 @@
 -- Whose turn it is to tidy up; at most one worker per interval.
 -- $1 interval seconds
 UPDATE holdfast.engine SET last_tidy_at = holdfast.now()
-WHERE only_row AND last_tidy_at <= holdfast.now() - make_interval(secs => $1::float8) RETURNING retention_days;
+WHERE only_row = (SELECT e.only_row FROM holdfast.engine e
+                  WHERE e.last_tidy_at <= holdfast.now() - make_interval(secs => $1::float8) FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING retention_days;
 
 -- name: expire_idempotency
 -- Forget keys past their lifetime.
@@ -61,11 +63,10 @@ SELECT slot FROM holdfast.archive_slots
 WHERE day IS NOT NULL AND day < (holdfast.now() AT TIME ZONE 'UTC')::date - $1::int ORDER BY day;
 
 -- name: note_slots
--- Write down which day the slots of today and tomorrow hold.
+-- Write down which day the slots of today and tomorrow hold. One with a day of an earlier round is emptied first.
 UPDATE holdfast.archive_slots s SET day = d.day
 FROM (SELECT (holdfast.now() AT TIME ZONE 'UTC')::date + n AS day FROM generate_series(0, 1) AS n) d
-WHERE s.slot = holdfast.archive_slot(d.day::timestamp AT TIME ZONE 'UTC') AND s.day IS DISTINCT FROM d.day
-  AND (s.day IS NULL OR s.day < d.day) RETURNING s.slot;
+WHERE s.slot = holdfast.archive_slot(d.day::timestamp AT TIME ZONE 'UTC') AND s.day IS NULL RETURNING s.slot;
 
 -- name: empty_slot
 -- Empty one archive slot whose day is past; locks that slot alone.

@@ -11,10 +11,16 @@ ORDER BY ordinal;
 -- $1 id, $2 queue
 SELECT 'waiting' AS state, NULL::text, w.last_error, w.attempts FROM holdfast.work w WHERE w.queue = $2 AND w.id = $1
 UNION ALL
-SELECT a.status, a.result::text, a.last_error, a.attempts FROM holdfast.archive a
-WHERE a.slot = ANY (holdfast.archive_slots_of($1)) AND a.id = $1
+SELECT a.* FROM unnest(holdfast.archive_slots_of($1)) AS s(slot) -- slot by slot: an array would probe all of them
+CROSS JOIN LATERAL (SELECT a.status, a.result::text, a.last_error, a.attempts FROM holdfast.archive a
+                    WHERE a.slot = s.slot AND a.id = $1 OFFSET 0) a
 UNION ALL
 SELECT 'dead_letter', NULL, d.last_error, d.attempts FROM holdfast.dead_letters d WHERE d.id = $1;
+
+-- name: lock_live
+-- Wait for the row of a live job and lock it; answers whether it is running, no row: there is no such live job.
+-- $1 queue, $2 id
+SELECT status = 'processing' FROM holdfast.work WHERE queue = $1 AND id = $2 FOR UPDATE;
 
 -- name: cancel_waiting
 -- A job that is not running leaves for the archive as cancelled.

@@ -82,8 +82,9 @@ FROM holdfast.archive a
 WHERE a.slot = $1 AND a.ctid >= format('(%s,0)', $2::bigint)::tid;
 
 -- name: prefer_indexes
--- For this transaction: walk an index in its order instead of sorting a table of unknown size.
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true);
+-- For this transaction: walk an index in its order instead of sorting a table of unknown size. Before 18 that makes plans look
+-- so dear that they would be compiled, for longer than they run.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
 
 -- name: search_live
 -- Live jobs from the newest id back, looking at so many rows and no more.

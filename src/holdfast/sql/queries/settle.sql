@@ -101,8 +101,11 @@ LEFT JOIN LATERAL (
     WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token OFFSET 0
 ) w ON true
 LEFT JOIN LATERAL (
-    SELECT a.status FROM holdfast.archive a
-    WHERE a.slot = ANY (holdfast.archive_slots_of(d.id)) AND a.id = d.id AND a.lease_generation = d.generation AND a.claim_token = d.token OFFSET 0
+    SELECT a.status FROM unnest(holdfast.archive_slots_of(d.id)) AS s(slot)
+    CROSS JOIN LATERAL (
+        SELECT a.status FROM holdfast.archive a
+        WHERE a.slot = s.slot AND a.id = d.id AND a.lease_generation = d.generation AND a.claim_token = d.token OFFSET 0
+    ) a
 ) a ON true
 LEFT JOIN LATERAL (
     SELECT 'dead_letter' AS status FROM holdfast.dead_letters l

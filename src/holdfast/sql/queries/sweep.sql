@@ -1,7 +1,8 @@
 -- name: sweep_begin
 -- Whose turn it is to sweep, decided by the clock in the row: at most one sweep per interval, no lock to be held by a stranger.
 -- After a gap in sweeping (an outage), living owners get time to renew first.
--- $1 interval, $2 gap, $3 grace, all in seconds. Answers: may sweep now?
+-- $1 interval, $2 gap, $3 grace, all in seconds. Answers: may sweep now? NULL: somebody holds the row, for so long that it cannot
+-- be told from an outage, and the asker must count the grace itself.
 WITH turn AS MATERIALIZED (
     SELECT only_row FROM holdfast.engine
     WHERE last_sweep_at <= holdfast.now() - make_interval(secs => $1::float8)
@@ -16,8 +17,8 @@ WITH turn AS MATERIALIZED (
 )
 SELECT coalesce((SELECT free FROM begun),
                 -- Somebody holds the row for long: sweeping is safe without it.
-                (SELECT e.last_sweep_at <= holdfast.now() - make_interval(secs => 5 * $1::float8) AND e.last_sweep_at > holdfast.now() - make_interval(secs => $2::float8)
-                        AND e.grace_until <= holdfast.now() FROM holdfast.engine e));
+                (SELECT CASE WHEN e.last_sweep_at > holdfast.now() - make_interval(secs => 5 * $1::float8) OR e.grace_until > holdfast.now() THEN false
+                             WHEN e.last_sweep_at > holdfast.now() - make_interval(secs => $2::float8) THEN true END FROM holdfast.engine e));
 
 -- name: fence_workers
 -- A worker not heard of for too long is gone, for good: an identity never comes back.
