@@ -1,5 +1,6 @@
 """Every setting, once: a frozen value read from arguments, the environment and holdfast.toml, in that order."""
 
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -46,15 +47,17 @@ class Settings:
             )
 
 
-def _convert(name: str, kind: str, value: Any, source: str) -> Any:
+def _convert(name: str, kind: object, value: Any, source: str) -> Any:
+    if kind not in (int, float):
+        return str(value)
     try:
-        if kind == "float":
-            return float(value)
-        if kind == "int":
-            return int(value)
+        number = float(value)
+        if not math.isfinite(number) or isinstance(value, bool) or (kind is int and number != int(number)):
+            raise ValueError
     except (TypeError, ValueError):
-        raise ConfigurationError(f"{source}: {name} must be a number, not {value!r}") from None
-    return str(value)
+        wanted = "a whole number" if kind is int else "a number"
+        raise ConfigurationError(f"{source}: {name} must be {wanted}, not {value!r}") from None
+    return int(number) if kind is int else number
 
 
 def load_settings(
@@ -62,7 +65,7 @@ def load_settings(
 ) -> Settings:
     """Arguments that are not None win over HOLDFAST_* variables, those over holdfast.toml, those over defaults."""
     env = os.environ if env is None else env
-    known = {f.name: str(f.type) for f in fields(Settings)}
+    known = {f.name: f.type for f in fields(Settings)}
     found: dict[str, Any] = {}
     file = toml or Path(env.get("HOLDFAST_CONFIG", "holdfast.toml"))
     if file.is_file():

@@ -80,7 +80,7 @@ def test_a_crash_of_the_server_under_load_loses_nothing(server: EmbeddedServer, 
 
 def test_an_outage_longer_than_every_lease_takes_no_job_from_a_living_owner(scene: Scene, proxy: Proxy) -> None:
     jobs = [plain.enqueue("go").id, careful.enqueue("go").id, plain.enqueue("go").id, careful.enqueue("go").id]
-    workers = [scene.start(url=proxy.url, concurrency=2), scene.start(url=proxy.url, concurrency=2)]
+    workers = [scene.start(url=proxy.url, concurrency=2, prefetch=0) for _ in range(2)]
     for job in jobs:
         scene.until_noted("start", job)
     proxy.refuse()

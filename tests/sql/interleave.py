@@ -40,6 +40,9 @@ _NIL = UUID(int=0)
 _GATE = 4711
 _DEADLINE = 20.0
 
+# Steps that take no snapshot and no lock that anyone meets: their place in the order changes nothing.
+_FOLDED = ("begin", "effect")
+
 # Where a statement is cut: before it looks for the rows it will lock. Uncorrelated, so it is asked once, first.
 _CUTS = {
     "claim": "WHERE EXISTS (SELECT FROM holdfast.workers",
@@ -363,10 +366,7 @@ class Harness:
             self.control.execute("SELECT pg_advisory_lock(%s, %s)", [_GATE, actor.index])
         else:
             label = f"{actor.name} {actor.next.name}"
-            while self.cut and actor.next.name in (
-                "begin",
-                "effect",
-            ):  # nothing to meet: no step of its own here
+            while self.fold and actor.next.name in _FOLDED:
                 actor.submit(actor.next)
                 self._wait(actor)
                 label += f"+{actor.next.name}"
@@ -435,8 +435,7 @@ class Harness:
         most: int | None = None,
         stop_at_first: bool = False,
     ) -> Tally:
-        """All orders of the pair. With more than `most` steps, BEGIN is folded into the statement after it: its place
-        changes nothing, and without it a quarter of the orders is left."""
+        """All orders of the pair. With more than `most` steps, BEGIN is no step of its own."""
         tally = Tally()
         self.fold = self.cut
         if most is not None and not self.cut:

@@ -138,7 +138,8 @@ def sweep_all(conn: Conn, *, dead_after: float = 3600.0, max_crashes: int = 3) -
     run(conn, sweep.revoke_expired(500))
     back: list[Settled] = []
     for revoked in run(conn, sweep.revoked_claims(500)):
-        back += run(conn, sweep.sweep_take(revoked, revoked.job_ids, max_crashes))
+        taken = run(conn, sweep.sweep_take(revoked, revoked.job_ids, max_crashes))
+        back += taken
         run(conn, sweep.sweep_finish(revoked.token))
     return back
 

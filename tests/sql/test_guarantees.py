@@ -344,6 +344,24 @@ def test_a_revoked_claim_cannot_be_renewed(kit: Kit, conn: Conn, worker: str) ->
     assert run(conn, renew(worker, [job.grant], 30)) == ([job.grant], [])
 
 
+def test_a_sweep_takes_nothing_from_a_later_owner(kit: Kit, conn: Conn, worker: str) -> None:
+    enqueue(conn)
+    take_one(conn, worker, lease=30)
+    later(kit, 31, conn)
+    run(conn, sweep.revoke_expired(10))
+    (slow,) = run(conn, sweep.revoked_claims(10))
+    sweep_all(conn)
+    now = take_one(conn, worker)
+    assert run(conn, sweep.sweep_take(slow, slow.job_ids, 3)) == []
+    assert end(conn, now.grant, Completed()) == "completed"
+
+
+def test_a_job_at_the_last_number_of_attempts_completes(conn: Conn, worker: str) -> None:
+    load(conn, 1, attempts="2147483647")
+    assert end(conn, take_one(conn, worker).grant, Completed()) == "completed"
+    assert one(conn, "SELECT attempts FROM holdfast.archive") == 2_147_483_647
+
+
 # A stale owner changes nothing ------------------------------------------------------------------------------------
 
 
@@ -802,9 +820,7 @@ def test_promise_6_bad_rows_stop_nobody(app: Holdfast, kit: Kit, conn: Conn) -> 
 
 
 def test_promise_6_a_time_no_client_can_read_is_not_stored(conn: Conn, worker: str) -> None:
-    (early,) = (
-        conn.execute("SELECT id FROM holdfast.enqueue('work', run_at => '0044-03-15 BC')").fetchone() or ()
-    )
+    early = one(conn, "SELECT id FROM holdfast.enqueue('work', run_at => '0044-03-15 BC')")
     assert take_one(conn, worker).id == early
     arrays = "ARRAY['work'], ARRAY['{}'], ARRAY['inbox'], ARRAY[1], ARRAY[NULL], ARRAY[0], ARRAY[1]"
     for when in ("-infinity", "infinity"):
@@ -874,11 +890,16 @@ async def test_promise_6_a_lock_on_the_queue_outlasting_every_timeout_does_not_e
 
 def test_promise_7_every_repeat_has_the_same_id_and_a_higher_fence(kit: Kit, conn: Conn, worker: str) -> None:
     (job_id,) = enqueue(conn, max_attempts=1000)
+
+    def lose_lease() -> None:
+        later(kit, 31, conn)
+        sweep_all(conn)
+
     endings: list[Callable[[ClaimedJob], object]] = [
         lambda job: end(conn, job.grant, Released()),
         lambda job: end(conn, job.grant, Snoozed(0)),
         lambda job: end(conn, job.grant, Failed(BOOM, 0)),
-        lambda job: (later(kit, 31, conn), sweep_all(conn)),
+        lambda job: lose_lease(),
         lambda job: conn.execute("UPDATE holdfast.work SET lease_generation = lease_generation * 16"),
     ]
     fences: list[str] = []

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from tests.conftest import await_until
 from tests.sql.support import (
     BOOM,
     DAY,
@@ -34,6 +33,7 @@ from holdfast import Holdfast
 from holdfast.model.outcome import Completed, DeadLettered, Held, Settlement
 from holdfast.runtime.claim import Claimer
 from holdfast.runtime.sweep import Sweeper
+from holdfast.settings import Settings
 from holdfast.store import housekeeping, jobs, owner, sweep, workers
 from holdfast.store.claim import claim_these, find_held, hold_unknown, quarantine
 from holdfast.store.renew import heartbeat, renew
@@ -357,6 +357,16 @@ def test_a_quarantined_row_is_left_alone_by_every_way_in(conn: Conn, worker: str
     assert run(conn, hold_unknown("inbox", [], 100)) == 0
 
 
+def test_a_sweep_leaves_a_quarantined_row_alone(kit: Kit, conn: Conn, worker: str) -> None:
+    bad, good = enqueue(conn, 2)
+    take(conn, worker, lease=30)
+    run(conn, quarantine(bad, "inbox", "test"))
+    later(kit, 31, conn)
+    assert [s.id for s in sweep_all(conn)] == [good]
+    assert one(conn, "SELECT status FROM holdfast.work WHERE id = %s", bad) == "processing"
+    assert count(conn, "claims") == 0
+
+
 def test_a_quarantined_held_row_does_not_hide_the_held_ones_behind_it(conn: Conn, worker: str) -> None:
     enqueue(conn, 2)
     held = take(conn, worker)
@@ -410,18 +420,23 @@ def test_after_an_outage_sweeping_waits_for_the_grace(kit: Kit, conn: Conn) -> N
     assert run(conn, sweep.sweep_begin(2, 60, 5)) is True
 
 
-async def test_after_an_outage_living_owners_keep_their_jobs(akit: Kit, sweeper: Sweeper, conn: Conn) -> None:
+async def test_after_an_outage_living_owners_keep_their_jobs(akit: Kit, conn: Conn) -> None:
     living, dead = register(conn, "living"), register(conn, "dead")
     enqueue(conn, 2)
     kept, lost = take_one(conn, living), take_one(conn, dead)
     conn.execute("UPDATE holdfast.engine SET last_sweep_at = holdfast.now()")
+    akit.database.settings = Settings()  # beats of 4 s, so a grace of 8 s; dead after 12 s
+    sweeper = Sweeper(akit.database, lambda: None)
     later(akit, 600, conn)
     await sweeper.tick()
     assert {status(conn, kept.id), status(conn, lost.id)} == {"processing"}
-    assert run(conn, heartbeat(living)) == "alive"
-    assert run(conn, renew(living, [kept.grant], 60)) == ([], [])
-    later(akit, 0.5, conn)
-    await sweeper.tick()
+    for _ in range(4):
+        assert run(conn, heartbeat(living)) == "alive"
+        assert run(conn, renew(living, [kept.grant], 60)) == ([], [])
+        assert status(conn, lost.id) == "processing"
+        later(akit, 2.1, conn)
+        await sweeper.tick()
+    await sweeper.stop()
     assert (status(conn, kept.id), status(conn, lost.id)) == ("processing", "pending")
     assert end(conn, kept.grant, Completed()) == "completed"
 
@@ -438,11 +453,9 @@ async def test_a_stranger_who_holds_the_engines_row_does_not_stop_sweeping(
         await sweeper.tick()  # the row cannot say whether there was an outage: the grace is counted
         assert status(conn, job_id) == "processing"
 
-        async def swept() -> bool:
-            await sweeper.tick()
-            return status(conn, job_id) == "pending"
-
-        await await_until(swept, "the job of the dead worker is taken back", 10)
+        async with asyncio.timeout(10):
+            while status(conn, job_id) != "pending":
+                await sweeper.tick()
 
 
 def test_a_stranger_who_holds_the_engines_row_for_a_moment_costs_one_turn(
@@ -523,6 +536,14 @@ def test_what_a_dead_process_left_behind_is_counted_over_all_its_claims(
     sweep_all(conn, dead_after=12)
     rows = conn.execute("SELECT DISTINCT crashes, suspect FROM holdfast.work").fetchall()
     assert rows == [(0, 1)]
+
+
+def test_a_job_that_was_not_alone_is_no_crasher(kit: Kit, conn: Conn, worker: str) -> None:
+    load(conn, 3, crashes="2")
+    take(conn, worker)
+    later(kit, 60, conn)
+    assert {s.state for s in sweep_all(conn, dead_after=12, max_crashes=3)} == {"pending"}
+    assert one(conn, "SELECT array_agg(DISTINCT crashes) FROM holdfast.work") == [2]
 
 
 def test_an_expired_lease_of_a_living_worker_makes_no_suspects(kit: Kit, conn: Conn, worker: str) -> None:

@@ -223,7 +223,7 @@ def test_a_long_search_stops_and_says_where(
 def test_a_list_that_makes_no_sense_is_refused(database: Database) -> None:
     for options in ({"state": "done"}, {"limit": 0}, {"limit": 1001}):
         with pytest.raises(ConfigurationError):
-            jobs.list_jobs(database, **options)  # type: ignore[arg-type]
+            jobs.list_jobs(database, **options)
 
 
 def test_workers_with_what_they_run(conn: Conn, database: Database, worker: str) -> None:

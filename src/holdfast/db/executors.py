@@ -1,29 +1,51 @@
 """Run a Statement or a Flow on a psycopg connection, sync and async. Everything else about a query is shared.
 
-The cursor is ours: raw `$1` placeholders and plain tuples, whatever the connection's own row factory is. JSON
-travels as text, so that no codec of the connection can get in the way. Nothing here commits or rolls back.
+The cursor is ours: raw `$1` placeholders, plain tuples and the driver's default types, whatever row factory, loaders
+and dumpers the user has registered. JSON travels as text. Nothing here commits or rolls back.
 """
 
 from collections.abc import Generator
 from typing import Any, TypeVar, cast
 
 import psycopg
+from psycopg import postgres
+from psycopg.adapt import AdaptersMap
 from psycopg.rows import tuple_row
+from psycopg.types import TypesRegistry
+from psycopg.types.array import register_all_arrays
 
 from ..store.statement import Flow, Row, Statement
 
 T = TypeVar("T")
 
+_types = TypesRegistry()
+postgres.register_default_types(_types)
+_adapters = AdaptersMap(types=_types)
+postgres.register_default_adapters(_adapters)
+register_all_arrays(_adapters)
+
+
+class _Cursor(psycopg.RawCursor[Row]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _adapters
+
+
+class _AsyncCursor(psycopg.AsyncRawCursor[Row]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _adapters
+
 
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
-    with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
+    with _Cursor(conn, row_factory=tuple_row) as cursor:
         cursor.execute(statement.text.encode(), statement.params)
         rows: list[Row] = cursor.fetchall() if cursor.description else []
     return statement.decode(rows)
 
 
 async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
-    async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
+    async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
         await cursor.execute(statement.text.encode(), statement.params)
         rows: list[Row] = await cursor.fetchall() if cursor.description else []
     return statement.decode(rows)

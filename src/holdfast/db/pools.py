@@ -41,6 +41,7 @@ class Pools:
         self._sync: dict[int, _SyncPool] = {}
         self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, _AsyncPool]]
         self._async = weakref.WeakKeyDictionary()
+        self._of_loop: dict[asyncio.AbstractEventLoop, weakref.WeakSet[psycopg.AsyncConnection[Any]]] = {}
         self._offsets: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
         self._returning: set[asyncio.Future[None]] = set()
 
@@ -73,6 +74,7 @@ class Pools:
             cursor.execute(CONFIGURE, self._parameters(conn))
 
     async def _aconfigure(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        self._of_loop.setdefault(asyncio.get_running_loop(), weakref.WeakSet()).add(conn)
         async with psycopg.AsyncRawCursor(conn) as cursor:
             await cursor.execute(CONFIGURE, self._parameters(conn))
 
@@ -111,6 +113,7 @@ class Pools:
         loop = asyncio.get_running_loop()
         pid, pool = self._async.get(loop, (0, None))
         if pool is None or pid != os.getpid():
+            self._forget_ended_loops()
             pool = AsyncConnectionPool(
                 self._dsn,
                 open=False,
@@ -136,6 +139,14 @@ class Pools:
                 await asyncio.shield(back)  # a handler cancelled at this point must not cost the pool a connection
             else:
                 await pool.putconn(conn)
+
+    def _forget_ended_loops(self) -> None:
+        """A loop that ended without aclose() left connections that nobody can await any more; its pool keeps it alive."""
+        for loop in [loop for loop in list(self._of_loop) if loop.is_closed()]:
+            pid, _ = self._async.pop(loop, (0, None))
+            for conn in self._of_loop.pop(loop, ()):
+                if pid == os.getpid():
+                    conn.pgconn.finish()
 
     async def _reset(self, pool: _AsyncPool, conn: psycopg.AsyncConnection[Any]) -> None:
         try:
@@ -163,6 +174,8 @@ class Pools:
             pool.close()
 
     async def aclose(self) -> None:
-        pid, pool = self._async.pop(asyncio.get_running_loop(), (0, None))
+        loop = asyncio.get_running_loop()
+        pid, pool = self._async.pop(loop, (0, None))
+        self._of_loop.pop(loop, None)
         if pool is not None and pid == os.getpid():
             await pool.close()

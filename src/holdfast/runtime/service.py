@@ -64,14 +64,14 @@ class Service(abc.ABC):
         except Exception as error:  # noqa: BLE001 a service outlives every error of a tick
             self._failures += 1
             pause: float = min(0.25 * 2.0 ** min(self._failures, 6), self.longest_pause)
-            self._tell(error, pause)
+            self._say_failed(error, pause)
             return pause
         if self._failures:
             telemetry.emit("service.recovered", service=self.name, failures=self._failures)
             self._failures = 0
         return delay
 
-    def _tell(self, error: Exception, pause: float) -> None:
+    def _say_failed(self, error: Exception, pause: float) -> None:
         if time.monotonic() - self._told_at < 1.0:
             return
         self._told_at = time.monotonic()

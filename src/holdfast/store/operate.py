@@ -273,9 +273,6 @@ def show_steps(job_id: UUID, limit: int = 100) -> Statement[list[Step]]:
     )
 
 
-# Workers ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
     """One worker in a list."""

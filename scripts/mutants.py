@@ -1,0 +1,107 @@
+"""Remove each guard in turn and see its test fail: tests/mutants.toml, one copy of the tree per mutant.
+
+`python scripts/mutants.py --only settle` runs those whose file, text or reason contains the word.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOGETHER = 2
+
+
+@dataclass(frozen=True)
+class Mutant:
+    file: str  # below the root
+    old: str  # found exactly once in it
+    new: str
+    test: str  # what must fail then: a pytest node id, or several with spaces between
+    why: str  # what the guard is for
+
+
+@dataclass(frozen=True)
+class Verdict:
+    mutant: Mutant
+    word: str  # caught | SURVIVED | BROKEN
+    seconds: float
+    detail: str = ""
+
+
+def read(only: str) -> list[Mutant]:
+    table = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))
+    found = [Mutant(**entry) for entry in table["mutant"]]
+    return [m for m in found if only in f"{m.file} {m.old} {m.test} {m.why}"]
+
+
+def copy(target: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+    for folder in ("src", "tests"):
+        shutil.copytree(ROOT / folder, target / folder, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", target)
+
+
+def mutate(tree: Path, mutant: Mutant) -> str:
+    """Apply the change; why it cannot be, or nothing."""
+    path = tree / mutant.file
+    text = path.read_text(encoding="utf-8")
+    if (times := text.count(mutant.old)) != 1:
+        return f"the old text occurs {times} times"
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    if path.name == "schema.sql":  # the first migration is the same text
+        shutil.copy(path, tree / "src/holdfast/sql/migrations/0001_initial.sql")
+    return ""
+
+
+def pytest(tree: Path, test: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", *test.split()]
+    env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    env["TMPDIR"] = str(tree / "tmp")
+    return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
+
+
+def judge(mutant: Mutant) -> Verdict:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
+        tree = Path(folder)
+        tree.chmod(0o755)  # the embedded server may run as another user
+        copy(tree)
+        (tree / "tmp").mkdir()
+        (tree / "tmp").chmod(0o777)
+        if problem := mutate(tree, mutant):
+            return Verdict(mutant, "BROKEN", 0.0, problem)
+        done = pytest(tree, mutant.test)
+    seconds = time.monotonic() - began
+    tail = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:]
+    if done.returncode == 1 and " failed" in "".join(tail):
+        return Verdict(mutant, "caught", seconds)
+    word = "SURVIVED" if done.returncode == 0 else "BROKEN"
+    return Verdict(mutant, word, seconds, "".join(tail))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default="", metavar="SUBSTRING")
+    mutants = read(parser.parse_args().only)
+    failed = 0
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        for verdict in pool.map(judge, mutants):
+            failed += verdict.word != "caught"
+            name = Path(verdict.mutant.file).name
+            print(f"{verdict.word:8} {verdict.seconds:5.1f} s  {name:18} {verdict.mutant.why}", flush=True)
+            if verdict.detail:
+                print(f"{'':17} {verdict.detail}", flush=True)
+    print(f"{len(mutants) - failed} of {len(mutants)} caught")
+    return 1 if failed or not mutants else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

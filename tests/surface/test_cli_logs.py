@@ -1,0 +1,106 @@
+"""The log of our own processes: events with their fields, users' lines with their job, and no way to forge either."""
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import telemetry
+from holdfast.cli.logs import LogFormat, LogLevel, choose, configure
+
+JOB = {"job": "id-1", "task": "mail", "queue": "inbox", "attempt": 2, "worker": "w"}
+NASTY = "a\x1b[31m\nforged [error] line"
+
+
+@pytest.fixture
+def log() -> Iterator[Callable[..., io.StringIO]]:
+    """`log(LogFormat.json)` sends this process's log into the buffer it returns, until the test ends."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers[:] = []
+
+    def start(form: LogFormat, level: LogLevel = LogLevel.info) -> io.StringIO:
+        stream = io.StringIO()
+        assert configure(form, level, stream) is form
+        return stream
+
+    yield start
+    root.handlers[:] = before
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_event_is_one_line_with_its_fields(log: Callable[..., io.StringIO]) -> None:
+    stream = log(LogFormat.json)
+    telemetry.emit("job.retry", level=logging.WARNING, job="id-1", error=NASTY, trace="Traceback ...\n  x\n")
+    (line,) = lines(stream)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "event": "job.retry",
+        "level": "warning",
+        "job": "id-1",
+        "error": NASTY,
+        "exception": "Traceback ...\n  x",
+    }
+
+
+def test_what_a_handler_logs_carries_its_job(log: Callable[..., io.StringIO]) -> None:
+    stream = log(LogFormat.json)
+    with telemetry.bound(**JOB):
+        logging.getLogger("shop").info("paid %s", NASTY, extra={"order": 7})
+        telemetry.emit("something", count=1)
+    logging.getLogger("shop").info("outside")
+    first, second, third = lines(stream)
+    assert {key: first[key] for key in JOB} == JOB
+    assert (first["event"], first["logger"], first["order"]) == (f"paid {NASTY}", "shop", 7)
+    assert {key: second[key] for key in JOB} == JOB
+    assert (second["event"], second["count"]) == ("something", 1)
+    assert "job" not in third
+
+
+def test_tracebacks_of_handlers_are_in_the_line(log: Callable[..., io.StringIO]) -> None:
+    stream = log(LogFormat.json)
+    try:
+        raise ValueError(NASTY)
+    except ValueError:
+        logging.getLogger("shop").exception("failed")
+    (line,) = lines(stream)
+    assert line["exception"].startswith("Traceback (most recent call last):")
+    assert line["level"] == "error"
+
+
+def test_console_lines_cannot_be_forged(log: Callable[..., io.StringIO]) -> None:
+    stream = log(LogFormat.console)
+    telemetry.emit("job.retry", error=NASTY, trace=f"Traceback ...\nValueError: {NASTY}")
+    with telemetry.bound(**JOB):
+        logging.getLogger("shop").info(NASTY)
+    text = stream.getvalue()
+    assert "\x1b" not in text
+    assert "\nforged" not in text.replace("ValueError: a\\x1b[31m\nforged", "")  # a traceback keeps its lines
+    assert "[info     ] job.retry" in text
+    assert "Traceback ...\nValueError: a\\x1b[31m\n" in text
+    assert "task=mail" in text
+
+
+def test_levels_and_warnings(log: Callable[..., io.StringIO]) -> None:
+    stream = log(LogFormat.json, LogLevel.warning)
+    telemetry.emit("quiet")
+    telemetry.emit("loud", level=logging.WARNING)
+    assert [line["event"] for line in lines(stream)] == ["loud"]
+
+
+def test_auto_is_console_at_a_terminal_and_json_elsewhere() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert choose(LogFormat.auto, Terminal()) is LogFormat.console
+    assert choose(LogFormat.auto, io.StringIO()) is LogFormat.json
+    assert choose(LogFormat.console, io.StringIO()) is LogFormat.console

@@ -1,0 +1,243 @@
+"""The program itself: versions, help, exit codes, one line for a mistake, and which app is meant."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from holdfast import Holdfast, errors
+from holdfast.app import release
+from holdfast.cli import app as cli
+from holdfast.cli import main
+from holdfast.cli.apps import load_app, open_database
+from holdfast.cli.render import age, number, one_line
+from holdfast.store.operate import Count
+
+Outcome = tuple[int, str, str]
+VARIABLES = (
+    "HOLDFAST_APP",
+    "HOLDFAST_DATABASE_URL",
+    "DATABASE_URL",
+    "PGHOST",
+    "PGHOSTADDR",
+    "PGSERVICE",
+    "PGDATABASE",
+)
+COMMANDS = [
+    *(
+        "worker",
+        "dev",
+        "status",
+        "workers",
+        "jobs list",
+        "jobs show",
+        "dead list",
+        "dead redrive",
+        "queue create",
+    ),
+    *(
+        "queue list",
+        "migrate up",
+        "migrate status",
+        "migrate plan",
+        "migrate sql",
+        "db start",
+        "db stop",
+        "db status",
+    ),
+    *("db psql", "db dump", "db reset"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to be in, with nothing named by the environment. Modules and log handlers end with the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    root, known = logging.getLogger(), set(sys.modules)
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    yield tmp_path
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    for name, module in list(sys.modules.items()):
+        if name not in known and str(tmp_path) in str(getattr(module, "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def program(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """`program("status")` is `holdfast status`: (exit code, stdout, stderr)."""
+
+    def run(*words: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["holdfast", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return code, out, err
+
+    return run
+
+
+def test_version_by_every_way_in() -> None:
+    line = f"holdfast {release()}\n"
+    assert CliRunner().invoke(cli, ["--version"]).output == line
+    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
+
+
+def test_every_command_has_help() -> None:
+    found = []
+    for name, command in sorted(typer.main.get_command(cli).commands.items()):  # type: ignore[attr-defined]
+        found += [f"{name} {sub}" for sub in getattr(command, "commands", {})] or [name]
+    assert sorted(found) == sorted(COMMANDS)
+    for name in COMMANDS:
+        result = CliRunner().invoke(cli, [*name.split(), "--help"])
+        assert result.exit_code == 0
+        assert result.output.startswith(f"Usage: holdfast {name}") or "Usage:" in result.output
+
+
+def test_usage_mistakes_end_with_2(program: Callable[..., Outcome]) -> None:
+    for words in (["workr"], ["worker", "--concurrency", "0"], ["jobs", "show", "x"], ["status", "--nope"]):
+        code, out, err = program(*words)
+        assert (code, out) == (2, "")
+        assert "Traceback" not in err
+
+
+MISTAKES = {
+    "worker": "no app was named. Pass MODULE:APP, such as shop.jobs:app, or set HOLDFAST_APP",
+    "worker shp": "there is no module 'shp' in {folder}. Did you mean 'shop'?",
+    "worker elsewhere:app": "there is no module 'elsewhere' in {folder} (there are: broken, empty, shop)",
+    "worker shop.job": "there is no module 'shop.job' in {folder}. Did you mean 'shop.jobs'?",
+    "worker shop.jobs": "module 'shop.jobs' has no 'app' (it has: main)",
+    "worker shop.jobs:mian": "module 'shop.jobs' has no 'mian' (it has: main)",
+    "worker empty:app": "module 'empty' has no 'app' and no Holdfast app under another name",
+    "worker shop.jobs:number": "shop.jobs:number is not a Holdfast app but an int",
+    "worker ./shop/jobs.py": "'./shop/jobs.py' is not MODULE:APP. Write it like shop.jobs:app, here perhaps shop.jobs:app",
+    "worker shop/jobs:main": "'shop/jobs:main' is not MODULE:APP. Write it like shop.jobs:app, here perhaps shop.jobs:app",
+    "dev broken": "module 'broken' cannot be imported: ZeroDivisionError: division by zero",
+    "worker broken:app": "module 'broken' cannot be imported: ZeroDivisionError: division by zero",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_an_app_that_cannot_be_loaded(program: Callable[..., Outcome], folder: Path, words: str) -> None:
+    (folder / "shop").mkdir()
+    (folder / "shop" / "__init__.py").touch()
+    (folder / "shop" / "jobs.py").write_text("from holdfast import Holdfast\nmain = Holdfast()\nnumber = 3\n")
+    (folder / "empty.py").touch()
+    (folder / "broken.py").write_text("def f():\n    return 1 / 0\n\n\nf()\n")
+    code, out, err = program(*words.split())
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == f"holdfast: {MISTAKES[words]}".format(folder=folder)
+    if "broken" in words:  # the user's own frames and no others
+        assert err.startswith("Traceback (most recent call last):\n")
+        assert 'broken.py", line 2, in f' in err
+        assert str(Path(errors.__file__).parent) not in err
+    else:
+        assert err.count("\n") == 1
+
+
+def test_an_app_in_an_empty_folder(program: Callable[..., Outcome], folder: Path) -> None:
+    _, _, err = program("worker", "shop")
+    assert err == (
+        f"holdfast: there is no module 'shop' in {folder} (it has no Python files). "
+        "Run this in the folder that has your package\n"
+    )
+
+
+def test_an_app_is_found_by_path_variable_and_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "place.py").write_text(
+        "from holdfast import Holdfast\n\nclass Box:\n    inner = Holdfast()\n\napp = Holdfast(include=['extra'])\n"
+    )
+    (folder / "extra.py").write_text(
+        "from holdfast import Registry\nmore = Registry('more')\n\n@more.task\ndef f() -> None: ...\n"
+    )
+    assert isinstance(load_app("place:Box.inner"), Holdfast)
+    monkeypatch.setenv("HOLDFAST_APP", "place")
+    assert load_app(None).tasks.definition("more.f") is not None
+
+
+def test_a_task_that_cannot_be_declared_is_one_line(program: Callable[..., Outcome], folder: Path) -> None:
+    (folder / "wrong.py").write_text(
+        "from holdfast import Holdfast\napp = Holdfast()\n\n@app.task\ndef f(*args: int) -> None: ...\n"
+    )
+    code, _, err = program("worker", "wrong")
+    assert code == 2
+    assert err.startswith("holdfast: ")
+    assert err.count("\n") == 1
+
+
+def test_no_database_is_the_users_mistake(program: Callable[..., Outcome]) -> None:
+    code, out, err = program("status")
+    assert (code, out) == (2, "")
+    assert err.startswith("holdfast: no database was named.")
+
+
+def test_a_server_that_is_away_is_the_environments(program: Callable[..., Outcome]) -> None:
+    code, out, err = program("status", "-d", "postgresql://someone:secret@127.0.0.1:1/none")
+    assert (code, out) == (1, "")
+    assert err.startswith("holdfast: cannot reach database 'none' at 127.0.0.1:1 as 'someone': ")
+    assert err.count("\n") == 1
+    assert "secret" not in err
+
+
+def test_a_database_without_the_schema(program: Callable[..., Outcome], dsn: str) -> None:
+    from tests.conftest import raw
+
+    with raw(dsn, autocommit=True) as conn:
+        conn.execute("DROP SCHEMA holdfast CASCADE")
+    assert program("queue", "list", "-d", dsn) == (
+        1,
+        "",
+        "holdfast: the database has no holdfast schema. Run: holdfast migrate up\n",
+    )
+
+
+def test_the_database_is_the_option_the_app_or_the_environment(
+    folder: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "here.py").write_text(f"from holdfast import Holdfast\napp = Holdfast({dsn!r})\n")
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://127.0.0.1:1/wrong")
+    with open_database(dsn) as database:
+        assert database.url == dsn
+    with open_database(None, "here:app") as database:
+        assert database.url == dsn
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", dsn)
+    with open_database(None) as database:
+        assert database.url == dsn
+
+
+def test_a_reader_that_goes_away_is_no_error(dsn: str) -> None:
+    command = [sys.executable, "-m", "holdfast", "queue", "list", "-d", dsn]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (-1, "0 s"), (0.4, "0 s"), (59.9, "59 s"), (200, "3 min"), (7300, "2 h"), (200_000, "2 d")],
+)
+def test_ages_are_for_people(seconds: float | None, text: str) -> None:
+    assert age(seconds) == text
+
+
+def test_numbers_and_lines() -> None:
+    assert (number(Count(10_000, True)), number(Count(0))) == ("10,000+", "0")
+    assert one_line("a\n b\x1b\t" + "c" * 100, 20) == "a b\\x1b " + "c" * 14 + "…"

@@ -1,0 +1,83 @@
+"""Settings come from arguments, the environment and holdfast.toml, in that order, and are checked."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import ConfigurationError, NoDatabase, Settings
+from holdfast.settings import database_url, load_settings
+
+NOWHERE = Path("/nonexistent/holdfast.toml")
+
+
+def test_defaults() -> None:
+    assert load_settings({}, NOWHERE) == Settings()
+
+
+def test_numbers_from_the_environment_are_numbers() -> None:
+    found = load_settings({"HOLDFAST_DRAIN": "1.5", "HOLDFAST_CONCURRENCY": "7"}, NOWHERE)
+    assert (found.drain, found.concurrency) == (1.5, 7)
+    assert isinstance(found.concurrency, int)
+
+
+def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("poll = 3\ndrain = 4\nsweep = 5\n")
+    found = load_settings({"HOLDFAST_POLL": "2", "HOLDFAST_DRAIN": "2"}, file, poll=1.0, sweep=None)
+    assert (found.poll, found.drain, found.sweep) == (1.0, 2.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ({"HOLDFAST_POLL": "soon"}, "environment: HOLDFAST_POLL must be a number, not 'soon'"),
+        ({"HOLDFAST_POLL": "nan"}, "environment: HOLDFAST_POLL must be a number, not 'nan'"),
+        (
+            {"HOLDFAST_CONCURRENCY": "1.5"},
+            "environment: HOLDFAST_CONCURRENCY must be a whole number, not '1.5'",
+        ),
+        ({"HOLDFAST_CONCURRENCY": "0"}, "concurrency must be between 1 and 10000, not 0"),
+        ({"HOLDFAST_POLL": "-1"}, "poll must be more than 0 seconds, not -1.0"),
+        (
+            {"HOLDFAST_DEAD_AFTER": "4"},
+            "dead_after (4 s) must be at least twice heartbeat (3 s), or one late beat would fence a living worker",
+        ),
+        (
+            {"HOLDFAST_LEASE": "5"},
+            "lease (5 s) must be at least twice heartbeat (3 s), or it would run out between two renewals",
+        ),
+    ],
+)
+def test_refusals(env: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(env, NOWHERE)
+    assert str(caught.value) == text
+
+
+def test_a_file_with_mistakes(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("pol = 1\n")
+    with pytest.raises(ConfigurationError, match="unknown setting 'pol'"):
+        load_settings({}, file)
+    file.write_text("poll = = 1\n")
+    with pytest.raises(ConfigurationError, match="is not valid TOML"):
+        load_settings({}, file)
+    file.write_text("poll = true\n")
+    with pytest.raises(ConfigurationError, match="poll must be a number, not True"):
+        load_settings({}, file)
+
+
+def test_the_database_is_the_explicit_one_ours_the_usual_one_or_libpqs() -> None:
+    env = {"HOLDFAST_DATABASE_URL": "postgresql://b", "DATABASE_URL": "postgresql://c", "PGHOST": "d"}
+    assert database_url("postgresql://a", env) == "postgresql://a"
+    assert database_url(None, env) == "postgresql://b"
+    del env["HOLDFAST_DATABASE_URL"]
+    assert database_url(None, env) == "postgresql://c"
+    del env["DATABASE_URL"]
+    assert database_url(None, env) == "postgresql://"
+
+
+def test_no_database_names_the_ways() -> None:
+    with pytest.raises(NoDatabase) as caught:
+        database_url(None, {})
+    assert str(caught.value).startswith("no database was named. Pass Holdfast(")
