@@ -4,6 +4,7 @@
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,14 +70,29 @@ def pytest(tree: Path, test: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
 
 
-def judge(mutant: Mutant) -> Verdict:
-    began = time.monotonic()
+@contextlib.contextmanager
+def fresh_tree() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
         tree = Path(folder)
         tree.chmod(0o755)  # the embedded server may run as another user
         copy(tree)
         (tree / "tmp").mkdir()
         (tree / "tmp").chmod(0o777)
+        yield tree
+
+
+def passes_unchanged(mutants: list[Mutant]) -> bool:
+    """A test that fails anyway catches nothing."""
+    with fresh_tree() as tree:
+        done = pytest(tree, " ".join(dict.fromkeys(m.test for m in mutants)))
+    if done.returncode != 0:
+        print(done.stdout[-3000:], "without any change the tests must pass", sep="\n", flush=True)
+    return done.returncode == 0
+
+
+def judge(mutant: Mutant) -> Verdict:
+    began = time.monotonic()
+    with fresh_tree() as tree:
         if problem := mutate(tree, mutant):
             return Verdict(mutant, "BROKEN", 0.0, problem)
         done = pytest(tree, mutant.test)
@@ -91,6 +108,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", metavar="SUBSTRING")
     mutants = read(parser.parse_args().only)
+    if not mutants or not passes_unchanged(mutants):
+        return 1
     failed = 0
     with ThreadPoolExecutor(TOGETHER) as pool:
         for verdict in pool.map(judge, mutants):
@@ -100,7 +119,7 @@ def main() -> int:
             if verdict.detail:
                 print(f"{'':17} {verdict.detail}", flush=True)
     print(f"{len(mutants) - failed} of {len(mutants)} caught")
-    return 1 if failed or not mutants else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -614,20 +614,26 @@ REFUSALS: dict[str, tuple[Callable[[Any, Any, Conn], object], type[EnqueueError]
     "payload too large": (
         lambda send, keep, conn: send.using(conn=conn).enqueue(1, note="x" * 300_000),
         InvalidPayload,
-        "payload is 300,027 bytes of JSON, more than the limit of 262,144 (256 KiB). "
-        "Store it elsewhere (a table, a file, object storage) and pass a reference",
+        (
+            "payload is 300,027 bytes of JSON, more than the limit of 262,144 (256 KiB). "
+            "Store it elsewhere (a table, a file, object storage) and pass a reference"
+        ),
     ),
     "NUL": (
         lambda send, keep, conn: send.using(conn=conn).enqueue(1, note="a\0b"),
         InvalidPayload,
-        "payload value note contains a NUL character (str 'a\\x00b'), which PostgreSQL cannot store. "
-        "Remove it, or send base64",
+        (
+            "payload value note contains a NUL character (str 'a\\x00b'), which PostgreSQL cannot store. "
+            "Remove it, or send base64"
+        ),
     ),
     "NUL in a key": (
         lambda send, keep, conn: keep.using(conn=conn).enqueue({"a": {"\0": 1}}),
         InvalidPayload,
-        "a key of payload value data.a contains a NUL character (str '\\x00'), which PostgreSQL cannot store. "
-        "Remove it, or send base64",
+        (
+            "a key of payload value data.a contains a NUL character (str '\\x00'), which PostgreSQL cannot store. "
+            "Remove it, or send base64"
+        ),
     ),
     "NaN": (
         lambda send, keep, conn: keep.using(conn=conn).enqueue({"list": [1.0, float("nan")]}),
@@ -637,14 +643,18 @@ REFUSALS: dict[str, tuple[Callable[[Any, Any, Conn], object], type[EnqueueError]
     "lone surrogate": (
         lambda send, keep, conn: send.using(conn=conn).enqueue(1, note="\udc80"),
         InvalidPayload,
-        "payload value note contains a lone surrogate (str '\\udc80'), which is not valid Unicode text. "
-        "Decode the source with errors='replace', or send base64",
+        (
+            "payload value note contains a lone surrogate (str '\\udc80'), which is not valid Unicode text. "
+            "Decode the source with errors='replace', or send base64"
+        ),
     ),
     "10,000 levels deep": (
         lambda send, keep, conn: keep.using(conn=conn).enqueue({"list": _deep(10_000)}),
         InvalidPayload,
-        "payload value data.list[0][0] ... [0][0] is nested more than 500 levels deep. "
-        "Flatten it, or pass it as one string",
+        (
+            "payload value data.list[0][0] ... [0][0] is nested more than 500 levels deep. "
+            "Flatten it, or pass it as one string"
+        ),
     ),
     "missing argument": (
         lambda send, keep, conn: send.using(conn=conn).enqueue(note="x"),
@@ -664,8 +674,10 @@ REFUSALS: dict[str, tuple[Callable[[Any, Any, Conn], object], type[EnqueueError]
     "option among the arguments": (
         lambda send, keep, conn: send.using(conn=conn).enqueue(1, queue="mail"),
         InvalidArguments,
-        "send: got an unexpected keyword argument 'queue'. Options go into using(queue=...), "
-        "arguments into send(order_id: int, note: str = '')",
+        (
+            "send: got an unexpected keyword argument 'queue'. Options go into using(queue=...), "
+            "arguments into send(order_id: int, note: str = '')"
+        ),
     ),
     "unknown queue": (
         lambda send, keep, conn: send.using(conn=conn, queue="mial").enqueue(1),
@@ -675,14 +687,20 @@ REFUSALS: dict[str, tuple[Callable[[Any, Any, Conn], object], type[EnqueueError]
     "partition key too long": (
         lambda send, keep, conn: send.using(conn=conn, partition_key=LONG).enqueue(1),
         InvalidOption,
-        "partition_key is 600 bytes, more than the limit of 512: str 'xxxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'. "
-        "Use a hash of it",
+        (
+            "partition_key is 600 bytes, more than the limit of 512: "
+            "str 'xxxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'. "
+            "Use a hash of it"
+        ),
     ),
     "idempotency key too long": (
         lambda send, keep, conn: send.using(conn=conn, idempotency_key="ü" * 300).enqueue(1),
         InvalidOption,
-        "idempotency_key is 600 bytes, more than the limit of 512: str 'üüüüüüüüüüüüüüüüüüüüüüüüüüüü...üüüüüüüüüüüüüüüüüüüüüüüüüüüü'. "
-        "Use a hash of it",
+        (
+            "idempotency_key is 600 bytes, more than the limit of 512: "
+            "str 'üüüüüüüüüüüüüüüüüüüüüüüüüüüü...üüüüüüüüüüüüüüüüüüüüüüüüüüüü'. "
+            "Use a hash of it"
+        ),
     ),
     "priority out of range": (
         lambda send, keep, conn: send.using(conn=conn, priority=101).enqueue(1),
@@ -692,8 +710,10 @@ REFUSALS: dict[str, tuple[Callable[[Any, Any, Conn], object], type[EnqueueError]
     "unknown option": (
         lambda send, keep, conn: send.using(conn=conn, prioritty=1).enqueue(1),
         InvalidOption,
-        "enqueue has no option 'prioritty' (known: conn, idempotency_key, idempotency_lifetime, max_attempts, "
-        "metadata, partition_key, priority, queue, run_after, tags). Did you mean 'priority'?",
+        (
+            "enqueue has no option 'prioritty' (known: conn, idempotency_key, idempotency_lifetime, max_attempts, "
+            "metadata, partition_key, priority, queue, run_after, tags). Did you mean 'priority'?"
+        ),
     ),
 }
 

@@ -314,10 +314,17 @@ class Harness:
         self.actors = (Actor(url, 0), Actor(url, 1))
         for actor in self.actors:
             self.control.execute("SELECT pg_advisory_lock(%s, %s)", [_GATE, actor.index])
-        self.mutants: tuple[Mutant, ...] = ()
-        self.cut = False
-        self.fold = False
-        self._drained: set[str] = set()
+        self.mutants: tuple[Mutant, ...]
+        self.cut: bool
+        self.fold: bool
+        self._drained: set[str]
+        self.whole()
+
+    def whole(self) -> None:
+        """Statements as they are, and nothing known of earlier runs."""
+        self.mutants = ()
+        self.cut = self.fold = False
+        self._drained = set()
 
     def close(self) -> None:
         for actor in self.actors:

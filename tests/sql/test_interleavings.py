@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
@@ -41,6 +42,7 @@ from holdfast.model.outcome import (
 from holdfast.store import claim as claims
 from holdfast.store import jobs, owner, renew, settle, sweep
 from holdfast.store.statement import Flow, Statement
+from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions
 
@@ -248,42 +250,48 @@ CURRENT: Sequence[Operation] = (
 )
 
 Case = tuple[State, Operation, Operation]
+LONG = os.environ.get("HOLDFAST_HYPOTHESIS") == "long"
 
 
-def _cross(state: State, left: Sequence[Operation], right: Sequence[Operation]) -> Iterator[Case]:
-    """Each pair once; an operation meets itself only where it stands on both sides."""
+def _cross(
+    state: State, left: Sequence[Operation], right: Sequence[Operation], *, always: bool = True
+) -> Iterator[Case]:
+    """Each pair once, in either order; an operation meets itself only where it stands on both sides."""
     seen: set[frozenset[str]] = set()
     for a, b in itertools.product(left, right):
-        if (pair := frozenset((a.name, b.name))) not in seen:
+        if (pair := frozenset((a.name, b.name))) not in seen and (always or LONG):
             seen.add(pair)
             yield state, a, b
 
 
 SETTLES: Sequence[Operation] = (COMPLETE, FAIL, RELEASE, COMPLETE_IN)
 
+# Those marked `always=False` meet nothing that others do not meet too; HOLDFAST_HYPOTHESIS=long runs them as well.
 CASES: dict[str, list[Case]] = {
     "waiting": [
-        *_cross(WAITING, (CLAIM_1, CLAIM_2, CANCEL), (CLAIM_1, CLAIM_2, SWEEP)),
+        *_cross(WAITING, (CLAIM_1, CLAIM_2, CANCEL), (CLAIM_1, CLAIM_2, CANCEL, SWEEP)),
         *_cross(TWO_WAITING, (CLAIM_BOTH, CLAIM_1, CLAIM_THESE), (CLAIM_BOTH, CLAIM_1, CLAIM_THESE, CANCEL)),
-        (WAITING, CANCEL, CLAIM_1),
         (WAITING, CANCEL, BOUNCE),
     ],
     "owned": [
-        *_cross(LIVE, OWNER, (CLAIM_2, REVOKE, TAKE, FINISH, CANCEL)),
+        *_cross(LIVE, OWNER, (CLAIM_2, REVOKE, TAKE, CANCEL)),
         *_cross(LIVE, (COMPLETE, RELEASE, COMPLETE_IN), (COMPLETE, FAIL, RELEASE, GUARD, TIDY, RENEW)),
         *_cross(LIVE, (CANCEL,), (SWEEP, TIDY, CLAIM_2, CANCELLED)),
+        *_cross(LIVE, OWNER, (FINISH,), always=False),
     ],
     "expired": [
-        *_cross(EXPIRED, OWNER, (REVOKE, TAKE, SWEEP)),
+        *_cross(EXPIRED, OWNER, (REVOKE, SWEEP)),
         *_cross(EXPIRED, (CANCEL, REVOKE, CLAIM_2, TIDY), (REVOKE, SWEEP)),
         *_cross(LAST_ATTEMPT, (FAIL,), (SWEEP, CANCEL, REVOKE)),
         (EXPIRED, COMPLETE, SLOW_SWEEP),
-        (EXPIRED, RENEW, SWEEP),
+        *_cross(EXPIRED, OWNER, (TAKE, SLOW_SWEEP), always=False),
     ],
     "gone": [
-        *_cross(SILENT, (RENEW, COMPLETE, RELEASE, CLAIM_1), (SWEEP, REVOKE)),
-        *_cross(GONE, OWNER, (SWEEP, REVOKE)),
-        *_cross(GONE, (CLAIM_1, CLAIM_2, CANCEL, SWEEP), (SWEEP,)),
+        *_cross(SILENT, (RENEW, COMPLETE, CLAIM_1), (SWEEP,)),
+        *_cross(GONE, (RENEW, COMPLETE, RELEASE, COMPLETE_IN), (SWEEP,)),
+        *_cross(GONE, (CLAIM_1, CANCEL), (SWEEP,)),
+        *_cross(SILENT, (*OWNER, CLAIM_1), (SWEEP, REVOKE), always=False),
+        *_cross(GONE, (*OWNER, CLAIM_1, CLAIM_2, SWEEP), (SWEEP, REVOKE), always=False),
     ],
     "revoked": [
         *_cross(REVOKED, OWNER, (TAKE, FINISH)),
@@ -291,19 +299,24 @@ CASES: dict[str, list[Case]] = {
         *_cross(REVOKED, (SWEEP,), (COMPLETE, RELEASE, CLAIM_2)),
     ],
     "pair": [
-        *_cross(PAIR, (COMPLETE, COMPLETE_BOTH, COMPLETE_SECOND, RENEW_BOTH, RELEASE), (SWEEP, REVOKE)),
-        *_cross(PAIR, (COMPLETE, RELEASE, RENEW), (COMPLETE_BOTH, COMPLETE_SECOND, TIDY)),
+        *_cross(PAIR, (COMPLETE, COMPLETE_BOTH, RENEW_BOTH), (SWEEP,)),
+        *_cross(PAIR, (COMPLETE, RELEASE), (COMPLETE_BOTH, COMPLETE_SECOND, TIDY)),
         *_cross(
-            PAIR_REVOKED,
-            (COMPLETE, COMPLETE_BOTH, RENEW_BOTH, COMPLETE_IN, CANCEL, GUARD),
-            (TAKE, FINISH, SWEEP),
+            PAIR_REVOKED, (COMPLETE, COMPLETE_BOTH, RENEW_BOTH, COMPLETE_IN, CANCEL, GUARD), (TAKE, FINISH)
         ),
         *_cross(PAIR_REVOKED, (TAKE, CLAIM_BOTH), (TAKE, FINISH)),
+        *_cross(PAIR, (COMPLETE_SECOND, RELEASE, RENEW), (SWEEP, REVOKE, TIDY), always=False),
+        *_cross(
+            PAIR_REVOKED, (COMPLETE_BOTH, RENEW_BOTH, COMPLETE_IN, CANCEL, GUARD), (SWEEP,), always=False
+        ),
     ],
     "reclaimed": [
-        *_cross(RECLAIMED, STALE, CURRENT),
-        *_cross(RECLAIMED, STALE, (CANCEL, TAKE, FINISH, REVOKE)),
-        *_cross(RECLAIMED, CURRENT, (FINISH, TAKE, SWEEP, TIDY)),
+        *_cross(RECLAIMED, STALE, CURRENT[1:3]),
+        *_cross(RECLAIMED, (RENEW, COMPLETE, COMPLETE_IN), (CANCEL, TAKE, FINISH)),
+        *_cross(RECLAIMED, CURRENT, (FINISH, TAKE)),
+        *_cross(RECLAIMED, CURRENT[1:3], (SWEEP, TIDY)),
+        *_cross(RECLAIMED, STALE, (*CURRENT, CANCEL, TAKE, FINISH, REVOKE), always=False),
+        *_cross(RECLAIMED, CURRENT, (SWEEP, TIDY), always=False),
     ],
 }
 
@@ -314,24 +327,30 @@ CUT_CASES: dict[str, list[Case]] = {
         *_cross(TWO_WAITING, (CLAIM_BOTH, CLAIM_THESE), (CLAIM_1, CLAIM_THESE)),
     ],
     "owned": [
-        *_cross(LIVE, SETTLES, (*SETTLES, GUARD, ONCE, CLAIM_2, CANCEL)),
-        *_cross(LIVE, (CANCEL,), (GUARD, TIDY)),
+        *_cross(LIVE, SETTLES, (*SETTLES, CANCEL)),
+        *_cross(LIVE, (COMPLETE, COMPLETE_IN), (GUARD, ONCE)),
+        *_cross(LIVE, SETTLES, (GUARD, ONCE, CLAIM_2), always=False),
+        *_cross(LIVE, (CANCEL,), (GUARD, TIDY), always=False),
     ],
     "expired": [
-        *_cross(EXPIRED, (RENEW, *SETTLES), (REVOKE,)),
-        *_cross(EXPIRED, (REVOKE,), (REVOKE, CANCEL)),
-        *_cross(GONE, (RENEW, COMPLETE, REVOKE), (REVOKE,)),
-        *_cross(SILENT, (RENEW, CLAIM_1), (REVOKE,)),
+        *_cross(EXPIRED, (RENEW, COMPLETE), (REVOKE,)),
+        *_cross(SILENT, (CLAIM_1,), (REVOKE,)),
         *_cross(LAST_ATTEMPT, (FAIL,), (CANCEL,)),
+        *_cross(EXPIRED, (REVOKE, CANCEL, *SETTLES), (REVOKE,), always=False),
+        *_cross(GONE, (RENEW, COMPLETE, REVOKE), (REVOKE,), always=False),
+        *_cross(SILENT, (RENEW,), (REVOKE,), always=False),
     ],
     "revoked": [
-        *_cross(REVOKED, (*SETTLES, GUARD, ONCE, CANCEL, CLAIM_2, TIDY), (TAKE, FINISH)),
+        *_cross(REVOKED, (*SETTLES, GUARD, CANCEL), (TAKE, FINISH)),
         *_cross(REVOKED, (TAKE, FINISH), (TAKE, FINISH)),
-        *_cross(PAIR_REVOKED, (COMPLETE, COMPLETE_BOTH, RELEASE), (TAKE, FINISH)),
+        *_cross(PAIR_REVOKED, (COMPLETE_BOTH, RELEASE), (TAKE, FINISH)),
+        *_cross(REVOKED, (ONCE, CLAIM_2, TIDY), (TAKE, FINISH), always=False),
     ],
     "reclaimed": [
-        *_cross(RECLAIMED, (COMPLETE, RELEASE, COMPLETE_IN, GUARD), (*CURRENT[1:], TAKE)),
-        *_cross(RECLAIMED, (FINISH, TIDY), (*CURRENT[1:], TAKE)),
+        *_cross(RECLAIMED, (COMPLETE, RELEASE, COMPLETE_IN), CURRENT[1:3]),
+        *_cross(RECLAIMED, (FINISH, TIDY), CURRENT[1:3]),
+        *_cross(RECLAIMED, (COMPLETE, RELEASE, COMPLETE_IN, GUARD), (*CURRENT[1:], TAKE), always=False),
+        *_cross(RECLAIMED, (FINISH, TIDY), (CURRENT[3], TAKE), always=False),
     ],
 }
 
@@ -358,16 +377,25 @@ def _drain(conn: psycopg.Connection[Any]) -> None:
 # Tests ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def harnessed(dsn: str) -> Iterator[Harness]:
-    with harness(dsn) as made:
+@pytest.fixture(scope="module")
+def _harness(holdfast_server: TestServer) -> Iterator[Harness]:
+    name = holdfast_server.clone()
+    with harness(holdfast_server.url(name)) as made:
         yield made
+    holdfast_server.drop(name)
+
+
+@pytest.fixture
+def harnessed(_harness: Harness) -> Harness:
+    """The two connections, with whole and unbroken statements."""
+    _harness.whole()
+    return _harness
 
 
 def _run(harnessed: Harness, cases: Sequence[Case]) -> Tally:
     total = Tally()
     for state, a, b in cases:
-        total += harnessed.check_pair(state, a, b, drain=_drain)
+        total += harnessed.check_pair(state, a, b, drain=_drain, most=None if LONG else 6)
     assert not total.violations, f"{len(total.violations)} schedules go wrong:\n" + "\n".join(
         total.violations[:10]
     )
@@ -418,11 +446,14 @@ def test_two_steps_that_wait_for_each_other_are_reported(harnessed: Harness) -> 
     assert all("DeadlockDetected" in v for v in tally.violations)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3600 if LONG else 300)
 def test_every_order_of_two_operations_keeps_the_promises(
     harnessed: Harness, record_property: Callable[[str, object], None]
 ) -> None:
-    """Whole statements as steps. The floors say that the run had something to check."""
+    """Whole statements as steps; BEGIN is a step too where three steps meet three.
+
+    The floors say that the run had something to check.
+    """
     total = Tally()
     for name, cases in CASES.items():
         part = _run(harnessed, cases)
@@ -430,16 +461,16 @@ def test_every_order_of_two_operations_keeps_the_promises(
         total += part
     record_property("schedules", total.schedules)
     print(f"{sum(map(len, CASES.values()))} pairs: {total}")
-    assert total.schedules > 3000
-    assert total.blocked > 100
+    assert total.schedules > 2000
+    assert total.blocked > 30
     assert total.taken > 300
-    assert total.refused > 500
+    assert total.refused > 150
     assert total.busy > 100
     assert total.claimed > 100
     assert total.drained > 10
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3600 if LONG else 300)
 def test_every_order_with_statements_cut_between_snapshot_and_lock(
     harnessed: Harness, record_property: Callable[[str, object], None]
 ) -> None:
@@ -453,7 +484,7 @@ def test_every_order_with_statements_cut_between_snapshot_and_lock(
     record_property("schedules", total.schedules)
     print(f"{sum(map(len, CUT_CASES.values()))} pairs: {total}")
     assert total.schedules > 1000
-    assert total.blocked > 100
+    assert total.blocked > 50
     assert total.taken > 50
     assert total.refused > 100
 

@@ -680,7 +680,7 @@ def test_the_store_keeps_its_books(dsn: str, record_property: Callable[[str, obj
         run_state_machine_as_test(
             bound,
             settings=settings(
-                max_examples=2000 if LONG else 60,
+                max_examples=2000 if LONG else 120,
                 stateful_step_count=80 if LONG else 40,
                 derandomize=not LONG,
                 database=None,

@@ -50,6 +50,9 @@ class Executor:
         self._middleware = tuple(middleware)
         self._threads = Threads()
 
+    def close(self) -> None:
+        self._threads.close()
+
     async def execute(self, running: Running) -> Outcome:
         claimed = running.claimed
         if claimed.cancel_requested:

@@ -2,6 +2,7 @@
 the process from leaving."""
 
 import asyncio
+import contextlib
 import contextvars
 import queue
 import threading
@@ -14,23 +15,19 @@ _Work = tuple[Callable[[], None], contextvars.Context]
 
 class Threads:
     def __init__(self) -> None:
-        self._idle: queue.SimpleQueue[queue.SimpleQueue[_Work]] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[queue.SimpleQueue[_Work | None]] = queue.SimpleQueue()
         self._count = 0
+        self._closed = False
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call it in a thread with this task's context. Cancelling the caller leaves the thread to end by itself."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        # An error travels as a value: asyncio refuses a StopIteration, and closes the waiting task on a GeneratorExit.
+        done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
 
         def deliver(result: T | None, error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(result)  # type: ignore[arg-type]
-            elif isinstance(error, StopIteration):
-                done.set_exception(RuntimeError("the handler raised StopIteration"))
-            else:
-                done.set_exception(error)
+            if not done.done():
+                done.set_result((result, error))
 
         def work() -> None:
             try:
@@ -41,7 +38,17 @@ class Threads:
                 loop.call_soon_threadsafe(deliver, result, error)
 
         self._submit((work, contextvars.copy_context()))
-        return await done
+        result, error = await done
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Let the threads end: idle ones now, busy ones when their handler returns."""
+        self._closed = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().put(None)
 
     def _submit(self, work: _Work) -> None:
         try:
@@ -54,9 +61,11 @@ class Threads:
             ).start()
         box.put(work)
 
-    def _serve(self, box: "queue.SimpleQueue[_Work]") -> None:
-        while True:
-            work, context = box.get()
+    def _serve(self, box: "queue.SimpleQueue[_Work | None]") -> None:
+        while (item := box.get()) is not None:
+            work, context = item
             context.run(work)
-            del work, context
+            del item, work, context
             self._idle.put(box)
+            if self._closed:
+                self.close()

@@ -106,6 +106,7 @@ class Worker:
                 await self._rest(claimed)
         finally:
             await drain(self)
+            self._executor.close()
 
     async def _claim(self) -> int:
         """Claim for the free slots; an outage is waited out, never an end."""
