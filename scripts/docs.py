@@ -1,7 +1,7 @@
 """Regenerate what documents quote: files, printed output, and the public API in docs/api.txt. `--check` only compares.
 
-In a document, `<!-- file: PATH -->` or `<!-- output: COMMAND -->` stands before a code block and `<!-- end -->` after it. `--bench`
-also refreshes the figures, which differ from run to run and are therefore never compared.
+In a document, `<!-- file: PATH -->` or `<!-- output: COMMAND -->` stands before a code block and `<!-- end -->` after
+it. `--bench` also refreshes the figures, which differ from run to run and are therefore never compared.
 """
 
 import inspect

@@ -6,6 +6,7 @@
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOGETHER = 2
+NOT_SQL = re.compile(
+    r"psycopg\.errors\.(SyntaxError|Undefined\w+|Indeterminate\w+|Ambiguous\w+)|MigrationFailed.*|\bSyntaxError\b"
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ def judge(mutant: Mutant) -> Verdict:
         done = pytest(tree, mutant.test)
     seconds = time.monotonic() - began
     tail = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:]
+    if error := NOT_SQL.search(done.stdout):  # it would fail whatever is tested
+        return Verdict(mutant, "BROKEN", seconds, error[0])
     if done.returncode == 1 and " failed" in "".join(tail):
         return Verdict(mutant, "caught", seconds)
     word = "SURVIVED" if done.returncode == 0 else "BROKEN"

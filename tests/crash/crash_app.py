@@ -11,7 +11,7 @@ import signal
 import time
 from pathlib import Path
 
-from holdfast import AsyncTransaction, Backoff, Holdfast, Job, LeaseLost, Settings, Transaction, telemetry
+from holdfast import AsyncTransaction, Backoff, Holdfast, Job, LeaseLost, Transaction, telemetry
 from holdfast.runtime import renew
 
 FOLDER = Path(os.environ.get("CRASH_FOLDER", "/nonexistent"))
@@ -19,8 +19,7 @@ QUICK = Backoff(first=0.05, cap=0.2)
 LEDGER = "INSERT INTO ledger (job_id, generation, fence, pid) VALUES (%s, %s, %s, %s)"
 
 
-# Timings come as one JSON object, so that a test says them as plain numbers.
-app = Holdfast(settings=Settings(**json.loads(os.environ.get("CRASH_SETTINGS", "{}"))))
+app = Holdfast()  # database and timings come from HOLDFAST_ variables
 
 
 def write_line(name: str, line: str) -> None:
@@ -49,6 +48,11 @@ def is_open(gate: str) -> bool:
     return not gate or (FOLDER / f"gate-{gate}").exists()
 
 
+async def _until_open(gate: str) -> None:
+    while not is_open(gate):  # noqa: ASYNC110 another process opens it
+        await asyncio.sleep(0.01)
+
+
 def entry(job: Job) -> tuple[object, ...]:
     return job.id, job.generation, job.fence, os.getpid()
 
@@ -75,8 +79,7 @@ def record_behind(job: Job, tx: Transaction, gate: str) -> None:
 async def arecord_behind(job: Job, tx: AsyncTransaction, gate: str = "") -> None:
     await tx.execute(LEDGER, entry(job))
     note("start", job)
-    while not is_open(gate):
-        await asyncio.sleep(0.01)
+    await _until_open(gate)
     note("end", job)
 
 
@@ -94,8 +97,7 @@ def plain(job: Job, gate: str = "") -> str:
 async def aplain(job: Job, gate: str = "") -> str:
     note("start", job)
     try:
-        while not is_open(gate):
-            await asyncio.sleep(0.01)
+        await _until_open(gate)
     except asyncio.CancelledError:
         note("cancelled", job)
         raise

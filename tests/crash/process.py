@@ -125,15 +125,19 @@ class Scene:
         **settings: float,
     ) -> WorkerProcess:
         """A worker process with short timings, or those in `settings`. `ready`: wait until it is in the registry."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PG", "DATABASE_URL"))}
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PG", "DATABASE_URL"))
+        }
         environment |= {
             "HOLDFAST_DATABASE_URL": url or self.kit.url,
-            "CRASH_SETTINGS": json.dumps(TIMINGS | settings | {"concurrency": concurrency}),
+            "HOLDFAST_CONCURRENCY": f"{concurrency}",
             "CRASH_FOLDER": f"{self.folder}",
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": "default",
         }
+        for name, value in (TIMINGS | settings).items():
+            environment[f"HOLDFAST_{name.upper()}"] = f"{value}"
         if failpoints:
             environment["HOLDFAST_FAILPOINTS"] = failpoints
         command = [sys.executable, "-c", RUN]
@@ -169,7 +173,9 @@ class Scene:
         """Every job, once none is live."""
         try:
             wait_until(
-                lambda: not self.kit.sql("SELECT 1 AS one FROM holdfast.work LIMIT 1"), "every job is finished", seconds
+                lambda: not self.kit.sql("SELECT 1 AS one FROM holdfast.work LIMIT 1"),
+                "every job is finished",
+                seconds,
             )
         except AssertionError as error:
             rest = self.kit.sql(

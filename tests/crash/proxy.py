@@ -61,11 +61,11 @@ class Proxy:
         """What clients connect to. Without encryption, so that statements can be read."""
         port = self._listener.getsockname()[1]
         return make_conninfo(
-            **{**self._info, "host": "127.0.0.1", "port": port, "sslmode": "disable", "gssencmode": "disable"}  # type: ignore[arg-type]
+            **{**self._info, "host": "127.0.0.1", "port": port, "sslmode": "disable", "gssencmode": "disable"}
         )
 
     def cut_after(self, text: str, *, name: str, times: int = 1) -> None:
-        """Cut connections called `name` after the server has answered a statement that contains `text`; the answer is lost."""
+        """Cut connections called `name` after the server has done a statement with `text` in it; its answer is lost."""
         with self._lock:
             self._cuts.append(_Cut(name, text.encode(), times))
 
@@ -178,7 +178,9 @@ class Proxy:
                 continue
             with self._lock:
                 for cut in self._cuts:
-                    seen = before[len(before) - len(cut.text) + 1 :] + data  # a text may be split between two packets
+                    seen = (
+                        before[len(before) - len(cut.text) + 1 :] + data
+                    )  # a text may be split between two packets
                     if cut.done < cut.times and cut.name == link.name and cut.text in seen:
                         cut.done += 1
                         link.doomed = True

@@ -58,7 +58,9 @@ def test_a_commit_in_doubt_of_a_handlers_transaction_is_recognised_as_done(
     )
 
 
-def test_jobs_of_a_claim_in_doubt_are_handed_back_long_before_the_lease_ends(scene: Scene, proxy: Proxy) -> None:
+def test_jobs_of_a_claim_in_doubt_are_handed_back_long_before_the_lease_ends(
+    scene: Scene, proxy: Proxy
+) -> None:
     proxy.cut_after("lease_generation + 1", name="holdfast claim")
     jobs = [record.enqueue().id for _ in range(3)]
     scene.start(url=proxy.url, lease=120, dead_after=60)

@@ -5,7 +5,12 @@ from tests.crash.process import Scene
 
 
 def test_a_handler_may_fork_and_parent_and_child_share_no_connection(scene: Scene) -> None:
-    forks = [fork_idle.enqueue().id, fork_enqueue.enqueue().id, fork_idle.enqueue().id, fork_enqueue.enqueue().id]
+    forks = [
+        fork_idle.enqueue().id,
+        fork_enqueue.enqueue().id,
+        fork_idle.enqueue().id,
+        fork_enqueue.enqueue().id,
+    ]
     others = [record.enqueue(seconds=0.02).id for _ in range(10)]
     worker = scene.start()
     rows = scene.until_finished()

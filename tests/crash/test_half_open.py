@@ -39,7 +39,7 @@ def test_silent_connections_are_noticed_and_replaced(scene: Scene, proxy: Proxy)
 def test_leaving_does_not_hang_on_a_silent_database(scene: Scene, proxy: Proxy) -> None:
     job = plain.enqueue("go").id
     worker = scene.start(
-        url=proxy.url, command_line=True, drain=0.5, statement_timeout=1, connect_timeout=2, lease=60
+        url=proxy.url, command_line=True, drain=0.5, statement_timeout=0.5, connect_timeout=0.5, lease=60
     )
     scene.until_noted("start", job)
     proxy.go_silent()

@@ -128,7 +128,9 @@ def test_two_crashers_of_other_kinds_are_both_found(scene: Scene) -> None:
     buried = [r for r in rows if r["status"] == "dead_letter"]
     assert {r["id"] for r in buried} == poison
     assert all(r["last_error"].startswith("ProcessDied") for r in buried)
-    assert {(r["id"], r["attempts"]) for r in rows if r["status"] == "completed"} == {(i, 1) for i in innocent}
+    assert {(r["id"], r["attempts"]) for r in rows if r["status"] == "completed"} == {
+        (i, 1) for i in innocent
+    }
     assert scene.ledger() == dict.fromkeys(innocent, 1)
 
 

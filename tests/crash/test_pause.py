@@ -55,7 +55,9 @@ def test_a_paused_owner_can_change_nothing_and_goes_on_under_a_new_identity(scen
     }
     assert scene.ledger() == {jobs["sync transaction"]: 1, jobs["async transaction"]: 1}
     assert {r["pid"] for r in scene.kit.sql("SELECT pid FROM ledger")} <= {o.pid for o in others}
-    wait_until(lambda: len(paused.events("job.lost")) == len(jobs), "the paused worker knows that it lost all")
+    wait_until(
+        lambda: len(paused.events("job.lost")) == len(jobs), "the paused worker knows that it lost all"
+    )
 
     for other in others:
         other.kill(signal.SIGKILL)
@@ -99,7 +101,9 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_lease_and_is_named(scene
 
 
 def test_handlers_that_hold_every_connection_keep_their_leases(scene: Scene) -> None:
-    jobs = [record_behind.enqueue("go").id for _ in range(2)] + [arecord_behind.enqueue("go").id for _ in range(2)]
+    jobs = [record_behind.enqueue("go").id for _ in range(2)] + [
+        arecord_behind.enqueue("go").id for _ in range(2)
+    ]
     scene.start(concurrency=4, pool_size=2)
     for job in jobs:
         scene.until_noted("start", job)

@@ -78,14 +78,23 @@ def test_a_crash_of_the_server_under_load_loses_nothing(server: EmbeddedServer, 
         kit.close()
 
 
-def test_an_outage_longer_than_every_lease_takes_no_job_from_a_living_owner(scene: Scene, proxy: Proxy) -> None:
-    jobs = [plain.enqueue("go").id, careful.enqueue("go").id, plain.enqueue("go").id, careful.enqueue("go").id]
+def test_an_outage_longer_than_every_lease_takes_no_job_from_a_living_owner(
+    scene: Scene, proxy: Proxy
+) -> None:
+    jobs = [
+        plain.enqueue("go").id,
+        careful.enqueue("go").id,
+        plain.enqueue("go").id,
+        careful.enqueue("go").id,
+    ]
     workers = [scene.start(url=proxy.url, concurrency=2, prefetch=0) for _ in range(2)]
     for job in jobs:
         scene.until_noted("start", job)
     proxy.refuse()
     down = time.monotonic()
-    wait_until(lambda: time.monotonic() - down > LEASE + 3 * DEAD_AFTER, "an outage longer than every lease", 15)
+    wait_until(
+        lambda: time.monotonic() - down > LEASE + 3 * DEAD_AFTER, "an outage longer than every lease", 15
+    )
     proxy.heal()
     scene.start(url=proxy.url)  # a newcomer sweeps at once; the owners come back when their pauses end
     kept = """SELECT count(*) AS n FROM holdfast.work w JOIN holdfast.claims c ON c.token = w.claim_token
@@ -110,7 +119,9 @@ def test_an_outage_a_little_shorter_than_dead_after_fences_nobody(scene: Scene) 
     async def main() -> None:
         sweeper = Sweeper(database, lambda: None)
         try:
-            await database.arun(lambda: register(owner, queues=["inbox"], tasks=[], concurrency=1, release="-"))
+            await database.arun(
+                lambda: register(owner, queues=["inbox"], tasks=[], concurrency=1, release="-")
+            )
             scene.kit.sql(
                 "UPDATE holdfast.workers SET last_seen_at = holdfast.now() - make_interval(secs => %s)",
                 [settings.dead_after + 0.5 * settings.heartbeat],

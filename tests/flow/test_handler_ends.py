@@ -124,15 +124,18 @@ KINDS = ["sync", "async", "sync transaction", "async transaction"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_end_is_settled_with_a_storable_error(app: Holdfast, kit: Kit, kind: str) -> None:
     kit.sql("CREATE TABLE seen (n int)")
-    ends = iter(list(ENDS.values()))
     current: list[Callable[[], NoReturn]] = []
-    task = _declare(app, kind, lambda: current[0]())
+
+    def end_now() -> NoReturn:
+        current[0]()
+
+    task = _declare(app, kind, end_now)
 
     @app.task
     def after() -> str:
         return "alive"
 
-    for name, (end, expected) in zip(ENDS, ends, strict=True):
+    for name, (end, expected) in ENDS.items():
         current[:] = [end]
         job = task.enqueue().id
         later = after.enqueue()
@@ -179,7 +182,7 @@ def test_a_signal_alone_in_a_group_is_unwrapped(app: Holdfast, kit: Kit, kind: s
 def test_signals_with_nonsense_in_them_fail_the_attempt_and_nothing_else(app: Holdfast, kit: Kit) -> None:
     @app.task(max_attempts=1)
     def nonsense(which: int) -> None:
-        raise [Snooze("soon"), Retry(after=-5), Retry(None), DeadLetter(7)][which]  # type: ignore[arg-type, list-item]
+        raise [Snooze("soon"), Retry(after=-5), Retry(None), DeadLetter(7)][which]  # type: ignore[arg-type]
 
     jobs = [nonsense.enqueue(which).id for which in range(4)]
     kit.run_worker()

@@ -1,5 +1,6 @@
 """The test kit that users get: a database per test, a worker in process, a clock to move."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -156,8 +157,6 @@ def test_the_clock_reaches_connections_that_are_already_open(kit: Kit, send: Sen
 
 
 async def test_the_clock_reaches_a_worker_that_runs(akit: Kit, send: Send) -> None:
-    import asyncio
-
     handle = send.using(run_after=3600).enqueue(5)
     worker = asyncio.create_task(akit.arun_worker(until_idle=False))
     try:

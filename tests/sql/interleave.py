@@ -294,9 +294,16 @@ class Actor:
             self.error = f"{self.name} {self.next.name}: {type(error).__name__}: {error}".strip()
             self.finished = True
             self.conn.rollback()
-            self.conn.execute("ROLLBACK") if self.conn.info.transaction_status else None
             return
         self._resume(answer)
+
+    def abandon(self) -> None:
+        """Stop in the middle, whatever the connection is doing."""
+        if self.future is not None:
+            self.conn.cancel_safe()
+            concurrent.futures.wait([self.future])
+            self.future = None
+        self.conn.rollback()
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -311,6 +318,7 @@ class Harness:
             url, autocommit=True, application_name="control", row_factory=tuple_row
         )
         self.control.execute(_HARNESS)
+        self.control.execute("SET lock_timeout = '20s'")  # nobody holds a lock between two schedules
         self.actors = (Actor(url, 0), Actor(url, 1))
         for actor in self.actors:
             self.control.execute("SELECT pg_advisory_lock(%s, %s)", [_GATE, actor.index])
@@ -348,6 +356,14 @@ class Harness:
 
     def play(self, state: State, scripts: Sequence[Script], prefix: Sequence[int]) -> Schedule:
         """Run the scripts: the choices of the prefix first, then always the first actor that can go on."""
+        try:
+            return self._play(state, scripts, prefix)
+        except BaseException:
+            for actor in self.actors:  # whoever uses the harness next finds no open transaction
+                actor.abandon()
+            raise
+
+    def _play(self, state: State, scripts: Sequence[Script], prefix: Sequence[int]) -> Schedule:
         self.control.execute(_EMPTY + state.sql)
         schedule = Schedule()
         for actor, script in zip(self.actors, scripts, strict=True):
@@ -359,6 +375,7 @@ class Harness:
                 continue
             at = len(schedule.choices)
             choice = prefix[at] if at < len(prefix) else 0
+            assert choice < len(able), f"the same steps went otherwise the second time: {schedule}"
             schedule.choices.append((choice, len(able)))
             self._step(able[choice], schedule)
         schedule.errors = [a.error for a in self.actors if a.error]
@@ -403,7 +420,7 @@ class Harness:
             if self.control.info.backend_pid in row[0]:
                 actor.at_gate = True
                 return
-            if row[0]:
+            if self.actors[1 - actor.index].pid in row[0]:  # and not, say, autovacuum, which ends by itself
                 return
         raise AssertionError(f"{actor.name} {actor.next.name} neither ends nor waits for a lock")
 

@@ -14,6 +14,7 @@ SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
                                         ELSE current_setting('synchronous_commit') END, false),
        set_config('statement_timeout', $1, false),
+       set_config('idle_in_transaction_session_timeout', $1, false),
        set_config('holdfast.clock_offset', $2, false)
 """
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 import psycopg
@@ -50,6 +51,18 @@ def _translated() -> Iterator[None]:
         raise known from error
 
 
+@contextlib.contextmanager
+def _no_silent_rollback() -> Iterator[None]:
+    """The driver swallows its Rollback at the end of the transaction block; an attempt must not end without a word."""
+    try:
+        yield
+    except psycopg.Rollback as error:
+        raise RuntimeError(
+            "the handler raised psycopg.Rollback, so nothing of it stays. "
+            "Say how the job goes on: raise Retry, Snooze, Cancel or DeadLetter"
+        ) from error
+
+
 class Database:
     def __init__(self, url: str, settings: Settings, clock: Clock | None = None) -> None:
         self.url = url
@@ -81,8 +94,13 @@ class Database:
         """Let the pools grow to one connection per handler."""
         await (await self._aready()).reserve(handlers)
 
-    def session(self, name: str) -> Session:
-        return Session(self.dsn, self.settings, self.clock, name)
+    def session(self, name: str, patience: float | None = None) -> Session:
+        """One connection for a loop; with `patience`, one that gives up on a silent server after so many seconds."""
+        settings = self.settings
+        if patience is not None:
+            limit = max(2.0, patience)
+            settings = replace(settings, statement_timeout=limit, connect_timeout=limit)
+        return Session(self.dsn, settings, self.clock, name)
 
     def run(self, make: What[T]) -> T:
         """Run it on a connection of our own: a statement by itself, a flow in one transaction."""
@@ -138,7 +156,8 @@ class Database:
                 with conn.transaction():
                     if limit is not None:
                         conn.execute(LIMIT, [f"{limit:.3f}s"] * 2)
-                    value = body(Transaction(conn))
+                    with _no_silent_rollback():
+                        value = body(Transaction(conn))
                     finishing = True
                     if not drive(conn, finish(value)):
                         raise LeaseLost
@@ -160,7 +179,8 @@ class Database:
                 async with conn.transaction():
                     if limit is not None:
                         await conn.execute(LIMIT, [f"{limit:.3f}s"] * 2)
-                    value = await body(AsyncTransaction(conn))
+                    with _no_silent_rollback():
+                        value = await body(AsyncTransaction(conn))
                     finishing = True
                     if not await adrive(conn, finish(value)):
                         raise LeaseLost

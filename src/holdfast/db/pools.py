@@ -23,7 +23,8 @@ from .connect import CONFIGURE, configuration, connect_arguments
 _SyncPool = ConnectionPool[psycopg.Connection[Any]]
 _AsyncPool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 
-RESET = "RESET ALL; SELECT pg_advisory_unlock_all(); UNLISTEN *; DISCARD TEMP"
+# RESET ALL leaves the role alone.
+RESET = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; SELECT pg_advisory_unlock_all(); UNLISTEN *; DISCARD TEMP"
 
 
 def _restore(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
@@ -102,10 +103,12 @@ class Pools:
             yield conn
         finally:
             if lent and not conn.closed:
-                with contextlib.suppress(psycopg.Error):
+                try:
                     _restore(conn)
                     conn.execute(RESET)
                     self._configure(conn)
+                except psycopg.Error:
+                    conn.close()  # what a handler left on it is not for the next one
             pool.putconn(conn)
 
     @contextlib.asynccontextmanager
@@ -136,7 +139,8 @@ class Pools:
                 back = asyncio.ensure_future(self._reset(pool, conn))
                 self._returning.add(back)
                 back.add_done_callback(self._returning.discard)
-                await asyncio.shield(back)  # a handler cancelled at this point must not cost the pool a connection
+                # A handler cancelled at this point must not cost the pool a connection.
+                await asyncio.shield(back)
             else:
                 await pool.putconn(conn)
 
@@ -150,10 +154,11 @@ class Pools:
 
     async def _reset(self, pool: _AsyncPool, conn: psycopg.AsyncConnection[Any]) -> None:
         try:
-            with contextlib.suppress(psycopg.Error):
-                _restore(conn)
-                await conn.execute(RESET)
-                await self._aconfigure(conn)
+            _restore(conn)
+            await conn.execute(RESET)
+            await self._aconfigure(conn)
+        except psycopg.Error:
+            await conn.close()
         finally:
             await pool.putconn(conn)
 

@@ -5,7 +5,7 @@ import traceback
 
 from .outcome import ErrorText
 
-ERROR_BYTES = 8 * 1024
+ERROR_BYTES = 8 * 1024 - 256  # with its kind in front, an error stays within 8 KiB
 _TRACE_BYTES = 32 * 1024
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")

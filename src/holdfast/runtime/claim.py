@@ -3,7 +3,8 @@
 A plain claim starts at a low-water mark per queue and priority: everything before it is taken or was a moment ago. What can
 lie before a mark (a late commit, a release, a sweep, a priority not seen before) is found by a full look from
 the start, at most every second and at most a twentieth of the time: that is the bound for late commits. Jobs a plain
-claim leaves out have their own way in: held jobs of tasks we know, suspects of a crash, and the bisection around a row that makes claims fail.
+claim leaves out have their own way in: held jobs of tasks we know, suspects of a crash, and the bisection around a
+row that makes claims fail.
 """
 
 import logging

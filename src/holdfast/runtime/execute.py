@@ -115,6 +115,7 @@ class Executor:
 
         def finish(value: object) -> Any:
             result = handler.encode(value)
+            job._completed = True  # from here on the row may be gone because we took it away
             return settle_in(Settlement(job._grant, Completed(result)), self._worker())
 
         try:

@@ -31,7 +31,7 @@ class Renewal(Service):
     ) -> None:
         super().__init__()
         self._database = database
-        self._session = database.session("renew")
+        self._session = database.session("renew", patience=database.settings.heartbeat)
         self._inflight = inflight
         self._worker = worker
         self._lease = lease

@@ -30,11 +30,12 @@ class Sweeper(Service):
 
     async def tick(self) -> float:
         s = self._settings
-        # Living owners beat every `heartbeat`; after a gap in sweeping in which one could have fallen silent for too long, they get
-        # two beats to renew before anyone takes their work.
+        # Living owners beat every `heartbeat`; after a gap in sweeping in which one could have fallen silent for too
+        # long, they get two beats to renew before anyone takes their work.
         grace = 2 * s.heartbeat
         held, self._held_since = self._held_since, None  # an error below starts the count again
-        gap = max(s.dead_after - 2 * s.heartbeat, 2 * s.sweep)  # the last beat may be older than the last sweep
+        # The last beat may be older than the last sweep, so a gap counts well before dead_after.
+        gap = max(s.dead_after - 2 * s.heartbeat, 2 * s.sweep)
         turn = await self._session.run(sweep.sweep_begin(s.sweep * 0.9, gap, grace))
         if turn is None:  # a stranger holds the row that says whose turn it is: the grace is counted here
             self._held_since = held or time.monotonic()
