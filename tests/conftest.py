@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import psycopg
 import pytest
+from tests.claims import SkippedClaims
 
 from holdfast import Holdfast, failpoints, telemetry
 from holdfast.db.database import Database
 from holdfast.settings import Settings
 from holdfast.testing import Kit, TestServer
-from tests.claims import SkippedClaims
 
 T = TypeVar("T")
 

@@ -447,7 +447,6 @@ def test_the_callers_settings_stay_theirs(kit: Kit, send: Send, conn: Conn) -> N
     assert (row["payload"]["note"], row["available_at"], row["tags"]) == ("\\x41 'ü'", at, ["ü\\'"])
 
 
-@pytest.mark.xfail(strict=True, reason="holdfast.bucket() is written with plain backslash literals")
 def test_a_caller_with_old_string_literals_can_enqueue(kit: Kit, send: Send, conn: Conn) -> None:
     conn.execute("SET standard_conforming_strings = off")
     conn.execute("SET escape_string_warning = off")

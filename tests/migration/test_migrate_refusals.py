@@ -1,6 +1,5 @@
 """Where `up` refuses: each message in full, and nothing changed."""
 
-import re
 from collections.abc import Callable
 
 import pytest

@@ -35,6 +35,7 @@ from tests.sql.support import (
 )
 
 from holdfast import Holdfast, Job, Transaction, failpoints, telemetry
+from holdfast.db.faults import BadRow
 from holdfast.errors import IdempotencyConflict, LeaseLost, TaskDefinitionError
 from holdfast.model.job import ClaimedJob, Grant, NewRow
 from holdfast.model.outcome import (
@@ -991,3 +992,38 @@ def test_our_sessions_read_committed_and_wait_for_the_disk(kit: Kit, conn: Conn)
     assert one(conn, "SHOW default_transaction_isolation") == "read committed"
     assert one(conn, "SHOW synchronous_commit") == "on"
     assert isinstance(conn, psycopg.Connection)
+
+
+def test_one_key_with_two_payloads_in_one_call_names_no_job_that_was_never_written(
+    app: Holdfast, kit: Kit
+) -> None:
+    @app.task
+    def touch(n: int) -> None: ...
+
+    keyed = touch.using(idempotency_key="k")
+    with pytest.raises(
+        IdempotencyConflict, match="was used by another job of this call with another payload"
+    ):
+        app.enqueue_many([keyed.job(1), keyed.job(2)])
+    assert kit.jobs() == []
+    assert app.enqueue_many([keyed.job(2)])[0].created
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"payload": '{"a": "' + "x" * 262_144 + '"}'},
+        {"metadata": '{"a": "' + "x" * 8_192 + '"}'},
+        {"task": "no spaces"},
+        {"priority": 101},
+        {"max_attempts": 0},
+        {"version": 0},
+        {"idempotency_key": "k", "idempotency_lifetime": 604_801.0},
+    ],
+    ids="-".join,
+)
+def test_the_limits_hold_in_sql_for_a_caller_without_our_library(kit: Kit, bad: dict[str, Any]) -> None:
+    row = NewRow(**{"task": "t", "payload": "{}", **bad})
+    with pytest.raises(BadRow, match="a job is out of the limits"):
+        kit.database.run(lambda: jobs.enqueue([row]))
+    assert kit.jobs() == []

@@ -44,7 +44,7 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
     """Make this process log to `stream` (stderr) in one format, whatever was set up before. Answers the format."""
     import structlog
 
-    stream = stream or sys.stderr
+    stream = sys.stderr if stream is None else stream
     chosen = choose(wanted, stream)
     renderer: Any
     if chosen is LogFormat.json:

@@ -7,7 +7,9 @@ from ..settings import Settings
 
 # READ COMMITTED whatever the role's default is: a claim in a stricter one would only fail. Never `off` for
 # synchronous_commit: a claim lost in a crash would issue its generation twice. Custom plans: a generic plan of a
-# partitioned table is planned for every queue at once.
+# partitioned table is planned for every queue at once. The engine's own sessions also never scan a whole table where
+# an index will do: before the first ANALYZE a planner cannot know better. Compiling such plans would take longer than
+# running them.
 CONFIGURE = """
 SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('plan_cache_mode', 'force_custom_plan', false),
@@ -15,7 +17,9 @@ SELECT set_config('default_transaction_isolation', 'read committed', false),
                                         ELSE current_setting('synchronous_commit') END, false),
        set_config('statement_timeout', $1, false),
        set_config('idle_in_transaction_session_timeout', $1, false),
-       set_config('holdfast.clock_offset', $2, false)
+       set_config('holdfast.clock_offset', $2, false),
+       set_config('enable_seqscan', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('enable_seqscan') END, false),
+       set_config('jit', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('jit') END, false)
 """
 
 # For a handler's transaction with a timeout: nothing of it outlives the attempt by long.
@@ -38,6 +42,6 @@ def connect_arguments(settings: Settings, name: str) -> dict[str, Any]:
     }
 
 
-def configuration(clock: Clock, statement_timeout: float) -> tuple[str, str]:
-    """The parameters of CONFIGURE."""
-    return f"{round(statement_timeout * 1000)}", f"{clock.offset} seconds" if clock.offset else ""
+def configuration(clock: Clock, statement_timeout: float, engine: bool) -> tuple[str, str, bool]:
+    """The parameters of CONFIGURE; `engine` for our own loops, not for connections that handlers get."""
+    return f"{round(statement_timeout * 1000)}", f"{clock.offset} seconds" if clock.offset else "", engine

@@ -66,9 +66,9 @@ class Pools:
             "kwargs": connect_arguments(self._settings, "holdfast"),
         }
 
-    def _parameters(self, conn: object) -> tuple[str, str]:
+    def _parameters(self, conn: object) -> tuple[str, str, bool]:
         self._offsets[conn] = self._clock.offset
-        return configuration(self._clock, 0.0)
+        return configuration(self._clock, 0.0, engine=False)
 
     def _configure(self, conn: psycopg.Connection[Any]) -> None:
         with psycopg.RawCursor(conn) as cursor:

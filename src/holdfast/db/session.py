@@ -106,7 +106,9 @@ class Session:
     async def _configure(self, conn: psycopg.AsyncConnection[Any]) -> None:
         self._offset = self._clock.offset
         async with psycopg.AsyncRawCursor(conn) as cursor:
-            await cursor.execute(CONFIGURE, configuration(self._clock, self._settings.statement_timeout))
+            await cursor.execute(
+                CONFIGURE, configuration(self._clock, self._settings.statement_timeout, engine=True)
+            )
 
     async def _drop(self) -> None:
         conn, self._conn = self._conn, None

@@ -26,12 +26,10 @@ class Backoff:
 
     def delay(self, attempt: int, random_: random.Random | None = None) -> float:
         """Seconds to wait after failed attempt number `attempt` (1 is the first)."""
-        full = self.first
-        for _ in range(max(0, attempt - 1)):  # stops at the cap, so no power can overflow
-            if full >= self.cap:
-                break
-            full *= self.factor
-        full = min(full, self.cap)
+        try:
+            full = min(self.first * self.factor ** max(0, min(attempt - 1, 10_000)), self.cap)
+        except OverflowError:
+            full = self.cap
         if not self.jitter:
             return full
         return full * (0.5 + (random_ or random).random() / 2)

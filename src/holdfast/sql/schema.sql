@@ -52,9 +52,10 @@ CREATE FUNCTION holdfast.now() RETURNS timestamptz
 COMMENT ON FUNCTION holdfast.now() IS 'The clock of the engine. Tests move it with the setting holdfast.clock_offset.';
 
 -- The same in every language: first 16 bits of SHA-256 of the UTF-8 key, & 1023. convert_to() is only STABLE.
+-- E strings, because the body is read under the caller's standard_conforming_strings.
 CREATE FUNCTION holdfast.bucket(key text) RETURNS int
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    AS $$ SELECT ('x' || substr(encode(sha256(decode(replace(key, '\', '\\'), 'escape')), 'hex'), 1, 4))::bit(16)::int & 1023 $$;
+    AS $$ SELECT ('x' || substr(encode(sha256(decode(replace(key, E'\\', E'\\\\'), 'escape')), 'hex'), 1, 4))::bit(16)::int & 1023 $$;
 
 -- uuidv7() is built in from 18 on. Below, milliseconds, then a fraction of one, then random bits.
 DO $do$
@@ -357,11 +358,14 @@ CREATE TABLE holdfast.progress (
     message    text NOT NULL,
     at         timestamptz NOT NULL
 ) WITH (fillfactor = 50);
+CREATE INDEX progress_at ON holdfast.progress (at);
 
 -- The highest fence each guarded resource has seen of a stream (of a job, where the queue has no order).
 CREATE TABLE holdfast.fences (
     resource text NOT NULL CHECK (octet_length(resource) <= 512),
     stream   text NOT NULL,
+    queue    text NOT NULL,
+    job_id   uuid NOT NULL,   -- whose fence it is
     fence    text COLLATE "C" NOT NULL,
     at       timestamptz NOT NULL,
     PRIMARY KEY (resource, stream)
@@ -392,6 +396,15 @@ DECLARE
     i         int;
 BEGIN
     IF n IS NULL OR n = 0 THEN RETURN; END IF;
+    -- What a library checks before it calls, and a caller without one must not get past.
+    IF EXISTS (SELECT FROM unnest(tasks, payloads, priorities, max_attempts, versions, idempotency_lifetimes, metadatas)
+                        AS u(task, payload, priority, attempts, version, life, metadata)
+               WHERE u.task !~ '^[A-Za-z0-9_.-]{1,200}$' OR octet_length(u.payload) > 262144 OR octet_length(u.metadata) > 8192
+                  OR u.priority NOT BETWEEN -100 AND 100 OR u.attempts NOT BETWEEN 1 AND 1000 OR u.version < 1
+                  OR u.life NOT BETWEEN 1 AND 604800) THEN
+        RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes, metadata 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second to 7 days'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     FOR item IN SELECT u.ord::int AS ord FROM unnest(queues) WITH ORDINALITY AS u(name, ord)
                 WHERE NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = u.name) LOOP
         conflicts[item.ord] := 'queue';
@@ -433,7 +446,9 @@ BEGIN
         FOREACH i IN ARRAY mine LOOP
             DELETE FROM holdfast.idempotency k WHERE k.queue = queues[i] AND k.key = idempotency_keys[i] AND k.job_id = ids[i];
         END LOOP;
-        RETURN QUERY SELECT o, CASE WHEN conflicts[o] = 'payload' THEN ids[o] END, false, conflicts[o] FROM generate_series(1, n) o ORDER BY o;
+        -- A key used twice in this very call has no job behind it.
+        RETURN QUERY SELECT o, CASE WHEN conflicts[o] = 'payload' AND NOT EXISTS (SELECT FROM unnest(mine) m WHERE ids[m] = ids[o]) THEN ids[o] END,
+                            false, conflicts[o] FROM generate_series(1, n) o ORDER BY o;
         RETURN;
     END IF;
 

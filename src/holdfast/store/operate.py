@@ -205,8 +205,9 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
             return None
         *plain, payload, result, claimed_at, cancel, tags, metadata, left, timeline = rows[0]
         state, generation, sequence = plain[3], plain[16], plain[17]
-        runs = state == "processing" and timeline is not None
-        own_fence = fence(int(timeline, 16), sequence, generation) if runs else None
+        own_fence = None
+        if state == "processing" and timeline is not None:
+            own_fence = fence(int(timeline, 16), sequence, generation)
         facts = [
             _json(payload),
             _json(result),

@@ -209,8 +209,9 @@ def _handles(
 
 def _conflict(row: NewRow, found: Enqueued, batch: int) -> NoReturn:
     others = "" if batch == 1 else f". Nothing of this call of {batch} jobs was written"
+    user = f"job {found.id}" if found.id else "another job of this call"
     error = IdempotencyConflict(
-        f"idempotency key {row.idempotency_key!r} of queue {row.queue!r} was used by job {found.id} "
+        f"idempotency key {row.idempotency_key!r} of queue {row.queue!r} was used by {user} "
         f"with another payload. Use a new key for new work, or the same payload to get that job back{others}"
     )
     error.job_id, error.key, error.queue = found.id, row.idempotency_key, row.queue

@@ -52,7 +52,7 @@ o AS (
 ), f AS (
     DELETE FROM holdfast.fences x WHERE x.ctid = ANY (ARRAY(
         SELECT e.ctid FROM holdfast.fences e WHERE e.at < (SELECT at FROM old)
-          AND NOT EXISTS (SELECT FROM alive a WHERE a.id::text = e.stream) LIMIT $2)) RETURNING 1
+          AND NOT EXISTS (SELECT FROM alive a WHERE a.queue = e.queue AND a.id = e.job_id) LIMIT $2)) RETURNING 1
 )
 SELECT (SELECT count(*) FROM o) + (SELECT count(*) FROM p) + (SELECT count(*) FROM e) + (SELECT count(*) FROM f);
 

@@ -24,9 +24,9 @@ WITH mine AS MATERIALIZED (
     WHERE w.queue = $1 AND w.id = $2 AND w.lease_generation = $3 AND w.claim_token = $4 AND w.status = 'processing'
     FOR SHARE
 )
-INSERT INTO holdfast.fences AS f (resource, stream, fence, at)
-SELECT $5, $6, $7, holdfast.now() FROM mine
-ON CONFLICT (resource, stream) DO UPDATE SET fence = EXCLUDED.fence, at = EXCLUDED.at WHERE f.fence <= EXCLUDED.fence
+INSERT INTO holdfast.fences AS f (resource, stream, queue, job_id, fence, at)
+SELECT $5, $6, $1, $2, $7, holdfast.now() FROM mine
+ON CONFLICT (resource, stream) DO UPDATE SET fence = EXCLUDED.fence, at = EXCLUDED.at, queue = EXCLUDED.queue, job_id = EXCLUDED.job_id WHERE f.fence <= EXCLUDED.fence
 RETURNING f.fence;
 
 -- name: progress
