@@ -44,8 +44,8 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
     """Make this process log to `stream` (stderr) in one format, whatever was set up before. Answers the format."""
     import structlog
 
-    stream = sys.stderr if stream is None else stream
-    chosen = choose(wanted, stream)
+    out: TextIO = sys.stderr if stream is None else stream
+    chosen = choose(wanted, out)
     renderer: Any
     if chosen is LogFormat.json:
         renderer = structlog.processors.JSONRenderer(serializer=json.dumps, default=str)
@@ -53,7 +53,7 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
     else:
         plain = structlog.dev.plain_traceback
         renderer = structlog.dev.ConsoleRenderer(
-            colors=stream.isatty(), exception_formatter=plain, pad_event_to=24, sort_keys=False
+            colors=out.isatty(), exception_formatter=plain, pad_event_to=24, sort_keys=False
         )
         finish = [_escape, renderer]
     formatter = structlog.stdlib.ProcessorFormatter(
@@ -65,7 +65,7 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
         ],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
     )
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(out)
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=level.value.upper(), force=True)
     logging.captureWarnings(True)
