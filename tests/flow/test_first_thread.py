@@ -1,7 +1,11 @@
 """The thin thread: enqueue, run, result."""
 
+import pytest
+
 from holdfast import Holdfast
 from holdfast.testing import Kit
+
+pytestmark = pytest.mark.versions
 
 
 def test_a_job_is_enqueued_run_and_its_result_read(app: Holdfast, kit: Kit) -> None:

@@ -28,6 +28,8 @@ from holdfast import (
 )
 from holdfast.testing import Kit
 
+pytestmark = pytest.mark.versions
+
 Events = list[telemetry.Event]
 AT_ONCE = Backoff(first=0, jitter=False)
 

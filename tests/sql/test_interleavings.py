@@ -44,7 +44,7 @@ from holdfast.store import jobs, owner, renew, settle, sweep
 from holdfast.store.statement import Flow, Statement
 from holdfast.testing import TestServer
 
-pytestmark = pytest.mark.versions
+pytestmark = [pytest.mark.versions, pytest.mark.slow]
 
 ONE, TWO = sorted((new_id(), new_id()))
 OLD, NEW = uuid4(), uuid4()  # the tokens of W1: of its claim, and of the claim it made after losing that

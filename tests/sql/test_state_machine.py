@@ -48,7 +48,7 @@ from holdfast.model.worker import WorkerIdentity
 from holdfast.store import claim, jobs, owner, renew, settle, sweep, workers
 from holdfast.store.statement import Flow, Statement
 
-pytestmark = pytest.mark.versions
+pytestmark = [pytest.mark.versions, pytest.mark.slow]
 
 T = TypeVar("T")
 
