@@ -58,11 +58,17 @@ def bound(**fields: Any) -> Iterator[None]:
         job_context.reset(token)
 
 
+def _printable(value: Any) -> str:
+    """No value may drive a terminal or forge a second line."""
+    text = str(value)
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
 def log_events(event: Event) -> None:
     """The default subscriber: every event becomes a record of the standard `holdfast` logger."""
     if log.isEnabledFor(event.level):
         fields = {**job_context.get(), **event.fields}
-        text = " ".join(f"{k}={v}" for k, v in fields.items() if k != "trace")
+        text = " ".join(f"{k}={_printable(v)}" for k, v in fields.items() if k != "trace")
         log.log(event.level, "%s %s", event.name, text, extra={"event": event.name, "fields": fields})
 
 

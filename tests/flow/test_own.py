@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -16,6 +16,7 @@ from tests.conftest import QUICK, await_until, wait_until
 from holdfast import (
     AsyncTransaction,
     Backoff,
+    DatabaseUnavailable,
     Holdfast,
     Job,
     JobSettled,
@@ -26,6 +27,11 @@ from holdfast import (
     WrongConnection,
     telemetry,
 )
+from holdfast.model.outcome import Held, Settlement
+from holdfast.model.worker import WorkerIdentity
+from holdfast.store.claim import claim
+from holdfast.store.settle import settle as settle_jobs
+from holdfast.store.workers import register
 from holdfast.testing import Kit
 
 pytestmark = pytest.mark.versions
@@ -846,3 +852,44 @@ async def test_a_late_owner_that_nobody_challenged_may_finish(app: Holdfast, aki
     handle = await work.aenqueue()
     await akit.arun_worker()
     assert await handle.aresult(timeout=5) == "finished"
+
+
+def test_a_completion_that_was_rolled_back_may_be_tried_again_in_the_same_attempt(
+    app: Holdfast, kit: Kit
+) -> None:
+    @app.task
+    def settle(job: Job) -> None:
+        with kit.connect() as conn:
+            job.complete(conn=conn)
+            conn.rollback()  # a serialization failure, say
+            job.complete(conn=conn)
+            conn.commit()
+
+    settle.enqueue()
+    kit.run_worker()
+    (row,) = kit.jobs()
+    assert (row["status"], row["attempts"]) == ("completed", 1)
+
+
+def test_an_outage_that_the_handlers_own_calls_run_into_is_its_failure(app: Holdfast, kit: Kit) -> None:
+    """Released without an attempt it would run for ever, if the outage is of its own making."""
+
+    @app.task(max_attempts=2, retry=AT_ONCE)
+    def settle(tx: Transaction) -> None:
+        raise DatabaseUnavailable("all connections of the pool were in use")
+
+    settle.enqueue()
+    kit.run_worker()
+    (row,) = kit.jobs()
+    assert (row["status"], row["attempts"]) == ("dead_letter", 2)
+
+
+def test_a_job_asked_to_cancel_is_not_held(app: Holdfast, kit: Kit) -> None:
+    handle = app.send("nobody.knows", {})
+    me = WorkerIdentity("h", 1, "b" * 12)
+    kit.database.run(lambda: register(me, queues=["inbox"], tasks=[], concurrency=1, release="-"))
+    (job,) = kit.database.run(lambda: claim("inbox", me.id, uuid4(), lease=60, limit=1, marks=[(0, None)]))
+    assert handle.cancel()
+    kit.database.run(lambda: settle_jobs([Settlement(job.grant, Held("unknown"))], "w"))
+    kit.run_worker()
+    assert kit.job(handle.id)["status"] == "cancelled"

@@ -118,10 +118,13 @@ class Executor:
             job._completed = True  # from here on the row may be gone because we took it away
             return settle_in(Settlement(job._grant, Completed(result)), self._worker())
 
+        began = False
         try:
             database, limit = self._database, handler.timeout
 
             def body(tx: object) -> Any:
+                nonlocal began
+                began = True
                 return handler.func(*injected, tx, **arguments)
 
             if handler.is_async:
@@ -129,8 +132,10 @@ class Executor:
             else:
                 await self._threads.run(lambda: database.transact(body, finish, limit))
         except (DatabaseUnavailable, Contended) as error:
-            # In doubt or refused by the database, never the handler's failure: if the commit did go through, the
-            # release finds the job already settled under this very token.
+            if began and not job._completed:
+                raise  # what the handler's own calls ran into is the handler's failure, and is bounded by its attempts
+            # Before it began or while finishing: in doubt or refused by the database, never the handler's failure. If
+            # the commit did go through, the release finds the job already settled under this very token.
             return Released(f"{type(error).__name__}: {error}")
         return SettledElsewhere()
 

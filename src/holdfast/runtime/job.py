@@ -163,11 +163,11 @@ class Job:
         self._completion(await guest.arun(settle_in(self._settlement(result), self._worker)))
 
     def _settlement(self, result: object) -> Settlement:
-        self._unsettled()
         return Settlement(self._grant, Completed(self._encode(result)))
 
     def _completion(self, done: bool) -> None:
         if not done:
+            self._unsettled()  # a completion that was rolled back may be tried again; one that stands may not
             self._lose()
         self._completed = True
 

@@ -202,7 +202,8 @@ class Worker:
         running = self.inflight.get(settlement.grant)
         self.inflight.remove(settlement.grant)
         name, fields, level = event_of(settlement.outcome, state)
-        fields |= {"job": settlement.grant.id, "generation": settlement.grant.generation}
+        grant = settlement.grant
+        fields |= {"job": grant.id, "queue": grant.queue, "generation": grant.generation}
         if running is not None:
             fields |= {"task": running.claimed.task, "attempt": running.claimed.attempt}
             if running.started_at is not None:

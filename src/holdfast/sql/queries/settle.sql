@@ -66,7 +66,7 @@ WITH ok AS MATERIALIZED (
 SELECT id, 'dead_letter' FROM dead UNION ALL SELECT id, 'pending' FROM back;
 
 -- name: settle_back
--- Snoozed, released and held jobs stay, and spend no attempt.
+-- Snoozed, released and held jobs stay, and spend no attempt. One that somebody wants cancelled is not held: the next claim ends it.
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 delays (NULL: its place in the queue is kept), $6 reasons to hold (NULL: waiting)
 WITH ok AS MATERIALIZED (
     SELECT d.id, d.delay, d.hold
@@ -78,8 +78,8 @@ WITH ok AS MATERIALIZED (
     ) w
 ), back AS (
     UPDATE holdfast.work w
-    SET status = CASE WHEN (SELECT o.hold FROM ok o WHERE o.id = w.id) IS NULL THEN 'pending' ELSE 'held' END,
-        hold_reason = (SELECT o.hold FROM ok o WHERE o.id = w.id),
+    SET status = CASE WHEN w.cancel_requested_at IS NOT NULL OR (SELECT o.hold FROM ok o WHERE o.id = w.id) IS NULL THEN 'pending' ELSE 'held' END,
+        hold_reason = CASE WHEN w.cancel_requested_at IS NULL THEN (SELECT o.hold FROM ok o WHERE o.id = w.id) END,
         suspect = CASE WHEN (SELECT o.delay FROM ok o WHERE o.id = w.id) IS NULL THEN w.suspect ELSE 0 END,
         available_at = CASE WHEN w.cancel_requested_at IS NULL
                             THEN coalesce(holdfast.now() + make_interval(secs => (SELECT o.delay FROM ok o WHERE o.id = w.id)), w.available_at)
