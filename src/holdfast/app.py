@@ -26,6 +26,7 @@ from .tasks.taskset import TaskSet
 from .tasks.writer import Writer, unknown_queue
 
 R = TypeVar("R")
+_SPARE = 4
 
 
 def release() -> str:
@@ -160,7 +161,8 @@ class Holdfast(Registry):
             release=release(),
             until_idle=until_idle,
         )
-        await self.database.reserve(options.concurrency)
+        # One connection per handler's transaction, and some more for what handlers do beside it (once, enqueue).
+        await self.database.reserve(options.concurrency + _SPARE)
         async with contextlib.AsyncExitStack() as stack:
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan(self))

@@ -30,9 +30,14 @@ class Settings:
     statement_timeout: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("lease", "heartbeat", "dead_after", "sweep", "poll", "drain", "connect_timeout"):
-            if getattr(self, name) <= 0:
+        for field in fields(self):
+            name = field.name
+            if field.type is float and not 0 < getattr(self, name) < math.inf:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
+        least = {"prefetch": 0, "pool_size": 1, "max_crashes": 1}
+        for name, lowest in least.items():
+            if getattr(self, name) < lowest:
+                raise ConfigurationError(f"{name} must be at least {lowest}, not {getattr(self, name)!r}")
         if self.concurrency < 1 or self.concurrency > 10_000:
             raise ConfigurationError(f"concurrency must be between 1 and 10000, not {self.concurrency!r}")
         if self.heartbeat * 2 > self.dead_after:

@@ -1,6 +1,7 @@
 """Ownership: work and completion commit together, and an owner that lost its lease changes nothing."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -893,3 +894,96 @@ def test_a_job_asked_to_cancel_is_not_held(app: Holdfast, kit: Kit) -> None:
     kit.database.run(lambda: settle_jobs([Settlement(job.grant, Held("unknown"))], "w"))
     kit.run_worker()
     assert kit.job(handle.id)["status"] == "cancelled"
+
+
+async def test_a_full_worker_leaves_suspects_to_one_that_has_a_slot(app: Holdfast, akit: Kit) -> None:
+    go = asyncio.Event()
+
+    @app.task
+    async def long() -> None:
+        await go.wait()
+
+    @app.task
+    async def short() -> None: ...
+
+    def sweeps() -> Any:
+        return akit.sql("SELECT last_sweep_at FROM holdfast.engine")[0]["last_sweep_at"]
+
+    busy = await long.aenqueue()
+    full = asyncio.create_task(app.run_worker(concurrency=1))
+    await await_until(lambda: akit.job(busy.id)["status"] == "processing", "the worker is full")
+    suspect = await short.using(run_after=3600).aenqueue()
+    akit.sql(
+        "UPDATE holdfast.work SET suspect = 1, available_at = holdfast.now() WHERE id = %s", [suspect.id]
+    )
+    swept: set[Any] = set()
+
+    def often() -> bool:
+        swept.add(sweeps())
+        return len(swept) > 4
+
+    await await_until(often, "the full worker had its chances to take it")
+    idle = asyncio.create_task(app.run_worker(concurrency=4))
+    await suspect.aresult(timeout=10)
+    go.set()
+    for worker in (full, idle):
+        worker.cancel()
+    await asyncio.gather(full, idle, return_exceptions=True)
+    assert akit.job(suspect.id)["lease_generation"] == 1
+
+
+def test_handlers_in_transactions_can_use_once_however_small_the_pool(
+    app: Holdfast, holdfast_kit: Callable[..., Kit]
+) -> None:
+    kit = holdfast_kit(app, replace(QUICK, pool_size=1))
+    together = threading.Barrier(2, timeout=20)
+
+    @app.task
+    def step(job: Job, tx: Transaction) -> int:
+        together.wait()
+        return job.once("step", lambda: 1)
+
+    for _ in range(2):
+        step.enqueue()
+    kit.run_worker(concurrency=2)
+    assert {(r["status"], r["attempts"], r["lease_generation"]) for r in kit.jobs()} == {("completed", 1, 1)}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_handler_that_takes_every_connection_of_the_pool_keeps_its_lease(
+    app: Holdfast, akit: Kit, kind: str
+) -> None:
+    """For longer than a worker may be silent, and than its lease: renewal has a connection of its own."""
+    most = 2 + 4  # concurrency and the spare ones
+    pools = akit.database._ready()[1]
+    go = threading.Event()
+
+    @app.task
+    def take_all_sync() -> None:
+        with contextlib.ExitStack() as stack:
+            for _ in range(most):
+                stack.enter_context(pools.connection())
+            go.wait(20)
+
+    @app.task
+    async def take_all_async() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(most):
+                await stack.enter_async_context(pools.aconnection())
+            await asyncio.to_thread(go.wait, 20)
+
+    handle = await (take_all_sync if kind == "sync" else take_all_async).aenqueue()
+    worker = asyncio.create_task(app.run_worker(concurrency=2))
+    renewed: set[Any] = set()
+
+    def over_three_leases() -> bool:
+        rows = akit.sql("SELECT lease_expires_at FROM holdfast.jobs WHERE status = 'processing'")
+        renewed.update(r["lease_expires_at"] for r in rows)
+        return bool(renewed) and (max(renewed) - min(renewed)).total_seconds() > 3 * QUICK.lease
+
+    await await_until(over_three_leases, "the lease was renewed for three times its length")
+    go.set()
+    await handle.aresult(timeout=10)
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    assert akit.job(handle.id)["lease_generation"] == 1

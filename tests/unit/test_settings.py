@@ -38,6 +38,10 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
         ),
         ({"HOLDFAST_CONCURRENCY": "0"}, "concurrency must be between 1 and 10000, not 0"),
         ({"HOLDFAST_POLL": "-1"}, "poll must be more than 0 seconds, not -1.0"),
+        ({"HOLDFAST_STATEMENT_TIMEOUT": "0"}, "statement_timeout must be more than 0 seconds, not 0.0"),
+        ({"HOLDFAST_PREFETCH": "-5"}, "prefetch must be at least 0, not -5"),
+        ({"HOLDFAST_POOL_SIZE": "0"}, "pool_size must be at least 1, not 0"),
+        ({"HOLDFAST_MAX_CRASHES": "0"}, "max_crashes must be at least 1, not 0"),
         (
             {"HOLDFAST_DEAD_AFTER": "4"},
             "dead_after (4 s) must be at least twice heartbeat (3 s), or one late beat would fence a living worker",

@@ -32,10 +32,10 @@ async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
 async def drain(worker: "Worker") -> None:
     worker.stopping.set()
     await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")
-    for running in [*worker.ready, *worker.suspects]:
+    for running in [*worker.ready, *worker.suspects.waiting]:
         worker.conclude(running, Released("not started"))
     worker.ready.clear()
-    worker.suspects.clear()
+    worker.suspects.waiting.clear()
     await _let_finish(worker)
     await _release_rest(worker)
     await _briefly(worker.settler.drained(), _LAST_WRITES, "settle the rest")

@@ -69,9 +69,8 @@ class Settler(Service):
     async def _write(self, batch: list[Settlement]) -> None:
         """One transaction for the batch; one that a bad row spoils is halved until the bad row is alone."""
         by_id = {s.grant.id: s for s in batch}
-        if len(by_id) < len(
-            batch
-        ):  # one job under two generations: an answer names the job only, so they go apart
+        # One job under two generations: an answer names the job only, so they go apart.
+        if len(by_id) < len(batch):
             await self._write([s for s in batch if by_id[s.grant.id] is not s])
             await self._write(list(by_id.values()))
             return

@@ -5,7 +5,7 @@ import time
 
 class Slots:
     """Free slots plus a small prefetch, and the prefetch only while handlers are quick: a job must not wait here behind a
-    long one while another worker is idle. In quiet mode (suspects of a crash) nothing else is wanted."""
+    long one while another worker is idle."""
 
     _QUICK = 0.5
 
@@ -14,10 +14,9 @@ class Slots:
         self._prefetch = prefetch
         self._mean = 0.0
         self.running = 0
-        self.quiet = False
 
     def want(self, ready: int) -> int:
-        if self.quiet or ready:
+        if ready:
             return 0
         free = self.concurrency - self.running
         return max(0, free + (self._prefetch if self._mean < self._QUICK else 0))

@@ -31,11 +31,11 @@ from .membership import Membership
 from .renew import Renewal, RenewalThread
 from .settle import Settler, event_of
 from .slots import Slots
+from .suspects import Suspects
 from .sweep import Sweeper
 
 _FIRST_PAUSE = 0.02
 _STALE = 2.0
-_QUIET = 10.0  # how long suspects wait for the other jobs of this process to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,7 @@ class Worker:
         lease = max(options.leases.values())
         self.renewal = RenewalThread(lambda: self._make_renewal(database, lease), self.inflight)
         self.ready: deque[Running] = deque()
-        self.suspects: deque[Running] = deque()
-        self._suspects_at = 0.0
-        self._quiet_until = 0.0
+        self.suspects = Suspects(database.settings.sweep)
         self._pause = _FIRST_PAUSE
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -112,7 +110,7 @@ class Worker:
         """Claim for the free slots; an outage is waited out, never an end."""
         try:
             await self._claim_suspects()
-            want = self.slots.want(len(self.ready))
+            want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
             jobs = await self.claimer.claim(self.membership.id, want) if want else []
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
@@ -122,23 +120,19 @@ class Worker:
         return len(jobs)
 
     async def _claim_suspects(self) -> None:
-        """Take a group of suspects and be quiet for it: claim nothing else until it has run."""
-        now = time.monotonic()
-        if self.slots.quiet or now < self._suspects_at:
+        if not self.suspects.due(self.slots.free - len(self.ready)):
             return
-        self._suspects_at = now + self.settings.sweep
         jobs = await self.claimer.claim_suspects(self.membership.id, self.slots.concurrency)
         if jobs:
-            self.suspects.extend(self.inflight.add(job) for job in jobs)
-            self.slots.quiet = True
-            self._quiet_until = now + _QUIET
+            self.suspects.took([self.inflight.add(job) for job in jobs])
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
     def _start_ready(self) -> None:
         alone = not self.slots.running and not self.ready
-        if self.suspects and (alone or time.monotonic() > self._quiet_until):
-            self.ready.extend(self.suspects)
-            self.suspects.clear()
+        start, hand_back = self.suspects.leave(alone=alone, free=self.slots.free - len(self.ready))
+        self.ready.extend(start)
+        for running in hand_back:
+            self.conclude(running, Released("not started"))
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
             if running.stop is None:
@@ -153,7 +147,7 @@ class Worker:
 
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
-        if self.ready and self.slots.free <= 0 and not self.slots.quiet:
+        if self.ready and self.slots.free <= 0:
             stale = [r for r in self.ready if time.monotonic() - r.claimed_at > _STALE]
             if stale:
                 self.slots.expect_long()
@@ -211,12 +205,7 @@ class Worker:
         telemetry.emit(name, level=level, worker=self.membership.id, **fields)
         if isinstance(settlement.outcome, Released):
             self.claimer.reset()
-        if (
-            self.slots.quiet
-            and not self.suspects
-            and not self.inflight.select(lambda r: r.claimed.suspect > 0)
-        ):
-            self.slots.quiet = False
+        if self.suspects.ended(settlement.grant):
             self._look_again()
         self._wake.set()
 
@@ -237,14 +226,14 @@ class Worker:
         if len(self.inflight) or self.settler.pending or self._side_tasks:
             return False
         self._look_again()
-        if await self._claim() or self.suspects:
+        if await self._claim() or self.suspects.waiting:
             self._start_ready()
             return False
         return not len(self.inflight)
 
     def _look_again(self) -> None:
         self.claimer.reset()
-        self._suspects_at = 0.0
+        self.suspects.look_again()
         self._pause = _FIRST_PAUSE
         self._wake.set()
 

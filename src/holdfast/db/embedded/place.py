@@ -1,7 +1,7 @@
 """Which folder holds what.
 
 The folder a user names is the home. Everything lives in the area, which is the home itself, except where root
-names a folder that no other user can enter (such as one in /root): then the area is a folder of its own in
+names a folder that no other user can enter (such as one in a closed home folder): then the area is a folder of its own in
 /var/lib/holdfast, and the home has a file `elsewhere` that names it.
 
     data/       PostgreSQL's files            socket/   unless its path would be too long
