@@ -171,9 +171,9 @@ class Holdfast(Registry):
             await worker.run()
 
     def _lease(self, tasks: TaskSet, queue: str) -> float:
-        """A lease belongs to the claim, so it is the longest that any task of the queue asks for."""
+        """A lease belongs to the claim, so it is the longest that the settings or any task of the queue ask for."""
         asked = [h.lease for h in tasks.handlers() if h.queue == queue and h.lease is not None]
-        return max([self.settings.lease, *asked]) if not asked else max(*asked, 2 * self.settings.heartbeat)
+        return max([self.settings.lease, *asked])
 
     async def _check_server(self, wanted: Sequence[str], declared: set[str]) -> None:
         database = self.database

@@ -45,10 +45,10 @@ class Settings:
                 f"dead_after ({self.dead_after:g} s) must be at least twice heartbeat ({self.heartbeat:g} s), "
                 "or one late beat would fence a living worker"
             )
-        if self.heartbeat * 2 > self.lease:
+        if self.lease < self.dead_after + self.sweep:
             raise ConfigurationError(
-                f"lease ({self.lease:g} s) must be at least twice heartbeat ({self.heartbeat:g} s), "
-                "or it would run out between two renewals"
+                f"lease ({self.lease:g} s) must be at least dead_after + sweep ({self.dead_after + self.sweep:g} s), "
+                "or it would run out before a dead worker is known to be dead"
             )
 
 

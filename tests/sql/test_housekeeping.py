@@ -233,9 +233,9 @@ def test_what_finished_jobs_left_behind_goes_and_what_live_and_dead_ones_need_st
     end(conn, claimed[done].grant, Completed())
     end(conn, claimed[dead].grant, DeadLettered(BOOM))
     later(kit, 6 * DAY, conn)
-    assert run(conn, housekeeping.prune_orphans(7, 1000)) == 0
+    assert sum(run(conn, housekeeping.prune(t, 7, 1000, None))[1] for t in housekeeping.ORPHANS) == 0
     later(kit, 2 * DAY, conn)
-    run(conn, housekeeping.prune_orphans(7, 1000))
+    sum(run(conn, housekeeping.prune(t, 7, 1000, None))[1] for t in housekeeping.ORPHANS)
     for table in ("once", "errors"):
         kept = one(conn, f"SELECT array_agg(DISTINCT job_id) FROM holdfast.{table}")
         assert set(kept) == {dead, live}, table

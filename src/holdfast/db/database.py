@@ -147,8 +147,8 @@ class Database:
 
         `limit` seconds end a statement, or an idle transaction, that nobody waits for any more.
 
-        Errors of the body go out as they are. An error while finishing is translated, so that a handler's own
-        database error is never taken for an outage, nor the other way round.
+        Errors of the body go out as they are, unless the connection broke. An error while finishing is translated, so
+        that a handler's own database error is never taken for an outage, nor the other way round.
         """
         finishing = False
         with self._ready()[1].connection(lent=True) as conn:
@@ -163,7 +163,7 @@ class Database:
                         raise LeaseLost
                     failpoints.point("transaction.commit")
             except psycopg.Error as error:
-                raise (translate(error) if finishing else None) or error from error
+                raise (translate(error) if finishing or conn.broken else None) or error from error
             return value
 
     async def atransact(
@@ -186,7 +186,7 @@ class Database:
                         raise LeaseLost
                     failpoints.point("transaction.commit")
             except psycopg.Error as error:
-                raise (translate(error) if finishing else None) or error from error
+                raise (translate(error) if finishing or conn.broken else None) or error from error
             return value
 
     def close(self) -> None:

@@ -23,12 +23,16 @@ class Contended(DatabaseError):
     """A serialization failure or deadlock: the transaction may simply be tried again."""
 
 
+class Forbidden(DatabaseError):
+    """The role lacks a privilege."""
+
+
 class LockTimeout(DatabaseError):
     """Something else held a lock for too long."""
 
 
-# Data errors a single row can cause: bad values, broken constraints, raising triggers, damaged storage.
-_ROW_CLASSES = ("22", "23", "P0", "XX")
+# Errors a single row can cause: bad values, broken constraints, limits, raising triggers, damaged storage.
+_ROW_CLASSES = ("22", "23", "54", "P0", "XX")
 _RETRY = ("40001", "40P01")
 _LOCK = ("55P03", "57014")
 _MISSING = ("3F000", "42P01", "42883", "42704")
@@ -40,6 +44,8 @@ def translate(error: psycopg.Error) -> HoldfastError | None:
     text = storable(str(error).strip())
     if state in _RETRY:
         return Contended(text)
+    if state == "42501":
+        return Forbidden(text)
     if state in _LOCK:
         return LockTimeout(text)
     if state in _MISSING and "holdfast" in text:

@@ -129,7 +129,7 @@ class Pools:
         try:
             conn = await pool.getconn()
         except PoolTimeout as error:
-            raise self._unavailable() from error
+            raise await asyncio.to_thread(self._unavailable) from error
         try:
             if self._offsets.get(conn) != self._clock.offset:
                 await self._aconfigure(conn)

@@ -7,16 +7,17 @@ claim leaves out have their own way in: held jobs of tasks we know, suspects of 
 row that makes claims fail.
 """
 
+import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID, uuid4
 
 from .. import failpoints, telemetry
 from ..db.database import Database
-from ..db.faults import BadRow, ConnectionLost
+from ..db.faults import BadRow
 from ..model.job import ClaimedJob
 from ..model.text import storable
 from ..store import claim as store
@@ -51,6 +52,7 @@ class Claimer:
         self._lease = lease
         self._marks = {queue: Marks() for queue in lease}
         self._turn = 0
+        self._open: list[tuple[str, UUID]] = []
         self._in_doubt: list[tuple[str, UUID]] = []
 
     @property
@@ -69,25 +71,39 @@ class Claimer:
         queues = self.queues
         self._turn = (self._turn + 1) % len(queues)
         found: list[ClaimedJob] = []
-        for queue in queues[self._turn :] + queues[: self._turn]:
-            if len(found) >= want:
-                break
-            found += await self._claim_from(queue, worker, want - len(found))
+        with self._accounted():
+            for queue in queues[self._turn :] + queues[: self._turn]:
+                if len(found) >= want:
+                    break
+                found += await self._claim_from(queue, worker, want - len(found))
         return found
+
+    @contextlib.contextmanager
+    def _accounted(self) -> Iterator[None]:
+        """What was claimed on the way to an error reaches nobody: it is in doubt, and given back before the next claim."""
+        try:
+            yield
+        except BaseException:
+            self._in_doubt += self._open
+            raise
+        finally:
+            self._open = []
 
     async def _claim_from(self, queue: str, worker: str, want: int) -> list[ClaimedJob]:
         marks = self._marks[queue]
         now = time.monotonic()
         jobs: list[ClaimedJob] = []
-        if now < marks.full_at:
-            jobs = await self._take(queue, worker, want, marks.ordered())
-            marks.moved(jobs)
-        else:
-            jobs = await self._full_look(queue, worker, want, marks)
-        if len(jobs) < want and now >= marks.held_at:
+        if now >= marks.held_at:  # first: they have waited, and a backlog must not keep them waiting
             marks.held_at = now + 1.0
-            jobs += await self._claim_held(queue, worker, want - len(jobs))
-        return jobs
+            jobs = await self._claim_held(queue, worker, want)
+        want -= len(jobs)
+        if want <= 0:
+            return jobs
+        if now >= marks.full_at:
+            return jobs + await self._full_look(queue, worker, want, marks)
+        taken = await self._take(queue, worker, want, marks.ordered())
+        marks.moved(taken)
+        return jobs + taken
 
     async def _full_look(self, queue: str, worker: str, want: int, marks: Marks) -> list[ClaimedJob]:
         began = time.monotonic()
@@ -104,30 +120,29 @@ class Claimer:
     async def _take(
         self, queue: str, worker: str, want: int, marks: list[tuple[int, datetime | None]]
     ) -> list[ClaimedJob]:
-        token = uuid4()
+        token = self._token(worker)
         what = store.claim(queue, worker, token, lease=self._lease[queue], limit=want, marks=marks)
         try:
             jobs = await self._session.run(what)
-        except ConnectionLost:
-            self._in_doubt.append((worker, token))
-            raise
         except BadRow:
             return await self._bisect(queue, worker, want)
         failpoints.point("claim.after")
         return jobs
+
+    def _token(self, worker: str) -> UUID:
+        token = uuid4()
+        self._open.append((worker, token))
+        return token
 
     async def _claim_held(self, queue: str, worker: str, want: int) -> list[ClaimedJob]:
         ids = await self._session.run(store.find_held(queue, self._handlers.known(), want))
         return await self._take_these(queue, worker, ids) if ids else []
 
     async def _take_these(self, queue: str, worker: str, ids: Sequence[UUID]) -> list[ClaimedJob]:
-        token = uuid4()
+        token = self._token(worker)
         what = store.claim_these(queue, worker, token, lease=self._lease[queue], job_ids=ids)
         try:
             return await self._session.run(what)
-        except ConnectionLost:
-            self._in_doubt.append((worker, token))
-            raise
         except BadRow as error:
             if len(ids) > 1:
                 middle = len(ids) // 2
@@ -145,13 +160,15 @@ class Claimer:
 
     async def claim_suspects(self, worker: str, most: int) -> list[ClaimedJob]:
         """Jobs whose process died, no more together than they are allowed. All of one queue and one group size."""
-        for queue in self.queues:
-            suspects = await self._session.run(store.find_suspects(queue, most))
-            if suspects:
-                size = suspects[0][1]
-                ids = [job_id for job_id, allowed in suspects if allowed >= size][: max(1, min(size, most))]
-                return await self._take_these(queue, worker, ids)
-        return []
+        with self._accounted():
+            for queue in self.queues:
+                suspects = await self._session.run(store.find_suspects(queue, most))
+                if suspects:
+                    size = suspects[0][1]
+                    ids = [i for i, allowed in suspects if allowed >= size][: max(1, min(size, most))]
+                    if taken := await self._take_these(queue, worker, ids):
+                        return taken
+            return []
 
     async def hold_unknown(self, queue: str) -> int:
         """Set aside what this worker does not know, from the front of the queue on."""
@@ -161,9 +178,10 @@ class Claimer:
             held += count
             if count < _LOOK // 4:
                 break
-        telemetry.emit(
-            "jobs.held", level=logging.WARNING, queue=queue, count=held, reason="unknown task or version"
-        )
+        if held:
+            telemetry.emit(
+                "jobs.held", level=logging.WARNING, queue=queue, count=held, reason="unknown task or version"
+            )
         return held
 
     async def disown_doubtful(self) -> None:

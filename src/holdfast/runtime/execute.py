@@ -7,9 +7,9 @@ from typing import Any
 
 from .. import telemetry
 from ..db.database import Database
-from ..db.faults import Contended
+from ..db.faults import ConnectionLost, Contended
 from ..errors import DatabaseUnavailable, LeaseLost
-from ..model.duration import seconds
+from ..model.duration import Duration, seconds
 from ..model.outcome import (
     Cancelled,
     Completed,
@@ -32,6 +32,9 @@ from .inflight import Running
 from .job import Job
 from .threads import Threads
 
+_FORGIVEN = 10  # claims that spent no attempt, after which an outage counts as a failure
+_LONGEST = 3600 * 24 * 3600.0  # 3600 days: what PostgreSQL takes for ten years
+
 Next = Callable[[], Awaitable[Outcome]]
 Middleware = Callable[[Job, Next], Awaitable[Outcome]]
 
@@ -52,6 +55,9 @@ class Executor:
 
     def close(self) -> None:
         self._threads.close()
+
+    def abandoned(self) -> int:
+        return self._threads.abandoned
 
     async def execute(self, running: Running) -> Outcome:
         claimed = running.claimed
@@ -132,10 +138,11 @@ class Executor:
             else:
                 await self._threads.run(lambda: database.transact(body, finish, limit))
         except (DatabaseUnavailable, Contended) as error:
-            if began and not job._completed:
-                raise  # what the handler's own calls ran into is the handler's failure, and is bounded by its attempts
-            # Before it began or while finishing: in doubt or refused by the database, never the handler's failure. If
-            # the commit did go through, the release finds the job already settled under this very token.
+            ours = isinstance(error, ConnectionLost | Contended) or not began
+            if not ours or job.generation - job.attempt >= _FORGIVEN:
+                raise  # the handler's failure, or an outage once too often: bounded by its attempts
+            # In doubt or refused by the database. If the commit did go through, the release finds the job already
+            # settled under this very token.
             return Released(f"{type(error).__name__}: {error}")
         return SettledElsewhere()
 
@@ -162,14 +169,14 @@ def decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
         error = error.exceptions[0]
     match error:
         case Retry(reason=reason, after=after):
-            delay = handler.backoff.delay(attempt) if after is None else seconds(after, "Retry(after=)")
-            return Failed(ErrorText("Retry", storable(reason)), delay)
+            delay = handler.backoff.delay(attempt) if after is None else _delay(after, "Retry(after=)")
+            return Failed(ErrorText("Retry", storable(str(reason))), delay)
         case Snooze(after=after):
-            return Snoozed(seconds(after, "Snooze(after=)"))
+            return Snoozed(_delay(after, "Snooze(after=)"))
         case DeadLetter(reason=reason):
-            return DeadLettered(ErrorText("DeadLetter", storable(reason)))
+            return DeadLettered(ErrorText("DeadLetter", storable(str(reason))))
         case Cancel(reason=reason):
-            return Cancelled(storable(reason))
+            return Cancelled(storable(str(reason)))
         case LeaseLost():
             return Lost()
         case asyncio.CancelledError() if running.stop == "lost":
@@ -180,6 +187,10 @@ def decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
             return Released("the worker stopped before the handler ended")
         case _:
             return Failed(describe(error), handler.backoff.delay(attempt))
+
+
+def _delay(after: Duration, what: str) -> float:
+    return min(seconds(after, what), _LONGEST)
 
 
 def _wraps_signal(error: BaseException) -> bool:

@@ -114,9 +114,15 @@ class Job:
             raise ValueError(f"progress must be between 0 and 1, not {fraction!r}")
         self._report = (float(fraction), storable(message, 1024))
 
+    def _may_record(self, name: str) -> None:
+        """Before the step runs: one that cannot be recorded would be repeated by every attempt."""
+        self._unsettled()
+        if not name or "\x00" in name or len(name.encode("utf-8", "replace")) > 512:
+            raise ValueError(f"job.once() needs a name of 1 to 512 bytes without NUL, not {name[:60]!r}")
+
     def once(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
         """Run fn unless this job already recorded `name`; record its JSON result, and return it from then on."""
-        self._unsettled()
+        self._may_record(name)
         found, text = self._database.run(lambda: owner.once_get(self._grant, name))
         if not found:
             result = _plain_json(fn(*args, **kwargs))
@@ -126,7 +132,7 @@ class Job:
     async def aonce(
         self, name: str, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> T:
-        self._unsettled()
+        self._may_record(name)
         found, text = await self._database.arun(lambda: owner.once_get(self._grant, name))
         if not found:
             result = _plain_json(await fn(*args, **kwargs))

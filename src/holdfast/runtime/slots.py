@@ -1,6 +1,7 @@
 """How many more jobs this worker wants right now."""
 
 import time
+from collections.abc import Callable
 
 
 class Slots:
@@ -9,7 +10,8 @@ class Slots:
 
     _QUICK = 0.5
 
-    def __init__(self, concurrency: int, prefetch: int) -> None:
+    def __init__(self, concurrency: int, prefetch: int, abandoned: Callable[[], int] = lambda: 0) -> None:
+        self._abandoned = abandoned
         self.concurrency = concurrency
         self._prefetch = prefetch
         self._mean = 0.0
@@ -18,12 +20,13 @@ class Slots:
     def want(self, ready: int) -> int:
         if ready:
             return 0
-        free = self.concurrency - self.running
-        return max(0, free + (self._prefetch if self._mean < self._QUICK else 0))
+        return max(0, self.free + (self._prefetch if self._mean < self._QUICK else 0))
 
     @property
     def free(self) -> int:
-        return self.concurrency - self.running
+        """A sync handler past its timeout gives its slot back though its thread runs on: so many as there are slots,
+        and no more, or threads would pile up without end."""
+        return self.concurrency - self.running - max(0, self._abandoned() - self.concurrency)
 
     def expect_long(self) -> None:
         """No prefetch until handlers have been quick again."""

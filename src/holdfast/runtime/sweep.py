@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from .. import telemetry
@@ -27,6 +28,7 @@ class Sweeper(Service):
         self._session = database.session("sweep")
         self._on_swept = on_swept
         self._held_since: float | None = None
+        self._pruned: dict[str, datetime | None] = {}  # how far each table has been looked through
 
     async def tick(self) -> float:
         s = self._settings
@@ -92,9 +94,11 @@ class Sweeper(Service):
         for batch in (
             housekeeping.expire_idempotency(5000),
             housekeeping.prune_workers(500),
-            housekeeping.prune_orphans(days, 5000),
         ):
             await self._session.run(batch)
+        for table in housekeeping.ORPHANS:
+            after = self._pruned.get(table)
+            self._pruned[table], _ = await self._session.run(housekeeping.prune(table, days, 5000, after))
 
     async def finish(self) -> None:
         await self._session.close()

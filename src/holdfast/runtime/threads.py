@@ -18,6 +18,7 @@ class Threads:
         self._idle: queue.SimpleQueue[queue.SimpleQueue[_Work | None]] = queue.SimpleQueue()
         self._count = 0
         self._closed = False
+        self.abandoned = 0  # threads whose handler nobody waits for any more
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call it in a thread with this task's context. Cancelling the caller leaves the thread to end by itself."""
@@ -26,7 +27,9 @@ class Threads:
         done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
 
         def deliver(result: T | None, error: BaseException | None) -> None:
-            if not done.done():
+            if done.cancelled():
+                self.abandoned -= 1
+            elif not done.done():
                 done.set_result((result, error))
 
         def work() -> None:
@@ -38,7 +41,11 @@ class Threads:
                 loop.call_soon_threadsafe(deliver, result, error)
 
         self._submit((work, contextvars.copy_context()))
-        result, error = await done
+        try:
+            result, error = await done
+        except asyncio.CancelledError:
+            self.abandoned += 1
+            raise
         if error is not None:
             raise error
         return result  # type: ignore[return-value]

@@ -64,9 +64,9 @@ class Worker:
             release=options.release,
         )
         self.inflight = InFlight()
-        self.slots = Slots(options.concurrency, database.settings.prefetch)
         self.claimer = Claimer(database, handlers, options.leases)
         self._executor = Executor(database, handlers, lambda: self.membership.id, middleware)
+        self.slots = Slots(options.concurrency, database.settings.prefetch, self._executor.abandoned)
         self.settler = Settler(database, lambda: self.membership.id, self._settled)
         self.sweeper = Sweeper(database, self._look_again)
         lease = max(options.leases.values())
@@ -99,15 +99,15 @@ class Worker:
                 claimed = await self._claim()
                 self._start_ready()
                 self._hand_back_stale()
-                if self._until_idle and not claimed and await self._is_idle():
+                if self._until_idle and claimed == 0 and await self._is_idle():
                     break
                 await self._rest(claimed)
         finally:
             await drain(self)
             self._executor.close()
 
-    async def _claim(self) -> int:
-        """Claim for the free slots; an outage is waited out, never an end."""
+    async def _claim(self) -> int | None:
+        """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
         try:
             await self._claim_suspects()
             want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
@@ -115,7 +115,7 @@ class Worker:
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
-            return 0
+            return None
         self.ready.extend(self.inflight.add(job) for job in jobs)
         return len(jobs)
 
@@ -209,7 +209,7 @@ class Worker:
             self._look_again()
         self._wake.set()
 
-    async def _rest(self, claimed: int) -> None:
+    async def _rest(self, claimed: int | None) -> None:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
         if claimed:
             self._pause = _FIRST_PAUSE
@@ -226,10 +226,9 @@ class Worker:
         if len(self.inflight) or self.settler.pending or self._side_tasks:
             return False
         self._look_again()
-        if await self._claim() or self.suspects.waiting:
-            self._start_ready()
-            return False
-        return not len(self.inflight)
+        claimed = await self._claim()
+        self._start_ready()
+        return claimed == 0 and not self.suspects.waiting and not len(self.inflight)
 
     def _look_again(self) -> None:
         self.claimer.reset()

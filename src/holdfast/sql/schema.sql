@@ -48,8 +48,8 @@ CREATE TABLE holdfast.migrations (
 CREATE FUNCTION holdfast.now() RETURNS timestamptz
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ SELECT statement_timestamp()
-               + coalesce(nullif(current_setting('holdfast.clock_offset', true), '')::interval, interval '0') $$;
-COMMENT ON FUNCTION holdfast.now() IS 'The clock of the engine. Tests move it with the setting holdfast.clock_offset.';
+               + least(greatest(nullif(current_setting('holdfast.clock_offset', true), '')::interval, interval '0'), interval '3650 days') $$;
+COMMENT ON FUNCTION holdfast.now() IS 'The clock of the engine. Tests move it forward with the setting holdfast.clock_offset.';
 
 -- The same in every language: first 16 bits of SHA-256 of the UTF-8 key, & 1023. convert_to() is only STABLE.
 -- E strings, because the body is read under the caller's standard_conforming_strings.
@@ -80,7 +80,7 @@ CREATE FUNCTION holdfast.uuid7_time(id uuid) RETURNS timestamptz
 CREATE TABLE holdfast.queues (
     name       text PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,39}$'),
     relation   text NOT NULL UNIQUE,          -- the partition's table, in this schema
-    lease      float8 CHECK (lease > 0),      -- seconds; NULL: the worker's setting
+    lease      float8 CHECK (lease BETWEEN 1 AND 86400),   -- seconds; NULL: the worker's setting
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
@@ -397,12 +397,13 @@ DECLARE
 BEGIN
     IF n IS NULL OR n = 0 THEN RETURN; END IF;
     -- What a library checks before it calls, and a caller without one must not get past.
-    IF EXISTS (SELECT FROM unnest(tasks, payloads, priorities, max_attempts, versions, idempotency_lifetimes, metadatas)
-                        AS u(task, payload, priority, attempts, version, life, metadata)
-               WHERE u.task !~ '^[A-Za-z0-9_.-]{1,200}$' OR octet_length(u.payload) > 262144 OR octet_length(u.metadata) > 8192
+    IF EXISTS (SELECT FROM unnest(tasks, payloads, priorities, max_attempts, versions, idempotency_lifetimes, metadatas, tags)
+                        AS u(task, payload, priority, attempts, version, life, metadata, tags)
+               WHERE u.task !~ '^[A-Za-z0-9_.-]{1,200}$' OR octet_length(u.payload) > 262144 OR octet_length((u.payload::jsonb)::text) > 262144
+                  OR octet_length(u.metadata) > 8192 OR octet_length((u.metadata::jsonb)::text) > 8192 OR octet_length(u.tags) > 8192
                   OR u.priority NOT BETWEEN -100 AND 100 OR u.attempts NOT BETWEEN 1 AND 1000 OR u.version < 1
                   OR u.life NOT BETWEEN 1 AND 604800) THEN
-        RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes, metadata 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second to 7 days'
+        RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes as jsonb prints it, metadata and tags 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second to 7 days'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR item IN SELECT u.ord::int AS ord FROM unnest(queues) WITH ORDINALITY AS u(name, ord)

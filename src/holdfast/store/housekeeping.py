@@ -1,7 +1,10 @@
 """Housekeeping: what any worker tidies up now and then, in bounded batches. No process of its own."""
 
+from collections.abc import Sequence
+from datetime import datetime
+
 from ..sql import query
-from .statement import Statement, count, ids
+from .statement import Row, Statement, count, ids
 
 
 def tidy_begin(interval: float) -> Statement[int | None]:
@@ -19,8 +22,24 @@ def prune_workers(limit: int) -> Statement[int]:
     return Statement("prune_workers", query("prune_workers"), (limit,), count)
 
 
-def prune_orphans(days: int, limit: int) -> Statement[int]:
-    return Statement("prune_orphans", query("prune_orphans"), (days, limit), count)
+_PRUNE = {
+    "once": lambda: query("prune_once"),
+    "progress": lambda: query("prune_progress"),
+    "errors": lambda: query("prune_errors"),
+    "fences": lambda: query("prune_fences"),
+}
+ORPHANS = tuple(_PRUNE)
+
+
+def prune(
+    table: str, days: int, limit: int, after: datetime | None
+) -> Statement[tuple[datetime | None, int]]:
+    """Forget what finished jobs left in a table; answers where to go on (None: from the beginning) and how many went."""
+
+    def decode(rows: Sequence[Row]) -> tuple[datetime | None, int]:
+        return rows[0][0], rows[0][1]
+
+    return Statement(f"prune_{table}", _PRUNE[table](), (days, limit, after), decode)
 
 
 def note_slots() -> Statement[list[int]]:

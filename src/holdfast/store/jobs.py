@@ -80,7 +80,10 @@ class Server:
         if self.synchronous_commit == "off":
             return "synchronous_commit is off: a crash of the server may lose the last commits"
         if self.standbys != "-" and self.synchronous_commit in ("on", "remote_apply", "remote_write"):
-            return f"a commit is on disk here and on a standby ({self.synchronous_commit}, {self.standbys})"
+            there = "received by" if self.synchronous_commit == "remote_write" else "on disk on"
+            return (
+                f"a commit is on disk here and {there} a standby ({self.synchronous_commit}, {self.standbys})"
+            )
         return "a commit is on disk before it returns; failover to an asynchronous standby may lose the last ones"
 
 

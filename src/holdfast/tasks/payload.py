@@ -9,6 +9,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from ..errors import InvalidPayload
@@ -21,6 +22,7 @@ MAX_DIGITS = 1000
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_spaced = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_EXPONENT = re.compile(r"\de[+-]?\d")
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOO_LARGE = 10**MAX_DIGITS
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -54,14 +56,29 @@ def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> st
         raise InvalidPayload(f"{what} cannot be written as JSON: {error}") from error
     if _suspicious(value, text):
         _refuse(value, what)
-    if size > limit // 2:  # the database counts jsonb as it prints it, with a space after each separator
-        size = len(_encode_spaced(value).encode())
+    if size > limit // 2 or _EXPONENT.search(text):
+        # the database counts jsonb as it prints it: a space after each separator, and numbers without exponents
+        size = len(_encode_spaced(value).encode()) + _unfolded(value)
     if size > limit:
         raise InvalidPayload(
             f"{what} is {size:,} bytes of JSON, more than the limit of {limit:,} ({limit // 1024} KiB). "
             f"{_ADVICE.get(what, _ADVICE['payload'])}"
         )
     return text
+
+
+def _unfolded(value: object) -> int:
+    """How many more characters floats take when they are written out."""
+    more, stack = 0, [value]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, float):
+            short = repr(top)
+            if "e" in short:
+                more += len(format(Decimal(short), "f")) - len(short)
+        else:
+            stack += _children(top)
+    return more
 
 
 def deeper_than(value: object, limit: int) -> bool:

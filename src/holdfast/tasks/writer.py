@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from ..db.database import Database
+from ..db.faults import Forbidden
 from ..db.guests import async_guest, sync_guest
 from ..errors import UnknownQueue
 from ..model.job import Enqueued, Fate, NewRow
@@ -26,11 +27,12 @@ class Writer:
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         guest = None if conn is None else sync_guest(conn, "enqueue", "aenqueue")
         if missing := {r.queue for r in rows} - self._known:
-            existing = self._database().run(jobs.queue_names)
-            self._note(missing, existing)
-            for name in sorted({r.queue for r in rows} - self._known):
-                self._database().run(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
-                self._known.add(name)
+            try:
+                for name in self._missing(missing, self._database().run(jobs.queue_names)):
+                    self._database().run(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
+            except Forbidden:
+                pass  # EXECUTE is all a producer needs: the function answers for unknown queues by itself
+            self._known |= missing
         if guest is None:
             return self._checked(rows, self._database().run(lambda: jobs.enqueue(rows)))
         return self._checked(rows, guest.run(jobs.enqueue(rows)))
@@ -38,21 +40,24 @@ class Writer:
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         guest = None if conn is None else async_guest(conn, "aenqueue", "enqueue")
         if missing := {r.queue for r in rows} - self._known:
-            existing = await self._database().arun(jobs.queue_names)
-            self._note(missing, existing)
-            for name in sorted({r.queue for r in rows} - self._known):
-                await self._database().arun(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
-                self._known.add(name)
+            try:
+                for name in self._missing(missing, await self._database().arun(jobs.queue_names)):
+                    await self._database().arun(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
+            except Forbidden:
+                pass
+            self._known |= missing
         if guest is None:
             return self._checked(rows, await self._database().arun(lambda: jobs.enqueue(rows)))
         return self._checked(rows, await guest.arun(jobs.enqueue(rows)))
 
-    def _note(self, missing: set[str], existing: Sequence[str]) -> None:
-        """Remember what exists. What does not is refused, unless it is declared and the server is our own embedded one."""
-        self._known |= set(existing)
-        for name in sorted(missing - self._known):
-            if not (self._database().is_embedded and name in set(self._declared())):
+    def _missing(self, wanted: set[str], existing: list[str]) -> list[str]:
+        """The queues to create: declared ones, on our own embedded server. Any other that does not exist is refused."""
+        missing = sorted(wanted - set(existing))
+        declared = set(self._declared()) if missing and self._database().is_embedded else set()
+        for name in missing:
+            if name not in declared:
                 raise unknown_queue(name, existing)
+        return missing
 
     def _checked(self, rows: Sequence[NewRow], answers: list[Enqueued]) -> list[Enqueued]:
         for row, answer in zip(rows, answers, strict=True):

@@ -29,7 +29,7 @@ WITH c AS MATERIALIZED (
 ), claim AS (
     INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
     SELECT $3, $1, $2, holdfast.now(),
-           holdfast.now() + make_interval(secs => coalesce((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
+           holdfast.now() + make_interval(secs => greatest((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
     FROM taken HAVING count(*) > 0
 )
 SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
@@ -59,7 +59,7 @@ WITH c AS MATERIALIZED (
 ), claim AS (
     INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
     SELECT $3, $1, $2, holdfast.now(),
-           holdfast.now() + make_interval(secs => coalesce((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
+           holdfast.now() + make_interval(secs => greatest((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
     FROM taken HAVING count(*) > 0
 )
 SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,

@@ -30,31 +30,71 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone;
 
--- name: prune_orphans
--- Forget progress, recorded steps, fences and errors older than the archive whose job is neither live nor a dead letter.
--- $1 retention days, $2 limit
-WITH old AS MATERIALIZED (SELECT holdfast.now() - make_interval(days => $1) AS at),
-alive AS NOT MATERIALIZED (SELECT w.queue, w.id FROM holdfast.work w),
-o AS (
+-- name: prune_once
+-- What job.once() recorded older than the archive, of jobs that are no longer live nor dead letters. Looks at so many rows from a moment on, and answers where it
+-- got to (NULL: the end) and how many went.
+-- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
+WITH look AS MATERIALIZED (
+    SELECT e.ctid AS place, e.queue, e.job_id, e.at FROM holdfast.once e
+    WHERE e.at < holdfast.now() - make_interval(days => $1) AND e.at > coalesce($3::timestamptz, '-infinity')
+    ORDER BY e.at LIMIT $2
+), gone AS (
     DELETE FROM holdfast.once x WHERE x.ctid = ANY (ARRAY(
-        SELECT e.ctid FROM holdfast.once e WHERE e.at < (SELECT at FROM old)
-          AND NOT EXISTS (SELECT FROM alive a WHERE a.queue = e.queue AND a.id = e.job_id)
-          AND NOT EXISTS (SELECT FROM holdfast.dead_letters d WHERE d.id = e.job_id) LIMIT $2)) RETURNING 1
-), p AS (
-    DELETE FROM holdfast.progress x WHERE x.ctid = ANY (ARRAY(
-        SELECT e.ctid FROM holdfast.progress e WHERE e.at < (SELECT at FROM old)
-          AND NOT EXISTS (SELECT FROM alive a WHERE a.queue = e.queue AND a.id = e.job_id) LIMIT $2)) RETURNING 1
-), e AS (
-    DELETE FROM holdfast.errors x WHERE x.ctid = ANY (ARRAY(
-        SELECT e.ctid FROM holdfast.errors e WHERE e.at < (SELECT at FROM old)
-          AND NOT EXISTS (SELECT FROM alive a WHERE a.queue = e.queue AND a.id = e.job_id)
-          AND NOT EXISTS (SELECT FROM holdfast.dead_letters d WHERE d.id = e.job_id) LIMIT $2)) RETURNING 1
-), f AS (
-    DELETE FROM holdfast.fences x WHERE x.ctid = ANY (ARRAY(
-        SELECT e.ctid FROM holdfast.fences e WHERE e.at < (SELECT at FROM old)
-          AND NOT EXISTS (SELECT FROM alive a WHERE a.queue = e.queue AND a.id = e.job_id) LIMIT $2)) RETURNING 1
+        SELECT l.place FROM look l
+        WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = l.queue AND w.id = l.job_id)
+      AND NOT EXISTS (SELECT FROM holdfast.dead_letters d WHERE d.id = l.job_id)))
+    RETURNING 1
 )
-SELECT (SELECT count(*) FROM o) + (SELECT count(*) FROM p) + (SELECT count(*) FROM e) + (SELECT count(*) FROM f);
+SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(at) FROM look) END, (SELECT count(*) FROM gone);
+
+-- name: prune_progress
+-- Progress older than the archive, of jobs that are no longer live. Looks at so many rows from a moment on, and answers where it
+-- got to (NULL: the end) and how many went.
+-- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
+WITH look AS MATERIALIZED (
+    SELECT e.ctid AS place, e.queue, e.job_id, e.at FROM holdfast.progress e
+    WHERE e.at < holdfast.now() - make_interval(days => $1) AND e.at > coalesce($3::timestamptz, '-infinity')
+    ORDER BY e.at LIMIT $2
+), gone AS (
+    DELETE FROM holdfast.progress x WHERE x.ctid = ANY (ARRAY(
+        SELECT l.place FROM look l
+        WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = l.queue AND w.id = l.job_id)))
+    RETURNING 1
+)
+SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(at) FROM look) END, (SELECT count(*) FROM gone);
+
+-- name: prune_errors
+-- Errors older than the archive, of jobs that are no longer live nor dead letters. Looks at so many rows from a moment on, and answers where it
+-- got to (NULL: the end) and how many went.
+-- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
+WITH look AS MATERIALIZED (
+    SELECT e.ctid AS place, e.queue, e.job_id, e.at FROM holdfast.errors e
+    WHERE e.at < holdfast.now() - make_interval(days => $1) AND e.at > coalesce($3::timestamptz, '-infinity')
+    ORDER BY e.at LIMIT $2
+), gone AS (
+    DELETE FROM holdfast.errors x WHERE x.ctid = ANY (ARRAY(
+        SELECT l.place FROM look l
+        WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = l.queue AND w.id = l.job_id)
+      AND NOT EXISTS (SELECT FROM holdfast.dead_letters d WHERE d.id = l.job_id)))
+    RETURNING 1
+)
+SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(at) FROM look) END, (SELECT count(*) FROM gone);
+
+-- name: prune_fences
+-- Fences older than the archive, of jobs that are no longer live. Looks at so many rows from a moment on, and answers where it
+-- got to (NULL: the end) and how many went.
+-- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
+WITH look AS MATERIALIZED (
+    SELECT e.ctid AS place, e.queue, e.job_id, e.at FROM holdfast.fences e
+    WHERE e.at < holdfast.now() - make_interval(days => $1) AND e.at > coalesce($3::timestamptz, '-infinity')
+    ORDER BY e.at LIMIT $2
+), gone AS (
+    DELETE FROM holdfast.fences x WHERE x.ctid = ANY (ARRAY(
+        SELECT l.place FROM look l
+        WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = l.queue AND w.id = l.job_id)))
+    RETURNING 1
+)
+SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(at) FROM look) END, (SELECT count(*) FROM gone);
 
 -- name: expired_slots
 -- Archive slots to empty: those whose day is past retention, and any left over from an earlier round of the ring.

@@ -59,9 +59,10 @@ SELECT name FROM holdfast.queues ORDER BY name;
 SELECT holdfast.create_queue($1, $2::float8);
 
 -- name: describe_server
--- What a process needs to know before it relies on the server.
+-- What a process needs to know before it relies on the server. The commit setting is the one the role and database give to everybody,
+-- not the one our own session was raised to.
 SELECT current_setting('server_version_num')::int, to_regclass('holdfast.migrations') IS NOT NULL,
-       current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes'),
+       current_setting('fsync'), (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'), current_setting('full_page_writes'),
        coalesce(nullif(current_setting('synchronous_standby_names'), ''), '-'), pg_is_in_recovery();
 
 -- name: schema_version

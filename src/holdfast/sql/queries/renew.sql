@@ -7,7 +7,7 @@ UPDATE holdfast.workers SET last_seen_at = holdfast.now() WHERE id = $1 RETURNIN
 -- Move the deadline of claims. A revoked claim stays revoked.
 -- $1 tokens, $2 lease seconds
 UPDATE holdfast.claims c
-SET lease_expires_at = holdfast.now() + make_interval(secs => coalesce((SELECT lease FROM holdfast.queues WHERE name = c.queue), $2::float8))
+SET lease_expires_at = holdfast.now() + make_interval(secs => greatest((SELECT lease FROM holdfast.queues WHERE name = c.queue), $2::float8))
 WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NULL
 RETURNING c.token;
 
