@@ -48,8 +48,10 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
         ),
         (
             {"HOLDFAST_LEASE": "5"},
-            "lease (5 s) must be at least dead_after + sweep (12 s), or it would run out before a dead worker "
-            + "is known to be dead",
+            (
+                "lease (5 s) must be at least dead_after + sweep (12 s), "
+                "or it would run out before a dead worker is known to be dead"
+            ),
         ),
     ],
 )
