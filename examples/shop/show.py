@@ -101,6 +101,9 @@ def read_counts(conn: psycopg.Connection[Any], kill: Kill | None) -> Counts:
     )
 
 
+RECOVERY = 20.0  # seconds from kill -9 to the second start, at default settings
+
+
 def broken(counts: Counts, kill: Kill | None, *, in_time: bool = True) -> list[str]:
     """The promises that did not hold, in words; none is what we want."""
     promises = [
@@ -119,6 +122,10 @@ def broken(counts: Counts, kill: Kill | None, *, in_time: bool = True) -> list[s
                 and counts.worker not in (None, kill.worker)
             ),
             "the named job was not recovered by another worker",
+        ),
+        (
+            counts.seconds is None or counts.seconds <= RECOVERY,
+            f"the named job ran again only after {counts.seconds} s, more than {RECOVERY:g}",
         ),
     ]
     return [words for kept, words in promises if not kept]

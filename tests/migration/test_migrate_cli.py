@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 
+import psycopg
 import pytest
 from tests.migration.servers import Database
 from typer.testing import CliRunner, Result
@@ -70,8 +71,13 @@ def test_status_of_a_newer_database(database: Database) -> None:
     assert isinstance(checked.exception, SchemaTooNew)
 
 
-def test_the_printed_script_goes_into_psql(database: Database) -> None:
-    script = call("sql").output
+def test_the_printed_script_goes_into_psql(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLDFAST_DATABASE_URL", "DATABASE_URL", "PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE"):
+        monkeypatch.delenv(name, raising=False)
+    with monkeypatch.context() as cut:
+        cut.setattr(psycopg, "connect", None)  # printing needs no connection
+        cut.setattr(psycopg.Connection, "connect", None)
+        script = call("sql").output
     psql = [str(database.server.bin / "psql"), "-X", "-q", "-o", "/dev/null", "--dbname", database.dsn]
     done = subprocess.run(psql, input=script, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -7,13 +7,14 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
-from tests.conftest import await_until
+from tests.conftest import await_until, wait_until
 from tests.sql.support import (
     BOOM,
     Conn,
@@ -313,6 +314,14 @@ def test_c20_a_duplicate_key_aborts_nothing_and_gets_the_id(connect: Connect, co
     assert again.id == first.id
     assert (other.id, other.conflict) == (first.id, "payload")
     assert "EXCEPTION\n" not in one(conn, "SELECT prosrc FROM pg_proc WHERE proname = 'enqueue_many'")
+    rival = connect()
+    with ThreadPoolExecutor(1) as pool, connect() as watch:
+        with conn.transaction():
+            (mine,) = put(conn, keyed("new"))
+            theirs = pool.submit(put, rival, keyed("new"))
+            pid = rival.info.backend_pid
+            wait_until(lambda: one(watch, "SELECT cardinality(pg_blocking_pids(%s))", pid), "it waits for us")
+        assert theirs.result(20)[0].id == mine.id
 
 
 def test_c21_a_key_lives_beside_the_job_for_its_lifetime_and_in_its_queue(

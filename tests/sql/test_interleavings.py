@@ -276,6 +276,7 @@ CASES: dict[str, list[Case]] = {
     "owned": [
         *_cross(LIVE, OWNER, (CLAIM_2, REVOKE, TAKE, CANCEL)),
         *_cross(LIVE, (COMPLETE, RELEASE, COMPLETE_IN), (COMPLETE, FAIL, RELEASE, GUARD, TIDY, RENEW)),
+        *_cross(LIVE, (RENEW,), (RENEW,)),
         *_cross(LIVE, (CANCEL,), (SWEEP, TIDY, CLAIM_2, CANCELLED)),
         *_cross(LIVE, OWNER, (FINISH,), always=False),
     ],

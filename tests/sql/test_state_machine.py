@@ -447,7 +447,9 @@ class StoreMachine(RuleBasedStateMachine):
                 job.status, job.suspect = "pending", 0
                 job.due = job.due if job.cancel else self.m.now + int(delay / UNIT)
             case Held():
-                job.status = "held"
+                job.status = (
+                    "pending" if job.cancel else "held"
+                )  # the next claim ends what is to be cancelled
             case _:
                 job.status = "pending"
         self.seen[f"settled {job.status}"] += 1

@@ -148,6 +148,15 @@ def test_exit_when_idle_runs_what_is_due_and_leaves(kit: Kit, start: Start) -> N
     assert [row["status"] for row in kit.sql("SELECT status FROM holdfast.workers")] == ["gone"]
 
 
+def test_a_worker_serves_only_the_queues_it_was_told(kit: Kit, start: Start) -> None:
+    kit.sql("SELECT holdfast.create_queue('mail')")
+    kit.app.send("good", {"n": 1})
+    wanted = kit.app.send("good", {"n": 2}, queue="mail")
+    assert start("worker", "shop:app", "--queue", "mail", "--exit-when-idle").end() == 0
+    assert {row["id"]: row["status"] for row in kit.jobs()}[wanted.id] == "completed"
+    assert [row["status"] for row in kit.jobs() if row["queue"] == "inbox"] == ["pending"]
+
+
 def test_json_lines_carry_the_job(kit: Kit, start: Start) -> None:
     tasks = ("good", "threaded", "bad")
     ids = {task: str(kit.app.send(task, {"n": 7}, max_attempts=1).id) for task in tasks}
@@ -233,12 +242,16 @@ def test_dev_brings_its_own_server(tmp_path: Path) -> None:
     (tmp_path / "mini.py").write_text(
         "from holdfast import Holdfast\n\napp = Holdfast()\n\n\n"
         "@app.task(queue='mail')\nasync def hello() -> None: ...\n\n\n"
-        "@app.task(queue='notes')\nasync def note() -> None: ...\n"
+        "@app.task(queue='notes')\nasync def note() -> None: ...\n\n\n"
+        "app._lifespan = lambda app: first(app)\n\n\n"
+        "import contextlib\n\n\n"
+        "@contextlib.asynccontextmanager\nasync def first(app):\n    await hello.aenqueue()\n    yield\n"
     )
     names = ("HOLDFAST_DATABASE_URL", "DATABASE_URL", "PGHOST", "PGDATABASE")
     home = {"HOLDFAST_HOME": str(tmp_path / "home"), **dict.fromkeys(names, "")}
     dev = Process(tmp_path, ("dev", "mini", "--exit-when-idle"), home)
     assert dev.end(60) == 0, dev.err
+    assert "job.completed" in dev.err
     first, *rest = dev.err.splitlines()
     assert first == f"embedded PostgreSQL in {tmp_path / 'home' / 'postgres'}, for development or one host"
     assert any(
