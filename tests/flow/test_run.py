@@ -1032,7 +1032,7 @@ def test_unknown_tasks_and_versions_are_held_and_come_back(
         assert (row["status"], row["attempts"]) == ("held", 0)
         assert row["hold_reason"] == f"no worker here knows {what}"
         assert errors(one, handle.id) == []
-    assert named(events, "jobs.held")
+    assert named(events, "job.held")  # the alarm
     one.run_worker()
     generation = one.job(unknown.id)["lease_generation"]
     assert generation <= 1  # a held job is not claimed again and again

@@ -14,7 +14,7 @@ from .. import failpoints, telemetry
 from ..db.database import Database
 from ..db.faults import BadRow
 from ..errors import DatabaseError
-from ..model.outcome import DeadLettered, ErrorText, Failed, Outcome, Settled, Settlement
+from ..model.outcome import DeadLettered, ErrorText, Failed, Held, Outcome, Settled, Settlement
 from ..model.text import storable
 from ..store import settle as store
 from ..store.claim import quarantine
@@ -117,6 +117,8 @@ def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
             return "job.lost", {}, logging.WARNING
         case "dead_letter", Failed(error=error) | DeadLettered(error=error):
             return "job.dead_letter", {"error": error.summary, "trace": error.trace}, logging.ERROR
+        case "held", Held(reason=reason):
+            return "job.held", {"reason": reason}, logging.WARNING
         case "pending", Failed(error=error, delay=delay):
             fields = {"error": error.summary, "retry_in": round(delay, 2), "trace": error.trace}
             return "job.retry", fields, logging.WARNING
