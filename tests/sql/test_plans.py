@@ -266,10 +266,8 @@ def test_100_000_held_jobs_ahead_cost_a_claim_nothing(conn: Conn) -> None:
         task="'from.the.future'",
         available_at="holdfast.now() - interval '1 day'",
     )
-    cost()
-    assert (
-        cost() <= before + 100
-    )  # one more level of an index for each row; passing the held ones would be thousands
+    # The least of several: a vacuum may pass by once. One more level of an index here and there is fine.
+    assert min(cost() for _ in range(5)) <= before + 40
 
 
 def test_a_claim_from_its_mark_passes_no_finished_jobs_while_a_snapshot_is_open(
