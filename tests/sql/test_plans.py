@@ -87,6 +87,13 @@ def buffers(plan: dict[str, Any]) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
+def searched(plan: dict[str, Any]) -> int:
+    """What finding the rows cost. Writing them is left out: while another session holds the horizon (a passing
+    ANALYZE does), the page of a rolled back update cannot be pruned and the next version goes to another one."""
+    leaves = (node for node in nodes(plan) if node.get("Relation Name") == "inbox" and not node.get("Plans"))
+    return sum(buffers(node) for node in leaves)
+
+
 def check(plan: dict[str, Any], what: str, most: int = MOST_BUFFERS) -> None:
     """No sequential scan of a queue or the archive, no sort of a backlog, few buffers."""
     for node in nodes(plan):
@@ -254,10 +261,11 @@ def test_100_000_held_jobs_ahead_cost_a_claim_nothing(conn: Conn) -> None:
     def cost() -> int:
         marks = [(0, None)]
         what = claims.claim("inbox", worker, uuid4(), lease=60, limit=BATCH, marks=marks)
-        return buffers(explain(conn, what))
+        return searched(explain(conn, what))
 
     cost()
     before = cost()
+    assert before > 0
     load(
         conn,
         100_000,
@@ -266,7 +274,7 @@ def test_100_000_held_jobs_ahead_cost_a_claim_nothing(conn: Conn) -> None:
         task="'from.the.future'",
         available_at="holdfast.now() - interval '1 day'",
     )
-    # The least of several: a vacuum may pass by once. One more level of an index here and there is fine.
+    # One more level of an index here and there is fine, and rolled back versions on the way.
     assert min(cost() for _ in range(5)) <= before + 40
 
 
