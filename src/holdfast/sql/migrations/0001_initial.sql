@@ -81,7 +81,16 @@ CREATE TABLE holdfast.queues (
     name       text PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,39}$'),
     relation   text NOT NULL UNIQUE,          -- the partition's table, in this schema
     lease      float8 CHECK (lease BETWEEN 1 AND 86400),   -- seconds; NULL: the worker's setting
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    paused_at  timestamptz,                   -- set: nothing is claimed from it
+    paused_by  text
+);
+
+-- Nothing of these tasks is claimed. What waits for one of them is set aside (held), so that it costs no claim anything.
+CREATE TABLE holdfast.paused_tasks (
+    task      text PRIMARY KEY,
+    paused_at timestamptz NOT NULL,
+    paused_by text
 );
 
 CREATE SEQUENCE holdfast.work_seq;
@@ -178,7 +187,8 @@ CREATE TABLE holdfast.workers (
     queues       text[] NOT NULL,
     tasks        text[] NOT NULL,
     concurrency  int  NOT NULL,
-    release      text NOT NULL
+    release      text NOT NULL,
+    ended        text CHECK (ended IN ('left', 'lost'))   -- how it went: said so, or was not heard of again
 ) WITH (fillfactor = 50);
 
 CREATE TABLE holdfast.claims (
@@ -372,6 +382,33 @@ CREATE TABLE holdfast.fences (
 );
 CREATE INDEX fences_at ON holdfast.fences (at);
 
+-- What operators did: who, what, to which jobs, how many.
+CREATE TABLE holdfast.audit (
+    id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor     text   NOT NULL,
+    action    text   NOT NULL,   -- noun and verb, as on the command line: 'jobs cancel'
+    selection jsonb  NOT NULL,   -- which: ids or filters
+    count     bigint NOT NULL
+);
+
+-- What each task did in each minute, summed up by the workers themselves: a look at it never counts jobs. A worker that is killed
+-- takes its last few seconds with it.
+CREATE TABLE holdfast.throughput (
+    minute       timestamptz NOT NULL,
+    queue        text   NOT NULL,
+    task         text   NOT NULL,
+    completed    bigint NOT NULL DEFAULT 0,
+    failed       bigint NOT NULL DEFAULT 0,   -- attempts that failed, retried or not
+    dead         bigint NOT NULL DEFAULT 0,
+    cancelled    bigint NOT NULL DEFAULT 0,
+    run_seconds  float8 NOT NULL DEFAULT 0,   -- over all attempts
+    wait_seconds float8 NOT NULL DEFAULT 0,   -- from due to started, over all attempts
+    max_run      float8 NOT NULL DEFAULT 0,
+    max_wait     float8 NOT NULL DEFAULT 0,
+    PRIMARY KEY (minute, queue, task)
+) WITH (fillfactor = 70);
+
 -- Enqueue ---------------------------------------------------------------------------------------------------------
 
 -- Many jobs in one call, in the caller's transaction. Never raises for what a caller can get wrong in one row: it answers
@@ -540,5 +577,130 @@ CREATE VIEW holdfast.jobs AS
            d.died_at, NULL, d.last_error, NULL, NULL, d.tags, d.metadata, d.seq
     FROM holdfast.dead_letters d;
 COMMENT ON VIEW holdfast.jobs IS 'Every job, live, finished or dead';
+
+-- Support queries: one view per question (`holdfast runbook NAME` prints it; docs/runbook.md says what to do) -------------------
+
+-- Since when the oldest due job of each queue waits. One index probe per priority.
+CREATE VIEW holdfast.oldest_due AS
+    SELECT q.name AS queue, o.id AS job_id, o.task, o.available_at AS due_at,
+           extract(epoch FROM holdfast.now() - o.available_at)::float8 AS age_seconds, q.paused_at IS NOT NULL AS paused
+    FROM holdfast.queues q
+    LEFT JOIN LATERAL (
+        WITH RECURSIVE p(priority) AS (
+            (SELECT w.priority FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT w.priority FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NULL AND w.priority < p.priority
+                    ORDER BY w.priority DESC LIMIT 1)
+            FROM p WHERE p.priority IS NOT NULL
+        )
+        SELECT j.* FROM p CROSS JOIN LATERAL (
+            SELECT w.id, w.task, w.available_at FROM holdfast.work w
+            WHERE w.queue = q.name AND w.hold_reason IS NULL AND w.priority = p.priority AND w.available_at <= holdfast.now()
+              AND w.status = 'pending' AND w.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+            ORDER BY w.available_at, w.seq LIMIT 1
+        ) j
+        ORDER BY j.available_at LIMIT 1
+    ) o ON true;
+COMMENT ON VIEW holdfast.oldest_due IS 'Lag: since when the oldest due job of each queue waits';
+
+-- Claims past their lease, or revoked, that still have jobs. A sweep takes them within seconds; one that stays is a symptom.
+CREATE VIEW holdfast.expired_claims AS
+    SELECT c.queue, c.worker, v.status AS worker_status, extract(epoch FROM holdfast.now() - v.last_seen_at)::float8 AS silent_seconds,
+           extract(epoch FROM holdfast.now() - c.lease_expires_at)::float8 AS expired_seconds, c.revoked_at, r.jobs, r.job_ids, c.token
+    FROM holdfast.claims c
+    LEFT JOIN holdfast.workers v ON v.id = c.worker
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS jobs, array_agg(j.id) AS job_ids FROM unnest(c.job_ids) AS j(id)
+        CROSS JOIN LATERAL (SELECT FROM holdfast.work w
+                            WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+    ) r
+    WHERE (c.lease_expires_at < holdfast.now() OR c.revoked_at IS NOT NULL) AND r.jobs > 0;
+COMMENT ON VIEW holdfast.expired_claims IS 'Jobs in processing whose lease has run out';
+
+-- The error without what differs from job to job: ids, addresses, numbers. What has the same fingerprint has the same cause.
+CREATE FUNCTION holdfast.fingerprint(error text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT regexp_replace(regexp_replace(regexp_replace(left(split_part(coalesce(error, ''), E'\n', 1), 300),
+                     '[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}', '<id>', 'g'),
+                     '0x[0-9a-fA-F]+', '<address>', 'g'), '[0-9]+', '#', 'g') $$;
+
+CREATE VIEW holdfast.dead_letters_by_task AS
+    SELECT d.queue, d.task, d.partition_key, count(*) AS dead, min(d.died_at) AS first_died_at, max(d.died_at) AS last_died_at,
+           (array_agg(d.last_error ORDER BY d.died_at DESC))[1] AS latest_error, (array_agg(d.id ORDER BY d.died_at DESC))[1] AS latest_job_id
+    FROM holdfast.dead_letters d
+    GROUP BY d.queue, d.task, d.partition_key;
+COMMENT ON VIEW holdfast.dead_letters_by_task IS 'Dead letters by task and key, with the latest error';
+
+-- Live jobs that have failed before, by how many attempts they have spent.
+CREATE VIEW holdfast.attempts AS
+    SELECT w.queue, w.task, w.attempts, w.max_attempts, count(*) AS jobs, count(*) FILTER (WHERE w.status = 'processing') AS processing,
+           min(w.available_at) AS next_at, (array_agg(w.last_error ORDER BY w.claimed_at DESC))[1] AS latest_error
+    FROM holdfast.work w
+    WHERE w.attempts > 0 OR w.crashes > 0
+    GROUP BY w.queue, w.task, w.attempts, w.max_attempts;
+COMMENT ON VIEW holdfast.attempts IS 'Live jobs that failed before, by attempts spent';
+
+CREATE VIEW holdfast.throughput_per_minute AS
+    SELECT t.minute, t.queue, sum(t.completed)::bigint AS completed, sum(t.failed)::bigint AS failed, sum(t.dead)::bigint AS dead,
+           sum(t.cancelled)::bigint AS cancelled,
+           (sum(t.run_seconds) / nullif(sum(t.completed + t.failed), 0))::float8 AS mean_run,
+           (sum(t.wait_seconds) / nullif(sum(t.completed + t.failed), 0))::float8 AS mean_wait, max(t.max_wait) AS max_wait
+    FROM holdfast.throughput t
+    GROUP BY t.minute, t.queue;
+COMMENT ON VIEW holdfast.throughput_per_minute IS 'What each queue finished in each minute';
+
+CREATE VIEW holdfast.worker_jobs AS
+    SELECT v.id AS worker, v.host, v.pid, v.status AS worker_status, extract(epoch FROM holdfast.now() - v.last_seen_at)::float8 AS silent_seconds,
+           c.queue, w.id AS job_id, w.task, w.partition_key, w.attempts, extract(epoch FROM holdfast.now() - w.claimed_at)::float8 AS held_seconds,
+           extract(epoch FROM c.lease_expires_at - holdfast.now())::float8 AS lease_left_seconds
+    FROM holdfast.claims c
+    LEFT JOIN holdfast.workers v ON v.id = c.worker
+    CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    CROSS JOIN LATERAL (SELECT w.* FROM holdfast.work w
+                        WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w;
+COMMENT ON VIEW holdfast.worker_jobs IS 'What each worker holds right now';
+
+-- Workers that vanished without leaving, by host: more than a deploy explains is a crash loop.
+CREATE VIEW holdfast.lost_workers AS
+    SELECT v.host, v.release, count(*) AS lost, max(v.last_seen_at) AS last_lost_at,
+           avg(extract(epoch FROM v.last_seen_at - v.started_at))::float8 AS mean_life_seconds
+    FROM holdfast.workers v
+    WHERE v.ended = 'lost' AND v.last_seen_at > holdfast.now() - interval '1 hour'
+    GROUP BY v.host, v.release;
+COMMENT ON VIEW holdfast.lost_workers IS 'Workers that vanished in the last hour, by host';
+
+CREATE VIEW holdfast.keys AS
+    SELECT w.queue, w.partition_key, count(*) FILTER (WHERE w.status = 'pending') AS waiting, count(*) FILTER (WHERE w.status = 'processing') AS processing,
+           count(*) FILTER (WHERE w.status = 'held') AS held, min(w.available_at) AS oldest_at, max(w.attempts) AS most_attempts,
+           (array_agg(w.id ORDER BY w.seq))[1] AS first_job_id, (array_agg(w.last_error ORDER BY w.seq))[1] AS first_error
+    FROM holdfast.work w
+    WHERE w.partition_key IS NOT NULL
+    GROUP BY w.queue, w.partition_key;
+COMMENT ON VIEW holdfast.keys IS 'Live jobs by partition key, with the first of each';
+
+-- Jobs that say they run while no claim holds them. The engine never leaves one; hands in the tables may.
+CREATE VIEW holdfast.stranded_jobs AS
+    SELECT w.id, w.queue, w.task, w.claimed_at, w.claim_token
+    FROM holdfast.work w
+    WHERE w.status = 'processing' AND NOT EXISTS (SELECT FROM holdfast.claims c WHERE c.token = w.claim_token)
+      AND NOT EXISTS (SELECT FROM holdfast.quarantine q WHERE q.id = w.id);
+COMMENT ON VIEW holdfast.stranded_jobs IS 'Processing jobs without a claim';
+
+CREATE VIEW holdfast.storage AS
+    SELECT c.relname AS relation, pg_total_relation_size(c.oid) AS bytes, greatest(c.reltuples, 0)::bigint AS about_rows, s.n_dead_tup AS dead_rows,
+           greatest(s.last_vacuum, s.last_autovacuum) AS vacuumed_at, age(c.relfrozenxid) AS xid_age
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
+    WHERE n.nspname = 'holdfast' AND c.relkind = 'r';
+COMMENT ON VIEW holdfast.storage IS 'What takes the space';
+
+-- One number for an autoscaler: due and running jobs of a queue, counted up to the cap along the claim index and the claims.
+-- A paused queue wants no workers.
+CREATE FUNCTION holdfast.scaler_backlog(queue_name text DEFAULT 'inbox', cap int DEFAULT 10000) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$ SELECT CASE WHEN EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue_name AND q.paused_at IS NOT NULL) THEN 0 ELSE least(cap,
+              (SELECT count(*) FROM (SELECT FROM holdfast.work w
+                                     WHERE w.queue = queue_name AND w.hold_reason IS NULL AND w.available_at <= holdfast.now() AND w.status = 'pending'
+                                     ORDER BY w.priority DESC, w.available_at, w.seq LIMIT cap) due)
+            + (SELECT count(*) FROM (SELECT FROM holdfast.worker_jobs j WHERE j.queue = queue_name LIMIT cap) running)) END $$;
 
 SELECT holdfast.create_queue('inbox');

@@ -14,11 +14,13 @@ WITH c AS MATERIALIZED (
           AND j.available_at >= coalesce(p.mark, '-infinity') AND j.available_at <= holdfast.now()
           AND j.status = 'pending' AND j.suspect = 0
           AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY j.available_at, j.seq
         LIMIT $5
         FOR NO KEY UPDATE SKIP LOCKED
     ) w
     WHERE EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
+      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
     LIMIT $5
 ), taken AS (
     UPDATE holdfast.work
@@ -47,7 +49,9 @@ WITH c AS MATERIALIZED (
     FROM holdfast.work j
     WHERE j.queue = $1 AND j.id = ANY ($5::uuid[]) AND j.status IN ('pending', 'held') AND j.available_at <= holdfast.now()
       AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
       AND EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
+      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
     ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ), taken AS (
@@ -91,6 +95,7 @@ SELECT j.id
 FROM holdfast.work j
 WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.available_at <= holdfast.now() AND j.status = 'pending' AND j.suspect = 0
   AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+  AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
 ORDER BY j.priority DESC, j.available_at, j.seq
 LIMIT $2;
 
@@ -101,6 +106,8 @@ SELECT j.id, j.suspect
 FROM holdfast.work j
 WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at <= holdfast.now()
   AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+  AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
+  AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
 ORDER BY j.available_at, j.seq
 LIMIT $2;
 
@@ -117,6 +124,8 @@ CROSS JOIN LATERAL (
     ORDER BY j.available_at
     LIMIT $4
 ) h
+WHERE k.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
+  AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
 ORDER BY h.available_at
 LIMIT $4;
 

@@ -23,7 +23,7 @@ SELECT coalesce((SELECT free FROM begun),
 -- name: fence_workers
 -- A worker not heard of for too long is gone, for good: an identity never comes back.
 -- $1 seconds
-UPDATE holdfast.workers w SET status = 'gone'
+UPDATE holdfast.workers w SET status = 'gone', ended = 'lost'
 WHERE w.id = ANY (ARRAY(SELECT v.id FROM holdfast.workers v
                         WHERE v.status <> 'gone' AND v.last_seen_at < holdfast.now() - make_interval(secs => $1::float8)
                         ORDER BY v.id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED))

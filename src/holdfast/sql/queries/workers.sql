@@ -12,4 +12,4 @@ UPDATE holdfast.workers SET status = 'draining' WHERE id = $1 AND status = 'aliv
 -- name: leave
 -- -> gone, after the last job was settled or handed back.
 -- $1 worker
-UPDATE holdfast.workers SET status = 'gone', last_seen_at = holdfast.now() WHERE id = $1 AND status <> 'gone' RETURNING status;
+UPDATE holdfast.workers SET status = 'gone', ended = 'left', last_seen_at = holdfast.now() WHERE id = $1 AND status <> 'gone' RETURNING status;

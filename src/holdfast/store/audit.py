@@ -1,0 +1,47 @@
+"""The audit: who did what to which jobs, and how many, written in the transaction that does it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..sql import query
+from .statement import Row, Statement, nothing
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    selection: dict[str, Any]
+    count: int
+
+
+def audit(actor: str, action: str, selection: Mapping[str, object], count: int) -> Statement[None]:
+    """One act in one transaction. `action` is noun and verb as on the command line: 'queue pause'."""
+    return Statement("audit", query("audit"), (actor, action, _json(selection), count), nothing)
+
+
+def audit_begin(actor: str, action: str, selection: Mapping[str, object]) -> Statement[int]:
+    """An act over many transactions: its entry, to be counted up by audit_add in each of them."""
+    return Statement(
+        "audit_begin", query("audit_begin"), (actor, action, _json(selection)), lambda rows: int(rows[0][0])
+    )
+
+
+def audit_add(entry: int, count: int) -> Statement[bool]:
+    return Statement("audit_add", query("audit_add"), (entry, count), bool)
+
+
+def list_audit(before: int | None, limit: int) -> Statement[list[AuditLine]]:
+    def decode(rows: Sequence[Row]) -> list[AuditLine]:
+        return [AuditLine(*[*r[:4], json.loads(r[4]), r[5]]) for r in rows]
+
+    return Statement("list_audit", query("list_audit"), (before, limit), decode)
+
+
+def _json(selection: Mapping[str, object]) -> str:
+    return json.dumps({k: v for k, v in selection.items() if v is not None}, default=str)
