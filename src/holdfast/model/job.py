@@ -37,6 +37,7 @@ class ClaimedJob:
     metadata: str | None = None  # JSON text
     cancel_requested: bool = False
     suspect: int = 0
+    waited: float = 0.0  # seconds from due to claimed, by the database's clock
 
     @property
     def id(self) -> UUID:

@@ -80,6 +80,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._side_tasks: set[asyncio.Task[None]] = set()
         self._holding: set[str] = set()
+        self.ticked_at = time.monotonic()  # when the claim loop last came round
 
     def stop(self) -> None:
         """Stop claiming and drain; called again, drain at once."""
@@ -96,6 +97,7 @@ class Worker:
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
+                self.ticked_at = time.monotonic()
                 claimed = await self._claim()
                 self._start_ready()
                 self._hand_back_stale()
@@ -202,6 +204,7 @@ class Worker:
             fields |= {"task": running.claimed.task, "attempt": running.claimed.attempt}
             if running.started_at is not None:
                 fields["seconds"] = round(time.monotonic() - running.started_at, 4)
+                fields["waited"] = round(running.claimed.waited + running.started_at - running.claimed_at, 4)
         telemetry.emit(name, level=level, worker=self.membership.id, **fields)
         if isinstance(settlement.outcome, Released):
             self.claimer.reset()

@@ -30,6 +30,7 @@ def _claimed(queue: str, token: UUID) -> Any:
                 metadata=r[13],
                 cancel_requested=r[14],
                 suspect=r[15],
+                waited=r[17],
             )
             for r in rows
         ]

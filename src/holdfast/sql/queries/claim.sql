@@ -37,7 +37,7 @@ WITH c AS MATERIALIZED (
 SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
        greatest(available_at, 'epoch'), least(greatest(created_at, 'epoch'), holdfast.now()), metadata::text,
        cancel_requested_at IS NOT NULL, suspect, -- a date no client can read would cost every worker its answer
-       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8
 FROM taken
 ORDER BY priority DESC, available_at, seq;
 
@@ -69,7 +69,7 @@ WITH c AS MATERIALIZED (
 SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
        greatest(available_at, 'epoch'), least(greatest(created_at, 'epoch'), holdfast.now()), metadata::text,
        cancel_requested_at IS NOT NULL, suspect, -- a date no client can read would cost every worker its answer
-       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8
 FROM taken
 ORDER BY priority DESC, available_at, seq;
 
