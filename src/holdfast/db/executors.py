@@ -4,7 +4,8 @@ The cursor is ours: raw `$1` placeholders, plain tuples and the driver's default
 and dumpers the user has registered. JSON travels as text. Nothing here commits or rolls back.
 """
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -53,21 +54,17 @@ async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T
 
 def drive(conn: psycopg.Connection[Any], what: Statement[T] | Flow[T]) -> T:
     """Run it in the connection's current transaction."""
-    if isinstance(what, Statement):
-        return run(conn, what)
-    flow: Generator[Statement[Any], Any, T] = what
-    answer: Any = None
-    while True:
-        try:
-            statement = flow.send(answer)
-        except StopIteration as done:
-            return cast(T, done.value)
-        answer = run(conn, statement)
+    return walk(partial(run, conn), what)
 
 
 async def adrive(conn: psycopg.AsyncConnection[Any], what: Statement[T] | Flow[T]) -> T:
+    return await awalk(partial(arun, conn), what)
+
+
+def walk(one: Callable[[Statement[Any]], Any], what: Statement[T] | Flow[T]) -> T:
+    """Run a statement, or a flow statement by statement, each by `one`."""
     if isinstance(what, Statement):
-        return await arun(conn, what)
+        return cast(T, one(what))
     flow: Generator[Statement[Any], Any, T] = what
     answer: Any = None
     while True:
@@ -75,4 +72,17 @@ async def adrive(conn: psycopg.AsyncConnection[Any], what: Statement[T] | Flow[T
             statement = flow.send(answer)
         except StopIteration as done:
             return cast(T, done.value)
-        answer = await arun(conn, statement)
+        answer = one(statement)
+
+
+async def awalk(one: Callable[[Statement[Any]], Awaitable[Any]], what: Statement[T] | Flow[T]) -> T:
+    if isinstance(what, Statement):
+        return cast(T, await one(what))
+    flow: Generator[Statement[Any], Any, T] = what
+    answer: Any = None
+    while True:
+        try:
+            statement = flow.send(answer)
+        except StopIteration as done:
+            return cast(T, done.value)
+        answer = await one(statement)

@@ -38,6 +38,14 @@ _LOCK = ("55P03", "57014")
 _MISSING = ("3F000", "42P01", "42883", "42704")
 
 
+def schema_missing(state: str | None, text: str) -> SchemaMissing | None:
+    """The error of any driver, by its SQLSTATE and text, when it says that our schema is not there or too old."""
+    if state not in _MISSING or "holdfast" not in text:
+        return None
+    first = storable(text.strip()).splitlines()[0]
+    return SchemaMissing(f"the database has no current holdfast schema ({first}). Run: holdfast migrate up")
+
+
 def translate(error: psycopg.Error) -> HoldfastError | None:
     """Our error for a driver's error, or None when it has no meaning of its own here."""
     state = error.sqlstate or ""
@@ -48,10 +56,8 @@ def translate(error: psycopg.Error) -> HoldfastError | None:
         return Forbidden(text)
     if state in _LOCK:
         return LockTimeout(text)
-    if state in _MISSING and "holdfast" in text:
-        return SchemaMissing(
-            f"the database has no current holdfast schema ({text.splitlines()[0]}). Run: holdfast migrate up"
-        )
+    if missing := schema_missing(state, text):
+        return missing
     if state == "25006" or state[:2] in ("08", "53", "57", "58"):
         # read-only standby, lost connection, out of resources, being shut down: an outage, never a job's failure
         return ConnectionLost(text)

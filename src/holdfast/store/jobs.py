@@ -27,7 +27,14 @@ def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
         [json.dumps(list(r.tags)) if r.tags else None for r in rows],
         [r.metadata for r in rows],
     )
-    return Statement("enqueue", query("enqueue"), columns, lambda found: [Enqueued(*r) for r in found])
+    return Statement("enqueue", query("enqueue"), columns, _enqueued)
+
+
+def _enqueued(rows: Sequence[Row]) -> list[Enqueued]:
+    return [
+        Enqueued(UUID(job_id) if job_id else None, created == "true", conflict)
+        for job_id, created, conflict in ids(rows)
+    ]
 
 
 def fate(job_id: UUID, queue: str) -> Statement[Fate]:
@@ -44,10 +51,20 @@ def cancel(job_id: UUID, queue: str, reason: str = "") -> Flow[bool]:
     if not running:
         return False
     if running[0]:
-        done = yield from Statement("request_cancel", query("request_cancel"), (queue, job_id), ids)
+        done = yield from request_cancel(queue, [job_id])
     else:
-        done = yield from Statement("cancel_waiting", query("cancel_waiting"), (queue, job_id, reason), ids)
+        done = yield from cancel_waiting(queue, [job_id], reason)
     return bool(done)
+
+
+def request_cancel(queue: str, job_ids: Sequence[UUID]) -> Statement[list[UUID]]:
+    """Ask running jobs to stop; lock them first."""
+    return Statement("request_cancel", query("request_cancel"), (queue, list(job_ids)), ids)
+
+
+def cancel_waiting(queue: str, job_ids: Sequence[UUID], reason: str = "") -> Statement[list[UUID]]:
+    """End jobs that are not running; lock them first."""
+    return Statement("cancel_waiting", query("cancel_waiting"), (queue, list(job_ids), reason), ids)
 
 
 def locate(job_id: UUID) -> Statement[str | None]:

@@ -26,7 +26,7 @@ _Columns = list[list[Any]]
 
 
 def _settled(rows: Sequence[Row]) -> list[Settled]:
-    return [Settled(*r) for r in rows]
+    return [Settled(UUID(job_id), state, already == ["true"]) for job_id, state, *already in ids(rows)]
 
 
 def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
@@ -103,5 +103,8 @@ def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
 
 def lock_owned(grant: Grant) -> Statement[list[UUID]]:
     return Statement(
-        "lock_owned", query("lock_owned"), (grant.queue, grant.id, grant.generation, grant.token), ids
+        "lock_owned",
+        query("lock_owned"),
+        (grant.queue, grant.id, grant.generation, grant.token),
+        lambda rows: [UUID(job_id) for (job_id,) in ids(rows)],
     )

@@ -1,6 +1,7 @@
 """The user's own connections: found by what they are, without importing what is not installed.
 
-A guest runs our statements inside the user's transaction. It never commits, rolls back or changes a setting.
+A guest runs our statements inside the user's transaction. It never commits, rolls back or changes a setting. What goes wrong
+is raised as the user's library raises it, but for a missing schema.
 """
 
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...errors import WrongConnection
 from ...store.statement import Flow, Statement
+from .refusals import refusal
 
 T = TypeVar("T")
 
@@ -16,7 +18,14 @@ T = TypeVar("T")
 class Guest(Protocol):
     """A sync connection the user lent us."""
 
-    def in_transaction(self) -> bool: ...
+    @property
+    def advice(self) -> str:
+        """How to open a transaction on it."""
+        ...
+
+    def in_transaction(self) -> bool:
+        """Whether a statement now is part of a transaction that the user ends."""
+        ...
 
     def run(self, what: Statement[T] | Flow[T]) -> T: ...
 
@@ -24,46 +33,73 @@ class Guest(Protocol):
 class AsyncGuest(Protocol):
     """An async connection the user lent us."""
 
-    def in_transaction(self) -> bool: ...
+    @property
+    def advice(self) -> str: ...
+
+    async def in_transaction(self) -> bool: ...
 
     async def arun(self, what: Statement[T] | Flow[T]) -> T: ...
 
 
-# class the user's object has in its ancestry -> (module that adapts it, class in it)
-_KINDS: dict[str, tuple[str, str]] = {
-    "psycopg.Connection": ("holdfast.db.guests.psycopg", "PsycopgGuest"),
-    "psycopg.AsyncConnection": ("holdfast.db.guests.psycopg", "AsyncPsycopgGuest"),
-    "holdfast.db.transaction.Transaction": ("holdfast.db.guests.psycopg", "transaction_guest"),
-    "holdfast.db.transaction.AsyncTransaction": ("holdfast.db.guests.psycopg", "async_transaction_guest"),
+_Kinds = dict[
+    str, tuple[str, str]
+]  # class in the object's ancestry -> (module here that adapts it, name in it)
+
+_SYNC: _Kinds = {
+    "psycopg.Connection": ("psycopg", "PsycopgGuest"),
+    "holdfast.db.transaction.Transaction": ("psycopg", "transaction_guest"),
+    "sqlalchemy.orm.session.Session": ("sqlalchemy", "session_guest"),
+    "sqlalchemy.orm.scoping.scoped_session": ("sqlalchemy", "session_guest"),
+    "sqlalchemy.engine.base.Connection": ("sqlalchemy", "connection_guest"),
+    "django.utils.connection.ConnectionProxy": ("django", "DjangoGuest"),
+    "django.db.backends.base.base.BaseDatabaseWrapper": ("django", "DjangoGuest"),
+}
+_ASYNC: _Kinds = {
+    "psycopg.AsyncConnection": ("psycopg", "AsyncPsycopgGuest"),
+    "holdfast.db.transaction.AsyncTransaction": ("psycopg", "async_transaction_guest"),
+    "asyncpg.connection.Connection": ("asyncpg", "AsyncpgGuest"),
+    "asyncpg.pool.PoolConnectionProxy": ("asyncpg", "AsyncpgGuest"),
+    "sqlalchemy.ext.asyncio.session.AsyncSession": ("sqlalchemy", "async_session_guest"),
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": ("sqlalchemy", "async_session_guest"),
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": ("sqlalchemy", "async_connection_guest"),
 }
 
 
-def _adapt(conn: object) -> Any:
-    for kind in type(conn).__mro__:
-        found = _KINDS.get(f"{kind.__module__}.{kind.__qualname__}")
-        if found is not None:
-            adapter: Callable[[object], Any] = getattr(import_module(found[0]), found[1])
-            return adapter(conn)
-    name = f"{type(conn).__module__}.{type(conn).__qualname__}"
-    advice = "pass a psycopg 3 connection (psycopg.Connection or psycopg.AsyncConnection)"
-    if name.startswith("psycopg2"):
-        advice = "psycopg2 is not supported; open the transaction with psycopg 3: import psycopg"
-    elif conn is None or isinstance(conn, str):
-        advice = "pass the connection object whose transaction the job should join"
-    raise WrongConnection(f"conn= got {name}, which Holdfast cannot use; {advice}")
+def _find(conn: object, kinds: _Kinds) -> tuple[str, str] | None:
+    """By `__class__`, not type(): a proxy, such as werkzeug's LocalProxy, says there what it stands for."""
+    names = (f"{kind.__module__}.{kind.__qualname__}" for kind in conn.__class__.__mro__)
+    return next((kinds[name] for name in names if name in kinds), None)
+
+
+def _adapter(found: tuple[str, str]) -> Any:
+    return getattr(import_module(f".{found[0]}", __name__), found[1])
 
 
 def sync_guest(conn: object, method: str, other: str) -> Guest:
-    guest = _adapt(conn)
-    if not hasattr(guest, "run"):
+    found = _find(conn, _SYNC)
+    if found is None:
+        if _find(conn, _ASYNC) is None:
+            raise refusal(conn)
         raise WrongConnection(
             f"{method}() got an async connection ({type(conn).__name__}); use await {other}()"
         )
-    return guest  # type: ignore[no-any-return]
+    adapter: Callable[[object], Guest] = _adapter(found)
+    return adapter(conn)
 
 
 def async_guest(conn: object, method: str, other: str) -> AsyncGuest:
-    guest = _adapt(conn)
-    if not hasattr(guest, "arun"):
-        raise WrongConnection(f"{method}() got a sync connection ({type(conn).__name__}); use {other}()")
-    return guest  # type: ignore[no-any-return]
+    found = _find(conn, _ASYNC)
+    if found is None:
+        kind = _find(conn, _SYNC)
+        if kind is None:
+            raise refusal(conn)
+        bridge = ""
+        if kind[0] == "django":
+            bridge = (
+                " in the function that opens the transaction, and call that with await sync_to_async(...)()"
+            )
+        raise WrongConnection(
+            f"{method}() got a sync connection ({type(conn).__name__}); use {other}(){bridge}"
+        )
+    adapter: Callable[[object], AsyncGuest] = _adapter(found)
+    return adapter(conn)

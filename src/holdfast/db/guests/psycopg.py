@@ -8,48 +8,63 @@ from psycopg.pq import TransactionStatus
 from ...errors import SchemaMissing
 from ...store.statement import Flow, Statement
 from ..executors import adrive, drive
-from ..faults import translate
+from ..faults import schema_missing
 from ..transaction import AsyncTransaction, Transaction
+from .refusals import closed
 
 T = TypeVar("T")
+Raw = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
-def _begins(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether a statement now is part of a transaction that the user ends."""
+def begins(conn: Raw) -> bool:
     return not conn.autocommit or conn.info.transaction_status != TransactionStatus.IDLE
 
 
-def _explain(error: psycopg.Error) -> Exception:
-    known = translate(error)
-    return known if isinstance(known, SchemaMissing) else error
+def missing(error: psycopg.Error) -> SchemaMissing | None:
+    return schema_missing(error.sqlstate, str(error))
+
+
+def _check_open(conn: Raw) -> None:
+    if conn.closed and not conn.broken:  # one that broke has an error of its own to tell
+        raise closed(conn)
 
 
 class PsycopgGuest:
+    advice = "wrap it: with conn.transaction(): ..."
+
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        _check_open(conn)
         self._conn = conn
 
     def in_transaction(self) -> bool:
-        return _begins(self._conn)
+        return begins(self._conn)
 
     def run(self, what: Statement[T] | Flow[T]) -> T:
         try:
             return drive(self._conn, what)
         except psycopg.Error as error:
-            raise _explain(error) from error
+            if known := missing(error):
+                raise known from error
+            raise
 
 
 class AsyncPsycopgGuest:
+    advice = "wrap it: async with conn.transaction(): ..."
+
     def __init__(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        _check_open(conn)
         self._conn = conn
 
-    def in_transaction(self) -> bool:
-        return _begins(self._conn)
+    async def in_transaction(self) -> bool:
+        return begins(self._conn)
 
     async def arun(self, what: Statement[T] | Flow[T]) -> T:
         try:
             return await adrive(self._conn, what)
         except psycopg.Error as error:
-            raise _explain(error) from error
+            if known := missing(error):
+                raise known from error
+            raise
 
 
 def transaction_guest(tx: Transaction) -> PsycopgGuest:

@@ -1,7 +1,7 @@
 -- name: enqueue
--- Write jobs in the caller's transaction; answers (ordinal, id, created, conflict).
+-- Write jobs in the caller's transaction; answers {id, created, conflict} for each, in order.
 -- $1..$13 as in holdfast.enqueue_many
-SELECT id, created, conflict
+SELECT ARRAY[id::text, created::text, conflict]
 FROM holdfast.enqueue_many($1::text[], $2::text[], $3::text[], $4::int[], $5::text[], $6::int[], $7::int[], $8::timestamptz[], $9::float8[],
                            $10::text[], $11::float8[], $12::text[], $13::text[])
 ORDER BY ordinal;
@@ -23,10 +23,10 @@ SELECT 'dead_letter', NULL, d.last_error, d.attempts FROM holdfast.dead_letters 
 SELECT status = 'processing' FROM holdfast.work WHERE queue = $1 AND id = $2 FOR UPDATE;
 
 -- name: cancel_waiting
--- A job that is not running leaves for the archive as cancelled.
--- $1 queue, $2 id, $3 reason
+-- Jobs that are not running leave for the archive as cancelled.
+-- $1 queue, $2 ids, $3 reason
 WITH gone AS (
-    DELETE FROM holdfast.work WHERE queue = $1 AND id = $2 AND status <> 'processing'
+    DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status <> 'processing'
     RETURNING *
 )
 INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts,
@@ -39,10 +39,10 @@ FROM gone g
 RETURNING id;
 
 -- name: request_cancel
--- Ask the owner of a running job to stop; it learns so with its next heartbeat.
--- $1 queue, $2 id
+-- Ask the owners of running jobs to stop; they learn so with their next heartbeat.
+-- $1 queue, $2 ids
 UPDATE holdfast.work SET cancel_requested_at = coalesce(cancel_requested_at, holdfast.now())
-WHERE queue = $1 AND id = $2 AND status = 'processing' RETURNING id;
+WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'processing' RETURNING id;
 
 -- name: locate
 -- The queue of a live job.

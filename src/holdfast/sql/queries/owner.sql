@@ -27,7 +27,7 @@ WITH mine AS MATERIALIZED (
 INSERT INTO holdfast.fences AS f (resource, stream, queue, job_id, fence, at)
 SELECT $5, $6, $1, $2, $7, holdfast.now() FROM mine
 ON CONFLICT (resource, stream) DO UPDATE SET fence = EXCLUDED.fence, at = EXCLUDED.at, queue = EXCLUDED.queue, job_id = EXCLUDED.job_id WHERE f.fence <= EXCLUDED.fence
-RETURNING f.fence;
+RETURNING ARRAY[f.fence];
 
 -- name: progress
 -- How far running jobs are, of those still owned. An older attempt never overwrites a newer one.

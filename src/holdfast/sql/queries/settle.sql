@@ -25,7 +25,7 @@ WITH ok AS MATERIALIZED (
     FROM gone g JOIN ok o ON o.id = g.id
     RETURNING id, status
 )
-SELECT id, status FROM kept;
+SELECT ARRAY[id::text, status] FROM kept;
 
 -- name: settle_fail
 -- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once.
@@ -63,7 +63,7 @@ WITH ok AS MATERIALIZED (
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE NOT dies))
     RETURNING w.id
 )
-SELECT id, 'dead_letter' FROM dead UNION ALL SELECT id, 'pending' FROM back;
+SELECT ARRAY[id::text, 'dead_letter'] FROM dead UNION ALL SELECT ARRAY[id::text, 'pending'] FROM back;
 
 -- name: settle_back
 -- Snoozed, released and held jobs stay, and spend no attempt. One that somebody wants cancelled is not held: the next claim ends it.
@@ -87,14 +87,14 @@ WITH ok AS MATERIALIZED (
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok))
     RETURNING w.id, w.status
 )
-SELECT id, status FROM back;
+SELECT ARRAY[id::text, status] FROM back;
 
 -- name: settle_check
 -- Why a settle touched no row: an earlier try had done it (then where the job went, and true), someone holds the row right now
 -- (busy), or it is no longer ours (lost).
 -- $1 queue, $2 ids, $3 generations, $4 tokens
-SELECT d.id, CASE WHEN w.status = 'processing' THEN 'busy' ELSE coalesce(w.status, a.status, l.status, 'lost') END,
-       coalesce(w.status <> 'processing', false) OR a.status IS NOT NULL OR l.status IS NOT NULL
+SELECT ARRAY[d.id::text, CASE WHEN w.status = 'processing' THEN 'busy' ELSE coalesce(w.status, a.status, l.status, 'lost') END,
+             (coalesce(w.status <> 'processing', false) OR a.status IS NOT NULL OR l.status IS NOT NULL)::text]
 FROM unnest($2::uuid[], $3::bigint[], $4::uuid[]) AS d(id, generation, token)
 LEFT JOIN LATERAL (
     SELECT w.status FROM holdfast.work w
@@ -115,6 +115,6 @@ LEFT JOIN LATERAL (
 -- name: lock_owned
 -- Wait for the row of an owned job and lock it; no row: it is not ours.
 -- $1 queue, $2 id, $3 generation, $4 token
-SELECT w.id FROM holdfast.work w
+SELECT ARRAY[w.id::text] FROM holdfast.work w
 WHERE w.queue = $1 AND w.id = $2 AND w.lease_generation = $3 AND w.claim_token = $4 AND w.status = 'processing'
 FOR UPDATE;

@@ -1,0 +1,1 @@
+"""How an application enqueues in its own transaction, one file per framework. The README quotes the marked lines."""
