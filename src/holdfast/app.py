@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -14,7 +15,11 @@ from . import telemetry
 from .db import migrate
 from .db.database import Database
 from .errors import ConfigurationError, SchemaMissing
-from .runtime.execute import Middleware
+from .observe.tracing import trace_attempt
+from .runtime.execute import Middleware, Processes
+from .runtime.processes import origin
+from .runtime.processes.keeper import Launch
+from .runtime.processes.pool import Pool
 from .runtime.worker import Worker, WorkerOptions
 from .settings import Settings, database_url, load_settings
 from .store import jobs
@@ -52,9 +57,10 @@ class Holdfast(Registry):
         settings: Settings | None = None,
     ) -> None:
         super().__init__()
+        self._made_in = str(sys._getframe(1).f_globals.get("__name__"))
         self._url = url
         self._given_settings = settings
-        self._middleware = tuple(middleware)
+        self._middleware = (trace_attempt, *middleware)  # first: what the others do belongs to the span
         self._lifespan = lifespan
         self._modules = [item for item in include if isinstance(item, str)]
         self._registries: list[Registry] = [self]
@@ -147,9 +153,15 @@ class Holdfast(Registry):
         concurrency: int | None = None,
         until_idle: bool = False,
         on_start: Callable[[Worker], None] = lambda _: None,
+        health: tuple[str, int] | None = None,
     ) -> None:
         if isinstance(queues, str):
             raise ConfigurationError(f"queues= takes a list of names: queues=[{queues!r}]")
+        if origin.in_child:
+            raise ConfigurationError(
+                "a worker was started in a child process of a worker, most likely while it imported the app. "
+                'Put the call under: if __name__ == "__main__":'
+            )
         self.load()
         tasks = self.tasks
         tasks.check()
@@ -164,11 +176,67 @@ class Holdfast(Registry):
         # One connection per handler's transaction, and some more for what handlers do beside it (once, enqueue).
         await self.database.reserve(options.concurrency + _SPARE)
         async with contextlib.AsyncExitStack() as stack:
+            attach = await self._open_port(stack, tasks, health)
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan(self))
-            worker = Worker(self.database, tasks, options, self._middleware)
+            processes = await self._open_processes(stack, tasks, options)
+            worker = Worker(self.database, tasks, options, self._middleware, processes)
+            attach(worker)
             on_start(worker)
             await worker.run()
+
+    async def _open_port(
+        self, stack: contextlib.AsyncExitStack, tasks: TaskSet, address: tuple[str, int] | None
+    ) -> Callable[[Worker], None]:
+        """Open the health port where one is wanted; it answers already while the worker starts."""
+        if address is None:
+            if self.settings.health_port is None:
+                return lambda _: None
+            address = (self.settings.health_host, self.settings.health_port)
+        from .observe.port import HealthPort
+
+        known = {name for name, _ in tasks.known()}
+        return (await stack.enter_async_context(HealthPort(self.database, known, *address))).attach
+
+    async def _open_processes(
+        self, stack: contextlib.AsyncExitStack, tasks: TaskSet, options: WorkerOptions
+    ) -> Processes | None:
+        """Child processes for the tasks that want them. A child imports the app, so it must be found."""
+        wanted = [handler for handler in tasks.handlers() if handler.process]
+        if not wanted:
+            return None
+        where = origin.find(self, self._made_in)
+        if where is None:
+            raise ConfigurationError(
+                f"task {wanted[0].name!r} has process=True, but a child process cannot import its app: it is no global "
+                "variable of a module. Write app = Holdfast(...) at the top level of a file"
+            )
+        hello = {
+            "frame": "hello",
+            "app": asdict(where),
+            "url": self.database.dsn,
+            "settings": asdict(self.settings),
+            "path": sys.path,
+            "level": logging.getLogger().getEffectiveLevel(),
+        }
+        flags = ["-P", *["-O"] * sys.flags.optimize, *(f"-W{option}" for option in sys.warnoptions)]
+        launch = Launch(
+            (sys.executable, *flags, "-m", "holdfast.child"), hello, jobs=self.settings.process_jobs
+        )
+        here = [] if options.until_idle else [h.name for h in wanted if h.queue in options.leases]
+        pool = Pool(
+            launch,
+            self.database.clock,
+            size=options.concurrency,
+            check=here,
+            patient=not options.until_idle,
+        )
+        return await stack.enter_async_context(pool)
+
+    def _use(self, url: str, settings: Settings) -> None:
+        """Another database than this app was made with: a child process takes its worker's."""
+        self._opened = Database(url, settings)
+        self._writer.forget()
 
     def _lease(self, tasks: TaskSet, queue: str) -> float:
         """A lease belongs to the claim, so it is the longest that the settings or any task of the queue ask for."""

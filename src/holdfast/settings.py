@@ -28,16 +28,23 @@ class Settings:
     pool_size: int = 10  # connections for handlers and producers
     connect_timeout: float = 10.0
     statement_timeout: float = 10.0
+    process_jobs: int = 100  # a child process is replaced after so many jobs
+    health_port: int | None = None  # probes and metrics of a worker; 0: any free port
+    health_host: str = "127.0.0.1"
+    live_after: float = 60.0  # a claim loop that has not come round for so long is not alive
+    metrics_snapshot: float = 15.0  # least time between two looks at the database for the metrics
 
     def __post_init__(self) -> None:
         for field in fields(self):
             name = field.name
             if field.type is float and not 0 < getattr(self, name) < math.inf:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
-        least = {"prefetch": 0, "pool_size": 1, "max_crashes": 1}
+        least = {"prefetch": 0, "pool_size": 1, "max_crashes": 1, "process_jobs": 1}
         for name, lowest in least.items():
             if getattr(self, name) < lowest:
                 raise ConfigurationError(f"{name} must be at least {lowest}, not {getattr(self, name)!r}")
+        if self.health_port is not None and not 0 <= self.health_port <= 65535:
+            raise ConfigurationError(f"health_port must be between 0 and 65535, not {self.health_port!r}")
         if self.concurrency < 1 or self.concurrency > 10_000:
             raise ConfigurationError(f"concurrency must be between 1 and 10000, not {self.concurrency!r}")
         if self.heartbeat * 2 > self.dead_after:
@@ -53,6 +60,10 @@ class Settings:
 
 
 def _convert(name: str, kind: object, value: Any, source: str) -> Any:
+    if kind == int | None:
+        if str(value).lower() in ("", "none"):
+            return None
+        kind = int
     if kind not in (int, float):
         return str(value)
     try:
@@ -65,37 +76,106 @@ def _convert(name: str, kind: object, value: Any, source: str) -> Any:
     return int(number) if kind is int else number
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    value: Any
+    source: str  # 'argument', the variable, the file, or 'default'
+
+
+# What else is read from the environment, beside a variable per setting.
+OTHER_VARIABLES = (
+    "HOLDFAST_ACTOR",
+    "HOLDFAST_APP",
+    "HOLDFAST_CONFIG",
+    "HOLDFAST_FAILPOINTS",
+    "HOLDFAST_HOME",
+    "HOLDFAST_PG_BIN",
+    "HOLDFAST_TEST_DATABASE_URL",
+    "HOLDFAST_TEST_PG_BIN",
+)
+
+
+def settings_file(env: Mapping[str, str] | None = None) -> Path:
+    """Where the file would be; it need not exist."""
+    return Path((os.environ if env is None else env).get("HOLDFAST_CONFIG", "holdfast.toml"))
+
+
 def load_settings(
     env: Mapping[str, str] | None = None, toml: Path | None = None, **arguments: Any
 ) -> Settings:
     """Arguments that are not None win over HOLDFAST_* variables, those over holdfast.toml, those over defaults."""
+    return replace(Settings(), **{s.name: s.value for s in _given(env, toml, arguments).values()})
+
+
+def describe_settings(
+    env: Mapping[str, str] | None = None, toml: Path | None = None, **arguments: Any
+) -> list[Setting]:
+    """Every setting as load_settings() finds it, and where it comes from."""
+    given = _given(env, toml, arguments)
+    settings = replace(Settings(), **{s.name: s.value for s in given.values()})
+    return [
+        given.get(f.name, Setting(f.name, getattr(settings, f.name), "default")) for f in fields(Settings)
+    ]
+
+
+def _given(
+    env: Mapping[str, str] | None, toml: Path | None, arguments: Mapping[str, Any]
+) -> dict[str, Setting]:
+    """The settings that are not left to their default, by name."""
     env = os.environ if env is None else env
     known = {f.name: f.type for f in fields(Settings)}
-    found: dict[str, Any] = {}
-    file = toml or Path(env.get("HOLDFAST_CONFIG", "holdfast.toml"))
+    found: dict[str, Setting] = {}
+    file = toml or settings_file(env)
     if file.is_file():
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{file} is not valid TOML: {error}") from None
+        except OSError as error:
+            raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
         for name, value in table.items():
             if name not in known:
                 raise ConfigurationError(f"{file}: unknown setting {name!r} (known: {', '.join(known)})")
-            found[name] = _convert(name, known[name], value, str(file))
+            found[name] = Setting(name, _convert(name, known[name], value, str(file)), str(file))
     for name, kind in known.items():
         variable = f"HOLDFAST_{name.upper()}"
         if variable in env:
-            found[name] = _convert(variable, kind, env[variable], "environment")
-    found.update({k: v for k, v in arguments.items() if v is not None})
-    return replace(Settings(), **found)
+            found[name] = Setting(name, _convert(variable, kind, env[variable], "environment"), variable)
+    found.update({k: Setting(k, v, "argument") for k, v in arguments.items() if v is not None})
+    return found
 
 
 def database_url(explicit: str | None, env: Mapping[str, str] | None = None) -> str:
     """The database to use: the explicit one, HOLDFAST_DATABASE_URL, DATABASE_URL, PG*; else an error that names the ways."""
+    if explicit:
+        return explicit
+    found = describe_database(env)
+    if found is None:
+        raise NoDatabase
+    return str(found.value)
+
+
+def describe_database(env: Mapping[str, str] | None = None) -> Setting | None:
+    """The database that the environment and the file name, and which of them does; None: neither."""
     env = os.environ if env is None else env
-    for url in (explicit, load_settings(env).database_url, env.get("DATABASE_URL")):
-        if url:
-            return url
-    if any(env.get(v) for v in ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE")):
-        return "postgresql://"
-    raise NoDatabase
+    own = next(s for s in describe_settings(env) if s.name == "database_url")
+    if own.value:
+        return own
+    if url := env.get("DATABASE_URL"):
+        return Setting("database_url", url, "DATABASE_URL")
+    named = [v for v in ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE") if env.get(v)]
+    return Setting("database_url", "postgresql://", ", ".join(named)) if named else None
+
+
+def unknown_variables(env: Mapping[str, str] | None = None) -> list[str]:
+    """The HOLDFAST_* variables that nobody reads: most likely typing mistakes."""
+    known = {*OTHER_VARIABLES, *known_variables()}
+    return sorted(
+        v for v in (os.environ if env is None else env) if v.startswith("HOLDFAST_") and v not in known
+    )
+
+
+def known_variables() -> list[str]:
+    """The variable of each setting."""
+    return [f"HOLDFAST_{f.name.upper()}" for f in fields(Settings)]

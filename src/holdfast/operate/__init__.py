@@ -1,8 +1,16 @@
 """What operators see and do, each verb once. The command line only renders it.
 
 overview    how things stand: queues, workers, dead letters, throughput, the server
-queues      the queues and what they hold
+queues      the queues: what they hold, making one, making those an app declares
+pauses      pause and resume queues and tasks
+search      which jobs fit a filter
 jobs        list jobs, show one
-dead        list dead letters, put them back to work
-workers     who runs what
+acts        retry, cancel and discard jobs: named ones, or all that fit
+edit        change a job that does not run
+dead        dead letters by error and one by one, put back to work or deleted
+audit       who did what
+workers     who runs what, and asking them to leave
+producing   enqueue by hand
+stats       how much gets done, and what takes the space
+configuration   which settings hold, and where each comes from
 """

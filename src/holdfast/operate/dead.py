@@ -1,27 +1,31 @@
-"""Dead letters: list them, and put them back to work.
+"""Dead letters: by error or one by one, put back to work or deleted.
 
 A redriven job starts with a fresh set of attempts. Its generation and sequence stay, so that whatever an earlier attempt
-wrote to a fenced store stays older than what comes now.
+wrote to a fenced store stays older than what comes now. At a rate, the jobs are due one after the other from now on: nobody
+has to stay and feed them, and a redrive that is interrupted has spread out what it moved.
 """
 
 import functools
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from .. import telemetry
 from ..db.database import Database
-from ..errors import ConfigurationError, EnqueueError
-from ..store import redrive as store
-from ..store.operate import Count, prefer_indexes
-from ..store.redrive import DeadLine, Died, Locked
+from ..errors import ConfigurationError
+from ..store import dead as store
+from ..store.acts import Locked
+from ..store.dead import DeadFilter, DeadGroup, DeadLine, DeadWindow, Died
+from ..store.operate import CAP, Count, prefer_indexes
+from ..store.search import Found
 from ..store.statement import Flow
+from .acts import BATCH, DISCARD, Preview, Results, Selection, Verb, no_queue, preview_found
+from .search import check_ages, check_limit, check_texts
 
-MOST = 1000  # lines in one page
 PATIENCE = 2.0  # seconds a search goes on when its filters fit few
-_BATCH = 1000
+_GROUP = re.compile("[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +35,54 @@ class DeadPage:
     cut: bool = False  # fewer than asked for because the search stopped early
 
 
-@dataclass(slots=True)
-class Redriven:
-    ids: list[UUID] = field(default_factory=list)
-    left: dict[str, int] = field(default_factory=dict)  # how many stay because their queue is no more
+@dataclass(frozen=True, slots=True)
+class DeadGroups:
+    groups: list[DeadGroup]
+    looked_at: int
+    capped: bool  # there are more dead letters than were looked at, or may be
+
+
+def check_dead(wanted: DeadFilter) -> None:
+    check_texts({"queue": wanted.queue, "task": wanted.task, "error": wanted.error})
+    check_ages(wanted.older_than, wanted.newer_than)
+    if wanted.group is not None and not _GROUP.fullmatch(wanted.group):
+        raise ConfigurationError(
+            f"{wanted.group!r} is no group. Use one that holdfast dead list shows, such as 1f3a9c02"
+        )
+
+
+# Looks ------------------------------------------------------------------------------------------------------------
+
+
+def group_dead(database: Database, wanted: DeadFilter | None = None, *, limit: int = 50) -> DeadGroups:
+    """The newest dead letters by task and error, the largest group first."""
+    wanted = wanted or DeadFilter()
+    check_dead(wanted)
+    check_limit(limit)
+    return database.run(lambda: _groups(wanted, limit))
+
+
+def _groups(wanted: DeadFilter, limit: int) -> Flow[DeadGroups]:
+    yield from prefer_indexes()
+    _, window = yield from store.dead_times(wanted.older_than, wanted.newer_than)
+    groups, looked_at = yield from store.group_dead(wanted, window, limit)
+    capped = looked_at >= CAP or (yield from store.reach_list(None, window)) is not None
+    return DeadGroups(groups, looked_at, capped)
 
 
 def list_dead(
-    database: Database,
-    *,
-    queue: str | None = None,
-    task: str | None = None,
-    after: str | None = None,
-    limit: int = 50,
+    database: Database, wanted: DeadFilter | None = None, *, after: str | None = None, limit: int = 50
 ) -> DeadPage:
     """The last to die first."""
-    if not 1 <= limit <= MOST:
-        raise ConfigurationError(f"limit must be between 1 and {MOST}, not {limit}")
+    wanted = wanted or DeadFilter()
+    check_dead(wanted)
+    check_limit(limit)
+    _, window = database.run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
     place = _read_place(after) if after else None
     lines: list[DeadLine] = []
     deadline = time.monotonic() + PATIENCE
     while True:
-        found, place = database.run(functools.partial(_page, queue, task, place, limit - len(lines)))
+        found, place = database.run(functools.partial(_page, wanted, window, place, limit - len(lines)))
         lines += found
         cut = place is not None and len(lines) < limit
         if not cut or time.monotonic() > deadline:
@@ -60,10 +90,10 @@ def list_dead(
 
 
 def _page(
-    queue: str | None, task: str | None, before: Died | None, limit: int
+    wanted: DeadFilter, window: DeadWindow, before: Died | None, limit: int
 ) -> Flow[tuple[list[DeadLine], Died | None]]:
     yield from prefer_indexes()
-    return (yield from store.list_dead(queue, task, before, limit))
+    return (yield from store.list_dead(wanted, window, before, limit))
 
 
 def _read_place(text: str) -> Died:
@@ -78,65 +108,73 @@ def _read_place(text: str) -> Died:
     )
 
 
-def count_dead(database: Database, task: str | None = None) -> Count:
-    return database.run(lambda: store.count_dead(task))
+# Acts -------------------------------------------------------------------------------------------------------------
 
 
-def redrive(database: Database, job_ids: Iterable[UUID]) -> Redriven:
-    """Put these dead letters back to work, all of them or, with an EnqueueError that says why, none."""
-    wanted = sorted(set(job_ids))
-    moved = database.run(lambda: _redrive_these(wanted)) if wanted else []
-    telemetry.emit("jobs.redriven", count=len(moved))
-    return Redriven(moved)
+def _no_dead_letter(job: Locked) -> str | None:
+    return None if job.table == "dead_letters" else f"is no dead letter: it is {job.state}"
 
 
-def _redrive_these(wanted: Sequence[UUID]) -> Flow[list[UUID]]:
-    locked = yield from store.lock_dead(wanted)
-    missing = [str(i) for i in wanted if i not in {job.id for job in locked}]
-    if missing:
-        raise EnqueueError(
-            f"nothing was redriven: {_some(missing)} {'is' if len(missing) == 1 else 'are'} no dead letter"
-        )
-    if lost := sorted({job.queue for job in locked if not job.has_queue}):
-        raise EnqueueError(
-            f"nothing was redriven: queue {_some(lost)} does not exist. Create it: holdfast queue create {lost[0]}"
-        )
-    return (yield from store.redrive(wanted))
+def redrive_verb(rate: float | None = None) -> Verb:
+    """Back to work, all at once or so many a second."""
+
+    def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
+        delays = [(done + n) / rate if rate else 0.0 for n in range(len(locked))]
+        moved = yield from store.redrive([job.id for job in locked], delays)
+        return {"redriven": len(moved)}
+
+    def refuse(job: Locked) -> str | None:
+        return _no_dead_letter(job) or no_queue(job)
+
+    more = {"per_second": rate} if rate else {}
+    return Verb("dead redrive", "redriven", ("dead_letter",), ("dead_letter",), refuse, apply, more)
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+DISCARD_DEAD = replace(
+    DISCARD,
+    action="dead discard",
+    states=("dead_letter",),
+    usual=("dead_letter",),
+    refuse=_no_dead_letter,
+)
 
 
-def redrive_all(
-    database: Database, task: str | None = None, on_batch: Callable[[int], None] = lambda _: None
-) -> Redriven:
-    """Put back every dead letter there is now, or those of one task, in batches that commit one by one.
+def select_dead(database: Database, wanted: DeadFilter) -> Selection[Died]:
+    """Those that are dead now, in the order in which they died."""
+    check_dead(wanted)
+    window = _begin(database, wanted)
 
-    What dies again meanwhile stays dead. What belongs to a queue that is no more is left and counted.
-    """
-    until = database.run(store.redrive_begin)
-    result = Redriven()
+    def batch(place: Died | None) -> tuple[list[Found], Died | None]:
+        return database.run(functools.partial(_next, wanted, window, place, BATCH))
+
+    return Selection(("dead_letter",), batch, wanted.given() or {"all": True})
+
+
+def _begin(database: Database, wanted: DeadFilter) -> DeadWindow:
+    """The window of an act: nothing that dies after this moment."""
+    now, window = database.run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
+    return window._replace(until=window.until or now)
+
+
+def _next(
+    wanted: DeadFilter, window: DeadWindow, after: Died | None, limit: int
+) -> Flow[tuple[list[Found], Died | None]]:
+    yield from prefer_indexes()
+    return (yield from store.next_dead(wanted, window, after, limit))
+
+
+def preview_dead(database: Database, verb: Verb, wanted: DeadFilter) -> Preview:
+    """How many there are, up to a cap, and some of them."""
+    check_dead(wanted)
+    window = _begin(database, wanted)
+    found: list[Found] = []
     place: Died | None = None
+    deadline = time.monotonic() + PATIENCE
     while True:
-        locked, place = database.run(functools.partial(_redrive_batch, task, until, place))
-        if place is None:
+        step = functools.partial(_next, wanted, window, place, CAP + 1 - len(found))
+        more, place = database.run(step)
+        found += more
+        if place is None or len(found) > CAP or time.monotonic() > deadline:
             break
-        for job in locked:
-            if job.has_queue:
-                result.ids.append(job.id)
-            else:
-                result.left[job.queue] = result.left.get(job.queue, 0) + 1
-        on_batch(len(result.ids))
-    telemetry.emit("jobs.redriven", count=len(result.ids), task=task, left=sum(result.left.values()))
-    return result
-
-
-def _redrive_batch(
-    task: str | None, until: datetime, after: Died | None
-) -> Flow[tuple[list[Locked], Died | None]]:
-    locked, last = yield from store.lock_dead_batch(task, until, after, _BATCH)
-    able = [job.id for job in locked if job.has_queue]
-    if able:
-        yield from store.redrive(able)
-    return locked, last
+    count = Count(min(len(found), CAP), place is not None)
+    return preview_found(database, verb.action, found, count)

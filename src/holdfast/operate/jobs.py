@@ -1,33 +1,20 @@
 """Jobs: a list with filters, newest first, and everything about one."""
 
-import functools
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from ..db.database import Database
 from ..errors import ConfigurationError
-from ..store import operate
-from ..store.operate import Attempt, Found, JobDetail, JobFilter, JobLine, Progress, Step
+from ..store import search, show
+from ..store.operate import prefer_indexes
+from ..store.search import FINISHED, JobFilter
+from ..store.show import Attempt, JobDetail, JobLine, Progress, Step
 from ..store.statement import Flow
+from .search import check_filter, check_limit, find
 
-MOST = 1000  # lines in one page
-PATIENCE = 2.0  # seconds a search goes on when its filters fit few jobs
-
-_Search = Callable[[JobFilter], Flow[Found]]
-_SEARCHES: dict[str, _Search] = {
-    "pending": operate.search_live,
-    "scheduled": operate.search_live,
-    "processing": operate.search_running,
-    "held": operate.search_held,
-    "quarantined": operate.search_quarantined,
-    "completed": operate.search_archive,
-    "cancelled": operate.search_archive,
-    "dead_letter": operate.search_dead,
-}
-STATES = tuple(_SEARCHES)
-_EVERYWHERE: tuple[_Search, ...] = (operate.search_live, operate.search_archive, operate.search_dead)
+STATES = search.STATES
+_ERROR = 8192  # characters that are kept of an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,55 +29,48 @@ class JobReport:
     """Everything there is about one job."""
 
     job: JobDetail
+    place: str  # queue, archive or dead_letters
+    cancel_reason: str | None
     errors: list[Attempt]
     progress: Progress | None
     steps: list[Step]
 
 
 def list_jobs(
-    database: Database,
-    *,
-    state: str | None = None,
-    queue: str | None = None,
-    task: str | None = None,
-    after: UUID | None = None,
-    limit: int = 50,
+    database: Database, wanted: JobFilter | None = None, *, after: UUID | None = None, limit: int = 50
 ) -> JobPage:
     """Jobs by id from the newest back. A search that finds few gives up after a while and says where to go on."""
-    if state is not None and state not in _SEARCHES:
-        raise ConfigurationError(f"there is no state {state!r} (known: {', '.join(STATES)})")
-    if not 1 <= limit <= MOST:
-        raise ConfigurationError(f"limit must be between 1 and {MOST}, not {limit}")
-    wanted = JobFilter(queue, task, (state,) if state else None, after, limit)
-    searches = (_SEARCHES[state],) if state else _EVERYWHERE
-    lines: list[JobLine] = []
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        page = database.run(functools.partial(_page, wanted, searches))
-        lines += page.jobs
-        if not page.cut or time.monotonic() > deadline:
-            return JobPage(lines, page.next, page.cut)
-        wanted = wanted._replace(before=page.next, limit=limit - len(lines))
-
-
-def _page(wanted: JobFilter, searches: Sequence[_Search]) -> Flow[JobPage]:
-    """Merge what each search found, down to where all of them have looked."""
-    yield from operate.prefer_indexes()
-    found: list[UUID] = []
-    reached: list[UUID] = []
-    for search in searches:
-        ids, reach = yield from search(wanted)
-        found += ids
-        if reach is not None:
-            reached.append(reach)
-    horizon = max(reached, default=None)
-    seen = sorted({i for i in found if horizon is None or i >= horizon}, reverse=True)
-    page = seen[: wanted.limit]
-    more = page[-1] if len(seen) > wanted.limit else horizon
-    lines = (yield from operate.summarize_jobs(page)) if page else []
+    wanted = wanted or JobFilter()
+    check_filter(wanted)
+    check_limit(limit)
+    finding = find(database, wanted, after=after, limit=limit)
+    lines = lines_of(database, [job.id for job in finding.found])
     # A job may have moved on between the search and here; one that left the asked-for state is not shown.
     kept = [line for line in lines if wanted.states is None or line.state in wanted.states]
-    return JobPage(kept, more, cut=more is not None and len(page) < wanted.limit)
+    return JobPage(kept, finding.next, finding.cut)
+
+
+def lines_of(database: Database, job_ids: Sequence[UUID]) -> list[JobLine]:
+    """Named jobs, the newest first; one that is no more is left out."""
+    return database.run(lambda: _lines(job_ids)) if job_ids else []
+
+
+def _lines(job_ids: Sequence[UUID]) -> Flow[list[JobLine]]:
+    yield from prefer_indexes()
+    return (yield from show.summarize_jobs(job_ids))
+
+
+def search_archive(
+    database: Database, wanted: JobFilter | None = None, *, after: UUID | None = None, limit: int = 50
+) -> JobPage:
+    """Like list_jobs, among finished jobs."""
+    wanted = wanted or JobFilter()
+    check_filter(wanted, FINISHED)
+    return list_jobs(database, _finished(wanted), after=after, limit=limit)
+
+
+def _finished(wanted: JobFilter) -> JobFilter:
+    return wanted if wanted.states else replace(wanted, states=FINISHED)
 
 
 def show_job(database: Database, job_id: UUID) -> JobReport | None:
@@ -98,11 +78,58 @@ def show_job(database: Database, job_id: UUID) -> JobReport | None:
     return database.run(lambda: _report(job_id))
 
 
+def find_job(database: Database, job_id: UUID) -> JobReport:
+    """Like show_job; refuses an id that is no job's."""
+    report = show_job(database, job_id)
+    if report is None:
+        raise ConfigurationError(no_such_job(job_id))
+    return report
+
+
+def no_such_job(job_id: UUID) -> str:
+    return f"there is no job {job_id}, or it is finished and no longer kept"
+
+
+def find_dead(database: Database, job_id: UUID) -> JobReport:
+    """Refuses a job that is no dead letter, and says what it is."""
+    return _placed(find_job(database, job_id), "dead_letters", "no dead letter")
+
+
+def find_archived(database: Database, job_id: UUID) -> JobReport:
+    return _placed(find_job(database, job_id), "archive", "not in the archive")
+
+
+def _placed(report: JobReport, place: str, otherwise: str) -> JobReport:
+    job = report.job
+    if report.place != place:
+        where = (
+            f"in queue {job.queue}" if report.place == "queue" else f"in the {report.place.replace('_', ' ')}"
+        )
+        raise ConfigurationError(
+            f"job {job.id} is {otherwise}: it is {job.state}, {where}. See: holdfast jobs show {job.id}"
+        )
+    return report
+
+
 def _report(job_id: UUID) -> Flow[JobReport | None]:
-    job = yield from operate.show_job(job_id)
+    job = yield from show.show_job(job_id)
     if job is None:
         return None
-    errors = yield from operate.show_errors(job_id)
-    progress = yield from operate.show_progress(job_id)
-    steps = yield from operate.show_steps(job_id)
-    return JobReport(job, errors, progress, steps)
+    errors = yield from show.show_errors(job_id)
+    progress = yield from show.show_progress(job_id)
+    steps = yield from show.show_steps(job_id)
+    return JobReport(job, _place(job), _cancel_reason(job, errors), errors, progress, steps)
+
+
+def _place(job: JobDetail) -> str:
+    if job.state in FINISHED:
+        return "archive"
+    return "dead_letters" if job.state == "dead_letter" else "queue"
+
+
+def _cancel_reason(job: JobDetail, errors: list[Attempt]) -> str | None:
+    """A reason is kept where the last error was. Without one, that error stays."""
+    if job.state != "cancelled" or not job.last_error:
+        return None
+    failures = {f"{e.kind}: {e.message}" if e.message else e.kind for e in errors}
+    return None if job.last_error in {text[:_ERROR] for text in failures} else job.last_error

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ..db.database import Database
 from ..store import jobs, operate
 from ..store.operate import CAP, Count, QueueLoad
+from ..store.pause import PausedTask, paused_tasks
 from ..store.statement import Flow
 from .queues import queue_loads
 
@@ -19,6 +20,7 @@ class Workers:
 @dataclass(frozen=True, slots=True)
 class Overview:
     queues: list[QueueLoad]
+    paused_tasks: list[PausedTask]
     dead_letters: Count
     dead_letters_by_queue: dict[str, Count]  # also of queues that are no more
     workers: Workers
@@ -38,12 +40,14 @@ def _overview(late_after: float) -> Flow[Overview]:
     server = yield from jobs.describe_server()
     version = yield from jobs.schema_version()
     queues = yield from queue_loads()
+    paused = yield from paused_tasks()
     dead = yield from operate.dead_load()
     workers = yield from operate.worker_load(late_after)
     finished, estimated = yield from operate.finished_per_minute()
     total = sum(dead.values())
     return Overview(
         queues=queues,
+        paused_tasks=paused,
         dead_letters=operate.capped(total),
         dead_letters_by_queue={queue: Count(n, total > CAP) for queue, n in dead.items()},
         workers=Workers(workers.get("alive", 0), workers.get("draining", 0), workers.get("late", 0)),

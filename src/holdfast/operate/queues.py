@@ -1,13 +1,16 @@
-"""The queues and what they hold."""
+"""The queues: what they hold, making one, and making those an app declares."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..db.database import Database
 from ..errors import ConfigurationError
 from ..store import jobs, operate
+from ..store.audit import audit
 from ..store.operate import QueueLoad
 from ..store.statement import Flow
 from ..tasks.checks import queue_name
+from .audit import actor
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,8 @@ def create_queue(database: Database, name: str, lease: float | None = None) -> Q
     queue_name(name, ConfigurationError)
     if lease is not None and not 0 < lease < 10**9:
         raise ConfigurationError(f"a lease must be more than 0 seconds, not {lease:g}")
-    created = database.run(lambda: jobs.create_queue(name, lease))
+    who = actor()
+    created = database.run(lambda: _create([name], lease, "queue create", who)) == [name]
     has = database.run(operate.queue_leases).get(name)
     if not created and lease is not None and lease != has:
         now = "the worker's own lease" if has is None else f"a lease of {has:g} s"
@@ -30,6 +34,36 @@ def create_queue(database: Database, name: str, lease: float | None = None) -> Q
             f"queue {name!r} exists already, with {now}. To change it, update the column lease of holdfast.queues"
         )
     return QueueMade(name, created, has)
+
+
+def _create(names: Iterable[str], lease: float | None, action: str, who: str) -> Flow[list[str]]:
+    """Those of the queues that were not there, made."""
+    made: list[str] = []
+    for name in names:
+        created = yield from jobs.create_queue(name, lease)
+        made += [name] if created else []
+    if made:
+        yield from audit(who, action, {"queues": made, "lease": lease}, len(made))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSync:
+    created: list[str]  # with a dry run: what would be
+    existing: list[str]
+    unknown: list[str]  # in the database, and not declared by the app
+
+
+def sync_queues(database: Database, declared: Iterable[str], *, dry_run: bool = False) -> QueueSync:
+    """Make the queues that an app declares and the database lacks. `inbox` is everybody's."""
+    wanted = sorted({"inbox", *declared})
+    there = database.run(jobs.queue_names)
+    missing = [name for name in wanted if name not in there]
+    if missing and not dry_run:
+        who = actor()
+        missing = database.run(lambda: _create(missing, None, "queue sync", who))
+    existing = [name for name in wanted if name not in missing]
+    return QueueSync(missing, existing, [name for name in there if name not in wanted])
 
 
 def list_queues(database: Database) -> list[QueueLoad]:
@@ -41,5 +75,6 @@ def queue_loads() -> Flow[list[QueueLoad]]:
     loads = []
     for name in (yield from jobs.queue_names()):
         load = yield from operate.queue_load(name)
-        loads.append(load)
+        if load is not None:
+            loads.append(load)
     return loads

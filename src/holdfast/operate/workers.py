@@ -1,12 +1,93 @@
-"""Workers: who is there, since when heard of, and how much each runs."""
+"""Workers: who is there, since when heard of, how much each runs; and asking them to leave."""
 
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .. import telemetry
 from ..db.database import Database
+from ..errors import ConfigurationError
 from ..store import operate
+from ..store import workers as store
+from ..store.audit import audit
 from ..store.operate import WorkerLine
+from ..store.statement import Flow
+from ..store.workers import FoundWorker
+from .audit import actor
 
 MOST = 1000
+_LOOK = 10_000
+_PAUSE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    asked: list[str] = field(default_factory=list)  # were alive
+    draining: list[str] = field(default_factory=list)  # were at it already
+    gone: list[str] = field(default_factory=list)  # had left before
 
 
 def list_workers(database: Database, *, with_gone: bool = False) -> list[WorkerLine]:
     """Living workers, the last heard of first; those that are gone only when asked for."""
     return database.run(lambda: operate.list_workers(with_gone, MOST))
+
+
+def drain_workers(
+    database: Database, *, ids: Sequence[str] = (), host: str | None = None, everyone: bool = False
+) -> Drained:
+    """Ask workers to drain and leave: these (the beginning of an id or of its last part is enough), those of a host, or all.
+
+    Each stops claiming at once, and learns with its next heartbeat that it is to finish or hand back what it has.
+    """
+    if sum((bool(ids), host is not None, everyone)) != 1:
+        raise ConfigurationError("say which workers: their ids, --host NAME or --all")
+    if not all(ids):
+        raise ConfigurationError("an id must not be empty. The list: holdfast workers list")
+    wanted = list(dict.fromkeys(ids))
+    selection = {"ids": wanted or None, "host": host, "all": everyone or None}
+    who = actor()
+    done = database.run(lambda: _drain(wanted, host, everyone, selection, who))
+    telemetry.emit("workers.drained", count=len(done.asked))
+    return done
+
+
+def _drain(
+    ids: Sequence[str], host: str | None, everyone: bool, selection: Mapping[str, object], who: str
+) -> Flow[Drained]:
+    found = yield from store.find_workers(ids, host, everyone, _LOOK)
+    meant = [_only(wanted, found) for wanted in ids] if ids else found
+    if host is not None and not meant:
+        raise ConfigurationError(f"no worker runs on host {host!r}. The list: holdfast workers list")
+    asked = yield from store.drain_workers([w.id for w in meant])
+    if asked:
+        yield from audit(who, "workers drain", selection, len(asked))
+    rest = [w for w in meant if w.id not in asked]
+    return Drained(
+        sorted(asked),
+        sorted({w.id for w in rest if w.status != "gone"}),
+        sorted({w.id for w in rest if w.status == "gone"}),
+    )
+
+
+def _only(wanted: str, found: Sequence[FoundWorker]) -> FoundWorker:
+    """The one worker that is meant: of this id, or the only one that begins like this. The gone count last."""
+    fits = [w for w in found if w.prefix == wanted]
+    exact = [w for w in fits if w.id == wanted]
+    living = [w for w in fits if w.status != "gone"]
+    meant = exact or (living if living else fits)
+    if not meant:
+        raise ConfigurationError(f"there is no worker {wanted!r}. The list: holdfast workers list --all")
+    if len(meant) > 1:
+        some = ", ".join(w.id for w in meant[:3]) + (", ..." if len(meant) > 3 else "")
+        raise ConfigurationError(f"{len(meant)} workers begin with {wanted!r} ({some}). Write more of the id")
+    return meant[0]
+
+
+def wait_until_gone(database: Database, ids: Sequence[str], seconds: float) -> list[str]:
+    """Wait for these workers to leave; answers those that have not."""
+    deadline = time.monotonic() + seconds
+    while left := database.run(lambda: store.workers_left(ids)):
+        if time.monotonic() >= deadline:
+            return left
+        time.sleep(_PAUSE)
+    return []

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .worker import Worker
 
 _LAST_WRITES = 5.0
+_LAST_SUMS = 2.0
 
 
 async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
@@ -42,6 +43,8 @@ async def drain(worker: "Worker") -> None:
     await _briefly(worker.claimer.disown_doubtful(), _LAST_WRITES, "give back what a lost answer claimed")
     await worker.sweeper.stop()
     await worker.settler.stop()
+    await _briefly(worker.tally.last(), _LAST_SUMS, "write down what was finished")
+    await worker.tally.stop()
     await worker.renewal.stop()
     await _briefly(worker.membership.leave(), _LAST_WRITES, "leave")
     await worker.claimer.close()
@@ -64,14 +67,15 @@ async def _let_finish(worker: "Worker") -> None:
 
 
 async def _release_rest(worker: "Worker") -> None:
-    """Async handlers are cancelled and give their outcome; a sync one cannot be stopped and is released by its fence."""
+    """Async handlers are cancelled and processes killed, and give their outcome; a sync handler cannot be stopped and is
+    released by its fence."""
     rest = worker.inflight.select(lambda r: r.task is not None and not r.task.done())
     for running in rest:
         running.interrupt("release")
         if running.is_async and running.task is not None:
             running.task.cancel()
-    cancelled = [r.task for r in rest if r.is_async and r.task is not None]
-    if cancelled:
-        await asyncio.wait(cancelled, timeout=2.0)
+    ending = [r.task for r in rest if (r.is_async or r.in_process) and r.task is not None]
+    if ending:
+        await asyncio.wait(ending, timeout=2.0)
     for running in rest:
         worker.conclude(running, Released("the worker stopped before the handler ended"))

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from .. import telemetry
 from ..db.database import Database
@@ -27,30 +27,43 @@ from ..model.outcome import (
 from ..model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
 from ..model.text import describe, storable
 from ..store.settle import settle_in
-from .handler import Handler, Handlers, PayloadError
+from .handler import FORGIVEN, Handler, Handlers, PayloadError
 from .inflight import Running
 from .job import Job
 from .threads import Threads
 
-_FORGIVEN = 10  # claims that spent no attempt, after which an outage counts as a failure
 _LONGEST = 3600 * 24 * 3600.0  # 3600 days: what PostgreSQL takes for ten years
 
 Next = Callable[[], Awaitable[Outcome]]
 Middleware = Callable[[Job, Next], Awaitable[Outcome]]
 
 
+class Processes(Protocol):
+    """Child processes that run jobs for this one."""
+
+    async def execute(self, running: Running, handler: Handler) -> Outcome: ...
+
+
 class Executor:
+    """`processes` takes the handlers that want a process of their own. Inside such a process there is none, everything runs
+    here, and `supervised` leaves the time limit to the worker outside."""
+
     def __init__(
         self,
         database: Database,
         handlers: Handlers,
         worker: Callable[[], str],
         middleware: Sequence[Middleware] = (),
+        *,
+        processes: Processes | None = None,
+        supervised: bool = False,
     ) -> None:
         self._database = database
         self._handlers = handlers
         self._worker = worker
         self._middleware = tuple(middleware)
+        self._processes = processes
+        self._supervised = supervised
         self._threads = Threads()
 
     def close(self) -> None:
@@ -66,6 +79,8 @@ class Executor:
         handler = self._handlers.find(claimed.task, claimed.version)
         if handler is None:
             return Held(f"no worker here knows {claimed.task} version {claimed.version}")
+        if handler.process and self._processes is not None:
+            return await self._in_a_process(self._processes, running, handler)
         try:
             arguments = handler.decode(claimed.version, claimed.payload)
         except PayloadError as error:
@@ -74,7 +89,7 @@ class Executor:
             return DeadLettered(describe(error))
         worker = self._worker()
         running.is_async = handler.is_async
-        running.job = job = Job(claimed, self._database, worker, handler.encode)
+        running.job = job = Job(claimed, self._database, worker, handler.encode, running.tell)
         if running.stop:
             running.interrupt(running.stop)
         with telemetry.bound(
@@ -96,18 +111,26 @@ class Executor:
             outcome = DeadLettered(ErrorText("TypeError", message))
         return outcome
 
+    async def _in_a_process(self, processes: Processes, running: Running, handler: Handler) -> Outcome:
+        """Payload, middleware and handler are the child's; here is only what the renewal asks for."""
+        running.in_process = True
+        running.job = Job(running.claimed, self._database, self._worker())
+        try:
+            return await processes.execute(running, handler)
+        except BaseException as error:  # noqa: BLE001 a cancel may hit it
+            return decide(error, running, handler)
+
     async def _attempt(
         self, running: Running, handler: Handler, job: Job, arguments: dict[str, Any]
     ) -> Outcome:
-        limit = asyncio.timeout(handler.timeout)
+        limit = asyncio.timeout(None if self._supervised else handler.timeout)
         try:
             async with limit:
                 return await self._call(handler, job, arguments)
         except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
             if isinstance(error, TimeoutError) and limit.expired():
                 running.interrupt("timeout")
-                message = f"ran longer than its timeout of {handler.timeout:g} s"
-                return Failed(ErrorText("JobTimeout", message), handler.backoff.delay(job.attempt))
+                return handler.timed_out(job.attempt)
             return decide(error, running, handler)
 
     async def _call(self, handler: Handler, job: Job, arguments: dict[str, Any]) -> Outcome:
@@ -121,7 +144,7 @@ class Executor:
 
         def finish(value: object) -> Any:
             result = handler.encode(value)
-            job._completed = True  # from here on the row may be gone because we took it away
+            job._completes()
             return settle_in(Settlement(job._grant, Completed(result)), self._worker())
 
         began = False
@@ -139,7 +162,7 @@ class Executor:
                 await self._threads.run(lambda: database.transact(body, finish, limit))
         except (DatabaseUnavailable, Contended) as error:
             ours = isinstance(error, ConnectionLost | Contended) or not began
-            if not ours or job.generation - job.attempt >= _FORGIVEN:
+            if not ours or job.generation - job.attempt >= FORGIVEN:
                 raise  # the handler's failure, or an outage once too often: bounded by its attempts
             # In doubt or refused by the database. If the commit did go through, the release finds the job already
             # settled under this very token.
@@ -154,7 +177,7 @@ def _completion(job: Job, handler: Handler, value: object) -> Outcome:
         message = (
             "job.complete() was called, but its transaction was not committed before the handler returned"
         )
-        return Failed(ErrorText("NotCommitted", message), handler.backoff.delay(job.attempt))
+        return handler.failed(ErrorText("NotCommitted", message), job.attempt)
     return Completed(result)
 
 
@@ -186,7 +209,7 @@ def decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
         case asyncio.CancelledError() if running.stop == "release":
             return Released("the worker stopped before the handler ended")
         case _:
-            return Failed(describe(error), handler.backoff.delay(attempt))
+            return handler.failed(describe(error), attempt)
 
 
 def _delay(after: Duration, what: str) -> float:

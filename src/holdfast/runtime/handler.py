@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..model.backoff import Backoff
+from ..model.outcome import ErrorText, Failed
+
+FORGIVEN = 10  # claims that spent no attempt, after which an outage counts as a failure
 
 
 class PayloadError(ValueError):
@@ -27,6 +30,15 @@ class Handler:
     lease: float | None = None
     timeout: float | None = None
     backoff: Backoff = field(default_factory=Backoff)
+    process: bool = False
+    memory_limit: int | None = None
+
+    def failed(self, error: ErrorText, attempt: int) -> Failed:
+        return Failed(error, self.backoff.delay(attempt))
+
+    def timed_out(self, attempt: int) -> Failed:
+        message = f"ran longer than its timeout of {self.timeout:g} s"
+        return self.failed(ErrorText("JobTimeout", message), attempt)
 
 
 class Handlers(Protocol):

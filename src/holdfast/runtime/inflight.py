@@ -5,13 +5,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from ..model.job import ClaimedJob, Grant
 from .job import Job
 
 Stop = Literal["lost", "cancel", "release", "timeout"]
+
+
+def _nobody(_: Job) -> None:
+    """Who is told when a job says something of itself: in the worker's own process nobody has to be."""
 
 
 @dataclass(slots=True)
@@ -21,14 +25,17 @@ class Running:
     claimed: ClaimedJob
     claimed_at: float = field(default_factory=time.monotonic)
     job: Job | None = None
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[Any] | None = None
     started_at: float | None = None
     stop: Stop | None = None
     is_async: bool = False
+    in_process: bool = False
     settling: bool = False
+    tell: Callable[[Job], None] = _nobody
+    on_interrupt: Callable[[], None] | None = None
 
     def interrupt(self, reason: Stop) -> None:
-        """Tell the handler to stop: an async one is cancelled, a sync one sees it at job.check()."""
+        """Tell the handler to stop: an async one is cancelled, a sync one sees it at job.check(), a process is ended."""
         if self.stop is None or reason == "lost":
             self.stop = reason
         if self.job is not None:
@@ -36,6 +43,8 @@ class Running:
                 self.job._cancelled.set()
             else:
                 self.job._lost.set()
+        if (wake := self.on_interrupt) is not None:
+            wake()
 
     @property
     def grant(self) -> Grant:

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from ..db.database import Database
@@ -15,9 +15,6 @@ from ..model.signals import Cancel
 from ..model.text import storable
 from ..store import owner
 from ..store.settle import settle_in
-
-if TYPE_CHECKING:
-    from ..db.guests import AsyncGuest, Guest
 
 Q = ParamSpec("Q")
 T = TypeVar("T")
@@ -32,6 +29,12 @@ def _plain_json(value: object) -> str:
         ) from None
 
 
+def _check_text(verb: str, what: str, text: str) -> None:
+    """Before the database sees it: an error there would end the caller's transaction."""
+    if not isinstance(text, str) or not text or storable(text, 512) != text:
+        raise ValueError(f"job.{verb}() needs a {what} of 1 to 512 bytes without NUL, not {repr(text)[:60]}")
+
+
 class Job:
     """One attempt at a job: `def send(job: Job, order_id: int)`."""
 
@@ -41,11 +44,13 @@ class Job:
         database: Database,
         worker: str,
         encode: Callable[[object], str] = _plain_json,
+        tell: "Callable[[Job], None]" = lambda _: None,
     ) -> None:
         self._claimed = claimed
         self._database = database
         self._worker = worker
         self._encode = encode
+        self._tell = tell
         self._lost = threading.Event()
         self._cancelled = threading.Event()
         self._completed = False
@@ -113,12 +118,12 @@ class Job:
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"progress must be between 0 and 1, not {fraction!r}")
         self._report = (float(fraction), storable(message, 1024))
+        self._tell(self)
 
     def _may_record(self, name: str) -> None:
         """Before the step runs: one that cannot be recorded would be repeated by every attempt."""
         self._unsettled()
-        if not name or "\x00" in name or len(name.encode("utf-8", "replace")) > 512:
-            raise ValueError(f"job.once() needs a name of 1 to 512 bytes without NUL, not {name[:60]!r}")
+        _check_text("once", "name", name)
 
     def once(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
         """Run fn unless this job already recorded `name`; record its JSON result, and return it from then on."""
@@ -146,26 +151,28 @@ class Job:
 
     def guard(self, *, conn: object, resource: str) -> None:
         """Refuse to go on in this transaction unless the job is still ours; nobody can take it before the commit."""
+        _check_text("guard", "resource", resource)
         guest = sync_guest(conn, "guard", "aguard")
-        self._in_transaction(guest, "guard")
+        self._in_transaction(guest.in_transaction(), guest.advice, "guard")
         if not guest.run(owner.guard(self._grant, resource, self.fence)):
             self._lose()
 
     async def aguard(self, *, conn: object, resource: str) -> None:
+        _check_text("aguard", "resource", resource)
         guest = async_guest(conn, "aguard", "guard")
-        self._in_transaction(guest, "aguard")
+        self._in_transaction(await guest.in_transaction(), guest.advice, "aguard")
         if not await guest.arun(owner.guard(self._grant, resource, self.fence)):
             self._lose()
 
     def complete(self, *, conn: object, result: object = None) -> None:
         """Complete the job inside your own transaction: it is done exactly when that commits. LeaseLost: roll back."""
         guest = sync_guest(conn, "complete", "acomplete")
-        self._in_transaction(guest, "complete")
+        self._in_transaction(guest.in_transaction(), guest.advice, "complete")
         self._completion(guest.run(settle_in(self._settlement(result), self._worker)))
 
     async def acomplete(self, *, conn: object, result: object = None) -> None:
         guest = async_guest(conn, "acomplete", "complete")
-        self._in_transaction(guest, "acomplete")
+        self._in_transaction(await guest.in_transaction(), guest.advice, "acomplete")
         self._completion(await guest.arun(settle_in(self._settlement(result), self._worker)))
 
     def _settlement(self, result: object) -> Settlement:
@@ -175,17 +182,21 @@ class Job:
         if not done:
             self._unsettled()  # a completion that was rolled back may be tried again; one that stands may not
             self._lose()
+        self._completes()
+
+    def _completes(self) -> None:
+        """From here on the row may be gone because we took it away."""
         self._completed = True
+        self._tell(self)
 
     def _unsettled(self) -> None:
         if self._completed:
             raise JobSettled(f"job {self.id} was already completed by this attempt")
 
-    def _in_transaction(self, guest: "Guest | AsyncGuest", method: str) -> None:
-        if not guest.in_transaction():
+    def _in_transaction(self, yes: bool, advice: str, method: str) -> None:
+        if not yes:
             raise WrongConnection(
-                f"job.{method}() needs an open transaction, and this connection is in autocommit mode without one; "
-                "wrap it: with conn.transaction(): ..."
+                f"job.{method}() needs an open transaction, and this connection is in autocommit mode without one; {advice}"
             )
 
     def _lose(self) -> None:

@@ -21,7 +21,7 @@ class Membership:
         concurrency: int,
         release: str,
     ) -> None:
-        self._session = database.session("membership")
+        self.session = database.session("membership")
         self._queues = list(queues)
         self._tasks = list(tasks)
         self._concurrency = concurrency
@@ -33,7 +33,7 @@ class Membership:
         return self.identity.id
 
     async def register(self) -> None:
-        await self._session.run(
+        await self.session.run(
             store.register(
                 self.identity,
                 queues=self._queues,
@@ -55,12 +55,12 @@ class Membership:
         await self.register()
 
     async def drain(self) -> None:
-        await self._session.run(store.drain(self.id))
+        await self.session.run(store.drain(self.id))
         telemetry.emit("worker.draining", worker=self.id)
 
     async def leave(self) -> None:
-        await self._session.run(store.leave(self.id))
+        await self.session.run(store.leave(self.id))
         telemetry.emit("worker.stopped", worker=self.id)
 
     async def close(self) -> None:
-        await self._session.close()
+        await self.session.close()

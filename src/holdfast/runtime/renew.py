@@ -38,12 +38,16 @@ class Renewal(Service):
         # After an outage a sweeper gives living owners two heartbeats to renew: be back within one.
         self.longest_pause = min(self.longest_pause, database.settings.heartbeat)
         self.on_fenced: Callable[[], None] = lambda: None
+        self.on_drain: Callable[[str], None] = lambda worker: None
         self.on_stop: Callable[[Running, Stop], None] = lambda running, reason: running.interrupt(reason)
 
     async def tick(self) -> float:
         worker = self._worker()
-        if await self._session.run(heartbeat(worker)) in (None, "gone"):
+        status = await self._session.run(heartbeat(worker))
+        if status in (None, "gone"):
             self.on_fenced()
+        elif status == "draining":
+            self.on_drain(worker)
         held = self._inflight.select()
         grants = [r.grant for r in held]
         lost, cancel = await self._session.flow(lambda: renew(worker, grants, self._lease))

@@ -1,5 +1,6 @@
 """The sweeper: any worker may do it, in bounded batches; the clock in the database decides whose turn it is."""
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -10,8 +11,9 @@ from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockTimeout
 from ..model.text import storable
-from ..store import housekeeping, sweep
+from ..store import housekeeping, pause, sweep
 from ..store.claim import quarantine
+from ..store.tally import buried_tasks
 from .service import Service
 
 _CLAIMS = 500
@@ -22,11 +24,17 @@ _TIDY_EVERY = 60.0
 class Sweeper(Service):
     name = "sweep"
 
-    def __init__(self, database: Database, on_swept: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        on_swept: Callable[[], None],
+        on_buried: Callable[[str, str], None] = lambda queue, task: None,
+    ) -> None:
         super().__init__()
         self._settings = database.settings
         self._session = database.session("sweep")
         self._on_swept = on_swept
+        self._on_buried = on_buried
         self._held_since: float | None = None
         self._pruned: dict[str, datetime | None] = {}  # how far each table has been looked through
 
@@ -44,6 +52,7 @@ class Sweeper(Service):
             turn = time.monotonic() - self._held_since >= grace
         if turn:
             await self.sweep_once()
+            await self.hold_paused()
         days = await self._session.run(housekeeping.tidy_begin(_TIDY_EVERY))
         if days is not None:
             await self.tidy_once(days)
@@ -80,10 +89,28 @@ class Sweeper(Service):
             telemetry.emit(
                 "job.swept", level=level, job=settled.id, state=settled.state, from_worker=claim.worker
             )
+        if buried := [settled.id for settled in back if settled.state == "dead_letter"]:
+            for queue, task in await self._session.run(buried_tasks(buried)):
+                self._on_buried(queue, task)
         return len(back)
 
+    async def hold_paused(self) -> int:
+        """Set aside what came to the front of a queue since its task was paused. Claims skip it meanwhile, at a cost."""
+        held = 0
+        for queue in await self._session.run(pause.queues_to_hold()):
+            count = pause.HOLD_BATCH
+            try:
+                while count >= pause.HOLD_BATCH // 4:
+                    count = await self._session.flow(functools.partial(pause.hold_paused, queue))
+                    held += count
+            except BadRow as error:  # it stays where it is, and the sweep goes on
+                telemetry.emit("pause.hold_failed", level=logging.WARNING, queue=queue, error=str(error))
+        if held:
+            telemetry.emit("jobs.held", count=held, reason="their task is paused")
+        return held
+
     async def tidy_once(self, days: int) -> None:
-        """Registry, archive slots, idempotency keys and what finished jobs left beside them, in bounded batches."""
+        """Registry, archive slots, keys, throughput, audit and what finished jobs left beside them, in bounded batches."""
         await self._session.run(housekeeping.note_slots())
         for slot in await self._session.run(housekeeping.expired_slots(days)):
             try:
@@ -94,6 +121,8 @@ class Sweeper(Service):
         for batch in (
             housekeeping.expire_idempotency(5000),
             housekeeping.prune_workers(500),
+            housekeeping.prune_throughput(days, 5000),
+            housekeeping.prune_audit(1000),
         ):
             await self._session.run(batch)
         for table in housekeeping.ORPHANS:

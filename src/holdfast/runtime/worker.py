@@ -6,6 +6,7 @@ Claimer     which jobs are next                         (claim.py)
 Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
+Tally       counts what was finished, minute by minute  (tally.py)
 Drainer     stops without losing anything               (drain.py)
 """
 
@@ -24,7 +25,7 @@ from ..errors import DatabaseError, DatabaseUnavailable
 from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
 from .claim import Claimer
 from .drain import drain
-from .execute import Executor, Middleware
+from .execute import Executor, Middleware, Processes
 from .handler import Handlers
 from .inflight import InFlight, Running, Stop
 from .membership import Membership
@@ -33,6 +34,7 @@ from .settle import Settler, event_of
 from .slots import Slots
 from .suspects import Suspects
 from .sweep import Sweeper
+from .tally import Tally
 
 _FIRST_PAUSE = 0.02
 _STALE = 2.0
@@ -53,6 +55,7 @@ class Worker:
         handlers: Handlers,
         options: WorkerOptions,
         middleware: Sequence[Middleware] = (),
+        processes: Processes | None = None,
     ) -> None:
         self.settings = database.settings
         self._until_idle = options.until_idle
@@ -65,10 +68,13 @@ class Worker:
         )
         self.inflight = InFlight()
         self.claimer = Claimer(database, handlers, options.leases)
-        self._executor = Executor(database, handlers, lambda: self.membership.id, middleware)
+        self._executor = Executor(
+            database, handlers, lambda: self.membership.id, middleware, processes=processes
+        )
         self.slots = Slots(options.concurrency, database.settings.prefetch, self._executor.abandoned)
         self.settler = Settler(database, lambda: self.membership.id, self._settled)
-        self.sweeper = Sweeper(database, self._look_again)
+        self.tally = Tally(self.membership.session)
+        self.sweeper = Sweeper(database, self._look_again, self.tally.buried)
         lease = max(options.leases.values())
         self.renewal = RenewalThread(lambda: self._make_renewal(database, lease), self.inflight)
         self.ready: deque[Running] = deque()
@@ -94,6 +100,7 @@ class Worker:
         self.renewal.start()
         self.settler.start()
         self.sweeper.start()
+        self.tally.start()
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
@@ -205,6 +212,8 @@ class Worker:
             if running.started_at is not None:
                 fields["seconds"] = round(time.monotonic() - running.started_at, 4)
                 fields["waited"] = round(running.claimed.waited + running.started_at - running.claimed_at, 4)
+            times = fields.get("seconds", 0.0), fields.get("waited", 0.0)
+            self.tally.settled(grant.queue, running.claimed.task, settlement.outcome, state, *times)
         telemetry.emit(name, level=level, worker=self.membership.id, **fields)
         if isinstance(settlement.outcome, Released):
             self.claimer.reset()
@@ -242,6 +251,7 @@ class Worker:
     def _make_renewal(self, database: Database, lease: float) -> Renewal:
         renewal = Renewal(database, self.inflight, lambda: self.membership.id, lease)
         renewal.on_fenced = lambda: self._call(self._start_over, self.membership.id)
+        renewal.on_drain = lambda worker: self._call(self._drain_asked, worker)
         renewal.on_stop = self._interrupt
         return renewal
 
@@ -261,6 +271,12 @@ class Worker:
     def _start_over(self, fenced: str) -> None:
         if self.membership.id == fenced and not self.stopping.is_set():
             self._aside(self.membership.start_over())
+
+    def _drain_asked(self, identity: str) -> None:
+        """An operator set our status: the same as a first signal, however often the heartbeat says it."""
+        if self.membership.id == identity and not self.stopping.is_set():
+            telemetry.emit("worker.drain_asked", worker=identity)
+            self.stop()
 
     def _aside(self, work: object) -> None:
         async def quietly() -> None:

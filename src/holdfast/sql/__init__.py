@@ -37,6 +37,11 @@ def schema() -> str:
     return (files(__name__) / "schema.sql").read_text(encoding="utf-8")
 
 
+def expected_catalog() -> str:
+    """The schema as the catalogs of real servers show it, as JSON; written by scripts/catalog.py."""
+    return (files(__name__) / "catalog.json").read_text(encoding="utf-8")
+
+
 def migrations() -> list[tuple[int, str, str]]:
     """(number, name, text) of every migration, in order."""
     found = []

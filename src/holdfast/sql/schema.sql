@@ -579,6 +579,10 @@ CREATE VIEW holdfast.jobs AS
 COMMENT ON VIEW holdfast.jobs IS 'Every job, live, finished or dead';
 
 -- Support queries: one view per question (`holdfast runbook NAME` prints it; docs/runbook.md says what to do) -------------------
+--
+-- A role that may SELECT from these views and use the schema needs no more: they read the tables with their owner's rights.
+-- oldest_due, expired_claims, worker_jobs, lost_workers, storage and horizon stay quick whatever waits; attempts, keys and
+-- stranded_jobs read every live job once, dead_letters_by_task every dead letter. Errors are fetched for the rows shown, never sorted.
 
 -- Since when the oldest due job of each queue waits. One index probe per priority.
 CREATE VIEW holdfast.oldest_due AS
@@ -625,19 +629,28 @@ CREATE FUNCTION holdfast.fingerprint(error text) RETURNS text
                      '0x[0-9a-fA-F]+', '<address>', 'g'), '[0-9]+', '#', 'g') $$;
 
 CREATE VIEW holdfast.dead_letters_by_task AS
-    SELECT d.queue, d.task, d.partition_key, count(*) AS dead, min(d.died_at) AS first_died_at, max(d.died_at) AS last_died_at,
-           (array_agg(d.last_error ORDER BY d.died_at DESC))[1] AS latest_error, (array_agg(d.id ORDER BY d.died_at DESC))[1] AS latest_job_id
-    FROM holdfast.dead_letters d
-    GROUP BY d.queue, d.task, d.partition_key;
+    SELECT g.queue, g.task, g.partition_key, g.dead, g.first_died_at, g.last_died_at,
+           (SELECT d.last_error FROM holdfast.dead_letters d WHERE d.id = g.latest_job_id) AS latest_error, g.latest_job_id
+    FROM (
+        SELECT d.queue, d.task, d.partition_key, count(*) AS dead, min(d.died_at) AS first_died_at, max(d.died_at) AS last_died_at,
+               (array_agg(d.id ORDER BY d.died_at DESC, d.seq DESC))[1] AS latest_job_id
+        FROM holdfast.dead_letters d
+        GROUP BY d.queue, d.task, d.partition_key
+    ) g;
 COMMENT ON VIEW holdfast.dead_letters_by_task IS 'Dead letters by task and key, with the latest error';
 
--- Live jobs that have failed before, by how many attempts they have spent.
+-- Live jobs that have failed before or were in a process that died, by how many attempts they have spent.
 CREATE VIEW holdfast.attempts AS
-    SELECT w.queue, w.task, w.attempts, w.max_attempts, count(*) AS jobs, count(*) FILTER (WHERE w.status = 'processing') AS processing,
-           min(w.available_at) AS next_at, (array_agg(w.last_error ORDER BY w.claimed_at DESC))[1] AS latest_error
-    FROM holdfast.work w
-    WHERE w.attempts > 0 OR w.crashes > 0
-    GROUP BY w.queue, w.task, w.attempts, w.max_attempts;
+    SELECT g.queue, g.task, g.attempts, g.max_attempts, g.jobs, g.processing, g.suspects, g.most_crashes, g.next_at,
+           (SELECT w.last_error FROM holdfast.work w WHERE w.queue = g.queue AND w.id = g.latest_job_id) AS latest_error, g.latest_job_id
+    FROM (
+        SELECT w.queue, w.task, w.attempts, w.max_attempts, count(*) AS jobs, count(*) FILTER (WHERE w.status = 'processing') AS processing,
+               count(*) FILTER (WHERE w.suspect > 0) AS suspects, max(w.crashes) AS most_crashes,
+               min(w.available_at) FILTER (WHERE w.status = 'pending') AS next_at, (array_agg(w.id ORDER BY w.claimed_at DESC, w.seq DESC))[1] AS latest_job_id
+        FROM holdfast.work w
+        WHERE w.attempts > 0 OR w.crashes > 0 OR w.suspect > 0
+        GROUP BY w.queue, w.task, w.attempts, w.max_attempts
+    ) g;
 COMMENT ON VIEW holdfast.attempts IS 'Live jobs that failed before, by attempts spent';
 
 CREATE VIEW holdfast.throughput_per_minute AS
@@ -650,7 +663,7 @@ CREATE VIEW holdfast.throughput_per_minute AS
 COMMENT ON VIEW holdfast.throughput_per_minute IS 'What each queue finished in each minute';
 
 CREATE VIEW holdfast.worker_jobs AS
-    SELECT v.id AS worker, v.host, v.pid, v.status AS worker_status, extract(epoch FROM holdfast.now() - v.last_seen_at)::float8 AS silent_seconds,
+    SELECT c.worker, v.host, v.pid, v.status AS worker_status, extract(epoch FROM holdfast.now() - v.last_seen_at)::float8 AS silent_seconds,
            c.queue, w.id AS job_id, w.task, w.partition_key, w.attempts, extract(epoch FROM holdfast.now() - w.claimed_at)::float8 AS held_seconds,
            extract(epoch FROM c.lease_expires_at - holdfast.now())::float8 AS lease_left_seconds
     FROM holdfast.claims c
@@ -669,14 +682,22 @@ CREATE VIEW holdfast.lost_workers AS
     GROUP BY v.host, v.release;
 COMMENT ON VIEW holdfast.lost_workers IS 'Workers that vanished in the last hour, by host';
 
+-- `waiting` has what is due and what is not due yet: scheduled, or backing off after a failure.
 CREATE VIEW holdfast.keys AS
-    SELECT w.queue, w.partition_key, count(*) FILTER (WHERE w.status = 'pending') AS waiting, count(*) FILTER (WHERE w.status = 'processing') AS processing,
-           count(*) FILTER (WHERE w.status = 'held') AS held, min(w.available_at) AS oldest_at, max(w.attempts) AS most_attempts,
-           (array_agg(w.id ORDER BY w.seq))[1] AS first_job_id, (array_agg(w.last_error ORDER BY w.seq))[1] AS first_error
-    FROM holdfast.work w
-    WHERE w.partition_key IS NOT NULL
-    GROUP BY w.queue, w.partition_key;
-COMMENT ON VIEW holdfast.keys IS 'Live jobs by partition key, with the first of each';
+    SELECT g.queue, g.partition_key, g.waiting, g.due, g.processing, g.held, g.oldest_due_at, g.most_attempts, g.first_job_id,
+           (SELECT w.last_error FROM holdfast.work w WHERE w.queue = g.queue AND w.id = g.tried_job_id) AS latest_error
+    FROM (
+        SELECT w.queue, w.partition_key, count(*) FILTER (WHERE w.status = 'pending') AS waiting,
+               count(*) FILTER (WHERE w.status = 'pending' AND w.available_at <= holdfast.now()) AS due,
+               count(*) FILTER (WHERE w.status = 'processing') AS processing, count(*) FILTER (WHERE w.status = 'held') AS held,
+               min(w.available_at) FILTER (WHERE w.status = 'pending' AND w.available_at <= holdfast.now()) AS oldest_due_at,
+               max(w.attempts) AS most_attempts, (array_agg(w.id ORDER BY w.seq))[1] AS first_job_id,
+               (array_agg(w.id ORDER BY w.claimed_at DESC, w.seq DESC) FILTER (WHERE w.attempts > 0))[1] AS tried_job_id
+        FROM holdfast.work w
+        WHERE w.partition_key IS NOT NULL
+        GROUP BY w.queue, w.partition_key
+    ) g;
+COMMENT ON VIEW holdfast.keys IS 'Live jobs by partition key, with the first of each and the latest error';
 
 -- Jobs that say they run while no claim holds them. The engine never leaves one; hands in the tables may.
 CREATE VIEW holdfast.stranded_jobs AS
@@ -688,19 +709,75 @@ COMMENT ON VIEW holdfast.stranded_jobs IS 'Processing jobs without a claim';
 
 CREATE VIEW holdfast.storage AS
     SELECT c.relname AS relation, pg_total_relation_size(c.oid) AS bytes, greatest(c.reltuples, 0)::bigint AS about_rows, s.n_dead_tup AS dead_rows,
-           greatest(s.last_vacuum, s.last_autovacuum) AS vacuumed_at, age(c.relfrozenxid) AS xid_age
+           greatest(s.last_vacuum, s.last_autovacuum) AS vacuumed_at, age(c.relfrozenxid) AS xid_age, a.day AS archive_day
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
+    LEFT JOIN holdfast.archive_slots a ON c.relname = 'archive_' || lpad(a.slot::text, 2, '0')
     WHERE n.nspname = 'holdfast' AND c.relkind = 'r';
 COMMENT ON VIEW holdfast.storage IS 'What takes the space';
 
--- One number for an autoscaler: due and running jobs of a queue, counted up to the cap along the claim index and the claims.
--- A paused queue wants no workers.
+-- Vacuum removes no row that one of these may still see, and a slot keeps all WAL since it was last read. What sessions of other roles
+-- do is shown to members of pg_monitor only.
+CREATE VIEW holdfast.horizon AS
+    SELECT 'session' AS kind, a.pid::text AS name, a.usename AS owner, a.application_name AS application, a.state, a.xact_start AS since,
+           extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds,
+           greatest(age(a.backend_xmin), age(a.backend_xid))::bigint AS xid_age, NULL::bigint AS wal_bytes
+    FROM pg_stat_activity a
+    WHERE (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL) AND a.pid <> pg_backend_pid()
+      AND (a.datname = current_database() OR a.datname IS NULL)
+  UNION ALL
+    SELECT 'prepared transaction', p.gid, p.owner, NULL, NULL, p.prepared, extract(epoch FROM clock_timestamp() - p.prepared)::float8,
+           age(p.transaction)::bigint, NULL
+    FROM pg_prepared_xacts p WHERE p.database = current_database()
+  UNION ALL
+    SELECT 'replication slot', s.slot_name, NULL, s.plugin, CASE WHEN s.active THEN 'active' ELSE 'inactive' END, NULL, NULL,
+           greatest(age(s.xmin), age(s.catalog_xmin))::bigint,
+           pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn)::bigint
+    FROM pg_replication_slots s;
+COMMENT ON VIEW holdfast.horizon IS 'Who keeps dead rows and old WAL from being removed';
+
+-- One number for an autoscaler: jobs of a queue that are due or running, counted up to the cap. A paused queue wants no workers.
+-- Priorities are probed one by one, as in every look at a queue: one ordered walk would pass over whatever is scheduled ahead at a
+-- higher priority. Due jobs of paused or unknown tasks count until a worker has set them aside; it takes one to do so.
+-- EXECUTE is all a scaler needs. The settings are for callers whose own would make it scan or compile.
 CREATE FUNCTION holdfast.scaler_backlog(queue_name text DEFAULT 'inbox', cap int DEFAULT 10000) RETURNS bigint
-    LANGUAGE sql STABLE
-    AS $$ SELECT CASE WHEN EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue_name AND q.paused_at IS NOT NULL) THEN 0 ELSE least(cap,
-              (SELECT count(*) FROM (SELECT FROM holdfast.work w
-                                     WHERE w.queue = queue_name AND w.hold_reason IS NULL AND w.available_at <= holdfast.now() AND w.status = 'pending'
-                                     ORDER BY w.priority DESC, w.available_at, w.seq LIMIT cap) due)
-            + (SELECT count(*) FROM (SELECT FROM holdfast.worker_jobs j WHERE j.queue = queue_name LIMIT cap) running)) END $$;
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_custom_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET jit = off
+    AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue_name) THEN
+        RAISE EXCEPTION 'queue % does not exist', quote_nullable(queue_name) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue_name AND q.paused_at IS NOT NULL) THEN
+        RETURN 0;
+    END IF;
+    RETURN (
+        WITH RECURSIVE p(priority) AS (
+            (SELECT w.priority FROM holdfast.work w WHERE w.queue = queue_name AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT w.priority FROM holdfast.work w WHERE w.queue = queue_name AND w.hold_reason IS NULL AND w.priority < p.priority
+                    ORDER BY w.priority DESC LIMIT 1)
+            FROM p WHERE p.priority IS NOT NULL
+        ), due AS MATERIALIZED (
+            SELECT FROM p CROSS JOIN LATERAL (
+                SELECT j.id FROM holdfast.work j
+                WHERE j.queue = queue_name AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
+                  AND j.status = 'pending' AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+                ORDER BY j.available_at, j.seq LIMIT cap
+            ) w
+            LIMIT cap
+        ), running AS MATERIALIZED (
+            SELECT FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+            CROSS JOIN LATERAL (SELECT FROM holdfast.work w
+                                WHERE w.queue = queue_name AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+            WHERE c.queue = queue_name AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+            LIMIT cap
+        )
+        SELECT least(cap, (SELECT count(*) FROM due) + (SELECT count(*) FROM running)));
+END $$;
+REVOKE ALL ON FUNCTION holdfast.scaler_backlog FROM PUBLIC;
 
 SELECT holdfast.create_queue('inbox');

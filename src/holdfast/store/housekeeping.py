@@ -22,6 +22,14 @@ def prune_workers(limit: int) -> Statement[int]:
     return Statement("prune_workers", query("prune_workers"), (limit,), count)
 
 
+def prune_throughput(days: int, limit: int) -> Statement[int]:
+    return Statement("prune_throughput", query("prune_throughput"), (days, limit), count)
+
+
+def prune_audit(limit: int) -> Statement[int]:
+    return Statement("prune_audit", query("prune_audit"), (limit,), count)
+
+
 _PRUNE = {
     "once": lambda: query("prune_once"),
     "progress": lambda: query("prune_progress"),

@@ -1,10 +1,11 @@
 """The worker registry."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..model.worker import WorkerIdentity
 from ..sql import query
-from .statement import Statement, nothing
+from .statement import Row, Statement, ids, nothing
 
 
 def register(
@@ -20,6 +21,33 @@ def register(
 
 def drain(worker: str) -> Statement[bool]:
     return Statement("drain", query("drain"), (worker,), bool)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWorker:
+    id: str
+    host: str
+    status: str
+    prefix: str | None  # the text that found it
+
+
+def find_workers(
+    prefixes: Sequence[str], host: str | None, everyone: bool, limit: int
+) -> Statement[list[FoundWorker]]:
+    def decode(rows: Sequence[Row]) -> list[FoundWorker]:
+        return [FoundWorker(*r) for r in rows]
+
+    params = (list(prefixes), host, everyone, limit)
+    return Statement("find_workers", query("find_workers"), params, decode)
+
+
+def drain_workers(workers: Sequence[str]) -> Statement[list[str]]:
+    """Ask these to drain; answers those that were alive."""
+    return Statement("drain_workers", query("drain_workers"), (list(workers),), ids)
+
+
+def workers_left(workers: Sequence[str]) -> Statement[list[str]]:
+    return Statement("workers_left", query("workers_left"), (list(workers),), ids)
 
 
 def leave(worker: str) -> Statement[bool]:

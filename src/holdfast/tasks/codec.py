@@ -54,11 +54,20 @@ class Codec:
                     f"payload value {name} of {self._task} is {error}. Flatten it, or pass it as one string"
                 ) from None
             except Misfit as error:
-                kind = type_name(self.signature.hint(name))
-                text = str(error)
-                text = f", {text}" if text.startswith("not ") else f": {text}"
-                raise InvalidArguments(f"argument {name!r} of {self._task} must be {kind}{text}") from None
+                raise self._unfit(name, error) from None
         return dump(payload)
+
+    def load_argument(self, name: str, value: Any) -> Any:
+        """One argument from its JSON form, as a person types it; InvalidArguments when it does not fit."""
+        try:
+            return self._converter(name).load(value)
+        except Misfit as error:
+            raise self._unfit(name, error) from None
+
+    def _unfit(self, name: str, error: Misfit) -> InvalidArguments:
+        kind = type_name(self.signature.hint(name))
+        text = f", {error}" if str(error).startswith("not ") else f": {error}"
+        return InvalidArguments(f"argument {name!r} of {self._task} must be {kind}{text}")
 
     def decode(self, version: int, text: str) -> dict[str, Any]:
         """The handler's keyword arguments from a stored payload; PayloadError says why not."""

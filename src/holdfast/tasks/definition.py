@@ -91,6 +91,8 @@ class Definition:
             lease=settings.lease,
             timeout=settings.timeout,
             backoff=settings.retry,
+            process=settings.process,
+            memory_limit=settings.memory_limit,
         )
 
     def row(self, payload: str, values: Mapping[str, Any]) -> NewRow:

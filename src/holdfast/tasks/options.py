@@ -11,6 +11,8 @@ from ..model.duration import Duration
 from . import checks
 from .payload import shown
 
+LEAST_MEMORY = 64 * 1024 * 1024
+
 
 class EnqueueOptions(TypedDict, total=False):
     """What `using()` and `send()` take: `send_receipt.using(queue="mail", run_after=30)`."""
@@ -65,6 +67,8 @@ class TaskSettings:
     retry: Backoff = field(default_factory=Backoff)
     lease: float | None = None
     timeout: float | None = None
+    process: bool = False
+    memory_limit: int | None = None
 
 
 _ENQUEUE: dict[str, Callable[[Any], Any]] = {
@@ -90,10 +94,14 @@ def enqueue_values(options: Mapping[str, Any]) -> dict[str, Any]:
 def task_settings(options: Mapping[str, Any]) -> TaskSettings:
     """Checked TaskOptions; TaskDefinitionError says what to do."""
     checks.known_names(options, TaskOptions.__annotations__, "task", TaskDefinitionError)
-    _refuse_processes(options)
     values: dict[str, Any] = {name: check(options[name]) for name, check in _TASK.items() if name in options}
     if "upgrade" in options:
         values["upgrade"] = _upgrade(options["upgrade"], values.get("version", 1))
+    if "memory_limit" in values and not values.get("process"):
+        raise TaskDefinitionError(
+            "memory_limit needs process=True: only a process of its own can be limited. "
+            "Add process=True, or leave memory_limit out"
+        )
     return TaskSettings(**values)
 
 
@@ -152,20 +160,19 @@ def _upgrade(value: object, version: int) -> dict[int, Callable[[dict[str, Any]]
     return dict(value)
 
 
-def _refuse_processes(options: Mapping[str, Any]) -> None:
-    process = options.get("process", False)
-    if not isinstance(process, bool):
-        raise TaskDefinitionError(f"process must be True or False, not {shown(process)}")
-    if process:
+def _process(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TaskDefinitionError(f"process must be True or False, not {shown(value)}")
+    return value
+
+
+def _memory_limit(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < LEAST_MEMORY:
         raise TaskDefinitionError(
-            "process handlers are not available in this release (process=True); "
-            "use a sync handler, it runs in a thread"
+            f"memory_limit must be bytes, at least {LEAST_MEMORY} (64 MB; a Python process needs about half of that for "
+            f"itself), not {shown(value)}. Write memory_limit=512 * 1024 * 1024"
         )
-    if "memory_limit" in options:
-        raise TaskDefinitionError(
-            "memory_limit needs process=True, and process handlers are not available in this release. "
-            "Leave memory_limit out"
-        )
+    return value
 
 
 _TASK: dict[str, Callable[[Any], Any]] = {
@@ -178,4 +185,6 @@ _TASK: dict[str, Callable[[Any], Any]] = {
     "retry": _retry,
     "lease": _period("lease"),
     "timeout": _period("timeout"),
+    "process": _process,
+    "memory_limit": _memory_limit,
 }

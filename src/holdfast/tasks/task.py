@@ -14,6 +14,7 @@ from .handle import JobHandle, raw_result
 from .options import EnqueueOptions, TaskOptions, TaskSettings, enqueue_values
 from .payload import dump, shown
 from .producer import Producer
+from .tracing import sending
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -157,7 +158,10 @@ def raw_job(
 def enqueue_all(producer: Producer, jobs: Iterable[NewJob[R]], conn: object | None) -> list[JobHandle[R]]:
     """Write the jobs in one call, in order."""
     listed = _listed(jobs, conn)
-    return _handles(producer, listed, producer.enqueue([job.row for job in listed], conn)) if listed else []
+    if not listed:
+        return []
+    with sending([job.row for job in listed]) as batch:
+        return _handles(producer, listed, batch.sent(producer.enqueue(batch.rows, conn)))
 
 
 async def aenqueue_all(
@@ -165,11 +169,10 @@ async def aenqueue_all(
 ) -> list[JobHandle[R]]:
     """Write the jobs in one call, in order."""
     listed = _listed(jobs, conn)
-    return (
-        _handles(producer, listed, await producer.aenqueue([job.row for job in listed], conn))
-        if listed
-        else []
-    )
+    if not listed:
+        return []
+    with sending([job.row for job in listed]) as batch:
+        return _handles(producer, listed, batch.sent(await producer.aenqueue(batch.rows, conn)))
 
 
 def _listed(jobs: Iterable[NewJob[R]], conn: object | None) -> list[NewJob[R]]:

@@ -1,11 +1,12 @@
 """A connection of our own for migrations, and what may be said about where it goes: never a password."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.errors import DatabaseUnavailable, MigrationFailed
 
@@ -15,6 +16,11 @@ _UNREADABLE = (
     "the database address cannot be read. Write postgresql://user@host:5432/name, "
     "with @ / : # ? and % in a password written as %40 %2F %3A %23 %3F and %25"
 )
+
+_SECRETS = ("password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
+_CREDENTIALS = re.compile(r"^(\w+://[^:/@]*:)[^@/]*@")
+_QUERY = re.compile(rf"([?&](?:{'|'.join(_SECRETS)})=)[^&#]*")
+_HIDDEN = "(not shown: it cannot be read, and may hold a password)"
 
 
 def connect(dsn: str) -> Connection:
@@ -58,6 +64,23 @@ def describe(dsn: str) -> str:
     return (
         (f"database {name!r}" if name else "the default database") + where + (f" as {user!r}" if user else "")
     )
+
+
+def masked(dsn: str) -> str:
+    """The address with *** for every secret in it. One that cannot be read for certain is not shown at all."""
+    if dsn.startswith("embedded:"):
+        return dsn
+    try:
+        describe(dsn)
+        parts = conninfo_to_dict(dsn)
+        secrets = {key: "***" for key in _SECRETS if parts.get(key) is not None}
+        if "://" not in dsn:
+            return make_conninfo(**{**parts, **secrets}) if secrets else dsn  # type: ignore[arg-type]
+        shown = _QUERY.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", dsn, count=1))
+        seen = conninfo_to_dict(shown)
+    except (DatabaseUnavailable, psycopg.Error):
+        return _HIDDEN
+    return shown if all(seen.get(key) == "***" for key in secrets) else _HIDDEN
 
 
 def one_line(error: BaseException) -> str:

@@ -30,6 +30,29 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone;
 
+-- name: prune_throughput
+-- Forget minutes past retention.
+-- $1 retention days, $2 limit
+WITH gone AS (
+    DELETE FROM holdfast.throughput t
+    WHERE (t.minute, t.queue, t.task) IN (SELECT o.minute, o.queue, o.task FROM holdfast.throughput o
+                                          WHERE o.minute < holdfast.now() - make_interval(days => $1)
+                                          ORDER BY o.minute LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: prune_audit
+-- Forget what operators did more than a year ago. Looks at the first entries only; they are the oldest.
+-- $1 how many to look at
+WITH gone AS (
+    DELETE FROM holdfast.audit a
+    WHERE a.id = ANY (ARRAY(SELECT o.id FROM (SELECT e.id, e.at FROM holdfast.audit e ORDER BY e.id LIMIT $1) o
+                            WHERE o.at < holdfast.now() - interval '365 days'))
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
 -- name: prune_once
 -- What job.once() recorded older than the archive, of jobs that are no longer live nor dead letters. Looks at so many rows from a moment on, and answers where it
 -- got to (NULL: the end) and how many went.

@@ -9,6 +9,25 @@ VALUES ($1, $2, $3, 'alive', holdfast.now(), holdfast.now(), $4::text[], $5::tex
 -- $1 worker
 UPDATE holdfast.workers SET status = 'draining' WHERE id = $1 AND status = 'alive' RETURNING status;
 
+-- name: find_workers
+-- The workers an operator means: by the beginning of an id or of its last part, by host, or all that are not gone.
+-- $1 beginnings, $2 host, $3 everyone?, $4 limit
+SELECT w.id, w.host, w.status, p.prefix
+FROM holdfast.workers w
+LEFT JOIN LATERAL unnest($1::text[]) AS p(prefix) ON starts_with(w.id, p.prefix) OR starts_with(substring(w.id FROM '[^:]*$'), p.prefix)
+WHERE p.prefix IS NOT NULL OR (w.status <> 'gone' AND ($3::boolean OR w.host = $2::text))
+ORDER BY w.id LIMIT $4;
+
+-- name: drain_workers
+-- alive -> draining, asked for by an operator; each worker learns it with its next heartbeat.
+-- $1 ids
+UPDATE holdfast.workers SET status = 'draining' WHERE id = ANY ($1::text[]) AND status = 'alive' RETURNING id;
+
+-- name: workers_left
+-- Those of these workers that are not gone yet.
+-- $1 ids
+SELECT id FROM holdfast.workers WHERE id = ANY ($1::text[]) AND status <> 'gone' ORDER BY id;
+
 -- name: leave
 -- -> gone, after the last job was settled or handed back.
 -- $1 worker

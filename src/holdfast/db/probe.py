@@ -1,0 +1,205 @@
+"""Look at a server without leaving a trace, for `holdfast doctor`.
+
+look      a statement or flow in a read-only transaction that is rolled back, with a limit on every statement
+plan      what the planner would do with a statement of the engine, under the engine's own settings
+mend      one statement that changes the schema, outside a transaction, with a short wait for locks
+listen    whether a notification of one connection reaches another
+pooled    whether something between us and the server shares its connections
+skew      how far this machine's clock is from the server's
+
+Everything is set for the transaction only: behind a pooler a session's settings would reach strangers.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from uuid import uuid4
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from ..errors import DatabaseError, DatabaseUnavailable
+from ..store import probe as store
+from ..store.statement import Flow, Statement
+from .connect import CONFIGURE, configuration, connect_arguments
+from .database import Database
+from .executors import adrive, drive
+from .faults import ConnectionLost, translate
+
+T = TypeVar("T")
+_LOCK_WAIT = 2.0  # seconds to wait for a lock while others queue behind it
+_CONCURRENT_WAIT = 60.0  # CONCURRENTLY waits for old transactions, and nobody waits for it
+_PLAIN = (
+    ("statement_timeout", "0"),
+    ("search_path", "pg_catalog, pg_temp"),
+    ("check_function_bodies", "off"),  # what one calls may be made after it
+)
+_PROBE_WAIT = 5.0  # for a second connection through a pooler that may have no more
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    between: bool  # the server process we talk to is not the one we connected to
+    shared: bool  # what one session sets, another one sees
+
+
+class Probe:
+    def __init__(self, database: Database, limit: float) -> None:
+        self._database = database
+        self._limit = limit
+        self._conn: psycopg.Connection[Any] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
+
+    def _arguments(self) -> dict[str, Any]:
+        arguments = connect_arguments(self._database.settings, "holdfast doctor")
+        return {**arguments, "prepare_threshold": None}
+
+    def _connection(self) -> psycopg.Connection[Any]:
+        if self._conn is not None and self._conn.info.transaction_status != TransactionStatus.IDLE:
+            self._close()
+        if self._conn is None:
+            try:
+                self._conn = psycopg.connect(self._database.dsn, **self._arguments())
+            except psycopg.Error as error:
+                raise DatabaseUnavailable(f"the database cannot be reached: {str(error).strip()}") from error
+        return self._conn
+
+    def look(self, what: Statement[T] | Flow[T]) -> T:
+        """Run it as it is now; nothing can be changed, and no statement takes longer than the limit."""
+        return self._inside(lambda conn: drive(conn, what))
+
+    def plan(self, statement: Statement[Any]) -> dict[str, Any]:
+        def explain(conn: psycopg.Connection[Any]) -> dict[str, Any]:
+            with psycopg.RawCursor(conn) as cursor:
+                cursor.execute(f"EXPLAIN (FORMAT JSON) {statement.text}".encode(), statement.params)
+                ((found,),) = cursor.fetchall()
+            plans = found if isinstance(found, list) else json.loads(found)
+            return dict(plans[0]["Plan"])
+
+        return self._inside(explain)
+
+    def _inside(self, body: Callable[[psycopg.Connection[Any]], T]) -> T:
+        conn = self._connection()
+        try:
+            with conn.transaction(force_rollback=True):
+                conn.execute("SET TRANSACTION READ ONLY")
+                conn.execute("SET LOCAL lock_timeout = '1s'")
+                with psycopg.RawCursor(conn) as cursor:
+                    # Undone with the transaction, like everything in it.
+                    cursor.execute(CONFIGURE, configuration(self._database.clock, self._limit, engine=True))
+                return body(conn)
+        except psycopg.Error as error:
+            raise translate(error) or DatabaseError(str(error).strip()) from error
+
+    def mend(self, text: str, *, concurrently: bool = False, otherwise: str | None = None) -> None:
+        """Change the schema, and raise what the server says when it will not."""
+        conn = self._connection()
+        try:
+            if concurrently:
+                self._mend_concurrently(conn, text)
+                return
+            with conn.transaction():
+                for name, value in (*_PLAIN, ("lock_timeout", f"{_LOCK_WAIT:g}s")):
+                    conn.execute(f"SET LOCAL {name} = '{value}'".encode())
+                try:
+                    with conn.transaction():
+                        conn.execute(text.encode())
+                except psycopg.errors.InvalidTableDefinition:
+                    if otherwise is None:
+                        raise
+                    conn.execute(otherwise.encode())
+        except psycopg.Error as error:
+            raise translate(error) or DatabaseError(str(error).strip()) from error
+
+    def _mend_concurrently(self, conn: psycopg.Connection[Any], text: str) -> None:
+        """In no transaction, so its settings are the session's, which ends here."""
+        try:
+            for name, value in (*_PLAIN, ("lock_timeout", f"{_CONCURRENT_WAIT:g}s")):
+                conn.execute(f"SET {name} = '{value}'".encode())
+            conn.execute(text.encode())
+        finally:
+            if not conn.broken:
+                conn.execute("RESET ALL")
+            self._close()
+
+    # Beside it ------------------------------------------------------------------------------------------------------
+
+    def listen(self, wait: float) -> bool:
+        """Send ourselves a notification; False: it did not come within `wait` seconds."""
+        return self._aside(lambda: self._listen(wait), wait + 2 * _PROBE_WAIT)
+
+    async def _listen(self, wait: float) -> bool:
+        channel = f"holdfast_doctor_{uuid4().hex[:12]}"
+        async with await self._aconnect() as hearer, await self._aconnect() as caller:
+            await hearer.execute(f"LISTEN {channel}".encode())
+            await caller.execute(f"NOTIFY {channel}".encode())
+            async for _ in hearer.notifies(timeout=wait, stop_after=1):
+                return True
+        return False
+
+    def pooled(self) -> Pooled:
+        return self._aside(self._pooled, 2 * _PROBE_WAIT)
+
+    async def _pooled(self) -> Pooled:
+        mark = uuid4().hex
+        async with await self._aconnect() as first:
+            if await adrive(first, store.backend_pid()) == first.info.backend_pid:
+                return Pooled(between=False, shared=False)
+            await adrive(first, store.leave_mark(mark))
+            try:
+                async with asyncio.timeout(_PROBE_WAIT), await self._aconnect() as second:
+                    shared = await adrive(second, store.read_mark()) == mark
+            except TimeoutError:  # the pooler has one connection, and keeps it for the first
+                shared = False
+            await adrive(first, store.leave_mark(""))
+            return Pooled(between=True, shared=shared)
+
+    async def _aconnect(self) -> psycopg.AsyncConnection[Any]:
+        return await psycopg.AsyncConnection.connect(self._database.dsn, **self._arguments())
+
+    def _aside(self, make: Callable[[], Awaitable[T]], wait: float) -> T:
+        """In a thread and loop of its own: the caller may be in a loop already."""
+
+        async def within() -> T:
+            async with asyncio.timeout(wait):
+                return await make()
+
+        try:
+            with ThreadPoolExecutor(1, "holdfast-doctor") as pool:
+                return pool.submit(lambda: asyncio.run(within())).result()
+        except TimeoutError:
+            raise ConnectionLost(f"no answer within {wait:g} s") from None
+        except psycopg.Error as error:
+            raise translate(error) or DatabaseError(str(error).strip()) from error
+
+    def skew(self) -> tuple[float, float]:
+        """(seconds that this machine is ahead of the server, half the round trip): the best of three."""
+
+        def measure(conn: psycopg.Connection[Any]) -> tuple[float, float]:
+            clock = self._database.clock
+            tries = []
+            for _ in range(3):
+                before = clock.now()
+                there = drive(conn, store.server_time())
+                after = clock.now()
+                half = (after - before) / 2
+                tries.append(((before + half - there).total_seconds(), half.total_seconds()))
+            return min(tries, key=lambda t: t[1])
+
+        return self._inside(measure)

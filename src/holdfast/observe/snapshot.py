@@ -1,0 +1,66 @@
+"""One bounded look at the database now and then, kept for whoever asks.
+
+Probes and scrapes read what is here and never wait. When the database is away the last look stays, and its age grows.
+"""
+
+import time
+from dataclasses import dataclass
+
+from ..db.database import Database
+from ..operate.queues import queue_loads
+from ..runtime.service import Service
+from ..store import jobs, operate
+from ..store import snapshot as store
+from ..store.operate import QueueLoad
+from ..store.snapshot import Fleet, Staff
+from ..store.statement import Flow
+
+_JITTER = 0.9  # a service waits at least so much of the pause it asks for
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    queues: list[QueueLoad]
+    staff: dict[str, Staff]  # by queue
+    dead_letters: dict[str, int]  # by queue, of the newest up to the cap
+    workers: dict[str, Fleet]  # by status: alive, draining, late
+    paused_tasks: int
+    expired_claims: int
+    schema_version: int | None
+
+
+class Snapshots(Service):
+    name = "snapshot"
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._session = database.session("snapshot")
+        self._every = database.settings.metrics_snapshot
+        self._late_after = database.settings.dead_after
+        self._taken_at = time.monotonic()
+        self.latest: Snapshot | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the latest look; since the start, while there is none."""
+        return time.monotonic() - self._taken_at
+
+    async def tick(self) -> float:
+        self.latest = await self._session.flow(lambda: look(self._late_after))
+        self._taken_at = time.monotonic()
+        return self._every / _JITTER
+
+    async def finish(self) -> None:
+        await self._session.close()
+
+
+def look(late_after: float) -> Flow[Snapshot]:
+    """What it costs does not grow with the number of jobs: every count stops at the cap."""
+    version = yield from jobs.schema_version()
+    queues = yield from queue_loads()
+    staff = yield from store.queue_staff(late_after)
+    dead = yield from operate.dead_load()
+    workers = yield from store.fleet(late_after)
+    paused = yield from store.count_paused_tasks()
+    expired = yield from store.count_expired()
+    return Snapshot(queues, staff, dead, workers, paused, expired, version)

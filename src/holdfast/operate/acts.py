@@ -1,0 +1,367 @@
+"""What is done to jobs: retry, cancel, discard. To named ones, all or none; or to all that fit, in batches.
+
+A batch locks what it changes and takes nothing that somebody else holds, looks again at how each job stands, and commits
+together with its count in the audit. So an act may run beside workers and other operators, and one that is interrupted has
+done and counted what it did. What is created after it began is not touched.
+"""
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from .. import telemetry
+from ..db.database import Database
+from ..db.faults import BadRow, LockTimeout
+from ..errors import ConfigurationError
+from ..model.text import storable
+from ..store import acts as store
+from ..store import dead
+from ..store.acts import Locked, Place
+from ..store.audit import audit_add, audit_begin
+from ..store.operate import CAP, Count, prefer_indexes
+from ..store.search import FINISHED, LIVE, Found, JobFilter
+from ..store.show import JobLine
+from ..store.statement import Flow
+from .audit import actor
+from .jobs import lines_of, no_such_job
+from .search import begin, check_filter, find
+
+BATCH = 1000
+SAMPLE = 10  # jobs that a dry run shows
+WAIT = 5.0  # seconds to wait for named jobs that somebody else holds
+_PAUSE = 0.05
+P = TypeVar("P")
+T = TypeVar("T")
+
+Results = dict[str, int]
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One act: what it is called, which jobs it can be asked for, why not this one, and what it does."""
+
+    action: str  # noun and verb, as on the command line
+    done: str  # 'cancelled', for messages
+    states: tuple[str, ...]  # that it can change
+    usual: tuple[str, ...]  # of those, which are meant when many are asked for and no state is named
+    refuse: Callable[[Locked], str | None]  # how this job stands, when that is in the way
+    apply: Callable[[Sequence[Locked], int], Flow[Results]]  # the int: how many were done before
+    more: Mapping[str, object] = field(default_factory=dict)  # for the audit
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an act did."""
+
+    action: str
+    count: int  # jobs changed
+    results: dict[str, int]  # how, and how many
+    left: dict[str, int]  # why not, and how many
+    audit: int | None  # the entry in the audit; None: nothing was changed
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an act would be about. Nothing is changed."""
+
+    action: str
+    count: Count
+    by_state: dict[str, int]  # of those counted
+    sample: list[JobLine]
+    dry_run: bool = True
+
+
+# Verbs ------------------------------------------------------------------------------------------------------------
+
+
+def no_queue(job: Locked) -> str | None:
+    if job.table != "work" and not job.has_queue:
+        return f"belongs to queue {job.queue}, which does not exist. Create it: holdfast queue create {job.queue}"
+    return None
+
+
+def _no_retry(job: Locked) -> str | None:
+    if job.running:
+        return "is running"
+    if job.state == "held":
+        return f"is held: {job.hold_reason}. It runs by itself when that is over"
+    if job.state == "completed":
+        return f"completed. To run it again enqueue a new one: holdfast enqueue {job.task}"
+    return no_queue(job)
+
+
+def _retry(locked: Sequence[Locked], done: int) -> Flow[Results]:
+    by: dict[str, list[Locked]] = {}
+    for job in locked:
+        by.setdefault(job.state, []).append(job)
+    results = Counter[str](unchanged=len(by.get("pending", ())))
+    if waiting := by.get("scheduled"):
+        results["due_now"] = yield from store.make_due(waiting)
+        results["unchanged"] += len(waiting) - results["due_now"]
+    if quarantined := by.get("quarantined"):
+        yield from store.free(quarantined)
+        results["freed"] = len(quarantined)
+    if buried := [job.id for job in by.get("dead_letter", ())]:
+        results["redriven"] = len((yield from dead.redrive(buried, [0.0] * len(buried))))
+    if cancelled := by.get("cancelled"):
+        results["revived"] = yield from store.revive(cancelled)
+    return results
+
+
+RETRY = Verb(
+    "jobs retry",
+    "retried",
+    ("scheduled", "quarantined", "dead_letter", "cancelled"),
+    ("scheduled", "quarantined", "dead_letter"),  # what somebody cancelled stays so unless it is asked for
+    _no_retry,
+    _retry,
+)
+
+
+def cancel_verb(reason: str = "") -> Verb:
+    reason = storable(reason)
+
+    def refuse(job: Locked) -> str | None:
+        if job.table == "work":
+            return None
+        if job.state == "dead_letter":
+            return "is a dead letter: it does not run. To delete it: holdfast dead discard"
+        return f"is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}"
+
+    def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
+        yield from store.free([job for job in locked if not job.running])
+        ended, asked = yield from store.cancel(locked, reason)
+        return {"cancelled": ended, "asked_to_stop": asked}
+
+    more = {"reason": reason} if reason else {}
+    return Verb("jobs cancel", "cancelled", LIVE, LIVE, refuse, apply, more)
+
+
+def _no_discard(job: Locked) -> str | None:
+    return "is running: cancel it first" if job.running else None
+
+
+def _discard(locked: Sequence[Locked], done: int) -> Flow[Results]:
+    yield from store.free(locked)
+    return {"discarded": (yield from store.discard(locked))}
+
+
+_AT_REST = ("pending", "scheduled", "held", "quarantined", *FINISHED, "dead_letter")
+DISCARD = Verb("jobs discard", "discarded", _AT_REST, _AT_REST, _no_discard, _discard)
+
+
+# Named jobs -------------------------------------------------------------------------------------------------------
+
+
+class Busy(Exception):
+    """Somebody else holds these jobs at this moment."""
+
+    def __init__(self, job_ids: Sequence[UUID]) -> None:
+        self.job_ids = job_ids
+
+
+def act_on(database: Database, verb: Verb, job_ids: Iterable[UUID]) -> Done:
+    """All of them or, with an error that says why, none."""
+    wanted = sorted(set(job_ids))
+    who = actor()
+    done = patiently(database, lambda: _act_on(verb, wanted, who))
+    _tell(done, who)
+    return done
+
+
+def preview_of(database: Database, verb: Verb, job_ids: Iterable[UUID]) -> Preview:
+    """Refuses what act_on would refuse, and changes nothing."""
+    wanted = sorted(set(job_ids))
+    locked = patiently(database, lambda: _able(verb, wanted))
+    lines = lines_of(database, wanted[:SAMPLE])
+    return Preview(verb.action, Count(len(locked)), dict(Counter(job.state for job in locked)), lines)
+
+
+def patiently(database: Database, make: Callable[[], Flow[T]]) -> T:
+    """Wait for jobs that somebody else holds, and start over."""
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            return database.run(make)
+        except Busy as busy:
+            if time.monotonic() > deadline:
+                names = some([str(i) for i in busy.job_ids])
+                raise LockTimeout(
+                    f"nothing was changed: another session holds {names} for more than {WAIT:g} s"
+                ) from None
+            time.sleep(_PAUSE)
+
+
+def _act_on(verb: Verb, wanted: Sequence[UUID], who: str) -> Flow[Done]:
+    able = yield from _able(verb, wanted)
+    results = yield from verb.apply(able, 0)
+    count = _changed(results)
+    entry = None
+    if count:
+        entry = yield from audit_begin(who, verb.action, {"ids": [str(i) for i in wanted], **verb.more})
+        yield from audit_add(entry, count)
+    return Done(verb.action, count, _some_of(results), {}, entry)
+
+
+def _able(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
+    """Lock all of them; refuse with every reason there is."""
+    yield from prefer_indexes()
+    places = yield from store.locate_jobs(wanted)
+    missing = [i for i in wanted if i not in {place.id for place in places}]
+    faults = [no_such_job(i) for i in missing]
+    locked = yield from store.lock(places)
+    if busy := sorted({place.id for place in places} - {job.id for job in locked}):
+        raise Busy(busy)
+    faults += [f"job {job.id} {why}" for job in locked if (why := verb.refuse(job))]
+    if faults:
+        raise ConfigurationError(f"nothing was {verb.done}: {some(faults)}")
+    return locked
+
+
+def some(names: Sequence[str]) -> str:
+    return "; ".join(names[:5]) + (f"; and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+# All that fit -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Selection(Generic[P]):
+    """Many jobs: how they are found, a batch at a time from a place on, and in which states they still count."""
+
+    states: Sequence[str]
+    next: Callable[[P | None], tuple[list[Found], P | None]]
+    given: Mapping[str, object]  # for the audit
+
+
+def select(database: Database, verb: Verb, wanted: JobFilter) -> Selection[UUID]:
+    wanted = _asked(verb, wanted)
+    window = begin(database, wanted)
+
+    def batch(place: UUID | None) -> tuple[list[Found], UUID | None]:
+        finding = find(database, wanted, after=place, limit=BATCH, window=window, patience=0)
+        return finding.found, finding.next
+
+    return Selection(wanted.states or (), batch, wanted.given())
+
+
+def _asked(verb: Verb, wanted: JobFilter) -> JobFilter:
+    check_filter(wanted)
+    if not wanted.given():
+        raise ConfigurationError("say which jobs: their ids, or filters such as --state, --queue or --task")
+    for state in wanted.states or ():
+        if state not in verb.states:
+            raise ConfigurationError(
+                f"{verb.action} cannot change jobs that are {state} (it can: {', '.join(verb.states)})"
+            )
+    return wanted if wanted.states else replace(wanted, states=verb.usual)
+
+
+def preview_all(database: Database, verb: Verb, wanted: JobFilter) -> Preview:
+    """How many there are, up to a cap, and some of them."""
+    finding = find(database, _asked(verb, wanted), limit=CAP + 1)
+    return preview_found(database, verb.action, finding.found, finding.count())
+
+
+def preview_found(database: Database, action: str, found: Sequence[Found], count: Count) -> Preview:
+    named = [job.id for job in found[:SAMPLE]]
+    lines = {line.id: line for line in lines_of(database, named)}
+    sample = [lines[i] for i in named if i in lines]
+    return Preview(action, count, dict(Counter(job.state for job in found[: count.count])), sample)
+
+
+def act_on_all(
+    database: Database, verb: Verb, selection: Selection[P], on_batch: Tell = lambda _: None
+) -> Done:
+    """Batch by batch, each with its count in the audit. `on_batch` is told how many were changed so far."""
+    run = _Run(database, verb, selection.states, selection.given, actor())
+    place: P | None = None
+    while True:
+        found, place = selection.next(place)
+        if found:
+            run.batch(found)
+            on_batch(run.count)
+        if place is None:
+            break
+    done = Done(verb.action, run.count, _some_of(run.results), dict(run.left), run.entry)
+    _tell(done, run.who)
+    return done
+
+
+@dataclass(slots=True)
+class _Run:
+    database: Database
+    verb: Verb
+    states: Sequence[str]
+    given: Mapping[str, object]
+    who: str
+    entry: int | None = None
+    results: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def count(self) -> int:
+        return _changed(self.results)
+
+    def batch(self, found: Sequence[Found]) -> None:
+        """A row that the database refuses to change is found by halving, and left; the others are done."""
+        try:
+            results, left, self.entry = self.database.run(functools.partial(self._flow, found))
+        except BadRow as error:
+            if len(found) == 1:
+                self.left[f"refused by the database: {error}"] += 1
+                return
+            self.batch(found[: len(found) // 2])
+            self.batch(found[len(found) // 2 :])
+            return
+        self.results.update(results)
+        self.left.update(left)
+
+    def _flow(self, found: Sequence[Found]) -> Flow[tuple[Results, Counter[str], int | None]]:
+        yield from prefer_indexes()
+        locked = {job.id: job for job in (yield from store.lock(_places(found)))}
+        left = Counter[str]()
+        able: list[Locked] = []
+        for job in (locked.get(f.id) for f in found):
+            if job is None or job.state not in self.states:
+                left["in use by somebody else, or changed meanwhile"] += 1
+            elif why := self.verb.refuse(job):
+                left[why] += 1
+            else:
+                able.append(job)
+        results = (yield from self.verb.apply(able, self.count)) if able else {}
+        entry = self.entry
+        if changed := _changed(results):
+            if entry is None:
+                entry = yield from audit_begin(self.who, self.verb.action, {**self.given, **self.verb.more})
+            yield from audit_add(entry, changed)
+        return results, left, entry
+
+
+def _places(found: Sequence[Found]) -> list[Place]:
+    return [Place(job.id, job.queue, _table(job.state)) for job in found]
+
+
+def _table(state: str) -> str:
+    if state in LIVE:
+        return "work"
+    return "archive" if state in FINISHED else "dead_letters"
+
+
+def _changed(results: Mapping[str, int]) -> int:
+    return sum(count for name, count in results.items() if name != "unchanged")
+
+
+def _some_of(results: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in results.items() if count}
+
+
+def _tell(done: Done, who: str) -> None:
+    telemetry.emit(
+        "operator.acted", action=done.action, actor=who, count=done.count, left=sum(done.left.values())
+    )

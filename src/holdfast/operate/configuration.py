@@ -1,0 +1,94 @@
+"""Which configuration holds here: every setting, its value, and where it comes from. Nothing is connected to."""
+
+import difflib
+import platform
+from dataclasses import dataclass, fields, replace
+
+from ..db.migrate.address import masked
+from ..settings import (
+    OTHER_VARIABLES,
+    Setting,
+    Settings,
+    describe_database,
+    describe_settings,
+    known_variables,
+    settings_file,
+    unknown_variables,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AppChoice:
+    """What an app brings along itself."""
+
+    name: str
+    source: str  # --app or the variable
+    url: str | None = None
+    settings: Settings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    release: str
+    python: str
+    app: str | None
+    app_source: str | None
+    file: str
+    file_found: bool
+    settings: list[Setting]  # no secret is in any of them
+    warnings: list[str]
+
+
+def describe_configuration(
+    release: str, url: str | None = None, app: AppChoice | None = None
+) -> Configuration:
+    """`url` is what the command line says; an app that brings its own settings replaces all others."""
+    if app and app.settings:
+        settings = [
+            Setting(f.name, getattr(app.settings, f.name), f"app {app.name}") for f in fields(Settings)
+        ]
+    else:
+        settings = describe_settings()
+    database = _database(url, app)
+    file = settings_file()
+    return Configuration(
+        release=release,
+        python=platform.python_version(),
+        app=app.name if app else None,
+        app_source=app.source if app else None,
+        file=str(file),
+        file_found=file.is_file(),
+        settings=[database if s.name == "database_url" else s for s in settings],
+        warnings=[*_missing_file(), *_typos()],
+    )
+
+
+def _database(url: str | None, app: AppChoice | None) -> Setting:
+    """In the order in which a command looks for it."""
+    given = Setting("database_url", url, "--database-url") if url else None
+    if given is None and app:
+        own = app.url or (app.settings.database_url if app.settings else None)
+        given = Setting("database_url", own, f"app {app.name}") if own else None
+    found = given or describe_database()
+    if found is None:
+        return Setting("database_url", None, "nothing names one")
+    return replace(found, value=masked(found.value))
+
+
+def _missing_file() -> list[str]:
+    file = settings_file()
+    return (
+        []
+        if file.is_file() or file.name == "holdfast.toml"
+        else [f"HOLDFAST_CONFIG names {file}, which is not there"]
+    )
+
+
+def _typos() -> list[str]:
+    prefix = "HOLDFAST_"
+    known = [name.removeprefix(prefix) for name in (*known_variables(), *OTHER_VARIABLES)]
+    said = []
+    for name in unknown_variables():
+        close = difflib.get_close_matches(name.removeprefix(prefix), known, 1)
+        said.append(f"nobody reads {name}." + (f" Did you mean {prefix}{close[0]}?" if close else ""))
+    return said

@@ -1,0 +1,10 @@
+"""`holdfast doctor`: is everything around the jobs as it should be? Every finding names the command that mends it.
+
+finding     what a check says, its limits, and what it has to go by
+run         all checks in order; the acts of `--fix`
+schema      migrations, drift, indexes, queues and their tables
+plans       what the planner would do with the statements of a job's life
+server      durability, vacuum, who holds back the horizon
+connection  LISTEN, poolers, clocks, how many connections there are
+jobs        what is stranded, stuck, quarantined, unknown, paused, dead or not tidied up
+"""

@@ -1,0 +1,188 @@
+"""The jobs themselves: what is stranded, stuck, quarantined, unknown, paused, dead or not tidied up."""
+
+import functools
+from collections.abc import Iterator
+from itertools import groupby
+from uuid import UUID
+
+from ...store import doctor as store
+from ...store import housekeeping
+from ...store.audit import audit
+from ...store.doctor import CAP, MOST, LongHeld, Unswept
+from ...store.statement import Flow
+from ..audit import actor
+from ..wording import command, cut, listed, several, some, span
+from .finding import Check, Finding, Patient
+
+# Processing without a claim -----------------------------------------------------------------------------------------
+
+
+def check_stranded(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(store.find_stranded())
+    if found:
+        what = f"{_count(len(found))} processing without a claim: nobody would ever take them back"
+        details = [f"{s.id} ({cut(s.task)}, queue {s.queue}), claimed {span(s.seconds)} ago" for s in found]
+        yield Finding("stranded", "error", what, [p.fixing("stranded")], listed(details))
+
+
+def fix_stranded(p: Patient) -> list[str]:
+    """Back to waiting, queue by queue, each with its entry in the audit."""
+    found = p.probe.look(store.find_stranded())
+    done = []
+    for queue, group in groupby(sorted(found, key=lambda s: s.queue), key=lambda s: s.queue):
+        ids = [s.id for s in group]
+        freed = p.database.run(functools.partial(_free, queue, ids))
+        done.append(f"back to waiting: {several(len(freed), 'job')} of queue {queue}")
+    return done
+
+
+def _free(queue: str, ids: list[UUID]) -> Flow[list[UUID]]:
+    freed = yield from store.free_stranded(queue, ids)
+    if freed:
+        shown = [str(i) for i in freed[:100]]
+        yield from audit(actor(), "doctor fix", {"fix": "stranded", "queue": queue, "ids": shown}, len(freed))
+    return freed
+
+
+# Stuck --------------------------------------------------------------------------------------------------------------
+
+
+def check_stuck(p: Patient) -> Iterator[Finding]:
+    live = p.probe.look(store.live_workers(p.dead_after))
+    claims = p.probe.look(store.unswept_claims(p.limits.stuck, p.dead_after))
+    if claims:
+        jobs = sum(c.jobs for c in claims)
+        what = f"{several(jobs, 'job')} of {several(len(claims), 'claim')} should have been taken back by a sweep"
+        if not live:
+            what += ", and no live worker is there to sweep"
+        yield Finding("unswept_claims", "error", what, _sweep(p, claims, bool(live)), listed(_claims(claims)))
+    held = p.probe.look(store.long_held(p.limits.running, p.limits.cancel, p.dead_after))
+    deaf = [h for h in held if h.asked is not None and h.asked >= p.limits.cancel]
+    if deaf:
+        what = f"{several(len(deaf), 'job')} asked to stop long ago and still running"
+        workers = sorted({h.worker for h in deaf})
+        fix = [command("holdfast", "workers", "drain", *workers)]
+        yield Finding("cancel_ignored", "warning", what, fix, listed([_long(h) for h in deaf]))
+    if slow := [h for h in held if h not in deaf and h.seconds >= p.limits.running]:
+        what = f"{several(len(slow), 'job')} running for very long"
+        fix = [command("holdfast", "jobs", "cancel", *(str(h.id) for h in slow[:20]))]
+        yield Finding("long_running", "info", what, fix, listed([_long(h) for h in slow]))
+
+
+def _claims(claims: list[Unswept]) -> list[str]:
+    return [
+        f"queue {c.queue}: {several(c.jobs, 'job')} of worker {c.worker} ({_owner(c)}), such as {c.first}"
+        for c in claims
+    ]
+
+
+def _owner(c: Unswept) -> str:
+    heard = "not in the registry" if c.silent is None else f"{c.status}, last heard of {span(c.silent)} ago"
+    return heard + (f", lease over for {span(c.expired)}" if c.expired > 0 else "")
+
+
+def _sweep(p: Patient, claims: list[Unswept], live: bool) -> list[str]:
+    """Without a worker nobody sweeps. With one, what it cannot take is locked by somebody in a long transaction."""
+    if not live:
+        return [p.worker(queue) for queue in sorted({c.queue for c in claims})]
+    holders = p.probe.look(store.horizon_sessions(p.limits.stuck, int(p.limits.horizon_xids)))
+    return [f"holdfast doctor --fix horizon:{h.pid}" for h in holders] or ["holdfast doctor --only horizon"]
+
+
+def _long(h: LongHeld) -> str:
+    asked = f", asked to stop {span(h.asked)} ago" if h.asked is not None else ""
+    return f"{h.id} ({cut(h.task)}, queue {h.queue}), running for {span(h.seconds)} on {h.worker}{asked}"
+
+
+# Set aside ----------------------------------------------------------------------------------------------------------
+
+
+def check_quarantine(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(store.quarantined_jobs())
+    if found:
+        what = f"{_count(len(found))} in quarantine, because they made a claim or a sweep fail"
+        ids = [str(q.id) for q in found[:20]]
+        details = [f"{q.id} ({cut(q.task)}, queue {q.queue}): {cut(q.reason)}" for q in found]
+        fix, drop = command("holdfast", "jobs", "retry", *ids), command("holdfast", "jobs", "discard", *ids)
+        yield Finding("quarantined", "error", what, [fix], listed(details), [drop])
+
+
+def check_tasks(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(store.unknown_tasks(p.dead_after))
+    if found:
+        jobs = sum(u.jobs for u in found)
+        what = f"{several(jobs, 'job')}{'+' if jobs >= CAP else ''} set aside: no worker knew their task or version"
+        details = [
+            f"queue {u.queue}: {several(u.jobs, 'job')} of {cut(u.task)} version {u.version}; "
+            "live workers that know the task: " + (some(u.workers) or "none")
+            for u in found
+        ]
+        fix = [p.worker(queue) for queue in sorted({u.queue for u in found})]
+        drops = [
+            command("holdfast", "jobs", "discard", "--state", "held", "--task", task, "--yes")
+            for task in sorted({u.task for u in found})
+        ]
+        yield Finding("unknown_tasks", "warning", what, fix, listed(details), drops)
+
+
+def check_paused(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(store.long_paused(p.limits.paused))
+    for kind in ("queue", "task"):
+        if some_paused := [x for x in found if x.what == kind]:
+            what = f"{several(len(some_paused), kind)} paused since long"
+            fix = [command("holdfast", kind, "resume", x.name) for x in some_paused]
+            details = [
+                f"{kind} {cut(x.name)}: for {span(x.seconds)}, by {cut(x.by) or 'somebody'}"
+                for x in some_paused
+            ]
+            yield Finding(f"paused_{kind}", "info", what, fix, listed(details))
+
+
+# Finished -----------------------------------------------------------------------------------------------------------
+
+
+def check_dead(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(store.recent_dead())
+    total = sum(d.count for d in found)
+    if found and total >= p.limits.dead:
+        what = f"{several(total, 'dead letter')} in the last hour"
+        fix = [command("holdfast", "dead", "redrive", "--task", d.task, "--yes") for d in found]
+        details = [f"{cut(d.task)}: {d.count:,}, the last with {cut(d.error)}" for d in found]
+        yield Finding("dead_letters", "info", what, fix, listed(details), ["holdfast dead list"])
+
+
+def check_archive(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(store.overdue_slots())
+    if found:
+        what = f"{several(len(found), 'day')} of finished jobs kept past the {found[0].retention} days of retention"
+        details = [f"slot {s.slot}: {s.day}" for s in found]
+        details.append(f"nobody has tidied up for {span(found[0].untidied)}; a worker does it every minute")
+        yield Finding("archive_overdue", "warning", what, [p.fixing("archive")], listed(details))
+
+
+def fix_archive(p: Patient) -> list[str]:
+    done = []
+    for slot in p.probe.look(store.overdue_slots()):
+        empty = p.database.run(functools.partial(housekeeping.empty_slot, slot.slot, slot.retention))
+        done.append(f"{'emptied' if empty else 'left'}: slot {slot.slot}, {slot.day}")
+    return done
+
+
+def _count(number: int) -> str:
+    return f"{several(number, 'job')}{' or more' if number >= MOST else ''}"
+
+
+CHECKS = (
+    Check("stranded", "every running job has a claim", ("stranded",), check_stranded),
+    Check(
+        "stuck",
+        "sweeps take back what is over, and jobs obey",
+        ("unswept_claims", "cancel_ignored", "long_running"),
+        check_stuck,
+    ),
+    Check("quarantine", "no job is in quarantine", ("quarantined",), check_quarantine),
+    Check("tasks", "every waiting job has a task that some worker knows", ("unknown_tasks",), check_tasks),
+    Check("paused", "nothing is paused since long", ("paused_queue", "paused_task"), check_paused),
+    Check("dead", "few dead letters in the last hour", ("dead_letters",), check_dead),
+    Check("archive", "finished jobs are removed after their time", ("archive_overdue",), check_archive),
+)

@@ -1,0 +1,140 @@
+"""All checks in order, and the acts of `--fix`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ...db import migrate
+from ...db.database import Database
+from ...db.probe import Probe
+from ...errors import ConfigurationError, DatabaseError
+from ...store.audit import audit
+from ..audit import actor
+from ..wording import cut
+from . import connection, jobs, plans, schema, server
+from .finding import Check, Finding, Limits, NotChecked, Patient
+
+CHECKS: tuple[Check, ...] = (
+    *schema.CHECKS,
+    *plans.CHECKS,
+    *server.CHECKS,
+    *connection.CHECKS,
+    *jobs.CHECKS,
+)
+CODES = tuple(code for check in CHECKS for code in check.codes)
+
+_Fix = Callable[[Patient], list[str]]
+# What `--fix NAME` does, and which check says whether it helped.
+FIXES: dict[str, tuple[_Fix, str]] = {
+    "schema": (schema.fix_schema, "schema"),
+    "queues": (schema.fix_queues, "queues"),
+    "indexes": (schema.fix_indexes, "indexes"),
+    "vacuum": (server.fix_vacuum, "vacuum"),
+    "freeze": (server.fix_freeze, "vacuum"),
+    "horizon": (server.fix_horizon, "horizon"),
+    "stranded": (jobs.fix_stranded, "stranded"),
+    "archive": (jobs.fix_archive, "archive"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One check: nothing found, findings, or why it was not made."""
+
+    name: str
+    about: str
+    findings: list[Finding]
+    not_checked: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    checks: list[Checked]
+    done: list[str] = field(default_factory=list)  # what a fix did
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for check in self.checks for finding in check.findings]
+
+    def count(self, level: str) -> int:
+        return sum(finding.level == level for finding in self.findings)
+
+    @property
+    def not_checked(self) -> int:
+        return sum(check.not_checked is not None for check in self.checks)
+
+    def is_fine(self, *, strict: bool = False) -> bool:
+        """No errors; strictly: no warnings either, and every check was made."""
+        bad = self.count("error")
+        return not (bad + self.count("warning") + self.not_checked if strict else bad)
+
+
+def doctor(
+    database: Database,
+    *,
+    only: Sequence[str] = (),
+    limits: Limits | None = None,
+    app: str = "MODULE:APP",
+) -> Diagnosis:
+    """Make every check, or those named by `only`. Nothing is changed.
+
+    `app` is how the application is named in commands that start a worker.
+    """
+    wanted = _wanted(only)
+    limits = limits or Limits()
+    with Probe(database, limits.statement) as probe:
+        return Diagnosis(_examine(Patient(database, probe, limits, app), wanted, set(only)))
+
+
+def fix(database: Database, name: str, *, limits: Limits | None = None, app: str = "MODULE:APP") -> Diagnosis:
+    """Do what a finding's command says, then look again."""
+    what, _, which = name.partition(":")
+    if what not in FIXES or (which and what != "horizon"):
+        raise ConfigurationError(f"there is no fix {name!r} (known: {', '.join(FIXES)}, horizon:PID)")
+    limits = limits or Limits()
+    found = migrate.status(database.dsn)
+    migrate.verify(found.current, found.known)
+    act, check = FIXES[what]
+    with Probe(database, limits.statement) as probe:
+        patient = Patient(database, probe, limits, app)
+        done = server.fix_horizon(patient, which) if which else act(patient)
+        if done and what != "stranded":  # which writes it in the transaction that does it
+            said = {"fix": name, "done": [cut(line, 300) for line in done[:50]]}
+            database.run(lambda: audit(actor(), "doctor fix", said, len(done)))
+        again = Patient(database, probe, limits, app)
+        return Diagnosis(_examine(again, _wanted([check]), set()), done)
+
+
+def _wanted(only: Sequence[str]) -> list[Check]:
+    known = [check.name for check in CHECKS]
+    for name in only:
+        if name not in known and name not in CODES:
+            raise ConfigurationError(f"there is no check {name!r} (known: {', '.join(known)})")
+    return [c for c in CHECKS if not only or c.name in only or set(c.codes) & set(only)]
+
+
+def _examine(patient: Patient, checks: Sequence[Check], only: set[str]) -> list[Checked]:
+    found = migrate.status(patient.database.dsn)
+    if not found.pending:
+        migrate.verify(found.current, found.known)
+    made = []
+    for check in checks:
+        if check.needs_schema and found.pending:
+            made.append(Checked(check.name, check.about, [], "migrations are pending"))
+        else:
+            made.append(_make(patient, check, only))
+    return made
+
+
+def _make(patient: Patient, check: Check, only: set[str]) -> Checked:
+    findings: list[Finding] = []
+    why = None
+    try:
+        for finding in check.run(patient):
+            if not only or check.name in only or finding.code in only:
+                findings.append(finding)  # noqa: PERF401 what was found before it stopped counts
+    except (
+        NotChecked,
+        DatabaseError,
+    ) as error:  # a privilege, a timeout, a lock, or the server does not have it
+        why = cut(str(error), 300)
+    return Checked(check.name, check.about, findings, why)

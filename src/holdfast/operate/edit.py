@@ -1,0 +1,160 @@
+"""Change a job that waits, is held or is dead: its arguments, priority, attempts, time and tags."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from ..db.database import Database
+from ..errors import ConfigurationError, InvalidPayload
+from ..runtime.handler import PayloadError
+from ..store import acts as store
+from ..store.acts import Edit, Editable, Locked
+from ..store.audit import audit
+from ..store.statement import Flow
+from ..tasks.definition import Definition
+from ..tasks.options import enqueue_values
+from ..tasks.payload import PAYLOAD_BYTES, dump
+from .acts import Busy, patiently
+from .audit import actor
+from .jobs import no_such_job
+from .search import check_texts
+
+Known = Callable[[str], Definition | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to change; what is not named stays as it is."""
+
+    arguments: Mapping[str, object] = field(default_factory=dict)  # put in, by name
+    unset: Sequence[str] = ()  # taken out
+    priority: int | None = None
+    max_attempts: int | None = None
+    run_after: datetime | timedelta | None = None
+    tags: Sequence[str] | None = None  # all of them; empty: none
+
+    def options(self) -> dict[str, Any]:
+        named = {
+            "priority": self.priority,
+            "max_attempts": self.max_attempts,
+            "run_after": self.run_after,
+            "tags": self.tags,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    id: UUID
+    task: str
+    state: str
+    before: dict[str, Any]  # what was changed, as it was
+    after: dict[str, Any]
+    checked: bool  # against the handler's signature
+
+
+def edit_job(database: Database, job_id: UUID, changes: Changes, known: Known | None = None) -> Edited:
+    """Change one job, or say why not and change nothing. `known` finds the task whose signature the arguments must fit."""
+    values = enqueue_values(changes.options())
+    dump(dict(changes.arguments))
+    check_texts({f"argument {n}": name for n, name in enumerate(changes.unset, 1)})
+    if not values and not changes.arguments and not changes.unset:
+        raise ConfigurationError(
+            "say what to change: NAME=TEXT, NAME:=JSON, --unset, --priority or another option"
+        )
+    if both := sorted(set(changes.unset) & set(changes.arguments)):
+        raise ConfigurationError(f"argument {both[0]!r} is both set and unset. Say one of them")
+    who = actor()
+    return patiently(database, lambda: _edit(job_id, changes, values, known, who))
+
+
+def _edit(
+    job_id: UUID, changes: Changes, values: Mapping[str, Any], known: Known | None, who: str
+) -> Flow[Edited]:
+    places = yield from store.locate_jobs([job_id])
+    if not places:
+        raise ConfigurationError(no_such_job(job_id))
+    locked = yield from store.lock(places)
+    if not locked:
+        raise Busy([job_id])
+    (job,) = locked
+    _check_state(job, "run_after" in values)
+    old = yield from store.look_at_edit(job, changes.unset, changes.arguments)
+    _check_payload(job, old, changes)
+    checked = _check_signature(job, old, known) if old.edited != old.payload else False
+    if not (yield from store.edit(job, _change(old, values))):
+        raise Busy([job_id])
+    new = yield from store.look_at_edit(job, (), {})
+    before, after = _difference(old, new)
+    if after:
+        yield from audit(who, "jobs edit", {"id": str(job_id), "changed": sorted(after)}, 1)
+    return Edited(job_id, job.task, job.state, before, after, checked)
+
+
+def _check_state(job: Locked, moved: bool) -> None:
+    if job.status == "processing":
+        raise ConfigurationError(
+            f"job {job.id} is running: its handler has its arguments already. Wait for it, or cancel it"
+        )
+    if job.table == "archive":
+        raise ConfigurationError(
+            f"job {job.id} is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}. "
+            f"Enqueue a new one: holdfast enqueue {job.task}"
+        )
+    if moved and job.table == "dead_letters":
+        raise ConfigurationError(
+            f"job {job.id} is a dead letter: it waits for no time. Put it back to work: holdfast dead redrive {job.id}"
+        )
+
+
+def _check_payload(job: Locked, old: Editable, changes: Changes) -> None:
+    has = json.loads(old.payload)
+    if unknown := [name for name in changes.unset if name not in has]:
+        raise ConfigurationError(
+            f"job {job.id} has no argument {unknown[0]!r} to unset (it has: {', '.join(has) or 'none'})"
+        )
+    size = len(old.edited.encode())
+    if size > PAYLOAD_BYTES:
+        raise InvalidPayload(
+            f"payload would be {size:,} bytes of JSON, more than the limit of {PAYLOAD_BYTES:,}. "
+            "Store it elsewhere and pass a reference"
+        )
+
+
+def _check_signature(job: Locked, old: Editable, known: Known | None) -> bool:
+    """Whether it was checked: not without an app, nor for a task that the app does not know."""
+    definition = known(job.task) if known else None
+    if definition is None:
+        return False
+    try:
+        definition.codec.decode(old.version, old.edited)
+    except PayloadError as error:
+        raise ConfigurationError(f"job {job.id} was not changed: {error}") from None
+    return True
+
+
+def _change(old: Editable, values: Mapping[str, Any]) -> Edit:
+    after = values.get("run_after")
+    tags = values.get("tags")
+    return Edit(
+        payload=old.edited if old.edited != old.payload else None,
+        priority=values.get("priority"),
+        max_attempts=values.get("max_attempts"),
+        run_at=after if isinstance(after, datetime) else None,
+        delay=after if isinstance(after, float) else None,
+        tags=None if tags is None else list(tags),
+    )
+
+
+def _difference(old: Editable, new: Editable) -> tuple[dict[str, Any], dict[str, Any]]:
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    for name in ("priority", "max_attempts", "available_at", "tags"):
+        if getattr(old, name) != getattr(new, name):
+            before[name], after[name] = getattr(old, name), getattr(new, name)
+    if old.payload != new.payload:
+        before["payload"], after["payload"] = json.loads(old.payload), json.loads(new.payload)
+    return before, after

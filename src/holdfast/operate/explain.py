@@ -1,0 +1,293 @@
+"""Why a job is not running: every reason that holds, the decisive one first, each with the command to go on with."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from ..db import migrate
+from ..db.database import Database
+from ..settings import Settings
+from ..store import explain as store
+from ..store.explain import AHEAD, Seen, WorkerSeen
+from .wording import command, cut, moment, several, some, span
+
+NO_SUCH_JOB = "no_such_job"
+SCHEMA = ("migrations_missing", "schema_newer")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    code: str
+    sentence: str
+    advice: list[str]  # commands to go on with
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    job_id: UUID
+    state: str | None  # None: it cannot be read, or there is no such job
+    reasons: list[Reason]  # the decisive one first
+    facts: dict[str, Any]
+
+    @property
+    def code(self) -> str:
+        return self.reasons[0].code
+
+    @property
+    def sentence(self) -> str:
+        return self.reasons[0].sentence
+
+    @property
+    def advice(self) -> list[str]:
+        return self.reasons[0].advice
+
+
+def explain(database: Database, job_id: UUID, app: str = "MODULE:APP") -> Explanation:
+    """`app` is how the application is named in commands that start a worker."""
+    found = migrate.status(database.dsn)
+    if problem := schema_problem(found):
+        return Explanation(
+            job_id, None, [problem], {"schema_version": found.current, "needed_version": found.known}
+        )
+    seen = database.run(lambda: store.explain(job_id))
+    if seen is None:
+        said = f"There is no job {job_id}, or it is finished and no longer kept."
+        return Explanation(job_id, None, [Reason(NO_SUCH_JOB, said, ["holdfast jobs list"])], {})
+    view = View(job_id, seen, database.settings, app)
+    return Explanation(job_id, seen.job.state, list(view.reasons()), view.facts())
+
+
+def schema_problem(found: migrate.MigrationStatus) -> Reason | None:
+    if found.current is not None and found.current > found.known:
+        said = (
+            f"The database is at {found.current}, this release knows up to {found.known}: "
+            "no worker of this release starts."
+        )
+        return Reason("schema_newer", said, ["pip install --upgrade holdfast"])
+    if found.pending:
+        has = "no holdfast schema" if found.current is None else f"the schema {found.current}"
+        said = f"The database has {has}, this release needs {found.known}: no worker of this release starts."
+        return Reason("migrations_missing", said, ["holdfast migrate up"])
+    return None
+
+
+class View:
+    """One job and everything around it, as it was in one snapshot."""
+
+    def __init__(self, job_id: UUID, seen: Seen, settings: Settings, app: str) -> None:
+        self.id = job_id
+        self.seen = seen
+        self.job = seen.job
+        self.settings = settings
+        serving = [w for w in seen.workers if seen.job.queue in w.queues]
+        self.live = [w for w in serving if self.is_live(w)]
+        self.late = [w for w in serving if w.silent > settings.dead_after]
+        self.able = [w for w in self.live if w.knows]
+        self.slots = sum(w.concurrency for w in self.able)
+        self.free = sum(max(w.concurrency - w.running, 0) for w in self.able)
+        self.start = command("holdfast", "worker", app, "--queue", seen.job.queue)
+
+    def is_live(self, worker: WorkerSeen) -> bool:
+        return worker.status == "alive" and worker.silent <= self.settings.dead_after
+
+    def facts(self) -> dict[str, Any]:
+        job = asdict(self.job)
+        job.pop("now")
+        return {
+            **job,
+            "at": self.job.now,
+            "jobs_ahead": self.seen.ahead,
+            "jobs_ahead_capped": self.seen.ahead >= AHEAD,
+            "slots": self.slots,
+            "free_slots": self.free,
+            "workers": [{**asdict(w), "live": self.is_live(w)} for w in self.seen.workers],
+        }
+
+    def reasons(self) -> Iterator[Reason]:
+        if self.job.status is None:
+            yield self._finished()
+            return
+        if self.job.state == "quarantined":
+            yield self._quarantined()
+        if self.job.status == "processing":
+            yield from self._processing()
+            return
+        found = [*self._not_yet(), *self._paused(), *self._nobody(), *self._suspect()]
+        yield from found
+        if not found and self.job.state == "pending":
+            yield self._turn()
+
+    # Finished -------------------------------------------------------------------------------------------------------
+
+    def _finished(self) -> Reason:
+        job = self.job
+        at = moment(job.finished_at) if job.finished_at else "a time not known"
+        by = f" by worker {job.worker}" if job.worker else ""
+        show = f"holdfast jobs show {self.id}"
+        if job.state == "completed":
+            result = "" if job.result in (None, "null") else f" Its result is {cut(job.result)}"
+            return Reason("completed", f"It was completed at {at}{by}.{result}", [show])
+        why = f": {cut(job.last_error)}" if job.last_error else "."
+        if job.state == "cancelled":
+            return Reason("cancelled", f"It was cancelled at {at}{by}{why}", [show])
+        said = f"It is a dead letter since {at}, after attempt {job.attempts} of {job.max_attempts}{why}"
+        return Reason("dead", said, [f"holdfast dead redrive {self.id}", show])
+
+    # Running --------------------------------------------------------------------------------------------------------
+
+    def _processing(self) -> Iterator[Reason]:
+        job = self.job
+        if not job.claimed:
+            if job.state != "quarantined":
+                said = "It says that it runs, but no claim holds it, so nobody would take it back."
+                yield Reason("stranded", said, ["holdfast doctor --fix stranded"])
+            return
+        if job.cancel_requested_at:
+            yield self._cancel_requested()
+        owner = next((w for w in self.seen.workers if w.id == job.worker), None)
+        gone = owner is None or owner.silent > self.settings.dead_after
+        left = (job.lease_expires_at - job.now).total_seconds() if job.lease_expires_at else 0.0
+        heard = "is gone" if owner is None else f"was last heard of {span(owner.silent)} ago"
+        if not (gone or job.revoked or left < 0):
+            until = moment(job.now + timedelta(seconds=left))
+            said = (
+                f"It is running: worker {job.worker} holds it until {until} ({span(left)} left) and {heard}."
+            )
+            yield Reason("claimed", said, [f"holdfast jobs show {self.id}"])
+            return
+        yield self._lost(heard, left)
+        if not any(self.is_live(w) for w in self.seen.workers):
+            yield self._no_worker()
+
+    def _cancel_requested(self) -> Reason:
+        at = self.job.cancel_requested_at
+        assert at is not None
+        said = (
+            f"It was asked to stop at {moment(at)} and has not yet: an async handler is cancelled at the next heartbeat, "
+            "a plain one must call job.check()."
+        )
+        return Reason(
+            "cancel_requested", said, [command("holdfast", "workers", "drain", self.job.worker or "")]
+        )
+
+    def _lost(self, heard: str, left: float) -> Reason:
+        job, s = self.job, self.settings
+        lease = f"its lease ran out {span(-left)} ago" if left < 0 else f"its lease has {span(left)} left"
+        wait = s.sweep
+        if self.seen.rules.grace_until and self.seen.rules.grace_until > job.now:
+            wait += (self.seen.rules.grace_until - job.now).total_seconds()
+        said = (
+            f"Worker {job.worker} holds it and {heard}; {lease}. "
+            f"A sweep of any live worker takes it back within {span(wait)}."
+        )
+        return Reason("taken_back", said, ["holdfast workers"])
+
+    # Waiting --------------------------------------------------------------------------------------------------------
+
+    def _quarantined(self) -> Reason:
+        said = f"It is quarantined, because it made a claim or a sweep fail: {cut(self.job.hold_reason)}"
+        return Reason(
+            "quarantined", said, [f"holdfast jobs retry {self.id}", f"holdfast jobs discard {self.id}"]
+        )
+
+    def _not_yet(self) -> Iterator[Reason]:
+        job, error = self.job, self.seen.error
+        ahead = (job.available_at - job.now).total_seconds()
+        if ahead <= 0:
+            return
+        until = f"until {moment(job.available_at)} (in {span(ahead)})"
+        advice = [f"holdfast jobs retry {self.id}", f"holdfast jobs show {self.id}"]
+        if job.generation == 0:
+            yield Reason("scheduled", f"It was enqueued to run later: it waits {until}.", advice)
+        elif error is not None and error.generation == job.generation:
+            said = f"It backs off {until} after attempt {job.attempts} of {job.max_attempts} failed: {cut(job.last_error)}"
+            yield Reason("backing_off", said, advice)
+        else:
+            yield Reason("snoozed", f"Its handler asked for a pause: it waits {until}.", advice)
+
+    def _paused(self) -> Iterator[Reason]:
+        rules, job = self.seen.rules, self.job
+        if rules.queue_paused_at:
+            since = _since(rules.queue_paused_at, rules.queue_paused_by)
+            advice = command("holdfast", "queue", "resume", job.queue)
+            yield Reason("queue_paused", f"Queue {job.queue} is paused {since}.", [advice])
+        if rules.task_paused_at:
+            since = _since(rules.task_paused_at, rules.task_paused_by)
+            advice = command("holdfast", "task", "resume", job.task)
+            yield Reason("task_paused", f"Task {job.task} is paused {since}.", [advice])
+
+    def _nobody(self) -> Iterator[Reason]:
+        """Nobody who could run it: no worker at all, or none that knows the task."""
+        held = self.job.status == "held" and self.seen.rules.task_paused_at is None
+        if held:
+            yield self._held()
+        if not self.live:
+            yield self._no_worker()
+        elif not self.able and not held:
+            said = (
+                f"No live worker of queue {self.job.queue} knows the task {self.job.task}: {self._known()}."
+            )
+            yield Reason("unknown_task", said, [self.start])
+
+    def _held(self) -> Reason:
+        job = self.job
+        said = f"It is set aside: {cut(job.hold_reason)}."
+        if self.able:
+            names = some(f"{w.id} (release {w.release})" for w in self.able)
+            said += (
+                f" These live workers know the task: {names}. It stays so unless one of them knows version "
+                f"{job.version} of it; then it is taken within a second or two."
+            )
+        elif self.live:
+            said += f" The live workers of queue {job.queue}: {self._known()}."
+        said += f" Start a worker that knows {job.task} version {job.version}."
+        return Reason("held", said, [self.start])
+
+    def _known(self) -> str:
+        return some((f"{w.id} (release {w.release}) knows {_tasks(w)}" for w in self.live), 3)
+
+    def _no_worker(self) -> Reason:
+        queue = self.job.queue
+        said = f"No live worker serves queue {queue}."
+        if self.late:
+            said += f" Not heard of: {some(f'{w.id} for {span(w.silent)}' for w in self.late)}."
+        draining = [w.id for w in self.seen.workers if queue in w.queues and w.status == "draining"]
+        if draining:
+            said += f" Draining: {some(draining)}."
+        others = [w for w in self.seen.workers if queue not in w.queues and self.is_live(w)]
+        if others:
+            said += f" Live workers of other queues: {some(f'{w.id} ({some(w.queues)})' for w in others)}."
+        return Reason("no_worker", said, [self.start])
+
+    def _suspect(self) -> Iterator[Reason]:
+        size = self.job.suspect
+        if size and self.job.status == "pending":
+            group = "alone" if size == 1 else f"in a group of at most {size}"
+            said = f"It was in a worker process that died, so it runs again {group}, when a worker has nothing else on hand."
+            yield Reason("suspect", said, [f"holdfast jobs show {self.id}"])
+
+    def _turn(self) -> Reason:
+        """It is due, and somebody can run it: it waits its turn."""
+        ahead = f"{self.seen.ahead:,}{'+' if self.seen.ahead >= AHEAD else ''}"
+        before = f"{ahead} due job{'' if self.seen.ahead == 1 else 's'} of the queue before it"
+        workers = several(len(self.able), "live worker")
+        if self.free == 0:
+            said = f"All {self.slots} slots of the {workers} that know the task are busy, with {before}."
+            return Reason("slots_busy", said, [self.start, "holdfast workers"])
+        if self.seen.ahead >= self.free:
+            said = f"It waits its turn: {before}, {self.free} of {self.slots} slots free."
+            return Reason("jobs_ahead", said, [self.start, "holdfast status"])
+        poll = span(self.settings.poll)
+        said = f"Nothing is wrong: it is due, and a free slot of {self.slots} takes it within the poll interval of {poll}."
+        return Reason("nothing_wrong", said, [f"holdfast explain {self.id}"])
+
+
+def _since(at: datetime, by: str | None) -> str:
+    return f"since {moment(at)} by {cut(by) or 'somebody'}"
+
+
+def _tasks(worker: WorkerSeen) -> str:
+    rest = worker.task_count - len(worker.tasks)
+    return (some(worker.tasks, 20) or "no task") + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,149 @@
+"""Pause and resume: queues, and tasks in every queue.
+
+No claim that begins after the pause committed takes such a job; what is claimed already finishes. A paused queue's jobs stay
+where they are. Jobs of a paused task are set aside, because a claim would have to pass all of them: those at the front now,
+by the one who pauses, and those that come to the front later, by the sweep.
+"""
+
+import difflib
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..db.database import Database
+from ..db.faults import BadRow
+from ..errors import ConfigurationError
+from ..store import jobs, operate
+from ..store import pause as store
+from ..store.audit import audit
+from ..store.operate import Count
+from ..store.pause import Pause, PausedTask
+from ..store.statement import Flow, Statement
+from ..tasks.checks import task_name
+from ..tasks.writer import unknown_queue
+from .audit import actor
+
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePause:
+    queue: str
+    changed: bool  # False: it was like this already
+    pause: Pause  # how it stands now
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPause:
+    task: str
+    changed: bool
+    pause: PausedTask | None  # None: it is not paused
+    moved: int  # jobs set aside, or put back
+    left: str | None = None  # why some of them could not be moved
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    task: str
+    workers: int  # living ones that know it
+    pause: PausedTask | None
+    held: Count | None  # how many jobs are set aside; only of a paused task
+
+
+def pause_queue(database: Database, name: str) -> QueuePause:
+    """Keep the queue's jobs from being claimed. Paused already is no error: the answer says since when and by whom."""
+    who = actor()
+    return database.run(lambda: _turn_queue(name, store.pause_queue(name, who), "queue pause", who))
+
+
+def resume_queue(database: Database, name: str) -> QueuePause:
+    who = actor()
+    return database.run(lambda: _turn_queue(name, store.resume_queue(name), "queue resume", who))
+
+
+def _turn_queue(name: str, turn: Statement[bool], action: str, who: str) -> Flow[QueuePause]:
+    changed = yield from turn
+    if changed:
+        yield from audit(who, action, {"queue": name}, 1)
+    pause = yield from store.queue_pause(name)
+    if pause is None:
+        raise unknown_queue(name, (yield from jobs.queue_names()))
+    return QueuePause(name, changed, pause)
+
+
+def pause_task(database: Database, task: str, on_batch: Tell = lambda _: None) -> TaskPause:
+    """Keep the task's jobs from being claimed, in every queue, and set aside those that are due."""
+    task_name(task, "a task name", ConfigurationError)
+    who = actor()
+    changed = database.run(lambda: _turn_task(store.pause_task(task, who), task, "task pause", who))
+    moved, left = _move(database, store.queues_to_hold(), store.hold_paused, on_batch)
+    pause = next((p for p in database.run(store.paused_tasks) if p.task == task), None)
+    return TaskPause(task, changed, pause, moved, left)
+
+
+def resume_task(database: Database, task: str, on_batch: Tell = lambda _: None) -> TaskPause:
+    """Let the task's jobs run again and put back those that were set aside."""
+    task_name(task, "a task name", ConfigurationError)
+    who = actor()
+    changed = database.run(lambda: _turn_task(store.resume_task(task), task, "task resume", who))
+    moved, left = _move(
+        database, store.queues_with_held(task), lambda queue: store.release_paused(queue, task), on_batch
+    )
+    return TaskPause(task, changed, None, moved, left)
+
+
+def _turn_task(turn: Statement[bool], task: str, action: str, who: str) -> Flow[bool]:
+    changed = yield from turn
+    if changed:
+        yield from audit(who, action, {"task": task}, 1)
+    return changed
+
+
+def _move(
+    database: Database,
+    queues: Statement[list[str]],
+    step: Callable[[str], Flow[int]],
+    on_batch: Tell,
+) -> tuple[int, str | None]:
+    """Step through the queues in batches that commit one by one, until a batch finds little more."""
+    moved = 0
+    left = None
+    for queue in database.run(lambda: queues):
+        count = store.HOLD_BATCH
+        try:
+            while count >= store.HOLD_BATCH // 4:
+                count = database.run(functools.partial(step, queue))
+                moved += count
+                on_batch(moved)
+        except BadRow as error:  # the pause holds all the same: claims ask for it
+            left = f"queue {queue}: {error}"
+    return moved, left
+
+
+def list_tasks(database: Database, declared: Iterable[str] = ()) -> list[TaskLine]:
+    """Every task that is paused, that a living worker knows, or that is in `declared`."""
+    late_after = database.settings.dead_after
+    names = sorted(set(declared))
+    return database.run(lambda: _task_lines(late_after, names))
+
+
+def _task_lines(late_after: float, declared: list[str]) -> Flow[list[TaskLine]]:
+    yield from operate.prefer_indexes()
+    known = yield from store.known_tasks(late_after)
+    paused = {p.task: p for p in (yield from store.paused_tasks())}
+    lines = []
+    for task in sorted({*known, *paused, *declared}):
+        held = (yield from store.held_of_task(task)) if task in paused else None
+        lines.append(TaskLine(task, known.get(task, 0), paused.get(task), held))
+    return lines
+
+
+def doubt(database: Database, task: str, declared: Iterable[str] = ()) -> str | None:
+    """Why the name may be a mistake: nobody knows such a task. None: somebody does, or nobody can tell."""
+    known = {*declared, *database.run(lambda: store.known_tasks(database.settings.dead_after))}
+    if not known or task in known:
+        return None
+    close = difflib.get_close_matches(task, sorted(known), 1)
+    return f"no app or living worker here knows a task {task!r}." + (
+        f" Did you mean {close[0]!r}?" if close else ""
+    )

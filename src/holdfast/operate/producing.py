@@ -1,0 +1,111 @@
+"""Enqueue by hand: with an app the arguments are checked and encoded by its task, without one they go as they are."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..db.database import Database
+from ..errors import EnqueueError, InvalidArguments, InvalidOption
+from ..model.job import Enqueued, NewRow
+from ..runtime.handler import PayloadError
+from ..store import jobs
+from ..store.audit import audit
+from ..store.statement import Flow
+from ..tasks.checks import integer
+from ..tasks.definition import Definition
+from ..tasks.handle import JobHandle
+from ..tasks.options import EnqueueOptions, enqueue_values
+from ..tasks.payload import dump
+from ..tasks.task import NewJob, enqueue_all, raw_job
+from ..tasks.taskset import TaskSet
+from ..tasks.writer import Writer
+from .audit import actor
+
+
+def make_job(
+    tasks: TaskSet | None,
+    task: str,
+    arguments: Mapping[str, object],
+    options: EnqueueOptions,
+    version: int | None = None,
+) -> NewJob[Any]:
+    """The job that was asked for. Arguments are JSON values; a text is also tried as what its parameter wants."""
+    if version is not None:
+        integer(version, "version", 1, 2**31 - 1, InvalidOption)
+    if tasks is None:
+        made = raw_job(task, arguments, options)
+        return NewJob(replace(made.row, version=version or 1))
+    definition = _find(tasks, task)
+    if version is not None and version != definition.settings.version:
+        return NewJob(replace(_older(definition, version, arguments, options), version=version))
+    known = definition.signature.params
+    loaded = {k: _load(definition, k, v) if k in known else v for k, v in arguments.items()}
+    return NewJob(definition.row(definition.codec.encode((), loaded), enqueue_values(options)))
+
+
+def _find(tasks: TaskSet, task: str) -> Definition:
+    found = tasks.definition(task)
+    if found is not None:
+        return found
+    names = sorted({name for name, _ in tasks.known()})
+    close = difflib.get_close_matches(task, names, 1)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    raise EnqueueError(f"the app has no task {task!r} (known: {', '.join(names) or 'none'}).{guess}")
+
+
+def _load(definition: Definition, name: str, value: object) -> object:
+    try:
+        return definition.codec.load_argument(name, value)
+    except InvalidArguments as error:
+        raise InvalidArguments(f"{error}{_hint(definition, name, value)}") from None
+
+
+def _hint(definition: Definition, name: str, value: object) -> str:
+    """`n=1` is a text; when the number would fit, say how to write it."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        definition.codec.load_argument(name, json.loads(value))
+    except (ValueError, RecursionError, InvalidArguments):
+        return f". For a value that is no text, use {name}:=JSON"
+    return f". For a value that is no text, use {name}:={value}"
+
+
+def _older(
+    definition: Definition, version: int, arguments: Mapping[str, object], options: EnqueueOptions
+) -> NewRow:
+    """A payload of another version: checked by upgrading it, stored as it is."""
+    try:
+        definition.codec.decode(version, dump(dict(arguments)))
+    except PayloadError as error:
+        raise InvalidArguments(str(error)) from None
+    return raw_job(definition.name, arguments, options, definition.settings).row
+
+
+def enqueue(database: Database, job: NewJob[Any], declared: Sequence[str] = ()) -> JobHandle[Any]:
+    """Write it. On an embedded server a queue that the app declares is made, as the app's own enqueue does."""
+    return enqueue_all(_Audited(database, declared), [job], None)[0]
+
+
+class _Audited(Writer):
+    """Writes the job and the row that says who enqueued it in one transaction."""
+
+    def __init__(self, database: Database, declared: Sequence[str]) -> None:
+        super().__init__(lambda: database, lambda: declared)
+
+    def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
+        database = self._database()
+        who = actor()
+        for name in self._missing({row.queue for row in rows}, database.run(jobs.queue_names)):
+            database.run(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
+        return self._checked(rows, database.run(lambda: _write(rows, who)))
+
+
+def _write(rows: Sequence[NewRow], who: str) -> Flow[list[Enqueued]]:
+    answers = yield from jobs.enqueue(rows)
+    for row, answer in zip(rows, answers, strict=True):
+        if answer.created:
+            yield from audit(who, "enqueue", {"task": row.task, "queue": row.queue, "id": answer.id}, 1)
+    return answers

@@ -1,0 +1,240 @@
+"""The runbook's questions: ask one, and say whether the answer is what it should be. docs/runbook.md says what to do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from ..db.database import Database
+from ..db.faults import LockTimeout
+from ..errors import ConfigurationError, DatabaseError
+from ..store import runbook
+from ..store.runbook import QUESTIONS, Line, Question
+from ..tasks.checks import queue_name
+from ..tasks.writer import unknown_queue
+from .wording import several, some, span
+
+LATE = 60.0  # seconds a due job may wait
+LONG = 300.0  # seconds a transaction may be open
+FAILING = 0.05  # of the attempts
+UNVACUUMED = 10_000  # dead rows that are worth a word
+OLD_XIDS = 200_000_000  # where PostgreSQL itself begins to insist on a vacuum
+MUCH_WAL = 2**30
+MOST = 10_000  # rows of one look
+
+_HIDDEN = " (sessions of other roles show only to members of pg_monitor)"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    name: str
+    view: str
+    columns: tuple[str, ...]
+    rows: list[Line]
+    good: bool
+    found: str  # what these rows say
+    expected: str  # what good looks like
+
+
+def ask(database: Database, name: str, *, queue: str | None = None, limit: int = 50) -> Answer:
+    """Run one question of the runbook."""
+    question = find(name, queue, limit)
+    try:
+        rows = database.run(lambda: runbook.ask(question, queue, limit))
+        if not rows and queue is not None:
+            _must_exist(database, queue)
+    except LockTimeout as error:
+        raise DatabaseError(
+            f"{question.view} gave no answer within a minute ({error}). "
+            "Somebody may hold a lock on its tables, or the server is very busy: holdfast runbook horizon"
+        ) from None
+    judge = _JUDGES[name]
+    found = judge.wrong(rows) if rows else None
+    return Answer(
+        name=name,
+        view=question.view,
+        columns=question.columns,
+        rows=rows,
+        good=found is None,
+        found=found or (judge.right if rows else judge.none),
+        expected=judge.expected,
+    )
+
+
+def _must_exist(database: Database, queue: str) -> None:
+    """A queue that does not exist shows nothing. A monitoring role may read this view, which has them all."""
+    lines = database.run(lambda: runbook.ask(QUESTIONS["oldest-due"], None, MOST))
+    names = [line["queue"] for line in lines]
+    if queue not in names:
+        raise unknown_queue(queue, names)
+
+
+def sql_of(name: str, *, queue: str | None = None, limit: int = 50) -> str:
+    """The query behind a question, for psql; needs no connection."""
+    return runbook.plain_sql(find(name, queue, limit), queue, limit)
+
+
+def find(name: str, queue: str | None = None, limit: int = 50) -> Question:
+    if name not in QUESTIONS:
+        close = get_close_matches(name, QUESTIONS, 1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ConfigurationError(f"the runbook has no query {name!r} (it has: {', '.join(QUESTIONS)}).{hint}")
+    if not 1 <= limit <= MOST:
+        raise ConfigurationError(f"--limit must be between 1 and {MOST}, not {limit}")
+    if queue is not None:
+        queue_name(queue, ConfigurationError)
+        if not QUESTIONS[name].by_queue:
+            raise ConfigurationError(f"{name} is not about a queue. Leave --queue out")
+    return QUESTIONS[name]
+
+
+# Judgement --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    expected: str  # what good looks like
+    wrong: Callable[[list[Line]], str | None]  # what is wrong with these rows, if anything is
+    none: str  # what it means that there are no rows
+    right: str = ""  # what rows mean that nothing is wrong with
+
+
+def _oldest_due(rows: list[Line]) -> str | None:
+    late = [r for r in rows if (r["age_seconds"] or 0.0) > LATE]
+    if not late:
+        return None
+    return "waiting for " + some(
+        f"{span(r['age_seconds'])} in {r['queue']}{' (paused)' if r['paused'] else ''}" for r in late
+    )
+
+
+def _throughput(rows: list[Line]) -> str | None:
+    failed = sum(r["failed"] for r in rows)
+    attempts = failed + sum(r["completed"] for r in rows)
+    if failed <= FAILING * attempts:
+        return None
+    return f"{failed:,} of {several(attempts, 'attempt')} failed"
+
+
+def _worker_jobs(rows: list[Line]) -> str | None:
+    late = [r for r in rows if r["worker_status"] in (None, "gone") or r["lease_left_seconds"] < 0]
+    if not late:
+        return None
+    who = some(dict.fromkeys(r["worker"] for r in late), 3)
+    return f"{several(len(late), 'job')} held by a worker that is gone or late with its lease: {who}"
+
+
+def _expired_claims(rows: list[Line]) -> str | None:
+    jobs = sum(r["jobs"] for r in rows)
+    return f"{several(jobs, 'job')} in {several(len(rows), 'claim')}, expired for up to {span(rows[0]['expired_seconds'])}"
+
+
+def _stranded_jobs(rows: list[Line]) -> str | None:
+    return f"{several(len(rows), 'job')}, the first {rows[0]['id']}"
+
+
+def _attempts(rows: list[Line]) -> str | None:
+    crashed = [r for r in rows if r["most_crashes"] or r["suspects"]]
+    last = [r for r in rows if r["attempts"] + 1 >= r["max_attempts"] > 1]
+    said = []
+    if crashed:
+        said.append(f"processes died with jobs of {some(dict.fromkeys(r['task'] for r in crashed))}")
+    if last:
+        jobs = several(sum(r["jobs"] for r in last), "job")
+        said.append(
+            f"{jobs} of {some(dict.fromkeys(r['task'] for r in last))} one failure from the dead letters"
+        )
+    return "; ".join(said) or None
+
+
+def _dead_letters(rows: list[Line]) -> str | None:
+    by_task: dict[str, int] = {}
+    for row in rows:
+        by_task[row["task"]] = by_task.get(row["task"], 0) + row["dead"]
+    return some(f"{count:,} of {task}" for task, count in by_task.items())
+
+
+def _lost_workers(rows: list[Line]) -> str | None:
+    return some(f"{r['lost']:,} on {r['host']} (alive for {span(r['mean_life_seconds'])})" for r in rows)
+
+
+def _keys(rows: list[Line]) -> str | None:
+    bad = [r for r in rows if r["held"] or r["most_attempts"] > 1]
+    if not bad:
+        return None
+    return "held or failing again and again: " + some(f"{r['partition_key']} in {r['queue']}" for r in bad)
+
+
+def _storage(rows: list[Line]) -> str | None:
+    dead = [r for r in rows if (r["dead_rows"] or 0) > max(UNVACUUMED, r["about_rows"])]
+    old = [r for r in rows if (r["xid_age"] or 0) > OLD_XIDS]
+    said = []
+    if dead:
+        said.append(f"more dead rows than live ones in {some(r['relation'] for r in dead)}")
+    if old:
+        said.append(f"not frozen for too long: {some(r['relation'] for r in old)}")
+    return "; ".join(said) or None
+
+
+def _horizon(rows: list[Line]) -> str | None:
+    open_ = [r for r in rows if (r["seconds"] or 0.0) > LONG]
+    slots = [r for r in rows if r["state"] == "inactive" or (r["wal_bytes"] or 0) > MUCH_WAL]
+    said = [f"{r['kind']} {r['name']} open for {span(r['seconds'])}" for r in open_]
+    said += [
+        f"replication slot {r['name']} {r['state']}, keeps {r['wal_bytes'] or 0:,} bytes of WAL"
+        for r in slots
+    ]
+    return some(said) or None
+
+
+_JUDGES = {
+    "oldest-due": _Judge(
+        f"no due job waits for more than {LATE:g} seconds",
+        _oldest_due,
+        "there are no queues",
+        "nothing waits long",
+    ),
+    "throughput": _Judge(
+        f"every minute that has work completes some, and at most {FAILING:.0%} of the attempts fail",
+        _throughput,
+        "nothing was finished in the last hour, which is right only if nothing was due: holdfast runbook oldest-due",
+        "work is done, and few attempts or none failed",
+    ),
+    "worker-jobs": _Judge(
+        "every job is held by a worker that lives and renews its lease",
+        _worker_jobs,
+        "nothing is running",
+        "every holder lives and renews",
+    ),
+    "expired-claims": _Judge(
+        "none, or gone when you look again a few seconds later", _expired_claims, "no lease has run out"
+    ),
+    "stranded-jobs": _Judge("none, ever", _stranded_jobs, "every job in processing has its claim"),
+    "attempts": _Judge(
+        "no process died with a job, and no job is one failure from the dead letters",
+        _attempts,
+        "no live job has failed",
+        "failures are being retried",
+    ),
+    "dead-letters": _Judge("none", _dead_letters, "there are no dead letters"),
+    "lost-workers": _Judge(
+        "none, but for machines you took away yourself", _lost_workers, "no worker vanished in the last hour"
+    ),
+    "keys": _Judge(
+        "no key has held jobs, or jobs that failed twice",
+        _keys,
+        "no live job has a partition key",
+        "no key stands out by its failures",
+    ),
+    "storage": _Judge(
+        "no table has more dead rows than live ones, and all are frozen in time",
+        _storage,
+        "there are no tables",
+        "vacuum keeps up",
+    ),
+    "horizon": _Judge(
+        f"no transaction is open for more than {LONG / 60:g} minutes, and every replication slot is read",
+        _horizon,
+        f"nobody holds it back{_HIDDEN}",
+        f"nobody holds it back for long{_HIDDEN}",
+    ),
+}

@@ -1,0 +1,120 @@
+"""Which jobs fit a filter: a page of a list, a count, or the next batch of an act.
+
+A search walks down the ids and reads a bounded number of rows at a time. One whose filters fit few gives up after a while
+and says where to go on, so that it costs the same with ten thousand jobs and with ten million.
+"""
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from ..db.database import Database
+from ..errors import ConfigurationError
+from ..model.text import storable
+from ..store import search as store
+from ..store.operate import CAP, Count, prefer_indexes
+from ..store.search import STATES, Found, JobFilter, Search, Searcher, Window
+from ..store.statement import Flow
+
+MOST = 1000  # lines in one page
+PATIENCE = 2.0  # seconds a search goes on when its filters fit few jobs
+_LONGEST = 36_500 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    found: list[Found]
+    next: UUID | None  # go on below this id; None: there is no more
+    cut: bool = False  # fewer than asked for because the search stopped early, not because there are no more
+
+    def count(self) -> Count:
+        return Count(min(len(self.found), CAP), self.cut or len(self.found) > CAP)
+
+
+def check_limit(limit: int) -> None:
+    if not 1 <= limit <= MOST:
+        raise ConfigurationError(f"limit must be between 1 and {MOST}, not {limit}")
+
+
+def check_filter(wanted: JobFilter, allowed: Sequence[str] = STATES) -> None:
+    for state in wanted.states or ():
+        if state not in allowed:
+            raise ConfigurationError(f"there is no state {state!r} (known: {', '.join(allowed)})")
+    texts = {name: getattr(wanted, name) for name in ("queue", "task", "key", "tag", "error")}
+    check_texts(texts)
+    check_ages(wanted.older_than, wanted.newer_than)
+
+
+def check_texts(texts: dict[str, str | None]) -> None:
+    """What no row can hold cannot be searched for either."""
+    for name, text in texts.items():
+        if text is not None and storable(text, len(text) * 4) != text:
+            raise ConfigurationError(
+                f"{name} {text!r} is not valid text. Leave out NUL and broken characters"
+            )
+
+
+def check_ages(older_than: float | None, newer_than: float | None) -> None:
+    for name, age in (("older_than", older_than), ("newer_than", newer_than)):
+        if age is not None and not 0 <= age <= _LONGEST:
+            raise ConfigurationError(f"{name} must be between 0 seconds and 100 years, not {age:g} seconds")
+    if older_than is not None and newer_than is not None and older_than >= newer_than:
+        raise ConfigurationError(
+            f"nothing is older than {older_than:g} s and newer than {newer_than:g} s. Give newer_than the longer time"
+        )
+
+
+def begin(database: Database, wanted: JobFilter) -> Window:
+    """The window of an act: nothing that is created after this moment."""
+    window = database.run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
+    return window._replace(below=_lower(window.below, window.now))
+
+
+def find(
+    database: Database,
+    wanted: JobFilter,
+    *,
+    limit: int,
+    after: UUID | None = None,
+    window: Window | None = None,
+    patience: float | None = None,
+) -> Finding:
+    """The next jobs that fit, from the newest id back. With `patience` 0, what one step finds."""
+    if window is None:
+        window = Window()
+        if wanted.older_than is not None or wanted.newer_than is not None:
+            window = database.run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
+    step = Search(wanted, window, _lower(after, window.below), limit)
+    searchers = store.searchers(wanted.states)
+    found: list[Found] = []
+    deadline = time.monotonic() + (PATIENCE if patience is None else patience)
+    while True:
+        part = database.run(functools.partial(_step, step, searchers))
+        found += part.found
+        if not part.cut or time.monotonic() > deadline:
+            return replace(part, found=found)
+        step = step._replace(below=part.next, limit=limit - len(found))
+
+
+def _lower(one: UUID | None, other: UUID | None) -> UUID | None:
+    both = [i for i in (one, other) if i is not None]
+    return min(both, default=None)
+
+
+def _step(step: Search, searchers: Sequence[Searcher]) -> Flow[Finding]:
+    """Merge what each search found, down to where all of them have looked."""
+    yield from prefer_indexes()
+    found: dict[UUID, Found] = {}
+    reached: list[UUID] = []
+    for search in searchers:
+        fitting, reach = yield from search(step)
+        found |= {job.id: job for job in fitting}
+        if reach is not None:
+            reached.append(reach)
+    horizon = max(reached, default=None)
+    seen = sorted((job for job in found.values() if horizon is None or job.id >= horizon), reverse=True)
+    page = seen[: step.limit]
+    more = page[-1].id if len(seen) > step.limit else horizon
+    return Finding(page, more, cut=more is not None and len(page) < step.limit)

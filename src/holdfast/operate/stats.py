@@ -1,0 +1,47 @@
+"""How much gets done: by queue and by task over the last minutes, and what takes the space."""
+
+from dataclasses import dataclass
+
+from ..db.database import Database
+from ..errors import ConfigurationError
+from ..store import jobs
+from ..store import stats as store
+from ..store.statement import Flow
+from ..store.stats import Done, Relation, Window
+from ..tasks.writer import unknown_queue
+
+MOST_MINUTES = 24 * 60
+_LINES = 1000
+_TABLES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    window: Window
+    queues: list[Done]
+    tasks: list[Done]
+    tables: list[Relation]  # the largest
+    archive_rows: int  # about
+    archive_bytes: int
+
+
+def stats(
+    database: Database, *, minutes: int = 60, queue: str | None = None, task: str | None = None
+) -> Stats:
+    """The last minutes, of one queue or task or of all. It reads sums by minute and the catalogue: no job is counted."""
+    if not 1 <= minutes <= MOST_MINUTES:
+        raise ConfigurationError(f"minutes must be between 1 and {MOST_MINUTES}, not {minutes}")
+    return database.run(lambda: _stats(minutes, queue, task))
+
+
+def _stats(minutes: int, queue: str | None, task: str | None) -> Flow[Stats]:
+    window = yield from store.stats_window(minutes)
+    queues = yield from store.stats_queues(window, queue, task, _LINES)
+    if queue is not None and not queues:
+        known = yield from jobs.queue_names()
+        if queue not in known:
+            raise unknown_queue(queue, known)
+    tasks = yield from store.stats(window, queue, task, _LINES)
+    tables = yield from store.storage(_TABLES)
+    rows, size = yield from store.archive_rows()
+    return Stats(window, queues, tasks, tables, rows, size)

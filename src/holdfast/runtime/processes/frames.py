@@ -1,0 +1,147 @@
+"""What a worker and its child processes say to each other: JSON with its length in front, over a socket of their own.
+
+Never stdin or stdout, those belong to the user's code. Never pickle: reading a frame runs nothing.
+"""
+
+import dataclasses
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ...model.job import ClaimedJob, Grant
+from ...model.outcome import (
+    Cancelled,
+    Completed,
+    DeadLettered,
+    ErrorText,
+    Failed,
+    Held,
+    Lost,
+    Outcome,
+    Released,
+    SettledElsewhere,
+    Snoozed,
+)
+
+Frame = dict[str, Any]
+_LENGTH = struct.Struct(">I")
+_LARGEST = 16 * 1024 * 1024
+
+
+class BadFrame(ValueError):
+    """What came over the socket is not what the other side sends."""
+
+
+def pack(frame: Frame) -> bytes:
+    """The frame as bytes; what JSON has no form for goes as its text."""
+    body = json.dumps(frame, default=str).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+class Unpacker:
+    """Bytes in, frames out."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        self._rest += data
+        while len(self._rest) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._rest)
+            if length > _LARGEST:
+                raise BadFrame(f"a frame of {length} bytes")
+            end = _LENGTH.size + length
+            if len(self._rest) < end:
+                return
+            body = bytes(self._rest[_LENGTH.size : end])
+            del self._rest[:end]
+            yield _read(body)
+
+
+def _read(body: bytes) -> Frame:
+    try:
+        frame = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadFrame(f"a frame that is no JSON: {type(error).__name__}") from None
+    if not isinstance(frame, dict) or not isinstance(frame.get("frame"), str):
+        raise BadFrame("a frame without a name")
+    return frame
+
+
+def job_to_json(claimed: ClaimedJob) -> Frame:
+    return dataclasses.asdict(claimed)
+
+
+def job_from_json(data: Frame) -> ClaimedJob:
+    grant = data["grant"]
+    return ClaimedJob(
+        **{
+            **data,
+            "grant": Grant(grant["queue"], UUID(grant["id"]), grant["generation"], UUID(grant["token"])),
+            "available_at": datetime.fromisoformat(data["available_at"]),
+            "created_at": datetime.fromisoformat(data["created_at"]),
+        }
+    )
+
+
+_KINDS: dict[str, type[Outcome]] = {
+    kind.__name__: kind
+    for kind in (
+        Completed,
+        Cancelled,
+        Failed,
+        DeadLettered,
+        Snoozed,
+        Released,
+        Held,
+        Lost,
+        SettledElsewhere,
+    )
+}
+
+
+def outcome_to_json(outcome: Outcome) -> Frame:
+    return {"kind": type(outcome).__name__, **dataclasses.asdict(outcome)}  # type: ignore[call-overload]
+
+
+def outcome_from_json(data: object) -> Outcome:
+    """The outcome, checked field by field: a child runs the user's code, and may send anything."""
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise BadFrame("an outcome without a kind")
+    kind = _KINDS.get(data["kind"])
+    if kind is None:
+        raise BadFrame(f"an outcome of unknown kind {data['kind'][:60]!r}")
+    values = {name: value for name, value in data.items() if name != "kind"}
+    if set(values) != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]
+        raise BadFrame(f"{data['kind']} with the fields {sorted(values)}")
+    return kind(**{name: _FIELDS[name](value) for name, value in values.items()})
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise BadFrame(f"{type(value).__name__} where a text belongs")
+    return value
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise BadFrame(f"{value!r} where seconds belong")
+    return float(value)
+
+
+def _error(value: object) -> ErrorText:
+    if not isinstance(value, dict) or set(value) != {"kind", "message", "trace"}:
+        raise BadFrame("an error without kind, message and trace")
+    return ErrorText(_text(value["kind"]), _text(value["message"]), _text(value["trace"]))
+
+
+_FIELDS: dict[str, Callable[[object], Any]] = {
+    "result": lambda value: None if value is None else _text(value),
+    "reason": _text,
+    "error": _error,
+    "delay": _seconds,
+}

@@ -1,0 +1,278 @@
+"""What runs inside a child process: the app's handlers, one job at a time, in the worker's own code.
+
+The main thread has the event loop and runs the jobs. One thread listens to the worker and ends everything when the worker is
+gone; another passes on progress.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import faulthandler
+import io
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from ... import telemetry
+from ...db.database import Database
+from ...model.outcome import Cancelled, Outcome
+from ...model.text import describe, storable
+from ..execute import Executor, Middleware
+from ..handler import Handler, Handlers
+from ..inflight import Running
+from ..job import Job
+from . import origin
+from .frames import Frame, Unpacker, job_from_json, outcome_to_json, pack
+from .memory import MemoryLimit, limited, used
+
+_BETWEEN_REPORTS = 0.1
+_MESSAGE = 8192
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the child needs of the app."""
+
+    database: Database
+    handlers: Handlers
+    tasks: Sequence[str]  # that want a process
+    middleware: Sequence[Middleware]
+    lifespan: Callable[[], AbstractAsyncContextManager[None]]
+
+
+class Link:
+    """The child's end of the socket. Any thread may send."""
+
+    def __init__(self, file: int) -> None:
+        self._socket = socket.socket(fileno=file)
+        self._socket.set_inheritable(False)
+        self._lock = threading.Lock()
+        self._unpacker = Unpacker()
+        self._frames: list[Frame] = []
+        self.is_ours = True
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """A process that the handler forks has no say here."""
+        self.is_ours = False
+        self._socket.close()
+
+    def send(self, frame: Frame) -> None:
+        data = pack(frame)
+        with self._lock:
+            self._socket.sendall(data)
+
+    def receive(self) -> Frame | None:
+        """The next frame; None when the worker is gone."""
+        while not self._frames:
+            try:
+                data = self._socket.recv(65536)
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._frames = list(self._unpacker.feed(data))[::-1]
+        return self._frames.pop()
+
+
+def run(file: int, load: Callable[[Frame], Loaded]) -> None:
+    """Serve the worker at the other end of this socket until it says so, or is gone."""
+    link = Link(file)
+    _prepare()
+    hello = link.receive()
+    if hello is None:
+        return
+    _pass_on(link, hello["level"])
+    sys.path[:] = hello["path"]
+    origin.in_child = True
+    inside = _Inside(link)
+    inside.start()
+    try:
+        loaded = load(hello)
+        link.send({"frame": "loaded", "tasks": list(loaded.tasks)})
+        asyncio.run(inside.serve(loaded))
+    except BaseException as error:
+        if inside.is_ready:
+            raise
+        text = describe(error)
+        link.send({"frame": "broken", "reason": text.summary, "trace": text.trace})
+
+
+def _prepare() -> None:
+    faulthandler.enable()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what is printed must not be lost when the process dies
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The worker decides when a child ends. Not SIG_IGN: programs that a handler starts would inherit that.
+        signal.signal(number, lambda *_: None)
+
+
+def _pass_on(link: Link, level: int) -> None:
+    """Log lines and events become the worker's. An app that sets up logging by itself replaces this."""
+    root = logging.getLogger()
+    root.handlers[:] = [_ToWorker(link)]
+    root.setLevel(level)
+
+    def forward(event: telemetry.Event) -> None:
+        if link.is_ours:
+            link.send({"frame": "event", "name": event.name, "level": event.level, "fields": event.fields})
+
+    telemetry._subscribers[:] = [forward]
+
+
+class _ToWorker(logging.Handler):
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = storable(self.format(record), _MESSAGE)
+            if self._link.is_ours:
+                self._link.send(
+                    {"frame": "log", "logger": record.name, "level": record.levelno, "text": text}
+                )
+            else:
+                sys.stderr.write(f"{text}\n")
+        except Exception:  # noqa: BLE001 as every logging handler does
+            self.handleError(record)
+
+
+class _Inside:
+    def __init__(self, link: Link) -> None:
+        self.is_ready = False
+        self._link = link
+        self._jobs: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._running: Running | None = None
+        self._worker = ""
+        self._memory_limit: int | None = None
+        self._is_spent = False
+        self._news = threading.Event()
+
+    def start(self) -> None:
+        """Before the app is loaded, which may take long: the worker may die meanwhile."""
+        for target in (self._listen, self._report):
+            threading.Thread(target=target, name=f"holdfast{target.__name__}", daemon=True).start()
+
+    async def serve(self, loaded: Loaded) -> None:
+        self._loop = asyncio.get_running_loop()
+        handlers = _Limited(loaded.handlers, self)
+        executor = Executor(
+            loaded.database, handlers, lambda: self._worker, loaded.middleware, supervised=True
+        )
+        async with loaded.lifespan():
+            self.is_ready = True
+            self._link.send({"frame": "ready", "memory": used().resident})
+            while (frame := await self._jobs.get()) is not None:
+                await self._run(executor, loaded.database, frame)
+        executor.close()
+        await loaded.database.aclose()
+        loaded.database.close()
+
+    async def _run(self, executor: Executor, database: Database, frame: Frame) -> None:
+        claimed = job_from_json(frame["job"])
+        database.clock.advance(max(0.0, frame["offset"] - database.clock.offset))
+        self._worker, self._memory_limit = frame["worker"], frame["memory_limit"]
+        running = Running(claimed, tell=self._tell)
+        running.task = task = self._loop.create_task(executor.execute(running), name=f"job {claimed.id}")
+        self._running = running
+        if (timeout := frame["timeout"]) is not None:  # say where it hangs before it is killed
+            faulthandler.dump_traceback_later(max(timeout - 0.1, timeout * 0.9))
+        await asyncio.wait([task])
+        faulthandler.cancel_dump_traceback_later()
+        self._running = None
+        outcome: Outcome = Cancelled("cancelled before it ran") if task.cancelled() else task.result()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the handler may have closed or replaced it
+                stream.flush()
+        self._say(
+            running, "outcome", outcome=outcome_to_json(outcome), spent=self._is_spent, memory=used().resident
+        )
+
+    def _say(self, running: Running, name: str, **fields: Any) -> None:
+        of = [str(running.grant.id), running.grant.generation]
+        self._link.send({"frame": name, "of": of, **fields})
+
+    # In other threads -----------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        while (frame := self._link.receive()) is not None:
+            match frame["frame"]:
+                case "job":
+                    grant = frame["job"]["grant"]
+                    self._link.send({"frame": "begun", "of": [grant["id"], grant["generation"]]})
+                    self._loop.call_soon_threadsafe(self._jobs.put_nowait, frame)
+                case "cancel":
+                    self._loop.call_soon_threadsafe(self._cancel)
+                case "end":
+                    self._loop.call_soon_threadsafe(self._jobs.put_nowait, None)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with everything the handler has started
+        os._exit(1)
+
+    def _cancel(self) -> None:
+        if (running := self._running) is not None:
+            running.interrupt("cancel")
+            if running.is_async and running.task is not None:
+                running.task.cancel()
+
+    def _tell(self, job: Job) -> None:
+        """Called in the handler's thread. That a job completes must be known outside before its row is gone."""
+        if job._completed and self._running is not None:
+            self._say(self._running, "completing")
+        self._news.set()
+
+    def _report(self) -> None:
+        while self._news.wait():
+            self._news.clear()
+            running = self._running
+            if running is not None and running.job is not None and running.job._report is not None:
+                fraction, message = running.job._report
+                self._say(running, "progress", fraction=fraction, message=message)
+            time.sleep(_BETWEEN_REPORTS)
+
+
+class _Limited:
+    """The app's handlers, each under the memory limit of the job that runs."""
+
+    def __init__(self, handlers: Handlers, inside: _Inside) -> None:
+        self._handlers = handlers
+        self._inside = inside
+
+    def known(self) -> list[tuple[str, int]]:
+        return self._handlers.known()
+
+    def find(self, task: str, version: int) -> Handler | None:
+        handler = self._handlers.find(task, version)
+        if handler is None:
+            return None
+        func = handler.func
+
+        def call(*injected: Any, **arguments: Any) -> Any:
+            with self._limit():
+                return func(*injected, **arguments)
+
+        async def acall(*injected: Any, **arguments: Any) -> Any:
+            with self._limit():
+                return await func(*injected, **arguments)
+
+        return dataclasses.replace(handler, func=acall if handler.is_async else call)
+
+    @contextlib.contextmanager
+    def _limit(self) -> Iterator[None]:
+        limit = self._inside._memory_limit
+        try:
+            with contextlib.nullcontext() if limit is None else limited(limit):
+                yield
+        except Exception as error:
+            if isinstance(error, MemoryError | MemoryLimit):
+                self._inside._is_spent = True  # nobody knows what it has left half done
+            raise

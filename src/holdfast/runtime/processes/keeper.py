@@ -1,0 +1,371 @@
+"""The keeper of one child process: a thread that starts it, hands it jobs, passes on what it says, and ends it.
+
+A thread, so that no limit depends on an event loop that some other handler may block. Everything here but `assign`, `end`,
+`wake` and `join` runs in that thread.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ... import telemetry
+from ...model.outcome import Cancelled, DeadLettered, ErrorText, Failed, Held, Lost, Outcome, Released
+from ..handler import Handler
+from ..inflight import Running
+from .frames import BadFrame, Frame, job_to_json, outcome_from_json
+from .memory import MB, exceeded, out_of_memory_kills, used_together
+from .output import Output
+from .process import ChildProcess, ended_by
+
+START = 120.0  # to import the app and enter its lifespan
+SLOW = 10.0  # after so long somebody is told that it still starts
+GRACE = 1.0  # from a cancellation to the kill
+PART = 2.0  # for a child that is let go: its lifespan ends
+IDLE = 30.0
+LOOK = 0.2  # between two looks at the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How child processes are started, and what each is told first."""
+
+    command: tuple[str, ...]
+    hello: Frame
+    jobs: int  # after so many a child is replaced
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The handler did not begin, and why. `again`: another child may do better at once."""
+
+    reason: str
+    trace: str = ""
+    again: bool = False
+
+
+@dataclass(slots=True)
+class Assignment:
+    """A job for a child, and how far it is."""
+
+    running: Running
+    handler: Handler
+    frame: Frame  # what the child must know beside the job itself
+    deliver: Callable[[Outcome | NotStarted], None]
+    is_sent: bool = False
+    has_begun: bool = False
+    late_at: float | None = None  # its timeout
+    grace_until: float | None = None  # it was told to stop
+    look_at: float | None = None  # at its memory
+
+    @property
+    def key(self) -> list[object]:
+        return [str(self.running.grant.id), self.running.grant.generation]
+
+    @property
+    def context(self) -> dict[str, Any]:
+        claimed = self.running.claimed
+        return {"job": str(claimed.id), "task": claimed.task, "attempt": claimed.attempt}
+
+    def is_lost(self) -> bool:
+        """A job that completes itself is gone from its row because we take it away."""
+        completing = self.running.job is not None and self.running.job._completed
+        return self.running.stop == "lost" and not completing
+
+
+class Crew(Protocol):
+    """Where keepers report."""
+
+    def started(self, pid: int) -> None: ...
+
+    def rests(self, keeper: "Keeper") -> None: ...
+
+    def may_leave(self, keeper: "Keeper") -> bool: ...
+
+    def ended(self, keeper: "Keeper", pid: int | None) -> None: ...
+
+
+class Keeper:
+    def __init__(self, launch: Launch, crew: Crew, job: Assignment | None = None) -> None:
+        self.tasks: Future[list[str] | NotStarted] = Future()  # what the child can run, once it has the app
+        self.memory = 0  # bytes, when it was last without a job
+        self._launch = launch
+        self._crew = crew
+        self._lock = threading.Lock()
+        self._child: ChildProcess | None = None
+        self._job = job
+        self._closed = False  # takes no more jobs
+        self._end_asked = False
+        self._is_ready = False
+        self._is_parting = False
+        self._is_over = False
+        self._since = time.monotonic()  # when it began to start, to rest or to part
+        self._tell_slow = True
+        self._broken: NotStarted | None = None
+        self._jobs = 0
+        self._output = Output()
+        self._kills = 0
+        self._thread = threading.Thread(target=self._main, name="holdfast-process", daemon=True)
+        self._thread.start()
+
+    # Called by others -----------------------------------------------------------------------------------------------
+
+    def assign(self, job: Assignment) -> bool:
+        """False: it is on its way out."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._job = job
+        self.wake()
+        return True
+
+    def end(self) -> None:
+        """Let the child go; a job that it still has is given back."""
+        self._end_asked = True
+        self.wake()
+
+    def wake(self) -> None:
+        with self._lock:
+            if self._child is not None:
+                self._child.wake()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(max(0.0, seconds))
+
+    # The thread -----------------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            child = ChildProcess(self._launch.command)
+        except OSError as error:
+            self._crew.ended(self, None)
+            self._deliver(NotStarted(f"no child process can be started: {error}"))
+            return
+        with self._lock:
+            self._child = child
+        try:
+            self._crew.started(child.pid)
+            child.send(self._launch.hello)
+            while not self._is_over:
+                self._turn(child)
+        except Exception as error:  # noqa: BLE001 a mistake here must not cost a job its outcome
+            telemetry.log.exception("the keeper of child process %s failed", child.pid)
+            self._finish(child, self._failure("ProcessDied", f"its keeper failed: {error!r}"))
+        with self._lock:
+            self._child = None
+        child.close()
+
+    def _turn(self, child: ChildProcess) -> None:
+        """Wait for something to happen, take what the child says, and see whether it may go on."""
+        child.wait(self._pause())
+        try:
+            self._tell_output(child.read_output())
+            self._hear(child)
+            if child.hung_up or child.has_exited():
+                self._hear(child)  # its last words may have come in between
+                self._died(child)
+            elif not self._is_over:
+                self._look(child, time.monotonic())
+        except BadFrame as error:
+            self._finish(child, self._failure("ProcessDied", f"it sent {error}, and was ended"))
+
+    def _pause(self) -> float | None:
+        """Seconds until there is something to look at, if nothing happens before."""
+        job = self._job
+        if self._is_parting:
+            times = [self._since + PART]
+        elif not self._is_ready:
+            times = [self._since + START, *([self._since + SLOW] if self._tell_slow else [])]
+        elif job is None:
+            times = [self._since + IDLE]
+        elif not job.is_sent:
+            return 0.0
+        else:
+            times = [at for at in (job.late_at, job.grace_until, job.look_at) if at is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _look(self, child: ChildProcess, now: float) -> None:
+        job = self._job
+        if job is not None and (end := self._stopped(job)) is not None:
+            self._finish(child, end)
+        elif self._is_parting:
+            if now >= self._since + PART:
+                self._finish(child)
+        elif not self._is_ready:
+            self._look_starting(child, now)
+        elif job is not None:
+            self._look_working(child, job, now)
+        elif self._end_asked or (now >= self._since + IDLE and self._crew.may_leave(self)):
+            self._part(child)
+        elif now >= self._since + IDLE:
+            self._since = now
+
+    def _stopped(self, job: Assignment) -> Outcome | None:
+        """Why the child has to be killed at once."""
+        if job.is_lost():
+            return Lost()
+        if self._end_asked or job.running.stop == "release":
+            return Released("the worker stopped before the handler ended")
+        if job.running.stop == "cancel" and not job.is_sent:
+            return Cancelled("cancelled before it ran")
+        return None
+
+    def _look_starting(self, child: ChildProcess, now: float) -> None:
+        if self._end_asked:
+            self._finish(child)
+        elif now >= self._since + START:
+            reason = f"a child process was not ready after {START:g} s"
+            self._finish(child, NotStarted(reason, self._output.tail()))
+        elif self._tell_slow and now >= self._since + SLOW:
+            self._tell_slow = False
+            telemetry.emit("process.slow_start", level=logging.WARNING, pid=child.pid, seconds=SLOW)
+
+    def _look_working(self, child: ChildProcess, job: Assignment, now: float) -> None:
+        limit = job.handler.memory_limit
+        if not job.is_sent:
+            job.is_sent = True
+            self._output = Output()
+            self._kills = out_of_memory_kills()
+            child.send({"frame": "job", "job": job_to_json(job.running.claimed), **job.frame})
+        elif job.running.stop == "cancel" and job.grace_until is None:
+            job.grace_until = now + GRACE
+            child.send({"frame": "cancel"})
+        elif job.grace_until is not None and now >= job.grace_until:
+            self._finish(child, Cancelled("cancelled while running"))
+        elif job.late_at is not None and now >= job.late_at:
+            self._finish(child, job.handler.timed_out(job.running.claimed.attempt))
+        elif limit is not None and job.look_at is not None and now >= job.look_at:
+            job.look_at = now + LOOK
+            if (used := used_together(child.pid)) > limit:
+                detail = f": it and what it started used {used // MB} MB"
+                self._finish(child, self._failure("MemoryLimit", exceeded(limit, detail)))
+
+    def _part(self, child: ChildProcess) -> None:
+        """Let it end by itself, so that its lifespan does; if that takes too long it is killed."""
+        with self._lock:
+            self._closed = True
+        self._is_parting, self._since = True, time.monotonic()
+        child.send({"frame": "end"})
+
+    # What the child says --------------------------------------------------------------------------------------------
+
+    def _hear(self, child: ChildProcess) -> None:
+        for frame in child.receive():
+            try:
+                self._take(child, frame)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise BadFrame(f"a frame {frame['frame'][:60]!r} that cannot be read: {error!r}") from None
+
+    def _take(self, child: ChildProcess, frame: Frame) -> None:
+        match frame["frame"]:
+            case "loaded":
+                if not self.tasks.done():  # whoever asked may have gone
+                    self.tasks.set_result([str(task) for task in frame["tasks"]])
+            case "broken":
+                self._broken = NotStarted(str(frame["reason"]), str(frame["trace"]))
+            case "ready":
+                self._is_ready, self._since, self.memory = True, time.monotonic(), int(frame["memory"])
+            case "log":
+                with telemetry.bound(**self._context()):
+                    logging.getLogger(str(frame["logger"])).log(int(frame["level"]), "%s", frame["text"])
+            case "event":
+                with telemetry.bound(**self._context()):
+                    telemetry.emit(str(frame["name"]), level=int(frame["level"]), **frame["fields"])
+            case name if self._job is not None and frame["of"] == self._job.key:
+                self._take_of_job(child, self._job, name, frame)
+            case _:
+                pass  # of a job that is over
+
+    def _take_of_job(self, child: ChildProcess, job: Assignment, name: str, frame: Frame) -> None:
+        if name == "begun":
+            now = time.monotonic()
+            job.has_begun = True
+            job.late_at = None if job.handler.timeout is None else now + job.handler.timeout
+            job.look_at = None if job.handler.memory_limit is None else now + LOOK
+        elif name == "progress" and job.running.job is not None:
+            job.running.job.progress(frame["fraction"], frame["message"])
+        elif name == "completing" and job.running.job is not None:
+            job.running.job._completed = True
+        elif name == "outcome":
+            self._take_outcome(child, job, outcome_from_json(frame["outcome"]), frame)
+        else:
+            raise BadFrame(f"a frame {name[:60]!r}")
+
+    def _take_outcome(self, child: ChildProcess, job: Assignment, outcome: Outcome, frame: Frame) -> None:
+        self._tell_output(child.read_output(), end=True)
+        self.memory = int(frame["memory"])
+        self._jobs += 1
+        end = NotStarted(outcome.reason) if isinstance(outcome, Held) else self._with_output(outcome)
+        self._job, self._output = None, Output()
+        # A child that does not know the task has other code than its worker: nothing more for it.
+        if frame["spent"] or isinstance(outcome, Held) or self._jobs >= self._launch.jobs:
+            self._part(child)
+        else:
+            self._since = time.monotonic()
+            self._crew.rests(self)
+        job.deliver(end)
+
+    # What the child prints ------------------------------------------------------------------------------------------
+
+    def _context(self) -> dict[str, Any]:
+        return {} if self._job is None else self._job.context
+
+    def _tell_output(self, data: bytes, *, end: bool = False) -> None:
+        context = self._context()
+        for line in [*self._output.feed(data), *(self._output.end() if end else [])]:
+            telemetry.emit("process.output", line=line, **context)
+        if end and self._output.dropped:
+            telemetry.emit("process.output_cut", level=logging.WARNING, bytes=self._output.dropped, **context)
+
+    def _with_output(self, outcome: Outcome) -> Outcome:
+        """A failed attempt keeps the end of what its process printed."""
+        tail = self._output.tail()
+        if not tail or not isinstance(outcome, Failed | DeadLettered):
+            return outcome
+        trace = f"{outcome.error.trace.rstrip()}\n\n" if outcome.error.trace else ""
+        text = f"{trace}The process printed at last:\n{tail}\n"
+        return replace(outcome, error=replace(outcome.error, trace=text))
+
+    # The end of the child -------------------------------------------------------------------------------------------
+
+    def _failure(self, kind: str, message: str) -> Outcome | NotStarted | None:
+        job = self._job
+        if job is None:
+            return None
+        return job.handler.failed(ErrorText(kind, message), job.running.claimed.attempt)
+
+    def _died(self, child: ChildProcess) -> None:
+        """It ended by itself, or closed its socket."""
+        if self._is_over:
+            return
+        how = ended_by(child.exit_code(), out_of_memory_kills() > self._kills)
+        if not self._is_ready:
+            self._finish(child, self._broken or NotStarted(f"{how} before it was ready"))
+        elif self._job is not None and not self._job.has_begun:
+            self._finish(child, NotStarted(f"{how} before the handler began", again=True))
+        else:
+            self._finish(child, self._failure("ProcessDied", how))
+
+    def _finish(self, child: ChildProcess, end: Outcome | NotStarted | None = None) -> None:
+        """Kill what is left of it, and only then say how its job ended."""
+        if self._is_over:
+            return
+        self._is_over = True
+        child.kill()
+        self._tell_output(child.read_output(), end=True)
+        self._crew.ended(self, child.pid)
+        self._deliver(end)
+
+    def _deliver(self, end: Outcome | NotStarted | None) -> None:
+        with self._lock:
+            self._closed = True
+            job, self._job = self._job, None
+        if isinstance(end, NotStarted) and not end.trace:
+            end = replace(end, trace=self._output.tail())
+        if not self.tasks.done():
+            self.tasks.set_result(end if isinstance(end, NotStarted) else NotStarted("it was ended"))
+        if job is not None and end is not None:
+            job.deliver(self._with_output(end) if isinstance(end, Outcome) else end)

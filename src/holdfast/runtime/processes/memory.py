@@ -1,0 +1,96 @@
+"""How much memory a process really uses, and the limit on it. Linux tells in /proc; elsewhere nothing is known of others."""
+
+import contextlib
+import re
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MB = 1024 * 1024
+_PROC = Path("/proc")
+_KB = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+
+
+class MemoryLimit(Exception):
+    """The handler wanted more memory than its task allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    data: int = 0  # bytes it may write to, touched or not: what RLIMIT_DATA counts
+    resident: int = 0  # bytes of it that are in memory, without files
+
+
+def used(pid: int | str = "self") -> Used:
+    found = _kilobytes(_PROC / str(pid) / "status")
+    resident = found.get("RssAnon", 0) + found.get("RssShmem", 0)
+    return Used(found.get("VmData", 0) * 1024, resident * 1024)
+
+
+def used_together(pid: int) -> int:
+    """Bytes in memory of a process and of all that it started; what they share counts once."""
+    family = _family(pid)
+    if len(family) == 1:
+        return used(pid).resident
+    total = 0
+    for each in family:
+        share = _kilobytes(_PROC / str(each) / "smaps_rollup")
+        total += share.get("Pss_Anon", 0) + share.get("Pss_Shmem", 0)
+    return total * 1024
+
+
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    for each in found:  # it grows on the way
+        for children in (_PROC / str(each) / "task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += [int(word) for word in children.read_text().split()]
+    return found
+
+
+def _kilobytes(file: Path) -> dict[str, int]:
+    try:
+        return {name: int(number) for name, number in _KB.findall(file.read_text())}
+    except OSError:  # gone, or another system
+        return {}
+
+
+def out_of_memory_kills() -> int:
+    """How often the kernel has killed a process because memory ran out."""
+    with contextlib.suppress(OSError):
+        for line in (_PROC / "vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def exceeded(limit: int, detail: str = "") -> str:
+    return f"used more than its memory_limit of {limit // MB} MB{detail}"
+
+
+@contextlib.contextmanager
+def limited(limit: int) -> Iterator[None]:
+    """Let this process take no more than `limit` bytes in all; beyond that, MemoryLimit instead of MemoryError.
+
+    RLIMIT_DATA, not RLIMIT_AS: numerical libraries, thread stacks and mapped files reserve address space that they never
+    touch. What is reserved and untouched now is not counted either.
+    """
+    now = used()
+    if now.resident >= limit:
+        raise MemoryLimit(
+            f"its memory_limit of {limit // MB} MB is less than the {now.resident // MB} MB "
+            "that the process takes before the handler begins. Raise memory_limit"
+        )
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = now.data + limit - now.resident
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
+    )
+    try:
+        yield
+    except MemoryError as error:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
+        raise MemoryLimit(exceeded(limit)) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))

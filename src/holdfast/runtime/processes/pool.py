@@ -1,0 +1,192 @@
+"""The child processes of one worker: one per running job, reused for the next one."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from ... import telemetry
+from ...errors import ConfigurationError
+from ...model.clock import Clock
+from ...model.outcome import ErrorText, Outcome, Snoozed
+from ..handler import FORGIVEN, Handler
+from ..inflight import Running
+from .keeper import PART, Assignment, Keeper, Launch, NotStarted
+from .memory import MB
+from .minder import Minder
+
+SPARE = 2  # idle children that are kept
+_TRIES = 3
+_ROOM = 16 * MB  # what a handler with a memory_limit must find free in a reused child
+
+
+class Pool:
+    def __init__(
+        self, launch: Launch, clock: Clock, *, size: int, check: Iterable[str] = (), patient: bool = True
+    ) -> None:
+        self._launch = launch
+        self._clock = clock
+        self._size = size
+        self._check = frozenset(check)  # start a child at once, and see that it knows these tasks
+        self._patient = patient  # a child that cannot start may do so later
+        self._minder = Minder()
+        self._lock = threading.Lock()
+        self._keepers: list[Keeper] = []
+        self._idle: list[Keeper] = []
+
+    async def __aenter__(self) -> Self:
+        if self._check:
+            try:
+                await self._try_one()
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self.close()
+
+    async def _try_one(self) -> None:
+        """A mistake in the app should be seen when the worker starts, not when the first job comes."""
+        known = await asyncio.wrap_future(self._new_keeper().tasks)
+        where = self._launch.hello["app"]
+        if isinstance(known, NotStarted):
+            if known.trace:
+                telemetry.log.error("a child process could not load the app\n%s", known.trace)
+            raise ConfigurationError(f"tasks with process=True cannot run: {known.reason}")
+        if missing := sorted(self._check - set(known)):
+            raise ConfigurationError(
+                f"tasks with process=True cannot run: a child process that imports {where['module']} does not know "
+                f"{', '.join(missing)}. Declare them when the module is imported, not inside a function"
+            )
+
+    async def execute(self, running: Running, handler: Handler) -> Outcome:
+        """Run the job in a child process."""
+        end = NotStarted("no child process")
+        for _ in range(_TRIES):
+            done = await self._in_a_child(running, handler)
+            if isinstance(done, Outcome):
+                return done
+            end = done
+            if not end.again:
+                break
+        return self._not_started(running, handler, end)
+
+    async def _in_a_child(self, running: Running, handler: Handler) -> Outcome | NotStarted:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Outcome | NotStarted] = loop.create_future()
+
+        def settle(end: Outcome | NotStarted) -> None:
+            if not done.done():
+                done.set_result(end)
+
+        def deliver(end: Outcome | NotStarted) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, end)
+
+        frame = {
+            "worker": running.job._worker if running.job is not None else "",
+            "offset": self._clock.offset,
+            "timeout": handler.timeout,
+            "memory_limit": handler.memory_limit,
+        }
+        keeper = self._assign(Assignment(running, handler, frame, deliver))
+        running.on_interrupt = keeper.wake
+        keeper.wake()  # it may have been interrupted in between
+        try:
+            return await done
+        except asyncio.CancelledError:
+            keeper.end()
+            raise
+        finally:
+            running.on_interrupt = None
+
+    def _assign(self, job: Assignment) -> Keeper:
+        while (keeper := self._idle_keeper(job.handler.memory_limit)) is not None:
+            if keeper.assign(job):
+                return keeper
+        return self._new_keeper(job)
+
+    def _idle_keeper(self, limit: int | None) -> Keeper | None:
+        """The one that was used last and leaves the job enough memory; if there is none, room is made for a new one."""
+        with self._lock:
+            for keeper in reversed(self._idle):
+                if limit is None or keeper.memory + _ROOM <= limit:
+                    self._idle.remove(keeper)
+                    return keeper
+            too_big = self._idle.pop(0) if self._idle and len(self._keepers) >= self._size else None
+        if too_big is not None:
+            too_big.end()
+        return None
+
+    def _new_keeper(self, job: Assignment | None = None) -> Keeper:
+        with self._lock:
+            keeper = Keeper(self._launch, self, job)
+            self._keepers.append(keeper)
+            if job is None:
+                self._idle.append(keeper)
+        return keeper
+
+    def _not_started(self, running: Running, handler: Handler, end: NotStarted) -> Outcome:
+        """Not the handler's failure. It is tried again, and an attempt is spent only when that goes on too long."""
+        claimed = running.claimed
+        telemetry.emit(
+            "process.not_started",
+            level=logging.WARNING,
+            job=claimed.id,
+            task=claimed.task,
+            error=end.reason,
+            trace=end.trace,
+        )
+        unspent = claimed.grant.generation - claimed.attempt
+        if self._patient and unspent < FORGIVEN:
+            return Snoozed(min(2.0**unspent, 60.0))
+        return handler.failed(ErrorText("ProcessNotStarted", end.reason, end.trace), claimed.attempt)
+
+    async def close(self) -> None:
+        """Let every child go; one that does not is killed."""
+        with self._lock:
+            keepers = list(self._keepers)
+        for keeper in keepers:
+            keeper.end()
+        await asyncio.to_thread(_join, keepers)
+        self._minder.close()
+
+    # Called by keepers, in their threads ----------------------------------------------------------------------------
+
+    def started(self, pid: int) -> None:
+        self._minder.keep(pid)
+        telemetry.emit("process.started", level=logging.DEBUG, pid=pid)
+
+    def rests(self, keeper: Keeper) -> None:
+        with self._lock:
+            self._idle.append(keeper)
+
+    def may_leave(self, keeper: Keeper) -> bool:
+        """An idle child that is one too many."""
+        with self._lock:
+            if keeper not in self._idle or len(self._idle) <= SPARE:
+                return False
+            self._idle.remove(keeper)
+            return True
+
+    def ended(self, keeper: Keeper, pid: int | None) -> None:
+        with self._lock:
+            for keepers in (self._keepers, self._idle):
+                with contextlib.suppress(ValueError):
+                    keepers.remove(keeper)
+        if pid is not None:
+            self._minder.forget(pid)
+            telemetry.emit("process.ended", level=logging.DEBUG, pid=pid)
+
+
+def _join(keepers: list[Keeper]) -> None:
+    deadline = time.monotonic() + PART + 1.0
+    for keeper in keepers:
+        keeper.join(deadline - time.monotonic())

@@ -1,0 +1,111 @@
+"""The tally: what this worker finished, summed up here and added to holdfast.throughput every few seconds.
+
+A report that fails keeps its sums for the next one. One whose answer was lost is looked up by its transaction first, so
+that nothing is counted twice. A worker that is killed takes its last few seconds with it.
+"""
+
+import asyncio
+import contextlib
+
+from ..db.faults import BadRow
+from ..db.session import Session
+from ..errors import DatabaseUnavailable
+from ..model.outcome import Failed, Outcome
+from ..model.tally import Sums
+from ..store import tally as store
+from ..store.statement import Flow
+from .service import Service
+
+_EVERY = 5.0
+_MOST = 1000  # pairs of queue and task; a row can name any task
+_OTHERS = "(others)"
+_AGAIN = 0.1
+
+
+class Tally(Service):
+    name = "tally"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._sums: dict[tuple[str, str], Sums] = {}
+        self._sent: dict[tuple[str, str], Sums] = {}  # not known to be written, nor not to be
+        self._transaction: str | None = None
+        self._writing = asyncio.Lock()
+
+    def settled(
+        self, queue: str, task: str, outcome: Outcome, state: str, run: float = 0.0, wait: float = 0.0
+    ) -> None:
+        """Count the end of an attempt. What was released, snoozed, held or lost has not ended."""
+        dead = state == "dead_letter"
+        failed = dead or (state == "pending" and isinstance(outcome, Failed))
+        if state == "cancelled":
+            self._of(queue, task).cancelled += 1
+        elif failed or state == "completed":
+            sums = self._of(queue, task)
+            sums.completed += not failed
+            sums.failed += failed
+            sums.dead += dead
+            sums.attempt(run, wait)
+
+    def buried(self, queue: str, task: str) -> None:
+        """A sweep made it a dead letter: its process died once too often."""
+        sums = self._of(queue, task)
+        sums.failed += 1
+        sums.dead += 1
+
+    def _of(self, queue: str, task: str) -> Sums:
+        key = (queue, task)
+        if key not in self._sums and len(self._sums) >= _MOST:
+            key = (queue, _OTHERS)
+        return self._sums.setdefault(key, Sums())
+
+    async def tick(self) -> float:
+        return _EVERY if await self.report() else _AGAIN
+
+    async def report(self) -> bool:
+        """Write down what there is. False: an earlier report is still under way in the database."""
+        async with self._writing:
+            if not await self._is_clear():
+                return False
+            if self._sums:
+                self._sent, self._sums, self._transaction = self._sums, {}, None
+                try:
+                    await self._session.flow(self._write)
+                finally:
+                    # Known only once the database had it all: from there to the answer the commit is in doubt.
+                    if self._transaction is None:
+                        self._take_back()
+                self._sent = {}
+            return True
+
+    def _write(self) -> Flow[None]:
+        self._transaction = None
+        self._transaction = yield from store.tally(self._sent)
+
+    async def _is_clear(self) -> bool:
+        """Whether every earlier report is settled: counted, or taken back to be counted again."""
+        if self._sent and self._transaction is not None:
+            try:
+                state = await self._session.run(store.tally_state(self._transaction))
+            except BadRow:  # another server, that never had it
+                state = None
+            if state == "in progress":
+                return False
+            if state != "committed":
+                self._take_back()
+            self._sent = {}
+        return True
+
+    def _take_back(self) -> None:
+        for (queue, task), sums in self._sent.items():
+            self._of(queue, task).merge(sums)
+        self._sent = {}
+
+    async def last(self) -> None:
+        """Everything counted so far, before the worker leaves; tried until it is written, or the caller gives up."""
+        while True:
+            with contextlib.suppress(DatabaseUnavailable):
+                if await self.report():
+                    return
+            await asyncio.sleep(_AGAIN)

@@ -1,0 +1,136 @@
+-- name: locate_jobs
+-- Where the named jobs are, in one snapshot: (id, queue, table).
+-- $1 ids
+SELECT w.id, w.queue, 'work' FROM holdfast.work w WHERE w.id = ANY ($1::uuid[])
+UNION ALL
+SELECT d.id, d.queue, 'dead_letters' FROM holdfast.dead_letters d WHERE d.id = ANY ($1::uuid[])
+UNION ALL
+SELECT a.id, a.queue, 'archive'
+FROM unnest($1::uuid[]) AS i(id) CROSS JOIN LATERAL unnest(holdfast.archive_slots_of(i.id)) AS s(slot)
+CROSS JOIN LATERAL (SELECT a.id, a.queue FROM holdfast.archive a WHERE a.slot = s.slot AND a.id = i.id OFFSET 0) a;
+
+-- name: lock_jobs
+-- Lock live jobs of a queue that nobody else holds at this moment, and say how each stands.
+-- $1 queue, $2 ids
+SELECT w.id, w.queue, 'work', w.task, w.status,
+       CASE WHEN w.id = ANY (ARRAY(SELECT q.id FROM holdfast.quarantine q)) THEN 'quarantined'
+            WHEN w.status = 'pending' AND w.available_at > holdfast.now() THEN 'scheduled' ELSE w.status END,
+       w.hold_reason, w.claim_token, w.created_at, 0, true
+FROM holdfast.work w WHERE w.queue = $1 AND w.id = ANY ($2::uuid[]) ORDER BY w.id FOR UPDATE OF w SKIP LOCKED;
+
+-- name: lock_dead
+-- Lock dead letters that nobody else holds at this moment, and say of each whether its queue is there.
+-- $1 ids
+SELECT d.id, d.queue, 'dead_letters', d.task, 'dead_letter', 'dead_letter', NULL::text, d.claim_token, d.created_at, 0,
+       EXISTS (SELECT FROM holdfast.queues q WHERE q.name = d.queue)
+FROM holdfast.dead_letters d WHERE d.id = ANY ($1::uuid[]) ORDER BY d.id FOR UPDATE OF d SKIP LOCKED;
+
+-- name: lock_archived
+-- Lock finished jobs that nobody else holds at this moment, and say of each whether its queue is there.
+-- $1 ids
+SELECT a.id, a.queue, 'archive', a.task, a.status, a.status, NULL::text, a.claim_token, a.created_at, a.slot,
+       EXISTS (SELECT FROM holdfast.queues q WHERE q.name = a.queue)
+FROM unnest($1::uuid[]) AS i(id) CROSS JOIN LATERAL unnest(holdfast.archive_slots_of(i.id)) AS s(slot)
+CROSS JOIN LATERAL (SELECT a.id, a.slot, a.queue, a.task, a.status, a.claim_token, a.created_at FROM holdfast.archive a
+                    WHERE a.slot = s.slot AND a.id = i.id FOR UPDATE SKIP LOCKED) a;
+
+-- name: lock_claims
+-- Of these claims those that hold: not revoked, and locked so that nobody revokes them before the commit.
+-- $1 tokens
+SELECT c.token FROM holdfast.claims c WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NULL ORDER BY c.token FOR UPDATE;
+
+-- name: take_back
+-- Quarantined jobs that no claim holds any more: no sweep would find them, so they go back to waiting here.
+-- $1 queue, $2 ids
+UPDATE holdfast.work SET status = 'pending', claim_token = '00000000-0000-0000-0000-000000000000'
+WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'processing' RETURNING id;
+
+-- name: forget_quarantine
+-- Jobs are no longer left alone.
+-- $1 ids
+DELETE FROM holdfast.quarantine WHERE id = ANY ($1::uuid[]) RETURNING id;
+
+-- name: make_due
+-- Jobs that wait for a later time are due now.
+-- $1 queue, $2 ids
+UPDATE holdfast.work SET available_at = holdfast.now()
+WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'pending' AND available_at > holdfast.now() RETURNING id;
+
+-- name: revive
+-- Cancelled jobs go back to waiting with a fresh set of attempts. Generation and sequence are kept, so that every fence is higher than
+-- the last.
+-- $1 ids, $2 slots
+WITH gone AS (
+    DELETE FROM holdfast.archive a WHERE a.slot = ANY ($2::int[]) AND a.id = ANY ($1::uuid[]) AND a.status = 'cancelled' RETURNING *
+)
+INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
+                           priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token)
+SELECT g.id, g.seq, g.lease_generation, holdfast.now(), g.created_at, holdfast.now(), 0, g.max_attempts, g.version, 0, 0,
+       g.priority, g.queue, 'pending', g.task, g.partition_key, g.payload, g.last_error, g.tags, g.metadata,
+       '00000000-0000-0000-0000-000000000000'
+FROM gone g
+RETURNING id;
+
+-- name: discard_live
+-- Jobs that are not running are deleted for good.
+-- $1 queue, $2 ids
+DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status <> 'processing' RETURNING id;
+
+-- name: discard_dead
+-- Dead letters are deleted for good.
+-- $1 ids
+DELETE FROM holdfast.dead_letters WHERE id = ANY ($1::uuid[]) RETURNING id;
+
+-- name: discard_archived
+-- Finished jobs are deleted for good.
+-- $1 ids, $2 slots
+DELETE FROM holdfast.archive WHERE slot = ANY ($2::int[]) AND id = ANY ($1::uuid[]) RETURNING id;
+
+-- name: discard_beside
+-- What is kept beside jobs that are deleted: errors, steps, progress, fences of their own, and their keys, which are free again.
+-- $1 ids, $2 when the oldest of them was created, $3 and the newest
+--
+-- Fences and keys have no index by job, but a time: a fence is younger than its job, and a key lives for seven days at most.
+WITH e AS (
+    DELETE FROM holdfast.errors x WHERE x.job_id = ANY ($1::uuid[])
+), o AS (
+    DELETE FROM holdfast.once x WHERE x.job_id = ANY ($1::uuid[])
+), p AS (
+    DELETE FROM holdfast.progress x WHERE x.job_id = ANY ($1::uuid[])
+), f AS (
+    DELETE FROM holdfast.fences x WHERE x.at >= $2 AND x.job_id = ANY ($1::uuid[]) AND x.stream = x.job_id::text
+), k AS (
+    DELETE FROM holdfast.idempotency x
+    WHERE x.expires_at > holdfast.now() AND x.expires_at <= $3::timestamptz + interval '7 days' AND x.job_id = ANY ($1::uuid[])
+)
+SELECT 1;
+
+-- name: look_at_edit
+-- A job that is locked, as it is, and its payload as it would be: some arguments taken out, others put in. The database merges, so that
+-- what is not named stays as it was, to the last digit.
+-- $1 queue, $2 id, $3 names to take out, $4 arguments to put in (JSON)
+SELECT task, version, priority, max_attempts, available_at, tags, payload::text, ((payload - $3::text[]) || $4::text::jsonb)::text
+FROM holdfast.work WHERE queue = $1 AND id = $2
+UNION ALL
+SELECT task, version, priority, max_attempts, available_at, tags, payload::text, ((payload - $3::text[]) || $4::text::jsonb)::text
+FROM holdfast.dead_letters WHERE id = $2;
+
+-- name: edit_live
+-- Change a job that is not running; what is NULL stays.
+-- $1 queue, $2 id, $3 payload (JSON), $4 priority, $5 max_attempts, $6 due at, $7 due in seconds, $8 tags (empty: none)
+UPDATE holdfast.work
+SET payload = coalesce($3::text::jsonb, payload), priority = coalesce($4::smallint, priority), max_attempts = coalesce($5::int, max_attempts),
+    available_at = CASE WHEN $6::timestamptz IS NOT NULL THEN greatest($6, holdfast.now())
+                        ELSE coalesce(holdfast.now() + make_interval(secs => $7::float8), available_at) END,
+    tags = CASE WHEN $8::text[] IS NULL THEN tags ELSE nullif($8::text[], '{}') END
+WHERE queue = $1 AND id = $2 AND status <> 'processing'
+RETURNING id;
+
+-- name: edit_dead
+-- Change a dead letter; what is NULL stays.
+-- $1 id, $2 payload (JSON), $3 priority, $4 max_attempts, $5 tags (empty: none)
+UPDATE holdfast.dead_letters
+SET payload = coalesce($2::text::jsonb, payload), priority = coalesce($3::smallint, priority), max_attempts = coalesce($4::int, max_attempts),
+    tags = CASE WHEN $5::text[] IS NULL THEN tags ELSE nullif($5::text[], '{}') END
+WHERE id = $1
+RETURNING id;

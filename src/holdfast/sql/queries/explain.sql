@@ -1,0 +1,66 @@
+-- name: one_snapshot
+-- First in a transaction: every later statement sees the same moment, and nothing can be written.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
+
+-- name: explain_job
+-- One job, wherever it is now, with what the view of all jobs leaves out: its own status, whether it is a suspect, its claim.
+-- $1 id
+SELECT j.status, w.status, j.queue, j.task, j.version, j.priority, j.attempts, j.max_attempts, coalesce(w.suspect, 0), j.lease_generation, j.seq,
+       least(greatest(j.available_at, 'epoch'), '9999-01-01'), j.completed_at, j.result::text, j.last_error, j.hold_reason, j.cancel_requested_at,
+       c.token IS NOT NULL, coalesce(c.worker, j.claimed_by), c.lease_expires_at, c.revoked_at IS NOT NULL, holdfast.now()
+FROM holdfast.jobs j
+LEFT JOIN LATERAL (SELECT w.status, w.suspect, w.claim_token FROM holdfast.work w WHERE w.queue = j.queue AND w.id = $1 OFFSET 0) w ON true
+LEFT JOIN LATERAL (SELECT c.* FROM holdfast.claims c WHERE w.status = 'processing' AND c.token = w.claim_token OFFSET 0) c ON true
+WHERE j.id = $1;
+
+-- name: explain_rules
+-- What is paused, whether the queue is known, and until when sweeps wait after an outage.
+-- $1 queue, $2 task
+SELECT q.name IS NOT NULL, q.paused_at, q.paused_by, t.paused_at, t.paused_by, greatest(e.grace_until, 'epoch')
+FROM (VALUES (1)) AS one(row)
+LEFT JOIN holdfast.queues q ON q.name = $1
+LEFT JOIN holdfast.paused_tasks t ON t.task = $2
+LEFT JOIN holdfast.engine e ON e.only_row;
+
+-- name: explain_error
+-- The last failed attempt of a job.
+-- $1 id
+SELECT e.attempt, e.generation, e.at FROM holdfast.errors e WHERE e.job_id = $1 ORDER BY e.at DESC LIMIT 1;
+
+-- name: explain_workers
+-- Workers that are not gone: whether they know a task, and how much each runs.
+-- $1 task, $2 limit
+SELECT v.id, v.status, extract(epoch FROM holdfast.now() - v.last_seen_at)::float8, v.queues, $1 = ANY (v.tasks), v.tasks[1:20],
+       cardinality(v.tasks), v.concurrency, v.release, r.running
+FROM (SELECT w.* FROM holdfast.workers w WHERE w.status <> 'gone' ORDER BY w.last_seen_at DESC, w.id LIMIT $2) v
+CROSS JOIN LATERAL (
+    SELECT count(*) AS running FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    CROSS JOIN LATERAL (SELECT FROM holdfast.work w
+                        WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+    WHERE c.worker = v.id
+) r
+ORDER BY v.last_seen_at DESC, v.id;
+
+-- name: explain_ahead
+-- How many due jobs a claim would take before this one, counted along the claim index up to the cap. Priorities are probed one by
+-- one: what is scheduled ahead at a higher priority is not walked through.
+-- $1 queue, $2 priority, $3 available at, $4 sequence, $5 cap
+WITH RECURSIVE p(priority) AS (
+    (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
+    UNION ALL
+    SELECT (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL AND w.priority < p.priority
+            ORDER BY w.priority DESC LIMIT 1)
+    FROM p WHERE p.priority > $2::int
+)
+SELECT count(*)
+FROM (SELECT FROM p CROSS JOIN LATERAL (
+          SELECT j.id FROM holdfast.work j
+          WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
+            AND (p.priority > $2::int OR (j.available_at <= $3::timestamptz AND (j.available_at, j.seq) < ($3::timestamptz, $4::bigint)))
+            AND j.status = 'pending' AND j.suspect = 0
+            AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+            AND j.task <> ALL (ARRAY(SELECT t.task FROM holdfast.paused_tasks t))
+          ORDER BY j.available_at, j.seq LIMIT $5
+      ) w
+      WHERE p.priority >= $2::int
+      LIMIT $5) ahead;

@@ -1,0 +1,104 @@
+-- name: search_window
+-- The ids and times between which jobs of some age are, and the id below which everything was there before now.
+-- $1 older than, $2 newer than, in seconds
+--
+-- An id begins with the time at which it was made, so an age is a place in every index of ids. created_at is when the statement began
+-- that made the id: of a long one, up to a minute is allowed for. The clock of a test runs ahead of the one in the ids, never behind.
+SELECT holdfast.now() - make_interval(secs => $1::float8), holdfast.now() - make_interval(secs => $2::float8),
+       (SELECT encode(substr(int8send(floor(extract(epoch FROM t) * 1000)::bigint), 3) || decode(repeat('00', 10), 'hex'), 'hex')::uuid
+        FROM (SELECT greatest(holdfast.now() - make_interval(secs => $1::float8) + interval '1 minute', 'epoch')) AS w(t) WHERE $1::float8 IS NOT NULL),
+       (SELECT encode(substr(int8send(floor(extract(epoch FROM t) * 1000)::bigint), 3) || decode(repeat('00', 10), 'hex'), 'hex')::uuid
+        FROM (SELECT greatest(statement_timestamp() - make_interval(secs => $2::float8), 'epoch')) AS w(t) WHERE $2::float8 IS NOT NULL),
+       encode(substr(int8send(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1), 3) || decode(repeat('00', 10), 'hex'), 'hex')::uuid;
+
+-- name: search_live
+-- Live jobs from the newest id back, looking at so many rows and no more.
+-- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
+-- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
+SELECT w.id, w.queue, w.state
+FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at,
+             CASE WHEN j.id = ANY (ARRAY(SELECT q.id FROM holdfast.quarantine q)) THEN 'quarantined'
+                  WHEN j.status = 'pending' AND j.available_at > holdfast.now() THEN 'scheduled' ELSE j.status END AS state
+      FROM holdfast.work j
+      WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2) AND ($6::text IS NULL OR j.queue = $6)
+      ORDER BY j.id DESC LIMIT $3) w
+WHERE ($5::text[] IS NULL OR w.state = ANY ($5)) AND ($7::text IS NULL OR w.task = $7) AND ($8::text IS NULL OR w.partition_key = $8)
+  AND ($9::text IS NULL OR $9 = ANY (w.tags)) AND ($10::text IS NULL OR w.last_error ILIKE $10)
+  AND ($11::timestamptz IS NULL OR w.created_at < $11) AND ($12::timestamptz IS NULL OR w.created_at >= $12)
+ORDER BY w.id DESC LIMIT $4;
+
+-- name: reach_live
+-- The last id that a search of live jobs has looked at; no row: it has seen them all.
+-- $1 below this id, $2 from this id on, $3 how many were looked at, $4 queue
+SELECT j.id FROM holdfast.work j
+WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2) AND ($4::text IS NULL OR j.queue = $4)
+ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;
+
+-- name: search_these
+-- Of the named live jobs those that fit, from the newest id back.
+-- $1 below this id, $2 from this id on, $3 ids, $4 limit,
+-- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
+SELECT w.id, w.queue, w.state
+FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at,
+             CASE WHEN j.id = ANY (ARRAY(SELECT q.id FROM holdfast.quarantine q)) THEN 'quarantined'
+                  WHEN j.status = 'pending' AND j.available_at > holdfast.now() THEN 'scheduled' ELSE j.status END AS state
+      FROM holdfast.work j
+      WHERE j.id = ANY ($3::uuid[]) AND ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2)
+        AND ($6::text IS NULL OR j.queue = $6)) w
+WHERE ($5::text[] IS NULL OR w.state = ANY ($5)) AND ($7::text IS NULL OR w.task = $7) AND ($8::text IS NULL OR w.partition_key = $8)
+  AND ($9::text IS NULL OR $9 = ANY (w.tags)) AND ($10::text IS NULL OR w.last_error ILIKE $10)
+  AND ($11::timestamptz IS NULL OR w.created_at < $11) AND ($12::timestamptz IS NULL OR w.created_at >= $12)
+ORDER BY w.id DESC LIMIT $4;
+
+-- name: running_ids
+-- The jobs that claims say they hold.
+-- $1 queue, $2 limit
+SELECT j.id FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id) WHERE $1::text IS NULL OR c.queue = $1 LIMIT $2;
+
+-- name: held_ids
+-- The jobs that are set aside, found by the index that has no others.
+-- $1 queue, $2 task, $3 limit
+SELECT w.id FROM holdfast.work w
+WHERE w.hold_reason IS NOT NULL AND ($1::text IS NULL OR w.queue = $1) AND ($2::text IS NULL OR w.task = $2)
+ORDER BY w.task, w.version, w.available_at LIMIT $3;
+
+-- name: quarantined_ids
+-- The jobs that are left alone because they make claims or sweeps fail.
+-- $1 queue, $2 limit
+SELECT q.id FROM holdfast.quarantine q WHERE $1::text IS NULL OR q.queue = $1 LIMIT $2;
+
+-- name: search_archive
+-- Finished jobs from the newest id back, looking at so many rows and no more.
+-- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
+-- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
+SELECT a.id, a.queue, a.status
+FROM (SELECT j.id, j.queue, j.task, j.status, j.partition_key, j.tags, j.last_error, j.created_at FROM holdfast.archive j
+      WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2) ORDER BY j.id DESC LIMIT $3) a
+WHERE ($5::text[] IS NULL OR a.status = ANY ($5)) AND ($6::text IS NULL OR a.queue = $6) AND ($7::text IS NULL OR a.task = $7)
+  AND ($8::text IS NULL OR a.partition_key = $8) AND ($9::text IS NULL OR $9 = ANY (a.tags)) AND ($10::text IS NULL OR a.last_error ILIKE $10)
+  AND ($11::timestamptz IS NULL OR a.created_at < $11) AND ($12::timestamptz IS NULL OR a.created_at >= $12)
+ORDER BY a.id DESC LIMIT $4;
+
+-- name: reach_archive
+-- The last id that a search of the archive has looked at; no row: it has seen them all.
+-- $1 below this id, $2 from this id on, $3 how many were looked at
+SELECT j.id FROM holdfast.archive j WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2)
+ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;
+
+-- name: search_dead
+-- Dead letters from the newest id back, looking at so many rows and no more.
+-- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
+-- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
+SELECT d.id, d.queue, 'dead_letter'
+FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at FROM holdfast.dead_letters j
+      WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2) ORDER BY j.id DESC LIMIT $3) d
+WHERE ($5::text[] IS NULL OR 'dead_letter' = ANY ($5)) AND ($6::text IS NULL OR d.queue = $6) AND ($7::text IS NULL OR d.task = $7)
+  AND ($8::text IS NULL OR d.partition_key = $8) AND ($9::text IS NULL OR $9 = ANY (d.tags)) AND ($10::text IS NULL OR d.last_error ILIKE $10)
+  AND ($11::timestamptz IS NULL OR d.created_at < $11) AND ($12::timestamptz IS NULL OR d.created_at >= $12)
+ORDER BY d.id DESC LIMIT $4;
+
+-- name: reach_dead
+-- The last id that a search of the dead letters has looked at; no row: it has seen them all.
+-- $1 below this id, $2 from this id on, $3 how many were looked at
+SELECT j.id FROM holdfast.dead_letters j WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2)
+ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;

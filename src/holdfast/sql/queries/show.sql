@@ -1,0 +1,32 @@
+-- name: summarize_jobs
+-- The named jobs, wherever they are now, a line each.
+-- $1 ids
+SELECT id, queue, task, status, priority, attempts, max_attempts, created_at, available_at, claimed_by, lease_expires_at, completed_at,
+       last_error, hold_reason
+FROM holdfast.jobs WHERE id = ANY ($1::uuid[]) ORDER BY id DESC;
+
+-- name: show_job
+-- One job, wherever it is now, with the server's timeline for its fence.
+-- $1 id
+SELECT id, queue, task, status, priority, attempts, max_attempts, created_at, available_at, claimed_by, lease_expires_at, completed_at,
+       last_error, hold_reason, version, crashes, lease_generation, seq, partition_key, partition_bucket, payload::text, result::text,
+       claimed_at, cancel_requested_at, tags, metadata::text, extract(epoch FROM lease_expires_at - holdfast.now())::float8,
+       CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END
+FROM holdfast.jobs WHERE id = $1;
+
+-- name: show_errors
+-- The newest failed attempts of a job, oldest of them first.
+-- $1 id, $2 limit
+SELECT * FROM (SELECT e.attempt, e.generation, e.at, e.worker, e.kind, e.message, e.trace FROM holdfast.errors e
+               WHERE e.job_id = $1 ORDER BY e.at DESC LIMIT $2) newest
+ORDER BY newest.at, newest.generation;
+
+-- name: show_progress
+-- How far a job said it was.
+-- $1 id
+SELECT p.fraction, p.message, p.at, p.generation FROM holdfast.progress p WHERE p.job_id = $1;
+
+-- name: show_steps
+-- What a job recorded with once().
+-- $1 id, $2 limit
+SELECT o.name, o.at FROM holdfast.once o WHERE o.job_id = $1 ORDER BY o.at, o.name LIMIT $2;

@@ -1,0 +1,182 @@
+"""What an operator does to jobs, many at a time. Whatever is changed was locked before in the same transaction."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+from typing import NamedTuple
+from uuid import UUID
+
+from ..sql import query
+from . import jobs
+from .statement import Flow, Row, Statement, ids, nothing
+
+
+class Place(NamedTuple):
+    id: UUID
+    queue: str
+    table: str  # work, dead_letters or archive
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A job that is ours until the commit, and how it stands."""
+
+    id: UUID
+    queue: str
+    table: str
+    task: str
+    status: str
+    state: str
+    hold_reason: str | None
+    token: UUID
+    created_at: datetime
+    slot: int
+    has_queue: bool
+    running: bool = False  # somebody owns it
+
+
+def locate_jobs(job_ids: Sequence[UUID]) -> Statement[list[Place]]:
+    return Statement(
+        "locate_jobs", query("locate_jobs"), (list(job_ids),), lambda rows: [Place(*r) for r in rows]
+    )
+
+
+def lock(places: Iterable[Place]) -> Flow[list[Locked]]:
+    """Lock those of them that nobody else holds and that are still there, always in the same order."""
+    found: list[Locked] = []
+    ordered = sorted(places, key=lambda p: (p.table, p.queue, p.id))
+    for (table, queue), group in groupby(ordered, key=lambda p: (p.table, p.queue)):
+        found += yield from _lock(table, queue, [p.id for p in group])
+    doubtful = [job.token for job in found if job.state == "quarantined" and job.status == "processing"]
+    held = set((yield from _lock_claims(doubtful)) if doubtful else [])
+    return [_owned(job, held) for job in found]
+
+
+def _lock(table: str, queue: str, job_ids: list[UUID]) -> Statement[list[Locked]]:
+    match table:
+        case "work":
+            return Statement("lock_jobs", query("lock_jobs"), (queue, job_ids), _locked)
+        case "dead_letters":
+            return Statement("lock_dead", query("lock_dead"), (job_ids,), _locked)
+        case _:
+            return Statement("lock_archived", query("lock_archived"), (job_ids,), _locked)
+
+
+def _locked(rows: Sequence[Row]) -> list[Locked]:
+    return [Locked(*r) for r in rows]
+
+
+def _lock_claims(tokens: list[UUID]) -> Statement[list[UUID]]:
+    return Statement("lock_claims", query("lock_claims"), (tokens,), ids)
+
+
+def _owned(job: Locked, held: set[UUID]) -> Locked:
+    """A quarantined job may say that it runs while its owner is long gone."""
+    running = job.status == "processing" and (job.state != "quarantined" or job.token in held)
+    return replace(job, running=running)
+
+
+def by_queue(locked: Sequence[Locked]) -> list[tuple[str, list[UUID]]]:
+    ordered = sorted(locked, key=lambda job: (job.queue, job.id))
+    return [(queue, [j.id for j in group]) for queue, group in groupby(ordered, key=lambda j: j.queue)]
+
+
+def free(locked: Sequence[Locked]) -> Flow[None]:
+    """Out of the quarantine; what nobody owns waits again."""
+    quarantined = [job for job in locked if job.state == "quarantined"]
+    for queue, job_ids in by_queue([j for j in quarantined if j.status == "processing" and not j.running]):
+        yield from Statement("take_back", query("take_back"), (queue, job_ids), nothing)
+    if quarantined:
+        named = [job.id for job in quarantined]
+        yield from Statement("forget_quarantine", query("forget_quarantine"), (named,), nothing)
+
+
+def make_due(locked: Sequence[Locked]) -> Flow[int]:
+    count = 0
+    for queue, job_ids in by_queue(locked):
+        done = yield from Statement("make_due", query("make_due"), (queue, job_ids), ids)
+        count += len(done)
+    return count
+
+
+def revive(locked: Sequence[Locked]) -> Flow[int]:
+    """Cancelled jobs back to work."""
+    done = yield from Statement("revive", query("revive"), _slots(locked), ids)
+    return len(done)
+
+
+def cancel(locked: Sequence[Locked], reason: str) -> Flow[tuple[int, int]]:
+    """(ended at once, asked to stop)."""
+    ended = asked = 0
+    for queue, job_ids in by_queue([job for job in locked if not job.running]):
+        ended += len((yield from jobs.cancel_waiting(queue, job_ids, reason)))
+    for queue, job_ids in by_queue([job for job in locked if job.running]):
+        asked += len((yield from jobs.request_cancel(queue, job_ids)))
+    return ended, asked
+
+
+def discard(locked: Sequence[Locked]) -> Flow[int]:
+    """Delete jobs that are not running, with everything beside them."""
+    gone: list[UUID] = []
+    for queue, job_ids in by_queue([job for job in locked if job.table == "work"]):
+        gone += yield from Statement("discard_live", query("discard_live"), (queue, job_ids), ids)
+    if dead := [job.id for job in locked if job.table == "dead_letters"]:
+        gone += yield from Statement("discard_dead", query("discard_dead"), (dead,), ids)
+    if archived := [job for job in locked if job.table == "archive"]:
+        gone += yield from Statement("discard_archived", query("discard_archived"), _slots(archived), ids)
+    if gone:
+        created = [job.created_at for job in locked]
+        times = (min(created), max(created))
+        yield from Statement("discard_beside", query("discard_beside"), (gone, *times), nothing)
+    return len(gone)
+
+
+def _slots(locked: Sequence[Locked]) -> tuple[list[UUID], list[int]]:
+    return [job.id for job in locked], sorted({job.slot for job in locked})
+
+
+# Edit -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Editable:
+    """A job as it is, and its payload as it would be."""
+
+    task: str
+    version: int
+    priority: int
+    max_attempts: int
+    available_at: datetime
+    tags: list[str]
+    payload: str  # JSON
+    edited: str  # JSON
+
+
+class Edit(NamedTuple):
+    """What to change; None: nothing."""
+
+    payload: str | None = None  # the whole of it, as JSON
+    priority: int | None = None
+    max_attempts: int | None = None
+    run_at: datetime | None = None
+    delay: float | None = None
+    tags: list[str] | None = None
+
+
+def look_at_edit(job: Locked, unset: Sequence[str], values: Mapping[str, object]) -> Statement[Editable]:
+    def decode(rows: Sequence[Row]) -> Editable:
+        values = list(rows[0])
+        values[5] = list(values[5] or ())
+        return Editable(*values)
+
+    params = (job.queue, job.id, list(unset), json.dumps(values))
+    return Statement("look_at_edit", query("look_at_edit"), params, decode)
+
+
+def edit(job: Locked, change: Edit) -> Statement[list[UUID]]:
+    if job.table == "work":
+        return Statement("edit_live", query("edit_live"), (job.queue, job.id, *change), ids)
+    payload, priority, max_attempts, _, _, tags = change
+    return Statement("edit_dead", query("edit_dead"), (job.id, payload, priority, max_attempts, tags), ids)

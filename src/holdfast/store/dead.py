@@ -1,0 +1,140 @@
+"""Dead letters as an operator looks at them, one by one or by error, and their way back into work."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ..sql import query
+from .operate import CAP
+from .search import LOOK, Found, containing
+from .statement import Flow, Row, Statement, ids
+
+
+@dataclass(frozen=True, slots=True)
+class DeadFilter:
+    """Which dead letters. The same for a list and for an act over many; what is None does not matter."""
+
+    group: str | None = None  # the name of a group, as group_dead gives it
+    queue: str | None = None
+    task: str | None = None
+    error: str | None = None  # contained in the last error, in capitals or not
+    older_than: float | None = None  # seconds since it died
+    newer_than: float | None = None
+
+    def given(self) -> dict[str, object]:
+        """What was asked for, for the audit."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class DeadWindow(NamedTuple):
+    until: datetime | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLine:
+    """One dead letter in a list."""
+
+    id: UUID
+    queue: str
+    task: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    generation: int
+    created_at: datetime
+    died_at: datetime
+    age_seconds: float
+    last_error: str | None
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead letters of one task with the same error, but for what differs from job to job."""
+
+    id: str
+    task: str
+    queues: list[str]
+    count: int
+    first_died_at: datetime
+    last_died_at: datetime
+    error: str | None  # of the last one, cut
+    job_id: UUID  # of the last one
+
+
+class Died(NamedTuple):
+    """A place in the order in which jobs died."""
+
+    at: datetime
+    id: UUID
+
+
+def dead_times(older_than: float | None, newer_than: float | None) -> Statement[tuple[datetime, DeadWindow]]:
+    """Now, and between which moments to look."""
+
+    def decode(rows: Sequence[Row]) -> tuple[datetime, DeadWindow]:
+        now, until, since = rows[0]
+        return now, DeadWindow(until, since)
+
+    return Statement("dead_times", query("dead_times"), (older_than, newer_than), decode)
+
+
+def _filters(f: DeadFilter) -> tuple[Any, ...]:
+    return f.queue, f.task, None if f.error is None else containing(f.error)
+
+
+def _place(rows: Sequence[Row]) -> Died | None:
+    return Died(*rows[0]) if rows else None
+
+
+def list_dead(
+    f: DeadFilter, window: DeadWindow, before: Died | None, limit: int
+) -> Flow[tuple[list[DeadLine], Died | None]]:
+    """The last to die first; the lines, and where to go on (None: there is no more)."""
+    place = before or (None, None)
+    params = (*place, LOOK, limit, *window, *_filters(f), f.group)
+    found = yield from Statement(
+        "list_dead", query("list_dead"), params, lambda rows: [DeadLine(*r) for r in rows]
+    )
+    if len(found) == limit:
+        return found, Died(found[-1].died_at, found[-1].id)
+    return found, (yield from reach_list(before, window))
+
+
+def reach_list(before: Died | None, window: DeadWindow) -> Statement[Died | None]:
+    """Where a listing has stopped looking; None: it has seen them all."""
+    params = (*(before or (None, None)), LOOK, *window)
+    return Statement("reach_list_dead", query("reach_list_dead"), params, _place)
+
+
+def next_dead(
+    f: DeadFilter, window: DeadWindow, after: Died | None, limit: int
+) -> Flow[tuple[list[Found], Died | None]]:
+    """The first to die first; which, and where to go on (None: there is no more)."""
+    place = after or (None, None)
+    params = (*place, LOOK, limit, *window, *_filters(f), f.group)
+    rows = yield from Statement("next_dead", query("next_dead"), params, list)
+    found = [Found(r[0], r[1], "dead_letter") for r in rows]
+    if len(found) == limit:
+        return found, Died(rows[-1][2], rows[-1][0])
+    looked = (*place, LOOK, *window)
+    return found, (yield from Statement("reach_next_dead", query("reach_next_dead"), looked, _place))
+
+
+def group_dead(f: DeadFilter, window: DeadWindow, limit: int) -> Statement[tuple[list[DeadGroup], int]]:
+    """The groups, the largest first, and how many dead letters were looked at: CAP of the newest at most."""
+
+    def decode(rows: Sequence[Row]) -> tuple[list[DeadGroup], int]:
+        return [DeadGroup(*r[:8]) for r in rows], rows[0][8] if rows else 0
+
+    params = (LOOK, CAP, limit, *window, *_filters(f))
+    return Statement("group_dead", query("group_dead"), params, decode)
+
+
+def redrive(job_ids: Sequence[UUID], delays: Sequence[float]) -> Statement[list[UUID]]:
+    """Put them back to waiting; lock them first in the same transaction."""
+    return Statement("redrive", query("redrive"), (list(job_ids), list(delays)), ids)

@@ -1,0 +1,313 @@
+"""What the doctor asks the server and the tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from ..sql import query
+from .jobs import create_queue
+from .statement import Flow, Row, Statement, ids
+
+MOST = 1000  # rows that a check lists
+CAP = 10_000  # rows that a check counts
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    major: int
+    role: str  # quoted, as the database is
+    database: str
+    name: str  # of the database, as it is
+    user: str
+    superuser: bool
+    sees_all: bool  # also other roles' sessions
+    standby: bool
+    address: str | None  # None: over a socket
+    port: int
+    sockets: str | None
+    data_directory: str | None
+
+
+def server() -> Statement[ServerFacts]:
+    return Statement("doctor_server", query("doctor_server"), (), lambda rows: ServerFacts(*rows[0]))
+
+
+def settings(names: Sequence[str]) -> Statement[dict[str, str]]:
+    return Statement(
+        "doctor_settings", query("doctor_settings"), (list(names),), lambda rows: {r[0]: r[1] for r in rows}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    name: str
+    value: str
+    whose: str
+    reset: str
+
+
+def overrides(names: Sequence[str]) -> Statement[list[Override]]:
+    return Statement(
+        "doctor_overrides",
+        query("doctor_overrides"),
+        (list(names),),
+        lambda rows: [Override(*r) for r in rows],
+    )
+
+
+# The horizon --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    pid: int
+    role: str
+    application: str
+    state: str
+    seconds: float | None
+    transactions: int
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    gid: str
+    owner: str
+    seconds: float
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    name: str
+    kind: str
+    active: bool
+    transactions: int
+    catalogs_only: bool
+    wal: int | None  # bytes that it keeps
+
+
+def horizon_sessions(seconds: float, transactions: int) -> Statement[list[Holder]]:
+    return Statement(
+        "horizon_sessions",
+        query("horizon_sessions"),
+        (seconds, transactions),
+        lambda rows: [Holder(*r) for r in rows],
+    )
+
+
+def horizon_prepared(seconds: float) -> Statement[list[Prepared]]:
+    return Statement(
+        "horizon_prepared", query("horizon_prepared"), (seconds,), lambda rows: [Prepared(*r) for r in rows]
+    )
+
+
+def horizon_slots(transactions: int) -> Statement[list[Slot]]:
+    return Statement(
+        "horizon_slots", query("horizon_slots"), (transactions,), lambda rows: [Slot(*r) for r in rows]
+    )
+
+
+def end_session(pid: int) -> Statement[bool]:
+    """False: there is no such session, or it holds nothing."""
+    return Statement("end_session", query("end_session"), (pid,), lambda rows: bool(rows and rows[0][0]))
+
+
+# Vacuum and connections ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    table: str
+    dead: int
+    live: int
+    seconds: float | None  # since it was vacuumed; None: never
+    xid_age: int
+    off: bool
+
+
+def vacuum_state() -> Statement[list[Vacuumed]]:
+    return Statement("vacuum_state", query("vacuum_state"), (), lambda rows: [Vacuumed(*r) for r in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    server: int
+    database: int  # -1: no limit
+    role: int  # -1: no limit
+    others: int
+    workers: int
+    wanted: int
+
+
+def connection_use(late_after: float, beside: int) -> Statement[Connections]:
+    return Statement(
+        "connection_use",
+        query("connection_use"),
+        (late_after, beside),
+        lambda rows: Connections(*rows[0]),
+    )
+
+
+# Jobs ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    id: UUID
+    queue: str
+    task: str
+    seconds: float
+
+
+def find_stranded() -> Statement[list[Stranded]]:
+    return Statement(
+        "find_stranded", query("find_stranded"), (MOST,), lambda rows: [Stranded(*r) for r in rows]
+    )
+
+
+def free_stranded(queue: str, job_ids: Sequence[UUID]) -> Statement[list[UUID]]:
+    return Statement("free_stranded", query("free_stranded"), (queue, list(job_ids)), ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Unswept:
+    queue: str
+    worker: str
+    status: str | None  # None: nobody knows this worker
+    silent: float | None
+    expired: float  # seconds since the lease ran out; negative: it has not
+    jobs: int
+    first: UUID
+
+
+def unswept_claims(late: float, dead_after: float) -> Statement[list[Unswept]]:
+    return Statement(
+        "unswept_claims",
+        query("unswept_claims"),
+        (late, dead_after, MOST),
+        lambda rows: [Unswept(*r) for r in rows],
+    )
+
+
+def live_workers(dead_after: float) -> Statement[dict[str, int]]:
+    return Statement(
+        "live_workers", query("live_workers"), (dead_after,), lambda rows: {r[0]: r[1] for r in rows}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LongHeld:
+    id: UUID
+    queue: str
+    task: str
+    worker: str
+    host: str
+    pid: int
+    seconds: float
+    asked: float | None  # seconds since it was asked to stop
+
+
+def long_held(running: float, asked: float, dead_after: float) -> Statement[list[LongHeld]]:
+    return Statement(
+        "long_held",
+        query("long_held"),
+        (running, asked, dead_after, MOST),
+        lambda rows: [LongHeld(*r) for r in rows],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    id: UUID
+    queue: str
+    task: str
+    reason: str
+
+
+def quarantined_jobs() -> Statement[list[Quarantined]]:
+    return Statement(
+        "quarantined_jobs", query("quarantined_jobs"), (MOST,), lambda rows: [Quarantined(*r) for r in rows]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownTask:
+    queue: str
+    task: str
+    version: int
+    jobs: int
+    workers: list[str]  # live ones that know the task in another version
+
+
+def unknown_tasks(dead_after: float) -> Statement[list[UnknownTask]]:
+    return Statement(
+        "unknown_tasks",
+        query("unknown_tasks"),
+        (dead_after, CAP),
+        lambda rows: [UnknownTask(*r) for r in rows],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LongPaused:
+    what: str  # queue or task
+    name: str
+    seconds: float
+    by: str | None
+
+
+def long_paused(seconds: float) -> Statement[list[LongPaused]]:
+    return Statement(
+        "long_paused", query("long_paused"), (seconds,), lambda rows: [LongPaused(*r) for r in rows]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecentDead:
+    task: str
+    count: int
+    error: str | None
+
+
+def recent_dead() -> Statement[list[RecentDead]]:
+    return Statement("recent_dead", query("recent_dead"), (CAP,), lambda rows: [RecentDead(*r) for r in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueSlot:
+    slot: int
+    day: str
+    untidied: float  # seconds since anybody tidied up
+    retention: int
+
+
+def overdue_slots() -> Statement[list[OverdueSlot]]:
+    return Statement(
+        "overdue_slots", query("overdue_slots"), (), lambda rows: [OverdueSlot(*r) for r in rows]
+    )
+
+
+# Queues -------------------------------------------------------------------------------------------------------------
+
+_Kept = tuple[float | None, datetime, datetime | None, str | None]
+
+
+def remake_queue(name: str) -> Flow[bool]:
+    """Make the table of a queue that has none. False: it has one by now."""
+
+    def first(rows: Sequence[Row]) -> _Kept | None:
+        return (rows[0][0], rows[0][1], rows[0][2], rows[0][3]) if rows else None
+
+    kept = yield from Statement("forget_queue", query("forget_queue"), (name,), first)
+    if kept is None:
+        return False
+    lease, *rest = kept
+    yield from create_queue(name, lease)
+    yield from Statement("restore_queue", query("restore_queue"), (name, *rest), ids)
+    return True
+
+
+def note_queue(name: str, table: str) -> Statement[bool]:
+    return Statement("note_queue", query("note_queue"), (name, table), bool)

@@ -1,0 +1,129 @@
+"""Explain: everything that decides whether one job runs, read in one snapshot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from ..sql import query
+from .operate import prefer_indexes
+from .statement import Flow, Row, Statement, count, nothing
+
+AHEAD = 1000  # jobs ahead are counted so far
+WORKERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The job that is explained."""
+
+    state: str  # as in holdfast.jobs
+    status: str | None  # of the live row
+    queue: str
+    task: str
+    version: int
+    priority: int
+    attempts: int
+    max_attempts: int
+    suspect: int
+    generation: int
+    sequence: int
+    available_at: datetime
+    finished_at: datetime | None
+    result: str | None
+    last_error: str | None
+    hold_reason: str | None
+    cancel_requested_at: datetime | None
+    claimed: bool  # a claim row holds it
+    worker: str | None
+    lease_expires_at: datetime | None
+    revoked: bool
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    has_queue: bool
+    queue_paused_at: datetime | None
+    queue_paused_by: str | None
+    task_paused_at: datetime | None
+    task_paused_by: str | None
+    grace_until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    attempt: int
+    generation: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeen:
+    id: str
+    status: str
+    silent: float  # seconds since it was heard of
+    queues: list[str]
+    knows: bool  # the task, in some version
+    tasks: list[str]  # the first few
+    task_count: int
+    concurrency: int
+    release: str
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    job: Subject
+    rules: Rules
+    error: LastError | None
+    workers: list[WorkerSeen]
+    ahead: int
+
+
+def one_snapshot() -> Statement[None]:
+    return Statement("one_snapshot", query("one_snapshot"), (), nothing)
+
+
+def explain(job_id: UUID) -> Flow[Seen | None]:
+    """None: there is no such job, or it is finished and no longer kept."""
+    yield from one_snapshot()
+    yield from prefer_indexes()
+    job = yield from _job(job_id)
+    if job is None:
+        return None
+    rules = yield from Statement(
+        "explain_rules", query("explain_rules"), (job.queue, job.task), lambda rows: Rules(*rows[0])
+    )
+    error = yield from _error(job_id)
+    workers = yield from _workers(job.task)
+    ahead = (yield from _ahead(job)) if job.state == "pending" else 0
+    return Seen(job, rules, error, workers, ahead)
+
+
+def _job(job_id: UUID) -> Statement[Subject | None]:
+    def decode(rows: Sequence[Row]) -> Subject | None:
+        return Subject(*rows[0]) if rows else None
+
+    return Statement("explain_job", query("explain_job"), (job_id,), decode)
+
+
+def _error(job_id: UUID) -> Statement[LastError | None]:
+    def decode(rows: Sequence[Row]) -> LastError | None:
+        return LastError(*rows[0]) if rows else None
+
+    return Statement("explain_error", query("explain_error"), (job_id,), decode)
+
+
+def _workers(task: str) -> Statement[list[WorkerSeen]]:
+    return Statement(
+        "explain_workers",
+        query("explain_workers"),
+        (task, WORKERS),
+        lambda rows: [WorkerSeen(*r) for r in rows],
+    )
+
+
+def _ahead(job: Subject) -> Statement[int]:
+    place = (job.queue, job.priority, job.available_at, job.sequence, AHEAD)
+    return Statement("explain_ahead", query("explain_ahead"), place, count)

@@ -1,0 +1,175 @@
+"""Searches for jobs by filters: down the ids, from the newest back, reading so many rows at a time and no more."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ..sql import query
+from .statement import Flow, Row, Statement, ids
+
+LOOK = 100_000  # a search reads so many rows and no more
+FEW = 10_000  # so many ids are looked up one by one; of more, the whole queue is walked
+
+LIVE = ("pending", "scheduled", "processing", "held", "quarantined")
+FINISHED = ("completed", "cancelled")
+STATES = (*LIVE, *FINISHED, "dead_letter")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs. The same for a list and for an act over many; what is None does not matter."""
+
+    states: tuple[str, ...] | None = None
+    queue: str | None = None
+    task: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    error: str | None = None  # contained in the last error, in capitals or not
+    older_than: float | None = None  # seconds since it was created
+    newer_than: float | None = None
+
+    def given(self) -> dict[str, object]:
+        """What was asked for, for the audit."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Window(NamedTuple):
+    """Where an age lies in the order of ids. An id is never far from its time, so created_at is compared too."""
+
+    created_before: datetime | None = None
+    created_since: datetime | None = None
+    below: UUID | None = None
+    floor: UUID | None = None
+    now: UUID | None = None  # everything that was there has a smaller id
+
+
+class Found(NamedTuple):
+    id: UUID
+    queue: str
+    state: str
+
+
+class Search(NamedTuple):
+    """One step of a search."""
+
+    wanted: JobFilter
+    window: Window
+    below: UUID | None
+    limit: int
+
+    def bounds(self) -> tuple[UUID | None, UUID | None]:
+        return self.below, self.window.floor
+
+    def filters(self) -> tuple[Any, ...]:
+        f = self.wanted
+        states = list(f.states) if f.states else None
+        pattern = None if f.error is None else containing(f.error)
+        window = (self.window.created_before, self.window.created_since)
+        return (states, f.queue, f.task, f.key, f.tag, pattern, *window)
+
+
+Step = tuple[
+    list[Found], UUID | None
+]  # what fits, and the id down to which all was looked at (None: to the end)
+Searcher = Callable[[Search], Flow[Step]]
+
+
+def containing(text: str) -> str:
+    """A LIKE pattern for texts that contain this one as it stands."""
+    plain = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{plain}%"
+
+
+def search_window(older_than: float | None, newer_than: float | None) -> Statement[Window]:
+    return Statement(
+        "search_window",
+        query("search_window"),
+        (older_than, newer_than),
+        lambda rows: Window(*rows[0]),
+    )
+
+
+def searchers(states: Sequence[str] | None) -> list[Searcher]:
+    """The tables in which jobs of these states are."""
+    wanted = set(states or STATES)
+    live = wanted & set(LIVE)
+    found: list[Searcher] = []
+    if live:
+        found.append(_RARE.get(next(iter(live)), _search_live) if len(live) == 1 else _search_live)
+    if wanted & set(FINISHED):
+        found.append(_search_archive)
+    if "dead_letter" in wanted:
+        found.append(_search_dead)
+    return found
+
+
+def _found(rows: Sequence[Row]) -> list[Found]:
+    return [Found(*r) for r in rows]
+
+
+def _first(rows: Sequence[Row]) -> UUID | None:
+    return rows[0][0] if rows else None
+
+
+def _search_live(s: Search) -> Flow[Step]:
+    params = (*s.bounds(), LOOK, s.limit, *s.filters())
+    found = yield from Statement("search_live", query("search_live"), params, _found)
+    if len(found) == s.limit:
+        return found, found[-1].id
+    looked = (*s.bounds(), LOOK, s.wanted.queue)
+    return found, (yield from Statement("reach_live", query("reach_live"), looked, _first))
+
+
+def _search_archive(s: Search) -> Flow[Step]:
+    params = (*s.bounds(), LOOK, s.limit, *s.filters())
+    found = yield from Statement("search_archive", query("search_archive"), params, _found)
+    if len(found) == s.limit:
+        return found, found[-1].id
+    looked = (*s.bounds(), LOOK)
+    return found, (yield from Statement("reach_archive", query("reach_archive"), looked, _first))
+
+
+def _search_dead(s: Search) -> Flow[Step]:
+    params = (*s.bounds(), LOOK, s.limit, *s.filters())
+    found = yield from Statement("search_dead", query("search_dead"), params, _found)
+    if len(found) == s.limit:
+        return found, found[-1].id
+    looked = (*s.bounds(), LOOK)
+    return found, (yield from Statement("reach_dead", query("reach_dead"), looked, _first))
+
+
+# Few of many: found by a table or an index of their own, unless they are many themselves.
+
+
+def _search_running(s: Search) -> Flow[Step]:
+    named = yield from Statement("running_ids", query("running_ids"), (s.wanted.queue, FEW + 1), ids)
+    return (yield from _search_these(s, named))
+
+
+def _search_held(s: Search) -> Flow[Step]:
+    params = (s.wanted.queue, s.wanted.task, FEW + 1)
+    named = yield from Statement("held_ids", query("held_ids"), params, ids)
+    return (yield from _search_these(s, named))
+
+
+def _search_quarantined(s: Search) -> Flow[Step]:
+    named = yield from Statement("quarantined_ids", query("quarantined_ids"), (s.wanted.queue, FEW + 1), ids)
+    return (yield from _search_these(s, named))
+
+
+def _search_these(s: Search, named: list[UUID]) -> Flow[Step]:
+    if len(named) > FEW:
+        return (yield from _search_live(s))
+    params = (*s.bounds(), named, s.limit, *s.filters())
+    found = yield from Statement("search_these", query("search_these"), params, _found)
+    return found, found[-1].id if len(found) == s.limit else None
+
+
+_RARE: dict[str, Searcher] = {
+    "processing": _search_running,
+    "held": _search_held,
+    "quarantined": _search_quarantined,
+}

@@ -1,0 +1,132 @@
+"""One job, or a line of a list: what there is to know about it, wherever it is."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ..model.fence import fence
+from ..sql import query
+from .statement import Row, Statement
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """One job in a list. `state` is the status that the view holdfast.jobs gives it."""
+
+    id: UUID
+    queue: str
+    task: str
+    state: str
+    priority: int
+    attempts: int
+    max_attempts: int
+    created_at: datetime
+    available_at: datetime
+    claimed_by: str | None
+    lease_expires_at: datetime | None
+    finished_at: datetime | None
+    last_error: str | None
+    hold_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail(JobLine):
+    version: int
+    crashes: int
+    generation: int
+    sequence: int
+    partition_key: str | None
+    partition_bucket: int
+    payload: Any
+    result: Any
+    claimed_at: datetime | None
+    cancel_requested_at: datetime | None
+    tags: list[str]
+    metadata: Any
+    lease_left_seconds: float | None
+    fence: str | None  # of the attempt that runs now
+
+
+def summarize_jobs(job_ids: Sequence[UUID]) -> Statement[list[JobLine]]:
+    def decode(rows: Sequence[Row]) -> list[JobLine]:
+        return [JobLine(*r) for r in rows]
+
+    return Statement("summarize_jobs", query("summarize_jobs"), (list(job_ids),), decode)
+
+
+def show_job(job_id: UUID) -> Statement[JobDetail | None]:
+    def decode(rows: Sequence[Row]) -> JobDetail | None:
+        if not rows:
+            return None
+        *plain, payload, result, claimed_at, cancel, tags, metadata, left, timeline = rows[0]
+        state, generation, sequence = plain[3], plain[16], plain[17]
+        own_fence = None
+        if state == "processing" and timeline is not None:
+            own_fence = fence(int(timeline, 16), sequence, generation)
+        facts = [
+            _json(payload),
+            _json(result),
+            claimed_at,
+            cancel,
+            list(tags or ()),
+            _json(metadata),
+            left,
+            own_fence,
+        ]
+        return JobDetail(*[*plain, *facts])
+
+    return Statement("show_job", query("show_job"), (job_id,), decode)
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One failed attempt."""
+
+    attempt: int
+    generation: int
+    at: datetime
+    worker: str | None
+    kind: str
+    message: str
+    trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    fraction: float
+    message: str
+    at: datetime
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What job.once() recorded."""
+
+    name: str
+    at: datetime
+
+
+def show_errors(job_id: UUID, limit: int = 100) -> Statement[list[Attempt]]:
+    return Statement(
+        "show_errors", query("show_errors"), (job_id, limit), lambda rows: [Attempt(*r) for r in rows]
+    )
+
+
+def show_progress(job_id: UUID) -> Statement[Progress | None]:
+    return Statement(
+        "show_progress", query("show_progress"), (job_id,), lambda rows: Progress(*rows[0]) if rows else None
+    )
+
+
+def show_steps(job_id: UUID, limit: int = 100) -> Statement[list[Step]]:
+    return Statement(
+        "show_steps", query("show_steps"), (job_id, limit), lambda rows: [Step(*r) for r in rows]
+    )

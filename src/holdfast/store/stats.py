@@ -1,0 +1,67 @@
+"""Statistics: what the workers summed up by minute, and what takes the space. No job is counted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..sql import query
+from .statement import Row, Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one task did, or with `task` None a whole queue. Times are seconds, means are over all attempts."""
+
+    queue: str
+    task: str | None
+    completed: int
+    failed: int  # attempts, retried or not
+    dead: int
+    cancelled: int
+    mean_run: float | None
+    max_run: float
+    mean_wait: float | None
+    max_wait: float
+    completed_per_minute: float
+    failed_per_minute: float
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    relation: str
+    bytes: int
+    about_rows: int
+    dead_rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    since: datetime
+    minutes: float
+
+
+def stats_window(minutes: int) -> Statement[Window]:
+    return Statement("stats_window", query("stats_window"), (minutes,), lambda rows: Window(*rows[0]))
+
+
+def stats(window: Window, queue: str | None, task: str | None, limit: int) -> Statement[list[Done]]:
+    """By task, the busiest first."""
+    params = (window.since, queue, task, limit)
+    return Statement("stats", query("stats"), params, lambda rows: _done(rows, window.minutes))
+
+
+def stats_queues(window: Window, queue: str | None, task: str | None, limit: int) -> Statement[list[Done]]:
+    params = (window.since, queue, task, limit)
+    return Statement("stats_queues", query("stats_queues"), params, lambda rows: _done(rows, window.minutes))
+
+
+def _done(rows: Sequence[Row], minutes: float) -> list[Done]:
+    return [Done(*[*r, round(r[2] / minutes, 3), round(r[3] / minutes, 3)]) for r in rows]
+
+
+def storage(limit: int) -> Statement[list[Relation]]:
+    return Statement("storage", query("storage"), (limit,), lambda rows: [Relation(*r) for r in rows])
+
+
+def archive_rows() -> Statement[tuple[int, int]]:
+    return Statement("archive_rows", query("archive_rows"), (), lambda rows: (rows[0][0], rows[0][1]))

@@ -1,0 +1,101 @@
+"""Traces from enqueue to run, through the row: the span that sends, and the names that both sides use.
+
+Whoever traces has imported OpenTelemetry; a process that has not is left alone, and so is one without the package. The
+context travels in the row's metadata as W3C `traceparent` and `tracestate`, so producers in any language can set it. The
+conventions for messaging are still in development: their names are here and nowhere else.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidPayload
+from ..model.job import Enqueued, NewRow
+from .payload import METADATA_BYTES, dump
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+SYSTEM = "messaging.system"
+OPERATION = "messaging.operation.type"
+OPERATION_NAME = "messaging.operation.name"
+QUEUE = "messaging.destination.name"
+JOB_ID = "messaging.message.id"
+BATCH = "messaging.batch.message_count"
+WORKER = "messaging.client.id"
+TASK = "holdfast.task"
+ATTEMPT = "holdfast.attempt"
+GENERATION = "holdfast.generation"
+OUTCOME = "holdfast.outcome"
+CREATED = "holdfast.created"
+ERROR = "error.type"
+
+KEYS = ("traceparent", "tracestate")
+_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"  # names a provider that is loaded at first use
+
+
+def tracer() -> "Tracer | None":
+    """The tracer, or None when nobody traces here."""
+    if "opentelemetry.trace" not in sys.modules and not os.environ.get(_VARIABLE):
+        return None
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    return trace.get_tracer("holdfast")
+
+
+class Sending:
+    """The rows of one enqueue, and what becomes of them."""
+
+    def __init__(self, rows: Sequence[NewRow], span: Any = None) -> None:
+        self.rows = rows
+        self._span = span
+
+    def sent(self, written: Sequence[Enqueued]) -> Sequence[Enqueued]:
+        if self._span is not None and len(written) == 1:
+            self._span.set_attribute(CREATED, written[0].created)
+            self._span.set_attribute(JOB_ID, str(written[0].id))
+        return written
+
+
+@contextlib.contextmanager
+def sending(rows: Sequence[NewRow]) -> Iterator[Sending]:
+    """A span around one enqueue, of one job or of many; every row carries its context."""
+    active = tracer()
+    if active is None:
+        yield Sending(rows)
+        return
+    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    tasks, queues = sorted({r.task for r in rows}), sorted({r.queue for r in rows})
+    attributes: dict[str, Any] = {SYSTEM: "holdfast", OPERATION: "send", OPERATION_NAME: "send"}
+    if len(queues) == 1:
+        attributes[QUEUE] = queues[0]
+    if len(tasks) == 1:
+        attributes[TASK] = tasks[0]
+    if len(rows) > 1:
+        attributes[BATCH] = len(rows)
+    name = f"send {tasks[0]}" if len(tasks) == 1 else "send"
+    with active.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
+        context: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(context)
+        yield Sending([_carrying(row, context) for row in rows] if context else rows, span)
+
+
+def _carrying(row: NewRow, context: Mapping[str, str]) -> NewRow:
+    """The row with the context in its metadata. What the user put there wins, and so does the limit: a job without a trace
+    is better than none."""
+    metadata = json.loads(row.metadata) if row.metadata else {}
+    if "traceparent" in metadata:
+        return row
+    for keys in (KEYS, KEYS[:1]):
+        kept = {key: context[key] for key in keys if key in context}
+        with contextlib.suppress(InvalidPayload):
+            return replace(row, metadata=dump({**metadata, **kept}, "metadata", METADATA_BYTES))
+    return row
