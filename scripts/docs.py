@@ -1,7 +1,8 @@
 """Regenerate what documents quote: files, printed output, and the public API in docs/api.txt. `--check` only compares.
 
 In a document, `<!-- file: PATH -->` or `<!-- output: COMMAND -->` stands before a code block and `<!-- end -->` after
-it. `--bench` also refreshes the figures, which differ from run to run and are therefore never compared.
+it. `PATH#NAME` quotes what stands in the file between the lines `# NAME` and `# end`. `--bench` also refreshes the
+figures, which differ from run to run and are therefore never compared.
 """
 
 import inspect
@@ -19,10 +20,20 @@ BENCH = re.compile(r"(<!-- bench -->\n```text\n)(.*?)(```\n<!-- end -->)", re.DO
 
 def content(kind: str, what: str) -> str:
     if kind == "file":
-        return (ROOT / what).read_text(encoding="utf-8")
+        path, _, name = what.partition("#")
+        text = (ROOT / path).read_text(encoding="utf-8")
+        return region(text, name) if name else text
     command = [str(Path(sys.executable).parent / what.split()[0]), *what.split()[1:]]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     return done.stdout.rstrip() + "\n"
+
+
+def region(text: str, name: str) -> str:
+    """The lines between `# name` and `# end`."""
+    lines = text.splitlines()
+    marks = [line.strip() for line in lines]
+    first = marks.index(f"# {name}") + 1
+    return "\n".join(lines[first : marks.index("# end", first)]).strip("\n") + "\n"
 
 
 def refreshed(text: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.pg_versions import binaries_for  # noqa: E402
+from tests.pg_versions import binaries_for, bouncer_program  # noqa: E402
 
 OLDEST = 15
 OTHERS = (OLDEST, 16)
@@ -22,19 +22,30 @@ OTHERS = (OLDEST, 16)
 
 def provide(major: int) -> Path | None:
     """The bin folder of that version; installed from Debian's packages when missing and possible."""
-    found = binaries_for(major)
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        print(f"installing PostgreSQL {major} from the system's packages", flush=True)
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(["apt-get", "update"], check=False, **quiet)  # type: ignore[call-overload]
-        subprocess.run(
-            ["apt-get", "install", "-y", "--no-install-recommends", f"postgresql-{major}"],
-            check=False,
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-            **quiet,  # type: ignore[call-overload]
-        )
-        found = binaries_for(major)
-    return found
+    if binaries_for(major) is None:
+        install(f"postgresql-{major}")
+    return binaries_for(major)
+
+
+def provide_pooler() -> bool:
+    """PgBouncer, for the tests of what stands between a program and its server."""
+    if bouncer_program() is None:
+        install("pgbouncer")
+    return bouncer_program() is not None
+
+
+def install(package: str) -> None:
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return
+    print(f"installing {package} from the system's packages", flush=True)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(["apt-get", "update"], check=False, **quiet)  # type: ignore[call-overload]
+    subprocess.run(
+        ["apt-get", "install", "-y", "--no-install-recommends", package],
+        check=False,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        **quiet,  # type: ignore[call-overload]
+    )
 
 
 def pytest(arguments: list[str], extra: dict[str, str] | None = None) -> int:
@@ -61,6 +72,8 @@ def main(arguments: list[str]) -> int:
             missing.append(str(major))
         else:
             binaries[major] = found
+    if not provide_pooler():
+        print("not run: what needs pgbouncer, which is not on this machine", flush=True)
     print("== everything, on the embedded server", flush=True)
     codes = [pytest(workers)]
     for major, folder in binaries.items():

@@ -1,6 +1,7 @@
 """The PostgreSQL versions that tests run on, and where their programs are."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 OLDEST, NEWEST = 15, 18
@@ -18,3 +19,8 @@ def binaries_for(major: int) -> Path | None:
         roots = (spec.submodule_search_locations or ()) if spec else ()
         places = [*(Path(root) / install / "bin" for root in roots), *places]
     return next((place for place in places if (place / "initdb").is_file()), None)
+
+
+def bouncer_program() -> str | None:
+    """PgBouncer. None: it is not on this machine."""
+    return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")

@@ -804,11 +804,8 @@ async def test_the_wrong_kind_of_connection_names_the_right_method(
 
 
 def test_an_object_that_is_no_known_connection_is_refused(kit: Kit, send: Send) -> None:
-    psycopg2_like = type("connection", (), {"__module__": "psycopg2.extensions"})()
-    advice = "pass a psycopg 3 connection (psycopg.Connection or psycopg.AsyncConnection)"
+    advice = "pass a connection of psycopg 3, asyncpg, SQLAlchemy, SQLModel or Django"
     found = {
-        psycopg2_like: "conn= got psycopg2.extensions.connection, which Holdfast cannot use; "
-        "psycopg2 is not supported; open the transaction with psycopg 3: import psycopg",
         "postgresql://": "conn= got builtins.str, which Holdfast cannot use; "
         "pass the connection object whose transaction the job should join",
         42: f"conn= got builtins.int, which Holdfast cannot use; {advice}",

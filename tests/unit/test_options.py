@@ -180,19 +180,26 @@ TASK_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"lease": 0}, "lease must be more than 0 seconds, not int 0"),
     ({"timeout": -1}, "timeout must be a finite number of at least 0 seconds, not -1"),
     ({"timeout": "60"}, "timeout must be seconds or a timedelta, not str '60'"),
-    (
-        {"process": True},
-        (
-            "process handlers are not available in this release (process=True); "
-            "use a sync handler, it runs in a thread"
-        ),
-    ),
     ({"process": 1}, "process must be True or False, not int 1"),
     (
-        {"memory_limit": 1},
+        {"memory_limit": 2**30},
         (
-            "memory_limit needs process=True, and process handlers are not available in this release. "
-            "Leave memory_limit out"
+            "memory_limit needs process=True: only a process of its own can be limited. "
+            "Add process=True, or leave memory_limit out"
+        ),
+    ),
+    (
+        {"process": True, "memory_limit": 512},
+        (
+            "memory_limit must be bytes, at least 67108864 (64 MB; a Python process needs about half of that for "
+            "itself), not int 512. Write memory_limit=512 * 1024 * 1024"
+        ),
+    ),
+    (
+        {"process": True, "memory_limit": 2.5e9},
+        (
+            "memory_limit must be bytes, at least 67108864 (64 MB; a Python process needs about half of that for "
+            "itself), not float 2500000000.0. Write memory_limit=512 * 1024 * 1024"
         ),
     ),
     ({"upgrade": [1]}, "upgrade must map a version to a function, not list [1]. Write upgrade={1: fn}"),
@@ -231,10 +238,13 @@ def test_task_settings() -> None:
             "retry": retry,
             "lease": 90,
             "timeout": timedelta(minutes=1),
-            "process": False,
+            "process": True,
+            "memory_limit": 2**26,
         }
     )
-    assert made == TaskSettings("a.b-c_D1", ("old",), 3, {2: dict}, "mail", 5, 9, retry, 90.0, 60.0)
+    assert made == TaskSettings(
+        "a.b-c_D1", ("old",), 3, {2: dict}, "mail", 5, 9, retry, 90.0, 60.0, True, 2**26
+    )
     assert task_settings({}).queue == "inbox"
 
 

@@ -93,15 +93,8 @@ def test_names() -> None:
                 "Start the job from cron or a systemd timer until then"
             ),
         ),
-        (
-            lambda: Registry().task(process=True),
-            (
-                "process handlers are not available in this release (process=True); "
-                "use a sync handler, it runs in a thread"
-            ),
-        ),
     ],
-    ids=range(8),
+    ids=range(7),
 )
 def test_refusals(declare: Callable[[], Any], message: str) -> None:
     with pytest.raises(TaskDefinitionError) as caught:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import ConfigurationError, NoDatabase, Settings
-from holdfast.settings import database_url, load_settings
+from holdfast.settings import database_url, describe_settings, load_settings
 
 NOWHERE = Path("/nonexistent/holdfast.toml")
 
@@ -42,6 +42,7 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
         ({"HOLDFAST_PREFETCH": "-5"}, "prefetch must be at least 0, not -5"),
         ({"HOLDFAST_POOL_SIZE": "0"}, "pool_size must be at least 1, not 0"),
         ({"HOLDFAST_MAX_CRASHES": "0"}, "max_crashes must be at least 1, not 0"),
+        ({"HOLDFAST_PROCESS_JOBS": "0"}, "process_jobs must be at least 1, not 0"),
         (
             {"HOLDFAST_DEAD_AFTER": "4"},
             "dead_after (4 s) must be at least twice heartbeat (3 s), or one late beat would fence a living worker",
@@ -88,3 +89,21 @@ def test_no_database_names_the_ways() -> None:
     with pytest.raises(NoDatabase) as caught:
         database_url(None, {})
     assert str(caught.value).startswith("no database was named. Pass Holdfast(")
+
+
+def test_every_setting_is_described_with_its_source(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("poll = 3\ndrain = 4\n")
+    found = {s.name: (s.value, s.source) for s in describe_settings({"HOLDFAST_DRAIN": "2"}, file, sweep=1.5)}
+    assert found["poll"] == (3.0, str(file))
+    assert found["drain"] == (2.0, "HOLDFAST_DRAIN")
+    assert found["sweep"] == (1.5, "argument")
+    assert found["lease"] == (60.0, "default")
+    assert load_settings({"HOLDFAST_DRAIN": "2"}, file, sweep=1.5) == Settings(
+        **{name: value for name, (value, _) in found.items()}
+    )
+
+
+def test_a_file_that_cannot_be_read_is_one_line() -> None:
+    with pytest.raises(ConfigurationError, match="/proc/self/mem cannot be read: Input/output error"):
+        load_settings({}, Path("/proc/self/mem"))

@@ -24,6 +24,7 @@ from ..db import migrate
 from ..db.embedded import EmbeddedOptions, EmbeddedServer
 from ..store.claim import claim
 from ..store.jobs import describe_server
+from . import process_app
 
 BACKLOG = """
 INSERT INTO holdfast.work (id, queue, task, payload, available_at)
@@ -91,6 +92,15 @@ class Bench:
         self._note(f"{name}, concurrency {concurrency}", self.jobs / best(times), "jobs/s")
         await self._empty()
 
+    async def processes(self) -> None:
+        """With the start of the child processes, and of those that replace them."""
+        process_app.app._use(self.url, self.app.settings)
+        async with process_app.app as app:
+            bench = Bench(app, self.url, self.jobs // 10)
+            name = "run, process handler that does nothing"
+            await bench.run(process_app.nothing_in_a_process, name, 2)
+        self.found |= bench.found
+
     async def pickup(self) -> None:
         """From commit to the first line of the handler, in an idle system that polls."""
         seen: dict[int, asyncio.Event] = {}
@@ -149,6 +159,7 @@ async def measure(url: str, jobs: int, backlog: int) -> dict[str, float]:
         await bench.run(bench.nothing, "run, async handler that does nothing", 10)
         await bench.run(bench.nothing, "run, async handler that does nothing", 100)
         await bench.run(bench.in_a_thread, "run, sync handler that does nothing", 10)
+        await bench.processes()
         await bench.pickup()
         await bench.claims(backlog)
     return bench.found

@@ -1,8 +1,14 @@
 """The command line: one file per noun. What commands do is in holdfast.operate and the app; here it is read and printed.
 
 apps       which app and which database a command means
+arguments  values as a person types them
+bulk       an act over many jobs: look, say yes, watch, read
+completion what the shell offers behind a TAB
+exits      the exit codes
+filters    the options that say which jobs
 logs       how our own processes write their log
 render     tables, ages and JSON
+report     everything about one job
 serving    a worker in this process, from its start to a clean exit
 """
 
@@ -13,15 +19,21 @@ from typing import Annotated
 import typer
 
 from holdfast.app import release
-from holdfast.cli import db, dead, jobs, migrate, queue
+from holdfast.cli import archive, config, db, dead, jobs, migrate, monitoring, queue, task, workers
+from holdfast.cli.audit import audit_command
 from holdfast.cli.dev import dev_command
+from holdfast.cli.doctor import doctor_command
+from holdfast.cli.enqueue import enqueue_command
+from holdfast.cli.exits import ENVIRONMENT, INTERRUPTED, USER
+from holdfast.cli.explain import explain_command
+from holdfast.cli.runbook import runbook_command
+from holdfast.cli.stats import stats_command
 from holdfast.cli.status import status_command
 from holdfast.cli.worker import worker_command
-from holdfast.cli.workers import workers_command
 from holdfast.errors import ConfigurationError, EnqueueError, HoldfastError, TaskDefinitionError
 from holdfast.model.text import printable
 
-USER, ENVIRONMENT = 2, 1  # exit codes: a mistake in what was asked, or something else is not as it should be
+COMPLETING = "_HOLDFAST_COMPLETE"  # set by the shell's completion
 
 app = typer.Typer(
     name="holdfast",
@@ -51,12 +63,22 @@ def root(
 app.command("worker")(worker_command)
 app.command("dev")(dev_command)
 app.command("status")(status_command)
-app.command("workers")(workers_command)
+app.command("explain")(explain_command)
+app.command("doctor")(doctor_command)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dead.app, name="dead")
+app.add_typer(archive.app, name="archive")
+app.command("audit")(audit_command)
 app.add_typer(queue.app, name="queue")
+app.add_typer(task.app, name="task")
+app.add_typer(workers.app, name="workers")
+app.add_typer(config.app, name="config")
+app.command("enqueue")(enqueue_command)
+app.command("stats")(stats_command)
+app.command("runbook")(runbook_command)
 app.add_typer(migrate.app, name="migrate")
 app.add_typer(db.app, name="db")
+app.add_typer(monitoring.app, name="monitoring")
 
 
 def main() -> None:
@@ -70,13 +92,15 @@ def main() -> None:
         _forget_output()
         sys.exit(ENVIRONMENT)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         if not type(error).__module__.startswith("psycopg"):
             raise
         _leave(f"the database refused: {error}", ENVIRONMENT)
     finally:
         _flush()
+        if COMPLETING in os.environ:
+            os._exit(0)  # neither an error nor a thread of the app keeps the shell waiting
 
 
 def _leave(message: str, code: int) -> None:

@@ -132,7 +132,7 @@ def _a(noun: str) -> str:
 
 
 @contextlib.contextmanager
-def open_database(url: str | None, app: str | None = None) -> Iterator[Database]:
+def open_database(url: str | None, app: str | None = None, *, checked: bool = True) -> Iterator[Database]:
     """The database a command works on, reached and checked: the url, the app's, or what the environment names."""
     if url:
         database = Database(url, load_settings())
@@ -140,7 +140,8 @@ def open_database(url: str | None, app: str | None = None) -> Iterator[Database]
         database = load_app(app).database
     else:
         database = Database(database_url(None), load_settings())
-    check(database)
+    if checked:
+        check(database)
     try:
         yield database
     finally:
@@ -151,6 +152,11 @@ def check(database: Database) -> None:
     """Fail at once and with the reason when the server is away or the schema is not this release's."""
     found = migrate.status(database.dsn)
     migrate.verify(found.current, found.known)
+
+
+def app_name(app: str | None) -> str:
+    """How to name the app in a command for the user to run."""
+    return app or os.environ.get(APP_VARIABLE) or "MODULE:APP"
 
 
 def place_of(database: Database) -> str:

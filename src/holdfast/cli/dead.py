@@ -1,39 +1,105 @@
-"""`holdfast dead`: look at dead letters and put them back to work."""
+"""`holdfast dead`: look at dead letters, put them back to work, delete them."""
 
-import os
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
-from holdfast.db.database import Database
+from holdfast.cli.arguments import parse_rate
+from holdfast.cli.bulk import act_on_ids, act_on_many
+from holdfast.cli.confirm import DryRunOption, YesOption
+from holdfast.cli.filters import (
+    DiedBeforeOption,
+    DiedSinceOption,
+    ErrorOption,
+    GroupOption,
+    IdArgument,
+    IdsArgument,
+    LimitOption,
+    QueueOption,
+    TaskOption,
+    dead_filter,
+)
+from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
-from holdfast.operate.dead import Redriven, count_dead, list_dead, redrive, redrive_all
+from holdfast.operate.acts import Verb
+from holdfast.operate.dead import (
+    DISCARD_DEAD,
+    DeadGroups,
+    DeadPage,
+    group_dead,
+    list_dead,
+    preview_dead,
+    redrive_verb,
+    select_dead,
+)
+from holdfast.operate.jobs import find_dead
+from holdfast.store.dead import DeadFilter
 
-app = typer.Typer(help="Look at dead letters and put them back to work.", no_args_is_help=True)
+app = typer.Typer(help="Look at dead letters, put them back to work, delete them.", no_args_is_help=True)
+
+AllOption = Annotated[bool, typer.Option("--all", help="All there are.")]
 
 
 @app.command("list")
 def list_command(
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")] = None,
-    task: Annotated[str | None, typer.Option("--task", "-t", help="Only of this task.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most.")] = 50,
-    after: Annotated[str | None, typer.Option(help="Go on where a page ended.")] = None,
+    each: Annotated[bool, typer.Option("--each", help="One by one, the last to die first.")] = False,
+    group: GroupOption = None,
+    queue: QueueOption = None,
+    task: TaskOption = None,
+    error: ErrorOption = None,
+    older_than: DiedBeforeOption = None,
+    newer_than: DiedSinceOption = None,
+    limit: LimitOption = 50,
+    after: Annotated[str | None, typer.Option(help="Go on where a page of --each ended.")] = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters, the last to die first."""
+    """List dead letters by task and error, the largest group first; with --each or --group one by one."""
+    wanted = dead_filter(group, queue, task, error, older_than, newer_than)
     with open_database(database_url, app) as database:
-        page = list_dead(database, queue=queue, task=task, after=after, limit=limit)
+        found: DeadPage | DeadGroups
+        if each or group is not None or after is not None:
+            found = list_dead(database, wanted, after=after, limit=limit)
+        else:
+            found = group_dead(database, wanted, limit=limit)
     if as_json:
-        render.print_json(page)
-        return
+        render.print_json(found)
+    elif isinstance(found, DeadPage):
+        _print_page(found)
+    else:
+        _print_groups(found)
+
+
+def _print_groups(found: DeadGroups) -> None:
+    if not found.groups:
+        typer.echo("Nothing found so far." if found.capped else "No dead letters.")
+    else:
+        rows = [
+            [
+                g.id,
+                g.task,
+                ", ".join(g.queues),
+                f"{g.count:,}{'+' if found.capped else ''}",
+                render.moment(g.first_died_at),
+                render.moment(g.last_died_at),
+                render.one_line(g.error),
+            ]
+            for g in found.groups
+        ]
+        heads = ("group", "task", "queues", "dead", "first died", "last died", "last error")
+        render.print_table(heads, rows, ("dead",))
+    if found.capped:
+        typer.echo(f"Only the newest were looked at, {found.looked_at:,} of them fit; there may be more.")
+
+
+def _print_page(page: DeadPage) -> None:
     rows = [
         [
             str(d.id),
+            d.group,
             d.queue,
             d.task,
             f"{d.attempts}/{d.max_attempts}",
@@ -43,52 +109,101 @@ def list_command(
         for d in page.dead_letters
     ]
     if rows:
-        render.print_table(("id", "queue", "task", "attempts", "died", "error"), rows, ("attempts", "died"))
+        heads = ("id", "group", "queue", "task", "attempts", "died", "error")
+        render.print_table(heads, rows, ("attempts", "died"))
     else:
         typer.echo("Nothing found so far." if page.cut else "No dead letters.")
     render.print_more(page.next, page.cut)
 
 
-@app.command("redrive")
-def redrive_command(
-    ids: Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="These dead letters.")] = None,
-    task: Annotated[str | None, typer.Option("--task", "-t", help="All of this task.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+@app.command("show")
+def show_command(
+    job_id: IdArgument,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put dead letters back to work, each with a fresh set of attempts."""
-    if sum((bool(ids), task is not None, everything)) != 1:
-        raise ConfigurationError("say which dead letters: their ids, --task NAME or --all")
+    """Show everything about one dead letter."""
     with open_database(database_url, app) as database:
-        if ids:
-            done = redrive(database, ids)
-        else:
-            if not yes:
-                _ask(database, task)
-            done = redrive_all(database, task)
-    if as_json:
-        render.print_json(done)
-    else:
-        _print_done(done)
+        report = find_dead(database, job_id)
+    print_report(report, as_json)
 
 
-def _ask(database: Database, task: str | None) -> None:
-    count = count_dead(database, task)
-    if not count.count:
-        return
-    what = f"dead letter{'' if count.count == 1 else 's'}{f' of {task}' if task else ''}"
-    if not os.isatty(0):
-        raise ConfigurationError(f"this puts {render.number(count)} {what} back to work. Say so: --yes")
-    if not typer.confirm(f"Put {render.number(count)} {what} back to work?"):
-        raise ConfigurationError("nothing was redriven")
+@app.command("redrive")
+def redrive_command(
+    ids: IdsArgument = None,
+    group: GroupOption = None,
+    queue: QueueOption = None,
+    task: TaskOption = None,
+    error: ErrorOption = None,
+    older_than: DiedBeforeOption = None,
+    newer_than: DiedSinceOption = None,
+    everything: AllOption = False,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N/UNIT", help="Spread out: 100/s, 5/m, 1000/h. They are due one after the other."
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put dead letters back to work, each with a fresh set of attempts.
+
+    At a rate, nothing has to stay running: each job gets the time at which it is due, the first one now.
+    """
+    wanted = dead_filter(group, queue, task, error, older_than, newer_than)
+    verb = redrive_verb(None if rate is None else parse_rate(rate, "--rate"))
+    _act(verb, ids, wanted, everything, (dry_run, yes, as_json), (database_url, app))
 
 
-def _print_done(done: Redriven) -> None:
-    typer.echo(f"Redriven: {len(done.ids):,}")
-    for name, count in done.left.items():
-        typer.echo(
-            f"Left: {count:,} of queue {name}, which does not exist. Create it: holdfast queue create {name}"
+@app.command("discard")
+def discard_command(
+    ids: IdsArgument = None,
+    group: GroupOption = None,
+    queue: QueueOption = None,
+    task: TaskOption = None,
+    error: ErrorOption = None,
+    older_than: DiedBeforeOption = None,
+    newer_than: DiedSinceOption = None,
+    everything: AllOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete dead letters for good, with their errors and steps."""
+    wanted = dead_filter(group, queue, task, error, older_than, newer_than)
+    _act(DISCARD_DEAD, ids, wanted, everything, (dry_run, yes, as_json), (database_url, app))
+
+
+def _act(
+    verb: Verb,
+    ids: IdsArgument,
+    wanted: DeadFilter,
+    everything: bool,
+    how: tuple[bool, bool, bool],
+    where: tuple[str | None, str | None],
+) -> None:
+    dry_run, yes, as_json = how
+    if sum((bool(ids), bool(wanted.given()), everything)) != 1:
+        raise ConfigurationError(
+            "say which dead letters: their ids, or filters such as --group, --task, --queue or --error, or --all"
         )
+    with open_database(*where) as database:
+        if ids:
+            act_on_ids(database, verb, ids, dry_run, as_json)
+        else:
+            act_on_many(
+                database,
+                verb,
+                lambda: select_dead(database, wanted),
+                lambda: preview_dead(database, verb, wanted),
+                yes=yes,
+                dry_run=dry_run,
+                as_json=as_json,
+            )

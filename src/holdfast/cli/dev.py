@@ -7,7 +7,7 @@ import typer
 from holdfast.app import Holdfast
 from holdfast.cli.apps import AppArgument, load_app
 from holdfast.cli.logs import LogFormat, LogLevel, configure
-from holdfast.cli.serving import Work, serve
+from holdfast.cli.serving import HealthHostOption, HealthPortOption, Work, serve
 from holdfast.db import migrate
 from holdfast.db.embedded import parse_embedded_url
 from holdfast.operate.queues import create_queue
@@ -21,6 +21,8 @@ def dev_command(
         typer.Option("--concurrency", "-c", min=1, max=10_000, help="Jobs at a time.", show_default="10"),
     ] = None,
     exit_when_idle: Annotated[bool, typer.Option(help="Leave when nothing is due.")] = False,
+    health_port: HealthPortOption = None,
+    health_host: HealthHostOption = None,
     log_level: Annotated[LogLevel, typer.Option(help="The least that is logged.")] = LogLevel.info,
 ) -> None:
     """Run an app with everything it needs: a server if none is named, the schema, its queues, a worker."""
@@ -34,7 +36,8 @@ def dev_command(
     migrate.up(database.dsn)
     for name in found.tasks.queues():
         create_queue(database, name)
-    serve(found, Work((), concurrency, exit_when_idle), chosen)
+    work = Work((), concurrency, exit_when_idle, health_port, health_host)
+    serve(found, work, chosen)
 
 
 def _use_embedded_if_none(app: Holdfast) -> None:

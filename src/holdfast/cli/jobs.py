@@ -1,141 +1,246 @@
-"""`holdfast jobs`: list jobs and show one."""
+"""`holdfast jobs`: list jobs, show one, and change them."""
 
-from typing import Annotated
-from uuid import UUID
+import json
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.arguments import parse_arguments, parse_moment
+from holdfast.cli.bulk import act_on_ids, act_on_many, print_jobs
+from holdfast.cli.confirm import DryRunOption, YesOption
+from holdfast.cli.filters import (
+    AfterOption,
+    ErrorOption,
+    IdArgument,
+    IdsArgument,
+    KeyOption,
+    LimitOption,
+    NewerOption,
+    OlderOption,
+    QueueOption,
+    StateOption,
+    TagOption,
+    TaskOption,
+    job_filter,
+)
+from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
-from holdfast.model.text import printable
-from holdfast.operate.jobs import STATES, JobReport, list_jobs, show_job
-from holdfast.store.operate import JobDetail, JobLine
+from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb, preview_all, select
+from holdfast.operate.edit import Changes, Edited, edit_job
+from holdfast.operate.jobs import find_job, list_jobs
+from holdfast.store.search import JobFilter
 
-app = typer.Typer(help="List jobs and show one.", no_args_is_help=True)
+app = typer.Typer(help="List jobs, show one, and change them.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_command(
-    state: Annotated[str | None, typer.Option("--state", "-s", help=f"One of {', '.join(STATES)}.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")] = None,
-    task: Annotated[str | None, typer.Option("--task", "-t", help="Only of this task.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most.")] = 50,
-    after: Annotated[UUID | None, typer.Option(help="Go on where a page ended.")] = None,
+    state: StateOption = None,
+    queue: QueueOption = None,
+    task: TaskOption = None,
+    key: KeyOption = None,
+    tag: TagOption = None,
+    error: ErrorOption = None,
+    older_than: OlderOption = None,
+    newer_than: NewerOption = None,
+    limit: LimitOption = 50,
+    after: AfterOption = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, live, finished and dead, the newest first."""
+    wanted = job_filter(state, queue, task, key, tag, error, older_than, newer_than)
     with open_database(database_url, app) as database:
-        page = list_jobs(database, state=state, queue=queue, task=task, after=after, limit=limit)
+        page = list_jobs(database, wanted, after=after, limit=limit)
     if as_json:
         render.print_json(page)
         return
     if page.jobs:
-        heads = ("id", "queue", "task", "state", "attempts", "created", "note")
-        render.print_table(heads, [_row(job) for job in page.jobs], ("attempts",))
+        print_jobs(page.jobs)
     else:
         typer.echo("Nothing found so far." if page.cut else "No jobs.")
     render.print_more(page.next, page.cut)
 
 
-def _row(job: JobLine) -> list[str]:
-    attempts = f"{job.attempts}/{job.max_attempts}"
-    return [str(job.id), job.queue, job.task, job.state, attempts, render.moment(job.created_at), _note(job)]
-
-
-def _note(job: JobLine) -> str:
-    if job.state == "processing":
-        return f"owned by {job.claimed_by}"
-    if job.state == "scheduled":
-        return f"due {render.moment(job.available_at)}"
-    return render.one_line(job.hold_reason or job.last_error)
-
-
 @app.command("show")
 def show_command(
-    job_id: Annotated[UUID, typer.Argument(metavar="ID")],
+    job_id: IdArgument,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about one job: payload, owner, progress, every failed attempt."""
     with open_database(database_url, app) as database:
-        report = show_job(database, job_id)
-    if report is None:
-        raise ConfigurationError(f"there is no job {job_id}, or it is finished and no longer kept")
-    if as_json:
-        render.print_json(report)
-    else:
-        _print_report(report)
+        report = find_job(database, job_id)
+    print_report(report, as_json)
 
 
-def _print_report(report: JobReport) -> None:
-    for name, value in _facts(report.job):
-        if value not in (None, "", "-"):
-            typer.echo(f"{name:<12}{printable(str(value))}")
-    if report.progress:
-        said = report.progress
-        typer.echo(
-            f"{'progress':<12}{said.fraction:.0%} {render.one_line(said.message)} ({render.moment(said.at)})"
+@app.command("retry")
+def retry_command(
+    ids: IdsArgument = None,
+    state: StateOption = None,
+    queue: QueueOption = None,
+    task: TaskOption = None,
+    key: KeyOption = None,
+    tag: TagOption = None,
+    error: ErrorOption = None,
+    older_than: OlderOption = None,
+    newer_than: NewerOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run jobs now: scheduled ones are due at once, dead and cancelled ones go back to work, quarantined ones are freed.
+
+    By filters, cancelled jobs are meant only with --state cancelled.
+    """
+    wanted = job_filter(state, queue, task, key, tag, error, older_than, newer_than)
+    _act(RETRY, ids, wanted, (dry_run, yes, as_json), (database_url, app))
+
+
+@app.command("cancel")
+def cancel_command(
+    ids: IdsArgument = None,
+    reason: Annotated[str, typer.Option(help="Kept with the job.")] = "",
+    state: StateOption = None,
+    queue: QueueOption = None,
+    task: TaskOption = None,
+    key: KeyOption = None,
+    tag: TagOption = None,
+    error: ErrorOption = None,
+    older_than: OlderOption = None,
+    newer_than: NewerOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End waiting jobs, and ask running ones to stop."""
+    wanted = job_filter(state, queue, task, key, tag, error, older_than, newer_than)
+    _act(cancel_verb(reason), ids, wanted, (dry_run, yes, as_json), (database_url, app))
+
+
+@app.command("discard")
+def discard_command(
+    ids: IdsArgument = None,
+    state: StateOption = None,
+    queue: QueueOption = None,
+    task: TaskOption = None,
+    key: KeyOption = None,
+    tag: TagOption = None,
+    error: ErrorOption = None,
+    older_than: OlderOption = None,
+    newer_than: NewerOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete jobs that do not run, for good, with their errors and steps. Their idempotency keys are free again."""
+    wanted = job_filter(state, queue, task, key, tag, error, older_than, newer_than)
+    _act(DISCARD, ids, wanted, (dry_run, yes, as_json), (database_url, app))
+
+
+def _act(
+    verb: Verb,
+    ids: IdsArgument,
+    wanted: JobFilter,
+    how: tuple[bool, bool, bool],
+    where: tuple[str | None, str | None],
+) -> None:
+    dry_run, yes, as_json = how
+    if bool(ids) == bool(wanted.given()):
+        raise ConfigurationError(
+            "say which jobs: their ids, or filters such as --state, --queue or --task, and not both"
         )
-    _print_block("payload", render.pretty_json(report.job.payload))
-    if report.job.result is not None:
-        _print_block("result", render.pretty_json(report.job.result))
-    if report.job.metadata is not None:
-        _print_block("metadata", render.pretty_json(report.job.metadata))
-    if report.steps:
-        _print_block("steps", "\n".join(f"{render.moment(s.at)}  {printable(s.name)}" for s in report.steps))
-    for failed in report.errors:
-        by = f", worker {failed.worker}" if failed.worker else ""
-        head = f"attempt {failed.attempt} (generation {failed.generation}{by}) at {render.moment(failed.at)}"
-        summary = failed.kind + (f": {failed.message}" if failed.message else "")
-        _print_block(head, printable(failed.trace.rstrip() or summary))
+    with open_database(*where) as database:
+        if ids:
+            act_on_ids(database, verb, ids, dry_run, as_json)
+        else:
+            act_on_many(
+                database,
+                verb,
+                lambda: select(database, verb, wanted),
+                lambda: preview_all(database, verb, wanted),
+                yes=yes,
+                dry_run=dry_run,
+                as_json=as_json,
+            )
 
 
-def _facts(job: JobDetail) -> list[tuple[str, object]]:
-    return [
-        ("job", job.id),
-        ("task", f"{job.task} (version {job.version})"),
-        ("queue", f"{job.queue}, priority {job.priority}"),
-        ("state", job.state),
-        ("reason", job.hold_reason),
-        (
-            "attempts",
-            f"{job.attempts} of {job.max_attempts}" + (f", {job.crashes} crashes" if job.crashes else ""),
-        ),
-        ("generation", job.generation),
-        ("sequence", job.sequence),
-        ("fence", job.fence),
-        (
-            "key",
-            f"{job.partition_key} (bucket {job.partition_bucket})" if job.partition_key is not None else None,
-        ),
-        ("tags", ", ".join(job.tags)),
-        ("created", render.moment(job.created_at)),
-        ("due", render.moment(job.available_at)),
-        ("claimed", render.moment(job.claimed_at)),
-        ("owner" if job.state == "processing" else "ran on", job.claimed_by),
-        ("lease", _lease(job)),
-        (
-            "cancel",
-            f"asked for at {render.moment(job.cancel_requested_at)}" if job.cancel_requested_at else None,
-        ),
-        ("finished", render.moment(job.finished_at)),
-        ("error", render.one_line(job.last_error, 500)),
-    ]
+@app.command("edit")
+def edit_command(
+    job_id: IdArgument,
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=TEXT|NAME:=JSON]...", help="Arguments to set: note=hello order_id:=17"),
+    ] = None,
+    unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="An argument to take out.")] = None,
+    priority: Annotated[int | None, typer.Option(help="-100 to 100, higher first.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is a dead letter.")] = None,
+    run_after: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Due then: 5m from now, or 2030-01-31T12:00:00Z.")
+    ] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", help="Its tags from now on; may be repeated.")
+    ] = None,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="No tags any more.")] = False,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change a job that waits, is held or is dead. With an app, its arguments are checked against the handler."""
+    if tags and no_tags:
+        raise ConfigurationError("give --tag or --no-tags, not both")
+    changes = Changes(
+        parse_arguments(items or ()),
+        tuple(unset or ()),
+        priority,
+        max_attempts,
+        None if run_after is None else parse_moment(run_after, "--run-after"),
+        [] if no_tags else tags or None,
+    )
+    named = app or os.environ.get(APP_VARIABLE)
+    known = load_app(named).tasks.definition if named else None
+    with open_database(database_url, app) as database:
+        edited = edit_job(database, job_id, changes, known)
+    if as_json:
+        render.print_json(edited)
+    else:
+        _print_edited(edited)
 
 
-def _lease(job: JobDetail) -> str | None:
-    if job.lease_left_seconds is None:
-        return None
-    left = job.lease_left_seconds
-    text = f"{render.age(left)} left" if left >= 0 else f"ran out {render.age(-left)} ago"
-    return f"until {render.moment(job.lease_expires_at)} ({text})"
+def _print_edited(edited: Edited) -> None:
+    if not edited.after:
+        typer.echo("Nothing to change: it is like this already.")
+        return
+    for name, old, new in _differences(edited):
+        typer.echo(f"{render.line(name)}: {render.one_line(old, 200)} -> {render.one_line(new, 200)}")
+    if "payload" in edited.after and not edited.checked:
+        typer.echo("note: the arguments were not checked: no app was named that knows the task", err=True)
 
 
-def _print_block(title: str, text: str) -> None:
-    typer.echo(f"\n{printable(title)}")
-    for line in text.splitlines():
-        typer.echo(f"  {line}")
+def _differences(edited: Edited) -> Iterator[tuple[str, str, str]]:
+    for name, new in edited.after.items():
+        old = edited.before[name]
+        if name != "payload":
+            yield name, _shown(old), _shown(new)
+            continue
+        for argument in sorted({*old, *new}):
+            was, now = (_shown(side[argument]) if argument in side else "-" for side in (old, new))
+            if was != now:
+                yield argument, was, now
+
+
+def _shown(value: Any) -> str:
+    return render.moment(value) if isinstance(value, datetime) else json.dumps(value, ensure_ascii=False)

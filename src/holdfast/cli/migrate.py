@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.exits import PENDING
 from holdfast.db import migrate
 from holdfast.db.database import resolve_dsn
 from holdfast.settings import database_url
-
-PENDING = 3  # exit code of `status --check`
 
 app = typer.Typer(help="Make and upgrade the schema in the database.", no_args_is_help=True)
 

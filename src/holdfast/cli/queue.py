@@ -1,14 +1,20 @@
-"""`holdfast queue`: make queues and list them."""
+"""`holdfast queue`: make queues, list them, pause and resume them."""
 
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
-from holdfast.operate.queues import create_queue, list_queues
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.completion import complete_queue
+from holdfast.operate.pauses import QueuePause, pause_queue, resume_queue
+from holdfast.operate.queues import QueueSync, create_queue, list_queues, sync_queues
+from holdfast.store.operate import QueueLoad
 
-app = typer.Typer(help="Make queues and list them.", no_args_is_help=True)
+app = typer.Typer(help="Make queues, list them, pause and resume them.", no_args_is_help=True)
+
+NUMBERS = ("pending", "oldest", "scheduled", "processing", "held", "quarantined", "lease")
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_queue)]
 
 
 @app.command("create")
@@ -20,11 +26,15 @@ def create_command(
     ] = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a queue. Safe to run twice, and while workers run."""
     with open_database(database_url, app) as database:
         made = create_queue(database, name, lease)
-    typer.echo(f"Queue {made.name} {'created' if made.created else 'exists already'}.")
+    if as_json:
+        render.print_json(made)
+    else:
+        typer.echo(f"Queue {made.name} {'created' if made.created else 'exists already'}.")
 
 
 @app.command("list")
@@ -36,6 +46,79 @@ def list_command(
         loads = list_queues(database)
     if as_json:
         render.print_json({"queues": loads})
-        return
-    rows = [[load.name, render.number(load.pending), render.number(load.processing)] for load in loads]
-    render.print_table(("queue", "pending", "processing"), rows, ("pending", "processing"))
+    else:
+        render.print_table(("queue", *NUMBERS, "paused"), [_row(load) for load in loads], NUMBERS)
+
+
+def _row(load: QueueLoad) -> list[str]:
+    return [
+        load.name,
+        render.number(load.pending),
+        render.age(load.oldest_due_seconds),
+        *(render.number(n) for n in (load.scheduled, load.processing, load.held, load.quarantined)),
+        "-" if load.lease is None else f"{load.lease:g} s",
+        render.since(load.paused_seconds, load.paused_by),
+    ]
+
+
+@app.command("pause")
+def pause_command(
+    name: NameArgument,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Claim nothing more from a queue. What runs finishes; what waits stays where it is."""
+    with open_database(database_url, app) as database:
+        done = pause_queue(database, name)
+    _print_pause(done, as_json, f"Queue {name} is paused.", "was paused already")
+
+
+@app.command("resume")
+def resume_command(
+    name: NameArgument,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Claim from a paused queue again."""
+    with open_database(database_url, app) as database:
+        done = resume_queue(database, name)
+    _print_pause(done, as_json, f"Queue {name} is resumed.", "was not paused")
+
+
+def _print_pause(done: QueuePause, as_json: bool, changed: str, already: str) -> None:
+    if as_json:
+        render.print_json(done)
+    elif done.changed:
+        typer.echo(changed)
+    else:
+        since = f", for {render.since(done.pause.seconds, done.pause.by)}" if done.pause.at else ""
+        typer.echo(f"Queue {done.queue} {already}{since}.")
+
+
+@app.command("sync")
+def sync_command(
+    app: AppOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be made; make nothing.")] = False,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the queues that an app declares and the database lacks. Safe to run twice, and while workers run."""
+    declared = load_app(app).tasks.queues()
+    with open_database(database_url, app) as database:
+        done = sync_queues(database, declared, dry_run=dry_run)
+    if as_json:
+        render.print_json(done)
+    else:
+        _print_sync(done, dry_run)
+
+
+def _print_sync(done: QueueSync, dry_run: bool) -> None:
+    verb = "would be created" if dry_run else "created"
+    for name in done.created:
+        typer.echo(f"Queue {name} {verb}.")
+    if not done.created:
+        typer.echo("Every queue that the app declares is there.")
+    if done.unknown:
+        typer.echo(f"In the database, but not declared by the app: {', '.join(done.unknown)}")

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +26,30 @@ def age(seconds: float | None) -> str:
     return "0 s"
 
 
+def since(seconds: float | None, by: str | None) -> str:
+    """`3 min, by ann@host`: for how long something is paused; `-`: it is not."""
+    return "-" if seconds is None else f"{age(seconds)}, by {one_line(by) or 'somebody'}"
+
+
+def seconds(value: float | None) -> str:
+    """A short time with the digits that count: `3 ms`, `1.2 s`, `4 min`."""
+    if value is None:
+        return "-"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.1f} s" if value < 60 else age(value)
+
+
+def size(count: int) -> str:
+    """`12 kB`, `3.4 MB`: as PostgreSQL counts, by 1024."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit in ("B", "kB") else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TB"
+
+
 def number(count: Count) -> str:
     return f"{count.count:,}{'+' if count.capped else ''}"
 
@@ -37,6 +61,11 @@ def moment(at: datetime | None) -> str:
 def one_line(text: str | None, width: int = 80) -> str:
     flat = " ".join((text or "").split())
     return printable(flat if len(flat) <= width else flat[: width - 1] + "…")
+
+
+def line(text: str) -> str:
+    """The text as it is, on one line: what breaks a line is shown, so that nothing can pass for a line of ours."""
+    return printable(text.replace("\n", "\\n").replace("\t", "\\t"))
 
 
 def pretty_json(value: Any) -> str:
@@ -54,7 +83,7 @@ def print_json(value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
+    if isinstance(value, date):  # a datetime too
         return value.isoformat()
     if isinstance(value, UUID):
         return str(value)

@@ -12,12 +12,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import FrameType
+from typing import Annotated
+
+import typer
 
 from holdfast import telemetry
 from holdfast.app import Holdfast, release
 from holdfast.cli.apps import place_of
 from holdfast.cli.logs import LogFormat
 from holdfast.runtime.worker import Worker
+from holdfast.settings import Settings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -27,6 +31,24 @@ class Work:
     queues: Sequence[str] = ()
     concurrency: int | None = None
     until_idle: bool = False
+    health_port: int | None = None
+    health_host: str | None = None
+
+    def address(self, settings: Settings) -> tuple[str, int] | None:
+        """Where the health port is to be, if there is to be one; options win over settings."""
+        port = settings.health_port if self.health_port is None else self.health_port
+        return None if port is None else (self.health_host or settings.health_host, port)
+
+
+HealthPortOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, help="Probes and metrics on this port; 0: any free one.", show_default="off"
+    ),
+]
+HealthHostOption = Annotated[
+    str | None, typer.Option(help="The address of the health port.", show_default="127.0.0.1")
+]
 
 
 def serve(app: Holdfast, work: Work, log_format: LogFormat) -> None:
@@ -65,7 +87,8 @@ async def _serve(app: Holdfast, work: Work) -> None:
     with stop.on_signals():
         async with app:
             try:
-                await app._serve(work.queues, work.concurrency, work.until_idle, stop.watch)
+                address = work.address(app.settings)
+                await app._serve(work.queues, work.concurrency, work.until_idle, stop.watch, address)
             except asyncio.CancelledError:
                 if not stop.asked:
                     raise

@@ -25,10 +25,22 @@ def status_command(
     about = "about " if found.finished_is_estimate else ""
     typer.echo("")
     typer.echo(f"workers     {found.workers.alive} alive, {found.workers.draining} draining{late}")
+    _print_paused(found)
     typer.echo(f"dead        {render.number(found.dead_letters)}")
     typer.echo(f"finished    {about}{found.finished_last_minute:,} in the last minute")
     typer.echo(f"database    {place}, PostgreSQL {found.server_version}, schema {found.schema_version}")
     typer.echo(f"durability  {found.durability}")
+
+
+def _print_paused(found: Overview) -> None:
+    for load in found.queues:
+        if load.paused_at is not None:
+            typer.echo(
+                f"paused      queue {load.name} for {render.since(load.paused_seconds, load.paused_by)}"
+            )
+    for task in found.paused_tasks:
+        about = render.since(task.paused_seconds, task.paused_by)
+        typer.echo(f"paused      task {render.one_line(task.task)} for {about}")
 
 
 def _print_queues(found: Overview) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast workers`: who is there."""
+"""`holdfast workers`: who is there, and asking them to leave."""
 
 from typing import Annotated
 
@@ -6,13 +6,38 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
-from holdfast.operate.workers import list_workers
+from holdfast.cli.arguments import parse_span
+from holdfast.cli.completion import complete_worker
+from holdfast.cli.exits import TIMED_OUT
+from holdfast.errors import ConfigurationError
+from holdfast.operate.workers import Drained, drain_workers, list_workers, wait_until_gone
+
+app = typer.Typer(invoke_without_command=True)
+
+EveryoneOption = Annotated[bool, typer.Option("--all", help="Those that are gone too.")]
 
 
+@app.callback()
 def workers_command(
+    context: typer.Context,
     database_url: DatabaseOption = None,
     app: AppOption = None,
-    everyone: Annotated[bool, typer.Option("--all", help="Those that are gone too.")] = False,
+    everyone: EveryoneOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List workers and ask them to leave. Without a command: list them."""
+    if context.invoked_subcommand is None:
+        list_command(database_url, app, everyone, as_json)
+    elif database_url or app or everyone or as_json:
+        verb = context.invoked_subcommand
+        raise ConfigurationError(f"options go behind the command: holdfast workers {verb} ...")
+
+
+@app.command("list")
+def list_command(
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    everyone: EveryoneOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the workers: where each runs, when it was last heard of, and how many jobs it has."""
@@ -38,3 +63,50 @@ def workers_command(
         ]
         heads = ("worker", "host", "pid", "status", "last seen", "running", "release", "queues")
         render.print_table(heads, rows, ("pid", "running", "last seen"))
+
+
+@app.command("drain")
+def drain_command(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID]...",
+            help="These workers; the beginning of an id or of its last part is enough.",
+            autocompletion=complete_worker,
+        ),
+    ] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
+    host: Annotated[str | None, typer.Option(help="Those of this host.")] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="Wait so long until they are gone, such as 60s; if not: exit 124."),
+    ] = None,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask workers to stop claiming, finish or hand back what they have, and leave. Their process ends with 0."""
+    patience = None if wait is None else parse_span(wait, "--wait")
+    with open_database(database_url, app) as database:
+        done = drain_workers(database, ids=ids or (), host=host, everyone=everyone)
+        meant = [*done.asked, *done.draining]
+        left = wait_until_gone(database, meant, patience) if patience is not None else []
+    if as_json:
+        render.print_json({"asked": done.asked, "draining": done.draining, "gone": done.gone, "left": left})
+    else:
+        _print_drained(done, waited=wait is not None and not left)
+    if left:
+        typer.echo(f"holdfast: not gone after {patience:g} s: {', '.join(left)}", err=True)
+        raise typer.Exit(TIMED_OUT)
+
+
+def _print_drained(done: Drained, waited: bool) -> None:
+    says = "has left" if waited else "is asked to drain"
+    for worker in done.asked:
+        typer.echo(f"Worker {worker} {says}.")
+    for worker in done.draining:
+        typer.echo(f"Worker {worker} {'has left' if waited else 'drains already'}.")
+    for worker in done.gone:
+        typer.echo(f"Worker {worker} is gone already.")
+    if not (done.asked or done.draining or done.gone):
+        typer.echo("No workers.")

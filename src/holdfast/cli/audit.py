@@ -1,0 +1,48 @@
+"""`holdfast audit`: who did what."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import render
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.filters import LimitOption
+from holdfast.operate.audit import list_audit
+from holdfast.operate.search import check_limit
+
+
+def audit_command(
+    limit: LimitOption = 50,
+    before: Annotated[
+        int | None, typer.Option(metavar="ENTRY", min=0, max=2**63 - 1, help="Go on below this entry.")
+    ] = None,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what operators did to jobs, queues, tasks and workers, the last act first."""
+    check_limit(limit)
+    with open_database(database_url, app) as database:
+        found = list_audit(database, before=before, limit=limit)
+    more = found[-1].id if len(found) == limit else None
+    if as_json:
+        render.print_json({"audit": found, "next": more})
+        return
+    if not found:
+        typer.echo("No acts.")
+        return
+    rows = [
+        [
+            str(entry.id),
+            render.moment(entry.at),
+            entry.actor,
+            entry.action,
+            f"{entry.count:,}",
+            render.one_line(json.dumps(entry.selection, ensure_ascii=False), 200),
+        ]
+        for entry in found
+    ]
+    render.print_table(("entry", "at", "who", "what", "how many", "which"), rows, ("entry", "how many"))
+    if more is not None:
+        typer.echo(f"There may be more: --before {more}")

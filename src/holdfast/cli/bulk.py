@@ -1,0 +1,134 @@
+"""An act over jobs, as a person goes through it: look first, say yes, watch, read what was done."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+import typer
+
+from holdfast.cli import render
+from holdfast.cli.confirm import confirm
+from holdfast.db.database import Database
+from holdfast.operate.acts import Done, Preview, Selection, Verb, act_on, act_on_all, preview_of
+from holdfast.store.show import JobLine
+
+P = TypeVar("P")
+_RESULTS = {
+    "due_now": "due now",
+    "redriven": "redriven",
+    "revived": "back from the cancelled",
+    "freed": "out of the quarantine",
+    "cancelled": "cancelled",
+    "asked_to_stop": "running, asked to stop",
+    "discarded": "discarded",
+    "unchanged": "due already",
+}
+
+
+def act_on_ids(database: Database, verb: Verb, job_ids: Sequence[UUID], dry_run: bool, as_json: bool) -> None:
+    """Named jobs need no further yes."""
+    if dry_run:
+        print_preview(preview_of(database, verb, job_ids), as_json)
+    else:
+        print_done(act_on(database, verb, job_ids), as_json)
+
+
+def act_on_many(
+    database: Database,
+    verb: Verb,
+    select: Callable[[], Selection[P]],
+    preview: Callable[[], Preview],
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    if dry_run:
+        print_preview(preview(), as_json)
+        return
+    if not yes:
+        found = preview()
+        if not found.count.count and not found.count.capped:
+            print_done(Done(verb.action, 0, {}, {}, None), as_json)
+            return
+        confirm(f"{verb.action.split()[1]} {_what(found)}", yes)
+    progress = Progress(verb.done)
+    try:
+        done = act_on_all(database, verb, select(), progress)
+    except KeyboardInterrupt:
+        progress.end()
+        typer.echo(f"Interrupted: {progress.count:,} {verb.done}, and counted in the audit.", err=True)
+        raise
+    progress.end()
+    print_done(done, as_json)
+
+
+class Progress:
+    """How many so far, on one line of a terminal."""
+
+    def __init__(self, done: str) -> None:
+        self.count = 0
+        self._done = done
+        self._shown = False
+
+    def __call__(self, count: int) -> None:
+        self.count = count
+        if sys.stderr.isatty():
+            self._shown = True
+            typer.echo(f"\r{count:,} {self._done} ...", nl=False, err=True)
+
+    def end(self) -> None:
+        if self._shown:
+            typer.echo(f"\r{' ' * 40}\r", nl=False, err=True)
+
+
+def _what(found: Preview) -> str:
+    one = found.count.count == 1 and not found.count.capped
+    states = _listed(found.by_state)
+    return f"{render.number(found.count)} job{'' if one else 's'}" + (f" ({states})" if states else "")
+
+
+def _listed(counts: Mapping[str, int], names: Mapping[str, str] | None = None) -> str:
+    return ", ".join(f"{n:,} {(names or {}).get(name, name)}" for name, n in counts.items())
+
+
+def print_preview(found: Preview, as_json: bool) -> None:
+    if as_json:
+        render.print_json(found)
+        return
+    if found.sample:
+        print_jobs(found.sample)
+    more = f", of which {len(found.sample)} are shown" if found.count.count > len(found.sample) else ""
+    typer.echo(f"Dry run: {found.action} would be about {_what(found)}{more}. Nothing was changed.")
+
+
+def print_done(done: Done, as_json: bool) -> None:
+    if as_json:
+        render.print_json(done)
+        return
+    verb = done.action.split()[1]
+    if not done.results and not done.left:
+        typer.echo(f"Nothing to {verb}.")
+    elif done.results:
+        typer.echo(f"{verb.capitalize()}: {_listed(done.results, _RESULTS)}.")
+    for reason, count in done.left.items():
+        typer.echo(f"Left: {count:,}, {render.one_line(reason, 300)}")
+
+
+def print_jobs(lines: Sequence[JobLine]) -> None:
+    heads = ("id", "queue", "task", "state", "attempts", "created", "note")
+    render.print_table(heads, [_row(job) for job in lines], ("attempts",))
+
+
+def _row(job: JobLine) -> list[str]:
+    attempts = f"{job.attempts}/{job.max_attempts}"
+    return [str(job.id), job.queue, job.task, job.state, attempts, render.moment(job.created_at), _note(job)]
+
+
+def _note(job: JobLine) -> str:
+    if job.state == "processing":
+        return f"owned by {job.claimed_by}"
+    if job.state == "scheduled":
+        return f"due {render.moment(job.available_at)}"
+    return render.one_line(job.hold_reason or job.last_error)

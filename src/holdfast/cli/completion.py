@@ -1,0 +1,85 @@
+"""What the shell offers behind a TAB: names from the app and the database, quickly or not at all.
+
+Nothing here may end in a traceback, a prompt or a wait: on any error, and after a second, there is nothing to offer; the
+thread that still looks ends with the process. An embedded server is not started for it. Workers are offered by the last part
+of their id, because a shell may split words at a colon.
+"""
+
+import contextlib
+import io
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+import typer
+
+from holdfast.cli.apps import APP_VARIABLE, load_app, open_database
+from holdfast.db.database import Database
+from holdfast.operate.workers import list_workers
+from holdfast.store.jobs import queue_names
+from holdfast.store.pause import known_tasks
+from holdfast.store.search import STATES
+
+LIMIT = 1.0  # seconds
+Offer = tuple[str, str]  # the word, and what it is
+
+
+def complete_queue(context: typer.Context, incomplete: str) -> list[Offer]:
+    return _quickly(incomplete, lambda: _queues(context))
+
+
+def complete_task(context: typer.Context, incomplete: str) -> list[Offer]:
+    return _quickly(incomplete, lambda: _tasks(context))
+
+
+def complete_worker(context: typer.Context, incomplete: str) -> list[Offer]:
+    return _quickly(incomplete, lambda: _workers(context))
+
+
+def complete_state(incomplete: str) -> list[str]:
+    return [state for state in STATES if state.startswith(incomplete)]
+
+
+def _queues(context: typer.Context) -> Iterator[Offer]:
+    with _database(context) as database:
+        yield from ((name, "queue") for name in database.run(queue_names))
+
+
+def _tasks(context: typer.Context) -> Iterator[Offer]:
+    app = context.params.get("app")
+    if app or os.environ.get(APP_VARIABLE):
+        yield from ((name, "task") for name, _ in load_app(app).tasks.known())
+    with _database(context) as database:
+        late = database.settings.dead_after
+        yield from ((name, "task") for name in database.run(lambda: known_tasks(late)))
+
+
+def _workers(context: typer.Context) -> Iterator[Offer]:
+    with _database(context) as database:
+        for worker in list_workers(database):
+            yield worker.id.rpartition(":")[2], f"{worker.host}, process {worker.pid}, {worker.status}"
+
+
+@contextlib.contextmanager
+def _database(context: typer.Context) -> Iterator[Database]:
+    given = context.params
+    with open_database(given.get("database_url"), given.get("app"), checked=False) as database:
+        if database.is_embedded:
+            raise LookupError
+        yield database
+
+
+def _quickly(incomplete: str, find: Callable[[], Iterable[Offer]]) -> list[Offer]:
+    """What can be found in time, each word once."""
+    found: dict[str, str] = {}
+
+    def look() -> None:
+        with contextlib.suppress(BaseException):
+            found.update(find())
+
+    thread = threading.Thread(target=look, daemon=True)
+    silence = io.StringIO()  # an app that prints when it is imported must not be offered
+    with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
+        thread.start()
+        thread.join(LIMIT)
+    return sorted(pair for pair in dict(found).items() if pair[0].startswith(incomplete))

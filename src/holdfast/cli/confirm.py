@@ -1,0 +1,22 @@
+"""A yes before an act over many: given with --yes, or at the terminal; without a terminal it must be given."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from holdfast.errors import ConfigurationError
+from holdfast.model.text import printable
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say how many and which, and change nothing.")]
+
+
+def confirm(act: str, yes: bool) -> None:
+    """`act` says what would happen, as in 'cancel 12 jobs'. Returns when it may."""
+    if yes:
+        return
+    if not os.isatty(0):
+        raise ConfigurationError(f"this would {act}. Say so: --yes (or look first: --dry-run)")
+    if not typer.confirm(printable(f"{act[:1].upper()}{act[1:]}?")):
+        raise ConfigurationError("nothing was changed")

@@ -1,0 +1,100 @@
+"""`holdfast doctor`: is everything around the jobs as it should be?"""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import render
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, open_database
+from holdfast.cli.exits import ENVIRONMENT
+from holdfast.errors import ConfigurationError
+from holdfast.model.text import printable
+from holdfast.operate.doctor.finding import Finding, read_limits
+from holdfast.operate.doctor.run import CHECKS, FIXES, Checked, Diagnosis, doctor, fix
+from holdfast.operate.wording import several
+
+
+def doctor_command(
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="CHECK", help="Only this check or finding; may be repeated."),
+    ] = None,
+    fixed: Annotated[
+        str | None, typer.Option("--fix", metavar="NAME", help=f"Mend it: {', '.join(FIXES)}, horizon:PID.")
+    ] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit", metavar="NAME=VALUE", help="Another limit, such as horizon=60; may be repeated."
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings and checks not made count too.")] = False,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the schema, the server, the connection and the jobs. Every finding comes with the command that mends it.
+
+    Changes nothing, except with --fix. Exits with 0 when there is no error (--strict: no warning either, and every check
+    could be made), else with 1.
+    """
+    if fixed and only:
+        raise ConfigurationError("say either what to fix or what to check: --fix NAME or --only CHECK")
+    wanted = read_limits(limits or ())
+    with open_database(database_url, app, checked=False) as database:
+        if fixed:
+            found = fix(database, fixed, limits=wanted, app=app_name(app))
+        else:
+            found = doctor(database, only=only or (), limits=wanted, app=app_name(app))
+    if as_json:
+        _print_json(found)
+    else:
+        _print(found)
+    if not found.is_fine(strict=strict):
+        raise typer.Exit(ENVIRONMENT)
+
+
+def _print_json(found: Diagnosis) -> None:
+    counts = {level: found.count(level) for level in ("error", "warning", "info")}
+    render.print_json(
+        {"done": found.done, "checks": found.checks, **counts, "not_checked": found.not_checked}
+    )
+
+
+def _print(found: Diagnosis) -> None:
+    for line in found.done:
+        typer.echo(printable(line))
+    if found.done:
+        typer.echo("")
+    for check in found.checks:
+        _print_check(check)
+    nouns = {"error": "error", "warning": "warning", "info": "remark"}
+    counts = [several(found.count(level), noun) for level, noun in nouns.items() if found.count(level)]
+    if found.not_checked:
+        counts.append(f"{found.not_checked} not checked")
+    typer.echo(", ".join(counts) if counts else "Nothing found.")
+
+
+def _print_check(check: Checked) -> None:
+    head = f"{check.name:<{_WIDTH}}"
+    for finding in check.findings:
+        _print_finding(head, finding)
+        head = " " * _WIDTH
+    if check.not_checked:
+        typer.echo(f"{head}not checked: {printable(check.not_checked)}")
+    elif not check.findings:
+        typer.echo(f"{head}ok: {check.about}")
+
+
+def _print_finding(head: str, finding: Finding) -> None:
+    typer.echo(f"{head}{finding.level.upper()} {printable(finding.what)} [{finding.code}]")
+    indent = " " * _WIDTH
+    for line in finding.details:
+        typer.echo(f"{indent}  {printable(line)}")
+    for line in finding.fix:
+        typer.echo(f"{indent}  fix: {printable(line)}")
+    for line in finding.otherwise:
+        typer.echo(f"{indent}  or:  {printable(line)}")
+
+
+_WIDTH = max(len(check.name) for check in CHECKS) + 2

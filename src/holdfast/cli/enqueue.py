@@ -1,0 +1,123 @@
+"""`holdfast enqueue`: write one job by hand, and wait for it if asked to."""
+
+import os
+import sys
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli import render
+from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.arguments import parse_arguments, parse_moment, parse_span
+from holdfast.cli.completion import complete_queue, complete_task
+from holdfast.cli.exits import ENVIRONMENT, TIMED_OUT
+from holdfast.errors import ConfigurationError, JobCancelled, JobFailed, ResultError, ResultTimeout
+from holdfast.model.text import printable
+from holdfast.operate.producing import enqueue, make_job
+from holdfast.tasks.handle import JobHandle
+from holdfast.tasks.options import EnqueueOptions
+
+
+def enqueue_command(
+    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=complete_task)],
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=TEXT|NAME:=JSON]...", help="The arguments: note=hello order_id:=17"),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue", "-q", help="The queue.", show_default="the task's", autocompletion=complete_queue
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The partition key.")] = None,
+    priority: Annotated[int | None, typer.Option(help="-100 to 100, higher first.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Run it no sooner: 90s, 15m, 2h.")] = None,
+    run_after: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Run it no sooner: 2030-01-31T12:00:00Z")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="For a day the same key and arguments give the same job.")
+    ] = None,
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is a dead letter.")] = None,
+    version: Annotated[int | None, typer.Option(help="Of the arguments.", show_default="the task's")] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPAN", help="Wait so long for its result, such as 30s; if none comes: exit 124."
+        ),
+    ] = None,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write one job and print its id. With an app its arguments are checked; without one they are sent as given."""
+    named = app or os.environ.get(APP_VARIABLE)
+    tasks = load_app(named).tasks if named else None
+    options: dict[str, Any] = {
+        "queue": queue,
+        "partition_key": key,
+        "priority": priority,
+        "run_after": _when(delay, run_after),
+        "idempotency_key": idempotency_key,
+        "tags": tags,
+        "max_attempts": max_attempts,
+    }
+    given: EnqueueOptions = {k: v for k, v in options.items() if v is not None}  # type: ignore[assignment]
+    job = make_job(tasks, task, parse_arguments(items or ()), given, version)
+    patience = None if wait is None else parse_span(wait, "--wait")
+    with open_database(database_url, app) as database:
+        handle = enqueue(database, job, tasks.queues() if tasks else ())
+        if tasks is None:
+            typer.echo("note: the arguments were not checked: no app was named (--app MODULE:APP)", err=True)
+        if patience is None:
+            _print_job(handle, as_json)
+        else:
+            _wait(handle, patience, as_json)
+
+
+def _when(delay: str | None, run_after: str | None) -> datetime | timedelta | float | None:
+    if delay is not None and run_after is not None:
+        raise ConfigurationError("give --delay or --run-after, not both")
+    if delay is not None:
+        return parse_span(delay, "--delay")
+    return None if run_after is None else parse_moment(run_after, "--run-after")
+
+
+def _print_job(handle: JobHandle[Any], as_json: bool) -> None:
+    if as_json:
+        render.print_json({"id": handle.id, "created": handle.created})
+        return
+    if not handle.created:
+        typer.echo("note: a job with this idempotency key was there already", err=True)
+    typer.echo(f"Enqueued {handle.id}." if sys.stdout.isatty() and handle.created else str(handle.id))
+
+
+def _wait(handle: JobHandle[Any], seconds: float, as_json: bool) -> None:
+    """The result goes to stdout, everything else to stderr."""
+    if not as_json:
+        typer.echo(f"note: job {handle.id}, waiting for its result", err=True)
+    answer: dict[str, Any] = {"id": handle.id, "created": handle.created}
+    code = ENVIRONMENT
+    try:
+        answer |= {"state": "completed", "result": handle.result(seconds)}
+    except ResultTimeout as error:
+        code = TIMED_OUT
+        _say(error, answer, "waiting")
+    except JobFailed as error:
+        _say(error, answer, "dead_letter")
+    except JobCancelled as error:
+        _say(error, answer, "cancelled")
+    if as_json:
+        render.print_json(answer)
+    elif "result" in answer:
+        typer.echo(render.pretty_json(answer["result"]))
+    if "result" not in answer:
+        raise typer.Exit(code)
+
+
+def _say(error: ResultError, answer: dict[str, Any], state: str) -> None:
+    answer |= {"state": state, "error": error.error}
+    typer.echo(f"holdfast: {printable(' '.join(str(error).split()))}", err=True)

@@ -1,0 +1,81 @@
+"""The options that say which jobs, the same for a list and for an act over many."""
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from holdfast.cli.arguments import parse_span
+from holdfast.cli.completion import complete_queue, complete_state, complete_task
+from holdfast.operate.jobs import STATES
+from holdfast.store.dead import DeadFilter
+from holdfast.store.search import JobFilter
+
+IdsArgument = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="These jobs, all or none.")]
+IdArgument = Annotated[UUID, typer.Argument(metavar="ID")]
+StateOption = Annotated[
+    str | None,
+    typer.Option("--state", "-s", help=f"One of {', '.join(STATES)}.", autocompletion=complete_state),
+]
+FinishedOption = Annotated[str | None, typer.Option("--state", "-s", help="completed or cancelled.")]
+QueueOption = Annotated[
+    str | None, typer.Option("--queue", "-q", help="Only of this queue.", autocompletion=complete_queue)
+]
+TaskOption = Annotated[
+    str | None, typer.Option("--task", "-t", help="Only of this task.", autocompletion=complete_task)
+]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Only with this partition key.")]
+TagOption = Annotated[str | None, typer.Option("--tag", help="Only with this tag.")]
+ErrorOption = Annotated[
+    str | None,
+    typer.Option("--error", "-e", metavar="TEXT", help="Only with this text in the last error."),
+]
+OlderOption = Annotated[
+    str | None, typer.Option("--older-than", metavar="AGE", help="Only created longer ago: 90s, 15m, 2h, 3d.")
+]
+NewerOption = Annotated[
+    str | None, typer.Option("--newer-than", metavar="AGE", help="Only created within: 90s, 15m, 2h, 3d.")
+]
+GroupOption = Annotated[
+    str | None, typer.Option("--group", "-g", help="Only of this group, as `dead list` names it.")
+]
+DiedBeforeOption = Annotated[
+    str | None, typer.Option("--older-than", metavar="AGE", help="Only died longer ago: 90s, 15m, 2h, 3d.")
+]
+DiedSinceOption = Annotated[
+    str | None, typer.Option("--newer-than", metavar="AGE", help="Only died within: 90s, 15m, 2h, 3d.")
+]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", help="How many at most.")]
+AfterOption = Annotated[UUID | None, typer.Option(help="Go on where a page ended.")]
+
+
+def job_filter(
+    state: str | None,
+    queue: str | None,
+    task: str | None,
+    key: str | None,
+    tag: str | None,
+    error: str | None,
+    older_than: str | None,
+    newer_than: str | None,
+) -> JobFilter:
+    states = None if state is None else (state,)
+    ages = _age("--older-than", older_than), _age("--newer-than", newer_than)
+    return JobFilter(states, queue, task, key, tag, error, *ages)
+
+
+def dead_filter(
+    group: str | None,
+    queue: str | None,
+    task: str | None,
+    error: str | None,
+    older_than: str | None,
+    newer_than: str | None,
+) -> DeadFilter:
+    return DeadFilter(
+        group, queue, task, error, _age("--older-than", older_than), _age("--newer-than", newer_than)
+    )
+
+
+def _age(option: str, text: str | None) -> float | None:
+    return None if text is None else parse_span(text, option)

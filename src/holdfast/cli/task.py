@@ -1,0 +1,125 @@
+"""`holdfast task`: list tasks, pause and resume them."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import render
+from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.completion import complete_task
+from holdfast.model.text import printable
+from holdfast.operate.pauses import TaskLine, TaskPause, doubt, list_tasks, pause_task, resume_task
+from holdfast.tasks.taskset import TaskSet
+
+app = typer.Typer(help="List tasks, pause and resume them.", no_args_is_help=True)
+
+_MANY = 10_000
+TaskArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_task)]
+
+
+@app.command("list")
+def list_command(
+    database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
+) -> None:
+    """List the tasks that living workers know, and those that are paused."""
+    tasks = _tasks(app)
+    with open_database(database_url, app) as database:
+        lines = list_tasks(database, _names(tasks))
+    if as_json:
+        render.print_json({"tasks": lines})
+    elif not lines:
+        typer.echo("No tasks: no worker runs, and none is paused.")
+    else:
+        heads = ("task", "workers", "held", "paused")
+        render.print_table(heads, [_row(line) for line in lines], ("workers", "held"))
+
+
+def _row(line: TaskLine) -> list[str]:
+    pause = line.pause
+    return [
+        line.task,
+        str(line.workers),
+        "-" if line.held is None else render.number(line.held),
+        render.since(pause.paused_seconds, pause.paused_by) if pause else "-",
+    ]
+
+
+@app.command("pause")
+def pause_command(
+    name: TaskArgument,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Claim nothing more of a task, in any queue. What runs finishes; what is due is set aside (held)."""
+    tasks = _tasks(app)
+    with open_database(database_url, app) as database:
+        why = doubt(database, name, _names(tasks))
+        done = pause_task(database, name, _tell)
+    if why:
+        _note(why)
+    _note_aliases(tasks, name)
+    if as_json:
+        render.print_json(done)
+        return
+    since = f", for {render.since(done.pause.paused_seconds, done.pause.paused_by)}" if done.pause else ""
+    state = "is paused" if done.changed else f"was paused already{since}"
+    typer.echo(f"Task {name} {state}. Jobs set aside: {done.moved:,}")
+    _note_left(done)
+
+
+@app.command("resume")
+def resume_command(
+    name: TaskArgument,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Claim a paused task's jobs again; those that were set aside go back to waiting."""
+    tasks = _tasks(app)
+    with open_database(database_url, app) as database:
+        done = resume_task(database, name, _tell)
+        why = None if done.changed else doubt(database, name, _names(tasks))
+    if why:
+        _note(why)
+    if as_json:
+        render.print_json(done)
+        return
+    state = "is resumed" if done.changed else "was not paused"
+    typer.echo(f"Task {name} {state}. Jobs put back: {done.moved:,}")
+    _note_left(done)
+
+
+def _tell(moved: int) -> None:
+    """A million jobs take a minute: say that something happens, to a person."""
+    if moved >= _MANY and sys.stderr.isatty():
+        _note(f"{moved:,} jobs so far")
+
+
+def _tasks(app: str | None) -> TaskSet | None:
+    """The app's tasks, when one is named."""
+    return load_app(app).tasks if app or os.environ.get(APP_VARIABLE) else None
+
+
+def _names(tasks: TaskSet | None) -> Sequence[str]:
+    return sorted({name for name, _ in tasks.known()}) if tasks else ()
+
+
+def _note_aliases(tasks: TaskSet | None, name: str) -> None:
+    """A pause is for the name in the row: jobs of an alias are another name's."""
+    definition = tasks.definition(name) if tasks else None
+    others = [other for other in definition.names if other != name] if definition else []
+    if others:
+        _note(f"jobs enqueued as {', '.join(others)} are not paused: that is another name of this task")
+
+
+def _note_left(done: TaskPause) -> None:
+    if done.left:
+        _note(f"some jobs could not be moved and stay where they are: {done.left}")
+
+
+def _note(text: str) -> None:
+    typer.echo(f"note: {printable(' '.join(text.split()))}", err=True)

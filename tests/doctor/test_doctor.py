@@ -1,0 +1,172 @@
+"""The doctor as a whole: its output, its exit code, and that no finding is without a test and a row in the docs."""
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from tests.doctor.case import Case
+from typer.testing import CliRunner
+
+from holdfast import Holdfast, operate
+from holdfast.cli import app as cli
+from holdfast.errors import ConfigurationError, SchemaTooNew
+from holdfast.operate.doctor.finding import Limits, read_limits
+from holdfast.operate.doctor.run import CHECKS, CODES, FIXES, Diagnosis, doctor
+from holdfast.testing import Kit
+
+HERE = Path(__file__).parent
+PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+
+
+@pytest.mark.versions
+def test_a_healthy_database(case: Case) -> None:
+    """Every check on every version. The test servers are not durable; nothing else is found there."""
+    result = case.doctor("--strict")
+    assert result.exit_code == 1, result.output
+    lines = result.stdout.splitlines()
+    ok = [line.split()[0] for line in lines if " ok: " in line]
+    assert ok == [check.name for check in CHECKS if check.name != "durability"]
+    assert lines[-1] == "2 errors, 1 warning"
+    rest = [word for name in ok for word in ("--only", name)]
+    assert case.doctor("--strict", *rest).exit_code == 0
+    report = json.loads(case.doctor("--json", *rest).stdout)
+    assert [report[k] for k in ("done", "error", "warning", "info", "not_checked")] == [[], 0, 0, 0, 0]
+
+
+def test_while_workers_run_nothing_is_found(app: Holdfast, kit: Kit) -> None:
+    """What a busy system does all the time is no fault, and looking at it disturbs nobody."""
+    seen: list[Diagnosis] = []
+
+    @app.task
+    def look(n: int) -> None:
+        only = [check.name for check in CHECKS if check.name not in ("durability", "horizon")]
+        seen.append(doctor(kit.database, only=only))
+
+    for n in range(3):
+        look.enqueue(n=n)
+    kit.run_worker()
+    assert [row["status"] for row in kit.jobs(look)] == ["completed"] * 3
+    assert [found.is_fine(strict=True) for found in seen] == [True] * 3, [f.findings for f in seen]
+
+
+def test_exit_codes(case: Case) -> None:
+    case.sql("ALTER TABLE holdfast.inbox SET (fillfactor = 90)")
+    assert case.doctor("--only", "schema").exit_code == 0  # a warning
+    assert case.doctor("--only", "schema", "--strict").exit_code == 1
+    case.sql("DROP VIEW holdfast.keys")
+    assert case.doctor("--only", "schema").exit_code == 1
+    assert case.doctor("--fix", "schema", "--strict").exit_code == 0
+
+
+def test_looking_changes_nothing(case: Case) -> None:
+    count = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) AS n FROM pg_stat_all_tables WHERE schemaname = 'holdfast'"
+    case.sql("DROP VIEW holdfast.keys; DROP INDEX holdfast.inbox_claim; SELECT holdfast.enqueue('work')")
+    before = case.sql(count)
+    assert case.doctor().exit_code == 1
+    assert case.sql(count) == before
+    assert case.sql("SELECT to_regclass('holdfast.keys') AS keys") == [{"keys": None}]
+    assert case.sql("SELECT FROM holdfast.audit") == []
+
+
+def refused(case: Case, *words: str) -> str:
+    result = CliRunner().invoke(cli, ["doctor", *words], env=case.env)
+    assert isinstance(result.exception, ConfigurationError), result.exception
+    return str(result.exception)
+
+
+def test_mistakes(case: Case) -> None:
+    assert refused(case, "--only", "everything").startswith(
+        "there is no check 'everything' (known: migrations, schema,"
+    )
+    assert refused(case, "--fix", "fsync").startswith("there is no fix 'fsync' (known: schema, queues,")
+    assert refused(case, "--fix", "schema:1").startswith("there is no fix 'schema:1'")
+    assert refused(case, "--fix", "schema", "--only", "schema").startswith(
+        "say either what to fix or what to check"
+    )
+    assert refused(case, "--limit", "patience=3").startswith(
+        "there is no limit 'patience' (known: statement,"
+    )
+    assert refused(case, "--limit", "skew=long") == "limit skew must be a number of 0 or more, not 'long'"
+    assert refused(case, "--limit", "skew=-1") == "limit skew must be a number of 0 or more, not '-1'"
+    assert refused(case, "--limit", "skew=inf") == "limit skew must be a number of 0 or more, not 'inf'"
+
+
+def test_a_newer_schema_is_not_examined(case: Case) -> None:
+    case.sql("INSERT INTO holdfast.migrations VALUES (9999, 'from_the_future')")
+    for words in (["doctor"], ["doctor", "--fix", "schema"]):
+        assert isinstance(CliRunner().invoke(cli, words, env=case.env).exception, SchemaTooNew)
+
+
+def test_a_fix_wants_the_schema(case: Case) -> None:
+    case.sql("DELETE FROM holdfast.migrations")
+    result = CliRunner().invoke(cli, ["doctor", "--fix", "schema"], env=case.env)
+    assert "holdfast migrate up" in str(result.exception)
+
+
+def test_limits_that_were_given_go_with_the_command() -> None:
+    assert read_limits(["skew=2", "dead=5"]).changed() == {"skew": 2.0, "dead": 5.0}
+    assert Limits().changed() == {}
+
+
+# Nothing without a test and a row ----------------------------------------------------------------------------------
+
+
+def test_every_finding_has_a_test_that_runs_its_command() -> None:
+    text = "\n".join(file.read_text(encoding="utf-8") for file in HERE.glob("test_*.py"))
+    cured = set(re.findall(r'\.cure\(\s*"(\w+)"', text))
+    # A machine's clock is set by nobody; and a running job takes its time to stop, so it gets another finding first.
+    by_name = {"clock_skew", "long_running"}
+    for code in by_name:
+        assert f"def test_{code}(" in text
+    assert cured | by_name == set(CODES)
+    assert not cured & by_name
+
+
+def test_every_finding_that_is_made_is_declared() -> None:
+    folder = Path(operate.__path__[0], "doctor")
+    text = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    made = set(re.findall(r'Finding\(\s*"(\w+)"', text))
+    made |= {
+        "fsync_off",
+        "full_page_writes_off",
+        "paused_queue",
+        "paused_task",
+    }  # named by what is off or paused
+    assert made == set(CODES)
+    assert len(CODES) == len(set(CODES))
+
+
+def test_the_page_has_a_row_for_every_finding_check_limit_and_fix() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (error|warning|info) \| `(\w+)` \|", text, re.MULTILINE)
+    assert [(code, check) for code, _, check in rows] == [(code, c.name) for c in CHECKS for code in c.codes]
+    limits = dict(re.findall(r"^\| `(\w+)` \| ([\d,.]+) \|", text, re.MULTILINE))
+    assert {k: float(v.replace(",", "")) for k, v in limits.items()} == {
+        f.name: f.default for f in fields(Limits)
+    }
+    fixes = re.findall(r"^\| `--fix (\w+)` \|", text, re.MULTILINE)
+    assert fixes == list(FIXES)
+
+
+def test_the_page_says_the_level_of_every_finding() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    said = dict(re.findall(r"^\| `(\w+)` \| (error|warning|info) \|", text, re.MULTILINE))
+    folder = Path(operate.__path__[0], "doctor")
+    source = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    made = dict(re.findall(r'Finding\(\s*f?"([\w{}]+)",\s*"(error|warning|info)"', source))
+    for code, level in made.items():
+        names = {
+            "{name}_off": ("fsync_off", "full_page_writes_off"),
+            "paused_{kind}": ("paused_queue", "paused_task"),
+        }
+        for name in names.get(code, (code,)):
+            assert said[name] == level, name
+
+
+def test_the_page_has_a_row_for_every_reason_of_explain() -> None:
+    text = PAGE.read_text(encoding="utf-8").split("## holdfast explain")[1]
+    rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    source = Path(operate.__path__[0], "explain.py").read_text(encoding="utf-8")
+    assert sorted(rows) == sorted(set(re.findall(r'Reason\(\s*"(\w+)"', source)) | {"no_such_job"})

@@ -1,0 +1,215 @@
+"""Jobs that are stranded, stuck, set aside, paused or dead: made so, found, mended by the printed command, and gone."""
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from tests.conftest import wait_until
+from tests.doctor.case import Case, transaction
+from tests.sql.support import BOOM, Conn, end, enqueue, register, run, take, take_one
+
+from holdfast.model.job import NewRow
+from holdfast.model.outcome import DeadLettered
+from holdfast.store import jobs
+from holdfast.store.claim import hold_unknown, quarantine
+from holdfast.store.doctor import free_stranded
+
+
+@pytest.fixture
+def conn(case: Case) -> Any:
+    with psycopg.connect(case.url, autocommit=True) as conn:
+        yield conn
+
+
+def state(case: Case, job_id: UUID) -> str:
+    (row,) = case.sql("SELECT status FROM holdfast.jobs WHERE id = %s", [job_id])
+    return str(row["status"])
+
+
+def test_stranded(case: Case, conn: Conn) -> None:
+    ids = enqueue(conn, 3)
+    worker = register(conn)
+    grants = [job.grant for job in take(conn, worker, 3)]
+    conn.execute("DELETE FROM holdfast.claims")
+    (kept,) = enqueue(conn)
+    take_one(conn, worker)
+    finding = case.cure("stranded")
+    assert finding["level"] == "error"
+    assert finding["what"].startswith("3 jobs processing without a claim")
+    rows = case.sql("SELECT id, status, attempts, lease_generation FROM holdfast.work ORDER BY id")
+    assert [tuple(r.values()) for r in rows] == [
+        *((i, "pending", 0, 1) for i in ids),
+        (kept, "processing", 0, 1),
+    ]
+    (entry,) = case.sql("SELECT actor, action, selection, count FROM holdfast.audit")
+    assert (entry["actor"], entry["action"], entry["count"]) == ("tester", "doctor fix", 3)
+    assert entry["selection"] == {"fix": "stranded", "queue": "inbox", "ids": [str(i) for i in ids]}
+    # The owner that lost its claim finds the door closed.
+    assert end(conn, grants[0], DeadLettered(BOOM), worker) == "lost"
+
+
+def test_a_stranded_job_that_somebody_holds_is_left(case: Case, conn: Conn) -> None:
+    ids = enqueue(conn, 2)
+    take(conn, register(conn), 2)
+    conn.execute("DELETE FROM holdfast.claims")
+    with transaction(case.url, f"UPDATE holdfast.work SET attempts = 4 WHERE id = '{ids[0]}'"):
+        assert "back to waiting: 1 job of queue inbox" in case.doctor("--fix", "stranded").stdout
+    assert [state(case, i) for i in ids] == ["processing", "pending"]
+
+
+def test_a_job_that_has_a_claim_is_never_freed(case: Case, conn: Conn) -> None:
+    """What was seen without a claim a moment ago may have one by now."""
+    claimed, waiting = enqueue(conn, 2)
+    take_one(conn, register(conn))
+    assert run(conn, free_stranded("inbox", [claimed, waiting])) == []
+    assert [state(case, i) for i in (claimed, waiting)] == ["processing", "pending"]
+
+
+def test_unswept_claims(case: Case, conn: Conn) -> None:
+    """Nobody is there to sweep: the printed command starts a worker, which does."""
+    (job_id,) = enqueue(conn, task="greet")
+    worker = register(conn)
+    take_one(conn, worker)
+    conn.execute("UPDATE holdfast.workers SET last_seen_at = now() - interval '1 hour'")
+    conn.execute(
+        "UPDATE holdfast.claims SET lease_expires_at = now() - interval '1 hour', claimed_at = now() - interval '1 hour'"
+    )
+    finding = case.cure("unswept_claims", "-a", "doctor_app:app")
+    assert finding["level"] == "error"
+    assert finding["what"] == (
+        "1 job of 1 claim should have been taken back by a sweep, and no live worker is there to sweep"
+    )
+    assert finding["fix"] == ["holdfast worker doctor_app:app --queue inbox"]
+    assert (
+        f"worker {worker} (alive, last heard of 1 h ago, lease over for 1 h), such as {job_id}"
+        in finding["details"][0]
+    )
+    wait_until(lambda: state(case, job_id) != "processing", "the job was taken back")
+
+
+def test_what_a_sweep_cannot_take_is_held_by_somebody(case: Case, conn: Conn) -> None:
+    (job_id,) = enqueue(conn)
+    worker = register(conn)
+    take_one(conn, worker)
+    conn.execute("UPDATE holdfast.workers SET last_seen_at = now() + interval '1 hour'")
+    conn.execute("UPDATE holdfast.claims SET lease_expires_at = now() - interval '1 hour'")
+    with transaction(case.url, f"SELECT FROM holdfast.work WHERE id = '{job_id}' FOR UPDATE") as lunch:
+        finding = case.found("unswept_claims", "--limit", "stuck=0")
+        assert finding is not None
+        assert finding["fix"] == [f"holdfast doctor --fix horizon:{lunch.info.backend_pid}"]
+        case.run(finding["fix"][0])
+        with pytest.raises(psycopg.OperationalError):
+            lunch.execute("SELECT 1")
+
+
+def test_cancel_ignored(case: Case, conn: Conn, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    case.start("doctor_app:app", "--concurrency", "1")
+    rows = [NewRow("deaf", f'{{"path": "{gate}"}}')]
+    ((job_id, _, _),) = [(e.id, e.created, e.conflict) for e in run(conn, jobs.enqueue(rows))]
+    assert job_id is not None
+    wait_until(lambda: state(case, job_id) == "processing", "the job runs")
+    run(conn, jobs.cancel(job_id, "inbox"))
+    assert case.found("cancel_ignored") is None
+    finding = case.cure("cancel_ignored", "--limit", "cancel=0")
+    assert finding["level"] == "warning"
+    assert finding["fix"][0].startswith("holdfast workers drain ")
+    assert f"{job_id} (deaf, queue inbox), running for " in finding["details"][0]
+    gate.touch()
+
+
+def test_long_running(case: Case, conn: Conn) -> None:
+    (job_id,) = enqueue(conn)
+    worker = register(conn)
+    grant = take_one(conn, worker).grant
+    conn.execute("UPDATE holdfast.workers SET last_seen_at = now() + interval '1 hour'")
+    finding = case.found("long_running", "--limit", "running=0")
+    assert finding is not None
+    assert (finding["level"], finding["fix"]) == ("info", [f"holdfast jobs cancel {job_id}"])
+    case.run(finding["fix"][0])
+    (asked,) = case.sql("SELECT cancel_requested_at IS NOT NULL AS asked FROM holdfast.work")
+    assert asked["asked"]
+    assert (
+        case.found("long_running", "--limit", "running=0", "--limit", "cancel=0") is None
+    )  # it has another name now
+    end(conn, grant, DeadLettered(BOOM), worker)
+    assert case.found("long_running", "--limit", "running=0") is None
+
+
+def test_quarantined(case: Case, conn: Conn) -> None:
+    (job_id,) = enqueue(conn)
+    run(conn, quarantine(job_id, "inbox", "claim: bad\x1b[31m row"))
+    finding = case.cure("quarantined")
+    assert finding["level"] == "error"
+    assert finding["details"] == [f"{job_id} (work, queue inbox): claim: bad\\x1b[31m row"]
+    assert finding["fix"] == [f"holdfast jobs retry {job_id}"]
+    run(conn, quarantine(job_id, "inbox", "again"))
+    again = case.found("quarantined")
+    assert again is not None
+    case.run(again["otherwise"][0])
+    assert case.found("quarantined") is None
+
+
+def test_unknown_tasks(case: Case, conn: Conn) -> None:
+    enqueue(conn, 2, task="greet", version=1)
+    run(conn, hold_unknown("inbox", [("work", 1)], 100))
+    finding = case.cure("unknown_tasks", "-a", "doctor_app:app")
+    assert finding["level"] == "warning"
+    assert finding["details"] == [
+        "queue inbox: 2 jobs of greet version 1; live workers that know the task: none"
+    ]
+    assert finding["fix"] == ["holdfast worker doctor_app:app --queue inbox"]
+
+
+def test_unknown_tasks_may_be_thrown_away(case: Case, conn: Conn) -> None:
+    enqueue(conn, 2, task="from.the.future", version=3)
+    worker = register(conn)
+    conn.execute(
+        "UPDATE holdfast.workers SET tasks = '{from.the.future}', last_seen_at = now() + interval '1 hour'"
+    )
+    run(conn, hold_unknown("inbox", [("from.the.future", 1)], 100))
+    finding = case.found("unknown_tasks")
+    assert finding is not None
+    assert finding["details"][0].endswith(f"version 3; live workers that know the task: {worker}")
+    assert finding["otherwise"] == ["holdfast jobs discard --state held --task from.the.future --yes"]
+    case.run(finding["otherwise"][0])
+    assert case.found("unknown_tasks") is None
+
+
+def test_paused_queue(case: Case) -> None:
+    case.run("holdfast queue pause inbox")
+    assert case.found("paused_queue") is None
+    finding = case.cure("paused_queue", "--limit", "paused=0")
+    assert (finding["level"], finding["fix"]) == ("info", ["holdfast queue resume inbox"])
+    assert finding["details"][0].endswith(", by tester")
+
+
+def test_paused_task(case: Case) -> None:
+    case.run("holdfast task pause work")
+    assert case.found("paused_task") is None
+    finding = case.cure("paused_task", "--limit", "paused=0")
+    assert (finding["level"], finding["fix"]) == ("info", ["holdfast task resume work"])
+
+
+def test_dead_letters(case: Case, conn: Conn) -> None:
+    enqueue(conn, 3, task="charge")
+    worker = register(conn)
+    for job in take(conn, worker, 3):
+        end(conn, job.grant, DeadLettered(BOOM), worker)
+    assert case.found("dead_letters") is None
+    finding = case.cure("dead_letters", "--limit", "dead=3")
+    assert (finding["level"], finding["what"]) == ("info", "3 dead letters in the last hour")
+    assert finding["details"] == ["charge: 3, the last with ValueError: boom"]
+
+
+def test_archive_overdue(case: Case) -> None:
+    case.sql(
+        "UPDATE holdfast.archive_slots SET day = current_date - 12 "
+        "WHERE slot = holdfast.archive_slot(now() - interval '12 days')"
+    )
+    finding = case.cure("archive_overdue")
+    assert finding["level"] == "warning"
+    assert finding["what"] == "1 day of finished jobs kept past the 7 days of retention"
+    assert case.sql("SELECT FROM holdfast.archive_slots WHERE day IS NOT NULL") == []

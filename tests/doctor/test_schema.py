@@ -1,0 +1,282 @@
+"""Drift of the schema, indexes, queues and plans: each fault made, found, mended by the printed command, and gone."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from tests.doctor.case import Case
+from tests.sql.support import load, run
+
+from holdfast.store.catalog import compare, read_catalog
+from holdfast.store.doctor import remake_queue
+from holdfast.testing import TestServer
+
+
+@pytest.mark.versions
+def test_a_fresh_database_is_what_the_release_makes(case: Case) -> None:
+    """If this fails after a change of schema.sql: run scripts/catalog.py."""
+    case.sql("SELECT holdfast.create_queue('mail', 30)")
+    result = case.doctor(
+        "--only", "schema", "--only", "indexes", "--only", "queues", "--only", "plans", "--strict"
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("ok: ") == 4
+
+
+def test_migrations_pending(holdfast_server: TestServer, case: Case) -> None:
+    name = f"bare_{uuid4().hex[:8]}"
+    with holdfast_server._admin() as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+    try:
+        case.url = holdfast_server.url(name)
+        result = case.doctor()
+        assert result.exit_code == 1
+        assert "schema       not checked: migrations are pending" in result.stdout
+        finding = case.cure("migrations_pending")
+        assert (finding["level"], finding["details"][0]) == ("error", "0001_initial")
+    finally:
+        holdfast_server.drop(name)
+
+
+@pytest.mark.versions
+def test_schema_drift(case: Case) -> None:
+    case.sql(
+        """
+        CREATE OR REPLACE FUNCTION holdfast.bucket(key text) RETURNS int
+            LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS 'SELECT 7';
+        CREATE OR REPLACE FUNCTION holdfast.uuid7() RETURNS uuid
+            LANGUAGE sql VOLATILE PARALLEL SAFE AS 'SELECT gen_random_uuid()';
+        GRANT EXECUTE ON FUNCTION holdfast.create_queue TO PUBLIC;
+        DROP FUNCTION holdfast.uuid7_time(uuid);
+        DROP VIEW holdfast.keys;
+        DROP VIEW holdfast.storage;
+        CREATE VIEW holdfast.storage AS SELECT 1 AS nonsense;
+        DROP TABLE holdfast.progress;
+        DROP TABLE holdfast.archive_07;
+        DELETE FROM holdfast.engine;
+        DELETE FROM holdfast.archive_slots WHERE slot = 3;
+        ALTER SEQUENCE holdfast.work_seq CACHE 100;
+        ALTER TABLE holdfast.work DROP CONSTRAINT work_status;
+        ALTER TABLE holdfast.claims ALTER COLUMN queue SET DEFAULT 'inbox';
+        ALTER TABLE holdfast.queues DROP CONSTRAINT queues_lease_check;
+        ALTER TABLE holdfast.queues ADD CONSTRAINT queues_lease_check CHECK (lease > 0);
+        """
+    )
+    finding = case.cure("schema_drift")
+    assert finding["level"] == "error"
+    lease = (
+        "constraint holdfast.queues.queues_lease_check: definition is CHECK ((lease > (0)::double precision)), "
+        "should be CHECK (((lease >= (1)::double precision) AND (lease <= (86400)::double precision)))"
+    )
+    assert set(finding["details"]) == {
+        "column holdfast.claims.queue: default is 'inbox'::text, should be not set",
+        "constraint holdfast.inbox.work_status is missing",
+        lease,
+        "constraint holdfast.work.work_status is missing",
+        "function holdfast.bucket: its text differs",
+        "function holdfast.create_queue: public is on, should be off",
+        "function holdfast.uuid7: its text differs",
+        "function holdfast.uuid7_time is missing",
+        "rows holdfast.archive_slots is missing",
+        "rows holdfast.engine is missing",
+        "sequence holdfast.work_seq: cache is 100, should be 1",
+        "table holdfast.archive_07 is missing",
+        "table holdfast.progress is missing",
+        "view holdfast.keys is missing",
+        "view holdfast.storage: its text differs",
+    }
+    assert case.doctor("--only", "schema", "--only", "indexes", "--strict").exit_code == 0
+    (entry,) = case.sql("SELECT actor, action, selection, count FROM holdfast.audit")
+    assert (entry["actor"], entry["action"], entry["selection"]["fix"]) == ("tester", "doctor fix", "schema")
+    assert entry["count"] == len(finding["details"])
+
+
+def test_a_function_with_fewer_rights_than_ours_is_no_drift(case: Case) -> None:
+    case.sql("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA holdfast FROM PUBLIC")
+    assert case.found("schema_drift") is None
+
+
+def test_what_a_server_prints_its_own_way_is_compared_on_known_versions_only(case: Case) -> None:
+    with psycopg.connect(case.url, autocommit=True) as conn:
+        real = run(conn, read_catalog())
+    strange = {k: {**facts, "text": "?"} if k.kind == "view" else facts for k, facts in real.objects.items()}
+    found = compare(replace(real, objects=strange))
+    assert {str(d.key) for d in found} >= {"view keys", "view jobs"}
+    unknown = compare(replace(real, objects=strange, major=17))
+    assert "view keys" not in {str(d.key) for d in unknown}
+    assert "view jobs" in {str(d.key) for d in unknown}  # printed alike everywhere
+
+
+def test_schema_by_hand(case: Case) -> None:
+    case.sql(
+        """
+        ALTER TABLE holdfast.engine ALTER COLUMN retention_days TYPE bigint;
+        ALTER TABLE holdfast.errors ALTER COLUMN kind DROP NOT NULL;
+        ALTER TABLE holdfast.errors DROP COLUMN worker;
+        ALTER TABLE holdfast.fences SET UNLOGGED;
+        """
+    )
+    finding = case.cure("schema_by_hand")
+    assert finding["level"] == "error"
+    assert set(finding["details"]) == {
+        "column holdfast.engine.retention_days: type is bigint, should be integer",
+        "column holdfast.errors.kind: not_null is off, should be on",
+        "column holdfast.errors.worker is missing",
+        "table holdfast.fences: persistence is u, should be p",
+    }
+    assert case.doctor("--only", "schema", "--strict").exit_code == 0
+
+
+def test_storage_drift(case: Case) -> None:
+    case.sql(
+        """
+        SELECT holdfast.create_queue('mail');
+        ALTER TABLE holdfast.inbox SET (fillfactor = 90, toast_tuple_target = 4096);
+        ALTER TABLE holdfast.queue_mail ALTER COLUMN status SET STATISTICS 100;
+        """
+    )
+    finding = case.cure("storage_drift")
+    assert finding["level"] == "warning"
+    assert sorted(finding["details"]) == [
+        "column holdfast.queue_mail.status: statistics is 100, should be 0",
+        "table holdfast.inbox: fillfactor is 90, should be 50; toast_tuple_target is 4096, should be not set",
+    ]
+    assert case.doctor("--only", "schema", "--strict").exit_code == 0
+
+
+def test_trigger_extra(case: Case) -> None:
+    case.sql(
+        """
+        CREATE FUNCTION public.noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+        CREATE TRIGGER noted BEFORE UPDATE ON holdfast.inbox FOR EACH ROW EXECUTE FUNCTION public.noted();
+        """
+    )
+    finding = case.cure("trigger_extra")
+    assert finding["level"] == "warning"
+    assert "CREATE TRIGGER noted" in finding["details"][0]
+
+
+# Queues ------------------------------------------------------------------------------------------------------------
+
+
+def test_queue_without_table(case: Case) -> None:
+    case.sql("SELECT holdfast.create_queue('mail', 30), holdfast.create_queue('fax')")
+    case.sql("UPDATE holdfast.queues SET paused_at = now(), paused_by = 'alice' WHERE name = 'mail'")
+    case.sql("DROP TABLE holdfast.queue_mail")
+    case.sql("ALTER TABLE holdfast.work DETACH PARTITION holdfast.queue_fax")
+    finding = case.cure("queue_without_table")
+    assert finding["level"] == "error"
+    assert finding["details"] == [
+        "queue fax: holdfast.queue_fax is not attached to holdfast.work",
+        "queue mail: holdfast.queue_mail is not there",
+    ]
+    (mail,) = case.sql("SELECT lease, paused_by FROM holdfast.queues WHERE name = 'mail'")
+    assert mail == {"lease": 30.0, "paused_by": "alice"}
+    case.sql("SELECT holdfast.enqueue('work', '{}', 'mail'), holdfast.enqueue('work', '{}', 'fax')")
+    assert case.doctor("--only", "schema", "--only", "indexes", "--strict").exit_code == 0
+
+
+def test_a_queue_that_has_its_table_is_not_made_again(case: Case) -> None:
+    case.sql("SELECT holdfast.enqueue('work')")
+    with psycopg.connect(case.url, autocommit=True) as conn:
+        assert run(conn, remake_queue("inbox")) is False
+    assert case.sql("SELECT count(*) AS n FROM holdfast.work") == [{"n": 1}]
+
+
+def test_table_without_queue(case: Case) -> None:
+    case.sql("SELECT holdfast.create_queue('mail')")
+    case.sql("DELETE FROM holdfast.queues WHERE name = 'mail'")
+    finding = case.cure("table_without_queue")
+    assert (finding["level"], finding["details"]) == ("error", ["holdfast.queue_mail holds queue mail"])
+    assert case.sql("SELECT relation FROM holdfast.queues WHERE name = 'mail'") == [
+        {"relation": "queue_mail"}
+    ]
+
+
+# Indexes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.versions
+def test_index_missing(case: Case) -> None:
+    case.sql(
+        """
+        SELECT holdfast.create_queue('mail');
+        DROP INDEX holdfast.queue_mail_claim;
+        ALTER TABLE holdfast.inbox DROP CONSTRAINT inbox_pkey;
+        DROP INDEX holdfast.inbox_held;
+        CREATE INDEX inbox_held ON holdfast.inbox (task);
+        DROP INDEX holdfast.archive_id;
+        DROP INDEX holdfast.claims_worker;
+        ALTER TABLE holdfast.once DROP CONSTRAINT once_pkey;
+        ALTER TABLE holdfast.once ADD CONSTRAINT once_pkey PRIMARY KEY (job_id, at, name);
+        """
+    )
+    finding = case.cure("index_missing")
+    assert finding["level"] == "error"
+    assert finding["what"] == "38 indexes missing or other than this release makes"
+    assert "index holdfast.queue_mail.queue_mail_claim is missing" in finding["details"]
+    assert case.doctor("--only", "schema", "--only", "indexes", "--strict").exit_code == 0
+
+
+def test_index_invalid(case: Case) -> None:
+    case.sql("SELECT holdfast.enqueue('work')")
+    case.sql("SELECT holdfast.enqueue('work')")
+    with pytest.raises(psycopg.errors.UniqueViolation):  # a build that fails leaves its index behind
+        case.sql("CREATE UNIQUE INDEX CONCURRENTLY inbox_left ON holdfast.inbox (task)")
+    case.sql("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'holdfast.inbox_claim'::regclass")
+    finding = case.cure("index_invalid")
+    assert finding["level"] == "error"
+    assert finding["details"] == [
+        "holdfast.inbox_claim on holdfast.inbox",
+        "holdfast.inbox_left on holdfast.inbox",
+    ]
+    assert case.doctor("--only", "indexes", "--strict").exit_code == 0
+
+
+def test_an_index_of_partitions_that_was_not_finished(case: Case) -> None:
+    case.sql("DROP INDEX holdfast.archive_id; CREATE INDEX archive_id ON ONLY holdfast.archive (id)")
+    case.sql("CREATE INDEX archive_03_id_idx ON holdfast.archive_03 (id)")
+    assert case.doctor("--fix", "indexes", "--strict").exit_code == 0
+
+
+def test_index_extra(case: Case) -> None:
+    case.sql('CREATE INDEX "My own" ON holdfast.inbox (status)')
+    finding = case.cure("index_extra")
+    assert finding["level"] == "warning"
+    case.sql("CREATE INDEX mine ON holdfast.dead_letters (task)")  # nobody's trouble
+    assert case.found("index_extra") is None
+
+
+# Plans -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.versions
+def test_planner_off(case: Case) -> None:
+    """A switch that somebody turned for the whole database, and what it does to a claim on servers before 18."""
+    with psycopg.connect(case.url, autocommit=True) as conn:
+        load(conn, 6000)
+        conn.execute("ANALYZE holdfast.inbox")
+    assert case.found("slow_plan") is None
+    (row,) = case.sql(
+        "SELECT quote_ident(current_database()) AS name, current_setting('server_version_num')::int / 10000 AS major"
+    )
+    case.sql(f"ALTER DATABASE {row['name']} SET enable_indexscan = off")
+    slow = case.found("slow_plan")
+    finding = case.cure("planner_off")
+    assert finding["level"] == "warning"
+    assert finding["details"][0].startswith("enable_indexscan is off for database ")
+    if row["major"] < 18:
+        assert slow is not None
+        assert slow["details"][0] == "queue inbox: claim sorts holdfast.inbox"
+        assert slow["fix"] == finding["fix"]
+    assert case.found("slow_plan") is None
+
+
+@pytest.mark.versions
+def test_slow_plan(case: Case) -> None:
+    case.sql("DROP INDEX holdfast.inbox_claim")
+    finding = case.cure("slow_plan")
+    assert "queue inbox: claim reads all of holdfast.inbox" in finding["details"]
+    assert finding["fix"] == ["holdfast doctor --fix indexes"]

@@ -1,0 +1,450 @@
+"""`holdfast explain`: one test per reason, each made for real, and the printed command run where there is one to run."""
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+from psycopg import sql
+from tests.sql.support import (
+    BOOM,
+    Conn,
+    end,
+    enqueue,
+    later,
+    load,
+    one,
+    register,
+    run,
+    sweep_all,
+    take,
+    take_one,
+)
+from typer.testing import CliRunner, Result
+
+from holdfast import operate
+from holdfast.cli import app as cli
+from holdfast.db.database import Database
+from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Snoozed
+from holdfast.operate.explain import Explanation, explain
+from holdfast.operate.pauses import pause_queue, pause_task
+from holdfast.settings import Settings
+from holdfast.store import jobs, workers
+from holdfast.store.claim import hold_unknown, quarantine
+from holdfast.store.explain import Seen
+from holdfast.store.explain import explain as flow
+from holdfast.store.statement import Flow
+from holdfast.testing import Kit, TestServer
+
+
+@pytest.fixture
+def why(kit: Kit) -> Iterator[Callable[[UUID], Explanation]]:
+    """With the timings of production: a worker that a test registers once is live for ten seconds."""
+    database = Database(kit.url, Settings(), kit.clock)
+    yield lambda job_id: explain(database, job_id)
+    database.close()
+
+
+def codes(found: Explanation) -> list[str]:
+    return [reason.code for reason in found.reasons]
+
+
+def call(kit: Kit, *words: str) -> Result:
+    result = CliRunner().invoke(cli, [*words, "-d", kit.url])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def obey(kit: Kit, advice: str) -> Result:
+    """Run a printed command of ours."""
+    program, *words = shlex.split(advice)
+    assert program == "holdfast"
+    result = call(kit, *words)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+Why = Callable[[UUID], Explanation]
+
+
+# Nothing to wait for -----------------------------------------------------------------------------------------------
+
+
+def test_no_such_job(kit: Kit, why: Why) -> None:
+    unknown = uuid4()
+    assert codes(why(unknown)) == ["no_such_job"]
+    result = call(kit, "explain", str(unknown))
+    assert result.exit_code == 2
+    assert f"There is no job {unknown}" in result.stdout
+    assert json.loads(call(kit, "explain", str(unknown), "--json").stdout)["code"] == "no_such_job"
+    obey(kit, why(unknown).advice[0])
+
+
+def test_completed(conn: Conn, why: Why, kit: Kit) -> None:
+    (job_id,) = enqueue(conn)
+    worker = register(conn)
+    end(conn, take_one(conn, worker).grant, Completed('{"cents": 5}'), worker)
+    found = why(job_id)
+    assert (codes(found), found.state) == (["completed"], "completed")
+    assert f"by worker {worker}. Its result is" in found.sentence
+    assert '"cents": 5' in found.sentence
+    obey(kit, found.advice[0])
+
+
+def test_cancelled(conn: Conn, why: Why) -> None:
+    waiting, running = enqueue(conn, 2, priority=0)
+    run(conn, jobs.cancel(waiting, "inbox", "not needed"))
+    assert codes(why(waiting)) == ["cancelled"]
+    assert why(waiting).sentence.endswith(": not needed")
+    worker = register(conn)
+    end(conn, take_one(conn, worker).grant, Cancelled("asked"), worker)
+    assert f"by worker {worker}: asked" in why(running).sentence
+
+
+def test_dead(conn: Conn, why: Why, kit: Kit) -> None:
+    (job_id,) = enqueue(conn, max_attempts=3)
+    end(conn, take_one(conn, register(conn)).grant, DeadLettered(BOOM))
+    found = why(job_id)
+    assert (codes(found), found.state) == (["dead"], "dead_letter")
+    assert "after attempt 1 of 3: ValueError: boom" in found.sentence
+    obey(kit, found.advice[0])
+    assert why(job_id).state == "pending"
+
+
+# The schema --------------------------------------------------------------------------------------------------------
+
+
+def test_migrations_missing(holdfast_server: TestServer) -> None:
+    name = f"bare_{uuid4().hex[:8]}"
+    with holdfast_server._admin() as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+    url = holdfast_server.url(name)
+    try:
+        database = Database(url, Settings())
+        found = explain(database, uuid4())
+        assert codes(found) == ["migrations_missing"]
+        assert "The database has no holdfast schema" in found.sentence
+        result = CliRunner().invoke(cli, ["explain", str(uuid4()), "-d", url])
+        assert (result.exit_code, "next      holdfast migrate up" in result.stdout) == (1, True)
+        assert CliRunner().invoke(cli, [*found.advice[0].split()[1:], "-d", url]).exit_code == 0
+        assert codes(explain(database, uuid4())) == ["no_such_job"]
+        database.close()
+    finally:
+        holdfast_server.drop(name)
+
+
+def test_schema_newer(kit: Kit, conn: Conn, why: Why) -> None:
+    conn.execute("INSERT INTO holdfast.migrations VALUES (9999, 'from_the_future')")
+    found = why(uuid4())
+    assert codes(found) == ["schema_newer"]
+    assert "The database is at 9999" in found.sentence
+    assert call(kit, "explain", str(uuid4())).exit_code == 1
+    conn.execute("DELETE FROM holdfast.migrations WHERE number = 9999")
+    assert codes(why(uuid4())) == ["no_such_job"]
+
+
+# Not yet -----------------------------------------------------------------------------------------------------------
+
+
+def test_scheduled(conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn, delay=3600.0)
+    register(conn)
+    found = why(job_id)
+    assert (codes(found), found.state) == (["scheduled"], "scheduled")
+    assert re.search(r"waits until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC \(in 59 min\)", found.sentence)
+
+
+def test_backing_off(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn, max_attempts=5)
+    end(conn, take_one(conn, register(conn)).grant, Failed(BOOM, 600.0))
+    found = why(job_id)
+    assert codes(found) == ["backing_off"]
+    assert found.sentence.endswith("after attempt 1 of 5 failed: ValueError: boom")
+    obey(kit, found.advice[0])
+    assert codes(why(job_id)) == ["nothing_wrong"]
+
+
+def test_snoozed_is_not_taken_for_backing_off(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    worker = register(conn)
+    end(conn, take_one(conn, worker).grant, Failed(BOOM, 1.0))
+    later(kit, 2, conn)
+    end(conn, take_one(conn, worker).grant, Snoozed(600.0))
+    assert codes(why(job_id)) == ["snoozed"]
+
+
+# Paused ------------------------------------------------------------------------------------------------------------
+
+
+def test_queue_paused(kit: Kit, conn: Conn, why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_ACTOR", "alice")
+    (job_id,) = enqueue(conn)
+    register(conn)
+    pause_queue(kit.database, "inbox")
+    found = why(job_id)
+    assert codes(found) == ["queue_paused"]
+    assert re.fullmatch(r"Queue inbox is paused since .+ UTC by alice\.", found.sentence)
+    obey(kit, found.advice[0])
+    assert codes(why(job_id)) == ["nothing_wrong"]
+
+
+def test_task_paused(kit: Kit, conn: Conn, why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_ACTOR", "bob")
+    (job_id,) = enqueue(conn)
+    register(conn)
+    pause_task(kit.database, "work")
+    found = why(job_id)
+    assert (codes(found), found.state) == (["task_paused"], "held")
+    assert re.fullmatch(r"Task work is paused since .+ UTC by bob\.", found.sentence)
+    obey(kit, found.advice[0])
+    assert codes(why(job_id)) == ["nothing_wrong"]
+
+
+def test_several_reasons_the_decisive_one_first(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn, delay=60.0)
+    pause_queue(kit.database, "inbox")
+    pause_task(kit.database, "work")
+    assert codes(why(job_id)) == ["scheduled", "queue_paused", "task_paused", "no_worker"]
+    text = call(kit, "explain", str(job_id)).stdout
+    first = " ".join(line.split()[0] for line in text.splitlines())
+    assert first == "job task state why next or also next also next also next"
+
+
+# Nobody to run it --------------------------------------------------------------------------------------------------
+
+
+def test_no_worker(kit: Kit, conn: Conn, why: Why) -> None:
+    run(conn, jobs.create_queue("mail"))
+    (job_id,) = enqueue(conn, queue="mail")
+    found = why(job_id)
+    assert codes(found) == ["no_worker"]
+    assert found.sentence == "No live worker serves queue mail."
+    assert found.advice == ["holdfast worker MODULE:APP --queue mail"]
+    other = register(conn)
+    assert why(job_id).sentence.endswith(f"Live workers of other queues: {other} (inbox).")
+    assert explain(kit.database, job_id, "shop:app").advice == ["holdfast worker shop:app --queue mail"]
+
+
+def test_a_worker_that_is_late_or_draining_is_no_live_worker(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    late = register(conn)
+    later(kit, 30, conn)
+    leaving = register(conn)
+    run(conn, workers.drain(leaving))
+    found = why(job_id)
+    assert codes(found) == ["no_worker"]
+    assert f"Not heard of: {late} for 30 s. Draining: {leaving}." in found.sentence
+
+
+def test_held(conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn, task="from.the.future", version=3)
+    worker = register(conn)
+    assert run(conn, hold_unknown("inbox", [("work", 1)], 100)) == 1
+    found = why(job_id)
+    assert (codes(found), found.state) == (["held"], "held")
+    assert (
+        f"It is set aside: no worker here knows from.the.future version 3. "
+        f"The live workers of queue inbox: {worker} (release test) knows work." in found.sentence
+    )
+    assert found.advice == ["holdfast worker MODULE:APP --queue inbox"]
+
+
+def test_held_for_its_version(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn, version=7)
+    worker = register(conn)
+    run(conn, hold_unknown("inbox", [("work", 1)], 100))
+    found = why(job_id)
+    assert codes(found) == ["held"]
+    assert f"These live workers know the task: {worker} (release test)" in found.sentence
+    later(kit, 30, conn)
+    assert codes(why(job_id)) == ["held", "no_worker"]
+
+
+def test_unknown_task(conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn, task="other")
+    worker = register(conn)
+    found = why(job_id)
+    assert (codes(found), found.state) == (["unknown_task"], "pending")
+    assert f"knows the task other: {worker} (release test) knows work." in found.sentence
+
+
+def test_quarantined(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    register(conn)
+    run(conn, quarantine(job_id, "inbox", "claim: this row is bad"))
+    found = why(job_id)
+    assert (codes(found), found.state) == (["quarantined"], "quarantined")
+    assert found.sentence.endswith("claim: this row is bad")
+    obey(kit, found.advice[0])
+    assert codes(why(job_id)) == ["nothing_wrong"]
+
+
+def test_suspect(kit: Kit, conn: Conn, why: Why) -> None:
+    ids = enqueue(conn, 5)
+    dead = register(conn)
+    take(conn, dead, 5)
+    later(kit, 100, conn)
+    sweep_all(conn, dead_after=10)
+    found = why(ids[0])
+    assert codes(found) == ["no_worker", "suspect"]
+    register(conn)
+    found = why(ids[0])
+    assert codes(found) == ["suspect"]
+    assert "runs again in a group of at most 2" in found.sentence
+
+
+# Its turn ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.versions
+def test_slots_busy(conn: Conn, why: Why) -> None:
+    worker = register(conn)
+    enqueue(conn, 10)
+    assert len(take(conn, worker, 10)) == 10
+    enqueue(conn, 3, priority=5, delay=3600.0)  # scheduled: not before it
+    enqueue(conn, 2, priority=5)
+    first, second = enqueue(conn, 2)
+    found = why(second)
+    assert codes(found) == ["slots_busy"]
+    assert "All 10 slots of the 1 live worker" in found.sentence
+    assert "with 3 due jobs of the queue before it" in found.sentence
+    assert (why(first).facts["jobs_ahead"], found.facts["jobs_ahead"]) == (2, 3)
+    assert (found.facts["slots"], found.facts["free_slots"]) == (10, 0)
+
+
+def test_jobs_ahead(conn: Conn, why: Why) -> None:
+    register(conn)
+    load(conn, 1500)
+    (job_id,) = enqueue(conn)
+    found = why(job_id)
+    assert codes(found) == ["jobs_ahead"]
+    assert found.sentence == "It waits its turn: 1,000+ due jobs of the queue before it, 10 of 10 slots free."
+    assert found.facts["jobs_ahead_capped"]
+
+
+def test_nothing_wrong(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    register(conn)
+    found = why(job_id)
+    assert codes(found) == ["nothing_wrong"]
+    assert "within the poll interval" in found.sentence
+    obey(kit, found.advice[0])
+
+
+# Running -----------------------------------------------------------------------------------------------------------
+
+
+def test_claimed(conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    worker = register(conn)
+    take_one(conn, worker)
+    found = why(job_id)
+    assert (codes(found), found.state) == (["claimed"], "processing")
+    assert f"It is running: worker {worker} holds it until " in found.sentence
+    assert re.search(r"\(5\d s left\) and was last heard of [\d.]+ s ago", found.sentence)
+
+
+def test_cancel_requested(conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    take_one(conn, register(conn))
+    run(conn, jobs.cancel(job_id, "inbox"))
+    assert codes(why(job_id)) == ["cancel_requested", "claimed"]
+
+
+@pytest.mark.versions
+def test_taken_back(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    silent = register(conn)
+    take_one(conn, silent, lease=20)
+    later(kit, 15, conn)
+    found = why(job_id)
+    assert codes(found) == ["taken_back", "no_worker"]
+    assert (
+        f"Worker {silent} holds it and was last heard of 15 s ago; its lease has 4 s left." in found.sentence
+    )
+    later(kit, 15, conn)
+    register(conn)
+    found = why(job_id)
+    assert codes(found) == ["taken_back"]
+    assert (
+        "its lease ran out 10 s ago. A sweep of any live worker takes it back within 2 s." in found.sentence
+    )
+    conn.execute("UPDATE holdfast.engine SET grace_until = holdfast.now() + interval '6 seconds'")
+    assert re.search(r"takes it back within [78] s\.", why(job_id).sentence)
+    sweep_all(conn, dead_after=10)
+    assert why(job_id).state == "pending"
+
+
+def test_stranded(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    take_one(conn, register(conn))
+    conn.execute("DELETE FROM holdfast.claims")
+    found = why(job_id)
+    assert codes(found) == ["stranded"]
+    obey(kit, found.advice[0])
+    assert codes(why(job_id)) == ["nothing_wrong"]
+
+
+# Around it ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_row_says_cannot_drive_the_terminal(kit: Kit, conn: Conn) -> None:
+    (job_id,) = enqueue(conn)
+    conn.execute(
+        "UPDATE holdfast.work SET status = 'held', hold_reason = E'\\x1b[31mred', task = E'$(touch x)\\x07'"
+    )
+    text = call(kit, "explain", str(job_id)).stdout
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    pause_task_of = "INSERT INTO holdfast.paused_tasks VALUES (E'$(touch x)\\x07', holdfast.now(), NULL)"
+    conn.execute(pause_task_of)
+    assert "holdfast task resume '$(touch x)" in call(kit, "explain", str(job_id)).stdout
+
+
+@pytest.mark.versions
+def test_everything_is_read_in_one_snapshot(kit: Kit, conn: Conn) -> None:
+    (job_id,) = enqueue(conn)
+    register(conn)
+
+    def meddled() -> Flow[Seen | None]:
+        steps = flow(job_id)
+        answer: Any = None
+        for number in range(99):
+            try:
+                statement = steps.send(answer)
+            except StopIteration as done:
+                return cast("Seen | None", done.value)
+            answer = yield statement
+            if number == 2:  # the job was read: take everything away behind its back
+                conn.execute("DELETE FROM holdfast.workers")
+        return None
+
+    seen = kit.database.run(meddled)
+    assert seen is not None
+    assert len(seen.workers) == 1
+    assert one(conn, "SELECT count(*) FROM holdfast.workers") == 0
+
+
+def test_json(kit: Kit, conn: Conn) -> None:
+    (job_id,) = enqueue(conn)
+    found = json.loads(call(kit, "explain", str(job_id), "--json").stdout)
+    assert list(found) == ["job_id", "state", "code", "sentence", "advice", "reasons", "facts"]
+    assert (found["code"], found["state"], found["facts"]["queue"]) == ("no_worker", "pending", "inbox")
+
+
+def test_every_reason_has_a_test() -> None:
+    source = Path(operate.__path__[0], "explain.py").read_text(encoding="utf-8")
+    made = set(re.findall(r'Reason\(\s*"(\w+)"', source)) | {"no_such_job"}
+    assert len(made) >= 20
+    tests = {
+        n.name
+        for n in ast.walk(ast.parse(Path(__file__).read_text("utf-8")))
+        if isinstance(n, ast.FunctionDef)
+    }
+    missing = [code for code in made if not any(name.startswith(f"test_{code}") for name in tests)]
+    assert missing == []

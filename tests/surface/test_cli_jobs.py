@@ -1,0 +1,453 @@
+"""`holdfast jobs`, `archive` and `audit`, as a person and as a program use them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from tests.surface.running import Cli, unsafe
+
+from holdfast import Holdfast, Job
+from holdfast.operate import acts
+from holdfast.testing import Kit
+
+NASTY = "\x1b[31mred\x07\x9b2J\u202e"
+ALL_STATES = "pending, scheduled, processing, held, quarantined, completed, cancelled, dead_letter"
+
+
+@pytest.fixture
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("HOLDFAST_ACTOR", "ann@desk")
+    return Cli(dsn, monkeypatch)
+
+
+@pytest.fixture
+def shop(app: Holdfast, kit: Kit) -> Kit:
+    """Two tasks; `bad` fails with an error that would like to drive the terminal."""
+
+    @app.task
+    def good(job: Job, text: str) -> str:
+        job.once("step " + text, lambda: 1)
+        return text
+
+    @app.task(max_attempts=1)
+    def bad(text: str) -> None:
+        raise ValueError(f"cannot\n{text}")
+
+    return kit
+
+
+def send(kit: Kit, count: int = 1, task: str = "good", **options: Any) -> list[str]:
+    return [str(kit.app.send(task, {"text": str(n)}, **options).id) for n in range(count)]
+
+
+def state(kit: Kit, job_id: str) -> str:
+    return str(kit.job(UUID(job_id))["status"])
+
+
+# Looks ------------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_list(shop: Kit, cli: Cli) -> None:
+    assert cli.text("jobs", "list") == "No jobs.\n"
+    ids = send(shop, 3)
+    shop.run_worker()
+    (later,) = send(shop, task="bad", run_after=60, partition_key="order:1", tags=["vip"])
+    lines = cli.text("jobs", "list").splitlines()
+    assert lines[0].split() == ["id", "queue", "task", "state", "attempts", "created", "note"]
+    assert [line.split()[0] for line in lines[1:]] == [later, *reversed(ids)]
+    assert lines[1].split()[1:5] == ["inbox", "bad", "scheduled", "0/1"]
+    every = [
+        "-s",
+        "scheduled",
+        "-q",
+        "inbox",
+        "-t",
+        "bad",
+        "-k",
+        "order:1",
+        "--tag",
+        "vip",
+        "--newer-than",
+        "1h",
+    ]
+    assert cli.text("jobs", "list", *every).count("\n") == 2
+    for other in ("-s pending", "-q other", "-t good", "-k order:2", "--tag vi", "-e x", "--older-than 30m"):
+        assert cli.text("jobs", "list", *every, *other.split()) == "No jobs.\n", other
+
+    first = cli.text("jobs", "list", "-s", "completed", "-n", "2")
+    assert first.splitlines()[-1] == f"There may be more: --after {ids[1]}"
+    page = cli.json("jobs", "list", "-s", "completed", "-n", "2", "--after", ids[1])
+    assert [job["id"] for job in page["jobs"]] == [ids[0]]
+    assert (page["next"], page["cut"]) == (None, False)
+
+
+def test_filters_that_make_no_sense(kit: Kit, cli: Cli) -> None:
+    wrong = {
+        ("-s", "done"): f"there is no state 'done' (known: {ALL_STATES})",
+        (
+            "--older-than",
+            "soon",
+        ): "--older-than 'soon' is no span of time. Write 90s, 15m, 2h, 3d or plain seconds",
+        (
+            "--newer-than",
+            "-5",
+        ): "--newer-than '-5' is no span of time. Write 90s, 15m, 2h, 3d or plain seconds",
+        ("--older-than", "2h", "--newer-than", "1h"): (
+            "nothing is older than 7200 s and newer than 3600 s. Give newer_than the longer time"
+        ),
+        ("-t", "\udcff"): "task '\\udcff' is not valid text. Leave out NUL and broken characters",
+        ("-n", "0"): "limit must be between 1 and 1000, not 0",
+    }
+    for words, said in wrong.items():
+        assert cli.refused("jobs", "list", *words) == said
+    assert cli("jobs", "list", "--after", "x").code == 2
+    assert cli("audit", "--before", "9" * 30).code == 2
+    assert cli("jobs", "show", "x").code == 2
+
+
+def test_jobs_show(shop: Kit, cli: Cli) -> None:
+    good = str(shop.app.send("good", {"text": NASTY}, partition_key="k" + NASTY, tags=["t"]).id)
+    bad = str(shop.app.send("bad", {"text": NASTY}).id)
+    shop.run_worker()
+    shop.sql("INSERT INTO holdfast.progress VALUES (%s, 'inbox', 1, 0.5, %s, now())", [good, NASTY])
+    text = cli.text("jobs", "show", good)
+    for part in (
+        f"job         {good}",
+        "task        good (version 1)",
+        "state       completed",
+        "place       the archive",
+        "attempts    1 of 5",
+        "generation  1",
+        "tags        t",
+        "progress    50% \\x1b[31mred",
+        "payload\n  {\n",
+        "steps\n  ",
+        "result\n  ",
+    ):
+        assert part in text, part
+    text = cli.text("jobs", "show", bad)
+    assert "state       dead_letter" in text
+    assert "place       the dead letters" in text
+    assert re.search(r"^attempt 1 \(generation 1, worker \S+\) at ", text, re.MULTILINE)
+    assert "  Traceback (most recent call last):\n" in text
+    assert "\n  ValueError: cannot\n  \\x1b[31mred\\x07\\x9b2J" in text
+    report = cli.json("jobs", "show", bad)
+    assert list(report) == ["job", "place", "cancel_reason", "errors", "progress", "steps"]
+    assert report["job"]["payload"] == {"text": NASTY}
+    assert report["errors"][0]["kind"] == "ValueError"
+    stranger = uuid4()
+    assert cli.refused("jobs", "show", str(stranger)) == (
+        f"there is no job {stranger}, or it is finished and no longer kept"
+    )
+
+
+def test_archive(shop: Kit, cli: Cli) -> None:
+    assert cli.text("archive", "search") == "No finished jobs.\n"
+    done = send(shop, 2)
+    shop.run_worker()
+    (waiting,) = send(shop, tags=["vip"])
+    cli.text("jobs", "cancel", waiting, "--reason", "not needed")
+    assert [line.split()[0] for line in cli.text("archive", "search").splitlines()[1:]] == [
+        waiting,
+        *reversed(done),
+    ]
+    page = cli.json("archive", "search", "-s", "cancelled", "--tag", "vip", "-e", "NEEDED")
+    assert [job["id"] for job in page["jobs"]] == [waiting]
+    assert cli.refused("archive", "search", "-s", "pending") == (
+        "there is no state 'pending' (known: completed, cancelled)"
+    )
+    text = cli.text("archive", "show", waiting)
+    assert "reason      not needed" in text
+    (live,) = send(shop)
+    assert cli.refused("archive", "show", live) == (
+        f"job {live} is not in the archive: it is pending, in queue inbox. See: holdfast jobs show {live}"
+    )
+
+
+def test_audit(shop: Kit, cli: Cli) -> None:
+    assert cli.text("audit") == "No acts.\n"
+    first, second = send(shop, 2)
+    cli.text("jobs", "cancel", first, "--reason", "wrong")
+    cli.text("jobs", "discard", second)
+    heads, last, before = cli.text("audit").splitlines()
+    assert re.split(r"\s{2,}", heads.strip()) == ["entry", "at", "who", "what", "how many", "which"]
+    assert re.search(rf'ann@desk +jobs discard +1 +{{"ids": \["{second}"\]}}$', last)
+    assert re.search(r'ann@desk +jobs cancel +1 +.*"reason": "wrong"', before)
+    found = cli.json("audit", "--limit", "1")
+    assert (found["audit"][0]["action"], found["audit"][0]["count"]) == ("jobs discard", 1)
+    assert found["next"] == found["audit"][0]["id"]
+    (older,) = cli.json("audit", "--before", str(found["next"]))["audit"]
+    assert (older["action"], older["actor"], older["selection"]["reason"]) == (
+        "jobs cancel",
+        "ann@desk",
+        "wrong",
+    )
+    assert cli.text("audit", "-n", "1").splitlines()[-1] == f"There may be more: --before {found['next']}"
+
+
+# Acts -------------------------------------------------------------------------------------------------------------
+
+
+def test_named_jobs_need_no_yes(shop: Kit, cli: Cli) -> None:
+    (later,) = send(shop, run_after=3600)
+    (dead,) = send(shop, task="bad")
+    shop.run_worker()
+    text = cli.text("jobs", "retry", later, dead, "--dry-run")
+    assert text.splitlines()[-1] == (
+        "Dry run: jobs retry would be about 2 jobs (1 dead_letter, 1 scheduled). Nothing was changed."
+    )
+    assert (state(shop, later), state(shop, dead)) == ("scheduled", "dead_letter")
+    assert cli.text("jobs", "retry", later, dead) == "Retry: 1 due now, 1 redriven.\n"
+    assert cli.text("jobs", "retry", later) == "Retry: 1 due already.\n"
+    done = cli.json("jobs", "cancel", later, dead)
+    assert done == {
+        "action": "jobs cancel",
+        "count": 2,
+        "results": {"cancelled": 2},
+        "left": {},
+        "audit": done["audit"],
+    }
+    assert cli.text("jobs", "retry", later) == "Retry: 1 back from the cancelled.\n"
+    assert cli.refused("jobs", "cancel", later, dead) == (
+        f"nothing was cancelled: job {dead} is finished: it was cancelled"
+    )
+    assert cli.text("jobs", "discard", later, dead) == "Discard: 2 discarded.\n"
+    assert cli.refused("jobs", "discard", later).startswith("nothing was discarded: there is no job")
+    for words in (["retry"], ["cancel", later, "-t", "good"], ["discard", "--yes"]):
+        assert cli.refused("jobs", *words) == (
+            "say which jobs: their ids, or filters such as --state, --queue or --task, and not both"
+        )
+
+
+def test_a_running_job(shop: Kit, cli: Cli) -> None:
+    (job_id,) = send(shop)
+    shop.sql("UPDATE holdfast.work SET status = 'processing', claim_token = gen_random_uuid()")
+    assert cli.refused("jobs", "retry", job_id) == f"nothing was retried: job {job_id} is running"
+    assert cli.refused("jobs", "discard", job_id) == (
+        f"nothing was discarded: job {job_id} is running: cancel it first"
+    )
+    assert "is running: its handler has its arguments already" in cli.refused(
+        "jobs", "edit", job_id, "text=x"
+    )
+    asked = cli.text("jobs", "cancel", "-t", "good", "--reason", "broken \udcff", "--yes")
+    assert asked == "Cancel: 1 running, asked to stop.\n"
+
+
+def test_an_act_over_many_wants_a_yes(shop: Kit, cli: Cli) -> None:
+    ids = send(shop, 12)
+    (other,) = send(shop, task="bad")
+    dry = cli.text("jobs", "cancel", "--task", "good", "--dry-run")
+    assert len(dry.splitlines()) == 12
+    assert dry.splitlines()[-1] == (
+        "Dry run: jobs cancel would be about 12 jobs (12 pending), of which 10 are shown. Nothing was changed."
+    )
+    found = cli.json("jobs", "cancel", "--task", "good", "--dry-run")
+    assert (found["count"], found["by_state"], found["dry_run"]) == (
+        {"count": 12, "capped": False},
+        {"pending": 12},
+        True,
+    )
+    assert cli.refused("jobs", "cancel", "--task", "good") == (
+        "this would cancel 12 jobs (12 pending). Say so: --yes (or look first: --dry-run)"
+    )
+    assert {state(shop, i) for i in ids} == {"pending"}
+    assert cli.json("audit")["audit"] == []
+    assert (
+        cli.text("jobs", "cancel", "--task", "good", "--reason", "stop", "--yes") == "Cancel: 12 cancelled.\n"
+    )
+    assert state(shop, other) == "pending"
+    (entry,) = cli.json("audit")["audit"]
+    assert (entry["count"], entry["selection"]["task"], entry["selection"]["reason"]) == (12, "good", "stop")
+    for words in (["--yes"], [], ["--yes", "--dry-run"]):  # nothing to do is no mistake
+        assert cli("jobs", "cancel", "--task", "good", *words).code == 0
+    assert cli.text("jobs", "cancel", "--task", "good") == "Nothing to cancel.\n"
+    assert cli.refused("jobs", "retry", "-s", "held", "--yes") == (
+        "jobs retry cannot change jobs that are held (it can: scheduled, quarantined, dead_letter, cancelled)"
+    )
+
+
+def test_at_a_terminal_it_asks(shop: Kit, cli: Cli) -> None:
+    (job_id,) = send(shop)
+    no = cli.at_terminal("jobs", "discard", "--task", "good", typed="n\n")
+    assert no.code == 2
+    assert "Discard 1 job (1 pending)? [y/N]: " in no.out
+    assert no.out.endswith("holdfast: nothing was changed\n")
+    assert state(shop, job_id) == "pending"
+    yes = cli.at_terminal("jobs", "discard", "--task", "good", typed="y\n")
+    assert yes.code == 0
+    assert yes.out.endswith("Discard: 1 discarded.\n")
+    assert "1 discarded ..." in yes.out  # how far it is
+    assert cli.text("jobs", "list") == "No jobs.\n"
+
+
+def test_interrupted_it_says_what_was_done(shop: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acts, "BATCH", 2)
+    ids = send(shop, 5)
+    batch = acts._Run.batch
+
+    def interrupted(run: acts._Run, found: Any) -> None:
+        if run.count:
+            raise KeyboardInterrupt
+        batch(run, found)
+
+    monkeypatch.setattr(acts._Run, "batch", interrupted)
+    ran = cli("jobs", "cancel", "--task", "good", "--yes")
+    assert (ran.code, ran.err) == (130, "Interrupted: 2 cancelled, and counted in the audit.\n")
+    assert [state(shop, i) for i in ids].count("cancelled") == 2
+    assert cli.json("audit")["audit"][0]["count"] == 2
+
+
+# Edit -------------------------------------------------------------------------------------------------------------
+
+
+EDITED = """
+from holdfast import Holdfast
+
+app = Holdfast()
+
+@app.task
+def good(text: str, n: int = 0) -> str:
+    return text
+"""
+
+
+def test_edit(shop: Kit, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "edited_app.py").write_text(EDITED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *__import__("sys").path])
+    job_id = str(shop.app.send("good", {"text": "a", "n": 1}, tags=["x"]).id)
+    ran = cli("jobs", "edit", job_id, "text=b", "--unset", "n", "--priority", "5", "--tag", "y", "--tag", "z")
+    assert ran.out.splitlines() == [
+        "priority: 0 -> 5",
+        'tags: ["x"] -> ["y", "z"]',
+        "n: 1 -> -",
+        'text: "a" -> "b"',
+    ]
+    assert ran.err == "note: the arguments were not checked: no app was named that knows the task\n"
+    app = ("-a", "edited_app:app")
+    assert cli.refused("jobs", "edit", job_id, "n=seven", *app).startswith(
+        f"job {job_id} was not changed: parameter 'n' of good must be int"
+    )
+    assert cli.text("jobs", "edit", job_id, "n:=7", *app) == "n: - -> 7\n"
+    assert cli.text("jobs", "edit", job_id, "n:=7", *app) == "Nothing to change: it is like this already.\n"
+    assert cli.text("jobs", "edit", job_id, "--run-after", "5m", "--no-tags").count("->") == 2
+    assert state(shop, job_id) == "scheduled"
+    edited = cli.json("jobs", "edit", job_id, "--max-attempts", "2")
+    assert (edited["before"], edited["after"]) == ({"max_attempts": 5}, {"max_attempts": 2})
+    assert shop.job(UUID(job_id))["payload"] == {"text": "b", "n": 7}
+    assert [entry["action"] for entry in cli.json("audit")["audit"]] == ["jobs edit"] * 4
+    wrong = {
+        ("text",): "'text' is no argument. Write name=text for a string, or name:=json for a number,",
+        ("--run-after", "soon"): "--run-after 'soon' is neither a span of time nor a time.",
+        ("--run-after", "2030-01-31T12:00"): "--run-after '2030-01-31T12:00' has no time zone.",
+        ("--run-after", "999999d"): "run_after must be at most 10 years ahead",
+        ("--tag", "x", "--no-tags"): "give --tag or --no-tags, not both",
+        ("--priority", "101"): "priority must be an integer from -100 to 100, not int 101",
+        ("--unset", "\udcff"): "argument 1 '\\udcff' is not valid text.",
+        ("text=\udcff",): "payload value text contains a lone surrogate",
+        (): "say what to change: NAME=TEXT, NAME:=JSON, --unset, --priority or another option",
+    }
+    for words, said in wrong.items():
+        assert cli.refused("jobs", "edit", job_id, *words).startswith(said)
+
+
+# Control characters -----------------------------------------------------------------------------------------------
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\x7f\x85\u202e\u2066end\nforged      line"
+
+
+@pytest.fixture
+def haunted(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Jobs whose every text would like to drive a terminal; their ids by state."""
+    monkeypatch.setenv("HOLDFAST_ACTOR", f"ann{EVIL}")
+    payload = json.dumps({f"name{EVIL}": EVIL})
+    made = {}
+    for name in ("pending", "held", "processing", "quarantined", "completed", "cancelled", "dead_letter"):
+        made[name] = str(kit.app.send("t", {}, partition_key=f"k{EVIL}", tags=[f"t{EVIL}"[:90]]).id)
+    values = {"p": payload, "e": f"Error: {EVIL}", "t": f"task{EVIL}", "w": f"host{EVIL}", **made}
+    kit.sql(
+        "UPDATE holdfast.work SET payload = %(p)s, last_error = %(e)s, task = %(t)s, metadata = %(p)s", values
+    )
+    columns = (
+        "id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version,"
+        " crashes, priority, queue, task, partition_key, payload, last_error, tags, metadata"
+    )
+    for name in ("completed", "cancelled"):
+        kit.sql(
+            f"WITH g AS (DELETE FROM holdfast.work WHERE id = %({name})s RETURNING *)"
+            f" INSERT INTO holdfast.archive ({columns}, slot, completed_at, status, claimed_by, result)"
+            f" SELECT {columns}, holdfast.archive_slot(now()), now(), '{name}', %(w)s, to_jsonb(%(e)s::text) FROM g",
+            values,
+        )
+    kit.sql(
+        "WITH g AS (DELETE FROM holdfast.work WHERE id = %(dead_letter)s RETURNING *)"
+        f" INSERT INTO holdfast.dead_letters ({columns}, died_at, claimed_by) SELECT {columns}, now(), %(w)s FROM g",
+        values,
+    )
+    kit.sql("UPDATE holdfast.dead_letters SET queue = %(w)s", values)
+    kit.sql("UPDATE holdfast.work SET status = 'held', hold_reason = %(e)s WHERE id = %(held)s", values)
+    kit.sql("INSERT INTO holdfast.quarantine VALUES (%(quarantined)s, 'inbox', %(e)s)", values)
+    kit.sql("UPDATE holdfast.work SET status = 'processing' WHERE id = %(processing)s", values)
+    kit.sql(
+        "INSERT INTO holdfast.claims SELECT claim_token, 'inbox', %(w)s, now(), now() + interval '1 hour', NULL, NULL,"
+        " ARRAY[id] FROM holdfast.work WHERE id = %(processing)s",
+        values,
+    )
+    for job_id in made.values():
+        given = {**values, "id": job_id}
+        kit.sql(
+            "INSERT INTO holdfast.errors VALUES (%(id)s, 'inbox', 1, 1, now(), %(w)s, %(e)s, %(e)s, %(e)s)",
+            given,
+        )
+        kit.sql("INSERT INTO holdfast.progress VALUES (%(id)s, 'inbox', 1, 0.5, %(e)s, now())", given)
+        kit.sql("INSERT INTO holdfast.once VALUES (%(id)s, 'inbox', %(e)s, '1', now())", given)
+    return made
+
+
+def commands(jobs: dict[str, str]) -> list[tuple[str, ...]]:
+    """Every command, those that change something last. None of them may fail in a way we did not mean."""
+    shows = [("jobs", "show", i) for i in jobs.values()]
+    return [
+        ("jobs", "list"),
+        *shows,
+        ("archive", "search"),
+        ("archive", "show", jobs["completed"]),
+        ("archive", "show", jobs["dead_letter"]),
+        ("dead", "list"),
+        ("dead", "list", "--each"),
+        ("dead", "show", jobs["dead_letter"]),
+        ("dead", "redrive", jobs["dead_letter"]),
+        ("dead", "redrive", "--all", "--dry-run"),
+        ("dead", "redrive", "--all", "--yes"),
+        ("jobs", "retry", jobs["held"]),
+        ("jobs", "retry", jobs["completed"]),
+        ("jobs", "retry", "-k", f"k{EVIL}", "--dry-run"),
+        ("jobs", "cancel", jobs["pending"], "--reason", EVIL, "--dry-run"),
+        ("jobs", "edit", jobs["pending"], "--unset", f"no{EVIL}"),
+        ("jobs", "edit", jobs["pending"], f"new{EVIL}={EVIL}", f"name{EVIL}=x", "--tag", "t\x1b[2J"),
+        ("jobs", "cancel", "-k", f"k{EVIL}", "--reason", EVIL, "--yes"),
+        ("jobs", "discard", "-t", f"task{EVIL}", "--yes"),
+        ("dead", "discard", "-e", EVIL, "--yes"),
+        ("audit",),
+    ]
+
+
+@pytest.mark.parametrize("how", ["plain", "json", "terminal"])
+def test_no_text_of_a_job_drives_the_terminal(
+    haunted: dict[str, str], cli: Cli, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_ACTOR", f"ann{EVIL}")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "400")
+    for words in commands(haunted):
+        ran = cli.at_terminal(*words) if how == "terminal" else cli(*words, *["--json"] * (how == "json"))
+        assert ran.code in (0, 2), (words, ran)
+        shown = re.sub(r"\r[\d,]+ \w+ \.\.\.|\r {40}\r", "", ran.out)  # our own progress at a terminal
+        assert unsafe(shown + ran.err) == [], (words, ran)
+        assert not re.search("^(\\S+ )?forged", shown + ran.err, re.MULTILINE), (words, ran)
+        if how == "json" and ran.code == 0:
+            json.loads(ran.out)
