@@ -68,7 +68,7 @@ def mutate(tree: Path, mutant: Mutant) -> str:
 
 
 def pytest(tree: Path, test: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", *test.split()]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "--timeout=60", *test.split()]
     env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     env["TMPDIR"] = str(tree / "tmp")
     return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)

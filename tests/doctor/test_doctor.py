@@ -22,15 +22,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 
 @pytest.mark.versions
 def test_a_healthy_database(case: Case) -> None:
-    """Every check on every version. The test servers are not durable; nothing else is found there."""
-    result = case.doctor("--strict")
-    assert result.exit_code == 1, result.output
-    lines = result.stdout.splitlines()
-    ok = [line.split()[0] for line in lines if " ok: " in line]
-    assert ok == [check.name for check in CHECKS if check.name != "durability"]
-    assert lines[-1] == "2 errors, 1 warning"
-    rest = [word for name in ok for word in ("--only", name)]
-    assert case.doctor("--strict", *rest).exit_code == 0
+    """Every check on every version. Test servers are not durable; nothing else is found there."""
+    found = [line.split()[0] for line in case.doctor().stdout.splitlines() if " ok: " in line]
+    rest = [word for check in CHECKS if check.name != "durability" for word in ("--only", check.name)]
+    assert set(found) >= set(rest[1::2])
+    result = case.doctor("--strict", *rest)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "Nothing found."), result.stdout
     report = json.loads(case.doctor("--json", *rest).stdout)
     assert [report[k] for k in ("done", "error", "warning", "info", "not_checked")] == [[], 0, 0, 0, 0]
 
@@ -58,6 +55,19 @@ def test_exit_codes(case: Case) -> None:
     case.sql("DROP VIEW holdfast.keys")
     assert case.doctor("--only", "schema").exit_code == 1
     assert case.doctor("--fix", "schema", "--strict").exit_code == 0
+
+
+def test_what_was_done_before_an_error_is_told_and_written_down(case: Case) -> None:
+    case.sql("DROP VIEW holdfast.keys; DROP VIEW holdfast.attempts; ALTER SEQUENCE holdfast.work_seq CACHE 9")
+    case.sql("CREATE TABLE holdfast.keys (mine int)")  # in the way of the view
+    result = CliRunner().invoke(cli, ["doctor", "--fix", "schema"], env=case.env)
+    assert "is not a view" in str(result.exception)
+    assert result.stdout.splitlines() == [
+        "mended: sequence holdfast.work_seq: cache is 9, should be 1",
+        "mended: view holdfast.attempts is missing",
+    ]
+    (entry,) = case.sql("SELECT selection, count FROM holdfast.audit")
+    assert (entry["selection"]["done"], entry["count"]) == (result.stdout.splitlines(), 2)
 
 
 def test_looking_changes_nothing(case: Case) -> None:

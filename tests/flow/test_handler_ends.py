@@ -207,3 +207,27 @@ def test_a_handler_may_swallow_its_cancellation_and_still_complete(app: Holdfast
     handle = stubborn.enqueue()
     kit.run_worker()
     assert handle.result(timeout=5) == "done"
+
+
+def test_a_traceback_begins_in_the_handler(app: Holdfast, kit: Kit) -> None:
+    def deeper() -> None:
+        raise KeyError("deep")
+
+    @app.task(max_attempts=1)
+    def sync() -> None:
+        deeper()
+
+    @app.task(max_attempts=1)
+    async def awaited() -> None:
+        deeper()
+
+    for task in (sync, awaited):
+        task.enqueue()
+    kit.run_worker()
+    for row in kit.sql("SELECT trace FROM holdfast.errors"):
+        head, first, *rest = row["trace"].splitlines()
+        assert head == "Traceback (most recent call last):"
+        assert __file__ in first
+        assert rest[-1] == "KeyError: 'deep'"
+        assert "in deeper" in row["trace"]
+        assert "holdfast/runtime" not in row["trace"]

@@ -25,22 +25,32 @@ with psycopg.connect(sys.argv[1]) as conn:
         raise AssertionError("an unknown object was taken")
 """
 
-BLOCKED = f"""
+# Before anything else: these cannot be imported.
+BLOCKED = """
 import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {LIBRARIES!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if name.split(".")[0] in LIBRARIES:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
-for name in {LIBRARIES!r}:
+for name in LIBRARIES:
     try:
         __import__(name)
     except ModuleNotFoundError:
         continue
     raise AssertionError(name + " can be imported")
-{ENQUEUE}
+"""
+
+SESSION = """
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(sys.argv[1]))
+with Session(engine) as session, session.begin():
+    send.using(conn=session).enqueue()
+engine.dispose()
 """
 
 LISTED = f"""
@@ -57,8 +67,14 @@ def run(code: str, kit: Kit) -> str:
 
 
 def test_enqueue_where_the_other_libraries_are_not_installed(kit: Kit) -> None:
-    run(BLOCKED, kit)
+    run(BLOCKED.replace("LIBRARIES", repr(LIBRARIES)) + ENQUEUE, kit)
     assert len(kit.jobs()) == 1
+
+
+def test_a_session_where_nothing_async_is_installed(kit: Kit) -> None:
+    missing = ("asyncpg", "greenlet", "sqlmodel", "django")
+    run(BLOCKED.replace("LIBRARIES", repr(missing)) + ENQUEUE + SESSION, kit)
+    assert len(kit.jobs()) == 2
 
 
 def test_enqueue_by_psycopg_imports_no_other_library(kit: Kit) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from scripts.docs import region
+from scripts.docs import content, region
 from tests.guests.conftest import orders, waiting
 from tests.guests.kinds import parts
 
@@ -138,6 +138,7 @@ def quoted(name: str) -> str:
 
 
 def test_a_region_is_quoted_without_its_marks() -> None:
+    assert content("file", "examples/snippets/django_shop.py#snippet") == quoted("django_shop")
     assert quoted("django_shop").startswith("def pay(")
     assert quoted("django_shop").endswith('return HttpResponse("paid")\n')
     with pytest.raises(ValueError, match="nothing"):

@@ -1,6 +1,9 @@
 """The app of the process tests on a fresh database, and what its processes noted down."""
 
-from collections.abc import Callable
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,6 @@ import pytest
 from tests.conftest import QUICK, wait_until
 from tests.processes.process_app import app
 
-from holdfast.settings import Settings
 from holdfast.testing import Kit
 
 
@@ -61,10 +63,19 @@ def is_gone(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in ("Z", "X")
 
 
+def _end_leftovers(scene: Scene) -> None:
+    """After a test that failed."""
+    for pid in [p for p, _ in scene.notes("start")] + [int(text) for _, text in scene.notes("program")]:
+        with contextlib.suppress(OSError):
+            if b"holdfast.child" in (line := Path(f"/proc/{pid}/cmdline").read_bytes()) or b"sleep(" in line:
+                os.kill(pid, signal.SIGKILL)
+
+
 @pytest.fixture
-def scene(holdfast_kit: Callable[..., Kit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+def scene(
+    holdfast_kit: Callable[..., Kit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Scene]:
     monkeypatch.setenv("PROCESS_FOLDER", str(tmp_path))
-    return Scene(holdfast_kit, tmp_path)
-
-
-__all__ = ["Scene", "Settings", "is_gone"]
+    scene = Scene(holdfast_kit, tmp_path)
+    yield scene
+    _end_leftovers(scene)

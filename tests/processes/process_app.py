@@ -36,6 +36,7 @@ from holdfast.runtime.processes import origin
 LIMIT = 128 * 1024 * 1024
 SLOW = Backoff(first=3600, jitter=False)
 log = logging.getLogger("crunch")
+flood = logging.getLogger("flood")
 
 
 def note(kind: str, text: object = "") -> None:
@@ -196,10 +197,16 @@ async def acareful() -> None:
 @app.task(process=True, timeout=0.5, max_attempts=2, retry=SLOW)
 def endless(how: str) -> None:
     note("start", how)
-    if how == "python":
-        while True:
-            pass
-    stay_in_c()
+    while how == "python":
+        pass
+    while how == "print":
+        print("x" * 1000)
+    while how == "log":
+        flood.warning("x" * 1000)
+    if how == "a little":
+        time.sleep(0.8)
+    else:
+        stay_in_c()
 
 
 def stay_in_c() -> None:
@@ -237,7 +244,7 @@ def take_shared(mb: int) -> None:
     with mmap.mmap(-1, mb * 1024 * 1024) as shared:
         for page in range(0, len(shared), mmap.PAGESIZE):
             shared[page] = 1
-        time.sleep(600)
+        time.sleep(10)
 
 
 @app.task(process=True, memory_limit=LIMIT, max_attempts=1)
@@ -246,7 +253,7 @@ def take_together(programs: int, mb: int) -> None:
     code = f"import time; a = bytearray({mb} * 1024 * 1024); time.sleep(600)"
     for _ in range(programs):
         note("program", subprocess.Popen([sys.executable, "-c", code]).pid)
-    time.sleep(600)
+    time.sleep(10)
 
 
 ballast: list[bytearray] = []

@@ -11,6 +11,7 @@ from tests.processes.process_app import (
     LIMIT,
     block_the_loop,
     endless,
+    flood,
     keep,
     pid,
     sleep_long,
@@ -21,24 +22,34 @@ from tests.processes.process_app import (
     take_together,
 )
 
+from holdfast.runtime.processes import keeper
 from holdfast.runtime.processes.memory import MemoryLimit, limited, used, used_together
 
 MB = 1024 * 1024
 TOO_MUCH = "MemoryLimit: used more than its memory_limit of 128 MB"
 
 
-def test_a_timeout_kills_a_handler_in_a_loop_and_one_in_c_code_that_is_deaf_to_signals(scene: Scene) -> None:
-    jobs = {how: endless.enqueue(how) for how in ("python", "c")}
+def test_a_timeout_kills_a_handler_in_a_loop_and_one_in_c_code_that_is_deaf_to_signals(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flood, "disabled", True)  # here, not in the child
+    monkeypatch.setattr(keeper, "DUMP", 1.0)
+    where = {
+        "python": "in endless",
+        "print": "xxxx",
+        "log": "",
+        "c": "in stay_in_c",
+        "a little": "in endless",
+    }
+    jobs = {how: endless.enqueue(how) for how in where}
     after = pid.using(priority=-1).enqueue()
-    scene.kit.run_worker(concurrency=1)
+    scene.kit.run_worker(concurrency=2)
     for how, handle in jobs.items():
         error = "JobTimeout: ran longer than its timeout of 0.5 s"
         assert scene.end(handle.id) == ("scheduled", 1, error)
-        assert f"in {'endless' if how == 'python' else 'stay_in_c'}" in scene.trace(
-            handle.id
-        )  # where it hung
+        assert where[how] in scene.trace(handle.id)
     pids = {p for p, _ in scene.notes("start")}
-    assert len(pids) == 2
+    assert len(pids) == 5
     assert all(is_gone(p) for p in pids)
     assert after.result(timeout=5) not in pids
 

@@ -196,6 +196,18 @@ async def test_a_child_that_dies_before_it_begins_its_job_is_replaced(scene: Sce
     await scene.kit.database.aclose()
 
 
+async def test_a_child_that_does_not_take_its_job_is_replaced(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "BEGIN", 0.5)
+    async with working(scene.kit, concurrency=1):
+        first = await pid.enqueue().aresult(timeout=10)
+        os.kill(first, signal.SIGSTOP)
+        assert await pid.enqueue().aresult(timeout=10) != first
+        assert is_gone(first)
+    await scene.kit.database.aclose()
+
+
 def test_the_app_is_found_where_it_was_made(holdfast_kit: Callable[..., Kit]) -> None:
     from holdfast.runtime.processes.origin import Origin, find
 

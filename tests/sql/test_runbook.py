@@ -142,6 +142,9 @@ def test_a_revoked_claim_shows_until_its_jobs_are_taken_and_settled_ones_do_not(
     conn.execute("DELETE FROM holdfast.workers")
     (row,) = look(conn, "expired-claims")
     assert (row["worker"], row["worker_status"], row["silent_seconds"]) == (worker, None, None)
+    end(conn, jobs_[1].grant, Failed(BOOM, 60.0), worker)
+    assert one(conn, "SELECT count(*) FROM holdfast.claims") == 1  # goes later, and is no symptom
+    assert look(conn, "expired-claims") == []
 
 
 def test_worker_jobs_is_what_each_holds(conn: Conn, two_workers: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def test_redrive(shop: Kit, cli: Cli) -> None:
     assert cli.text("dead", "redrive", "--task", "other") == "Nothing to redrive.\n"
     dry = cli.text("dead", "redrive", "--all", "--dry-run")
     assert dry.splitlines()[-1] == (
-        "Dry run: dead redrive would be about 4 jobs (4 dead_letter). Nothing was changed."
+        "Dry run: dead redrive would act on 4 jobs (4 dead_letter). Nothing was changed."
     )
     assert {state(shop, i) for i in ids} == {"dead_letter"}
 

@@ -78,6 +78,6 @@ def test_a_job_past_the_drain_limit_is_released(kit: Kit, worker: Process) -> No
     job = kit.app.send("gated", {"path": "/nowhere/never"}).id
     wait_until(lambda: state(kit, job)[0] == "processing", "it runs")
     (me,) = (row["id"] for row in kit.sql("SELECT id FROM holdfast.workers"))
-    assert drain(kit, "--all", "--wait", "20") == (0, f"Worker {me} has left.\n", "")
+    assert drain(kit, "--all", "--yes", "--wait", "20") == (0, f"Worker {me} has left.\n", "")
     assert worker.end() == 0
     assert state(kit, job) == ("pending", 0)

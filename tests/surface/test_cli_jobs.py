@@ -197,7 +197,7 @@ def test_named_jobs_need_no_yes(shop: Kit, cli: Cli) -> None:
     shop.run_worker()
     text = cli.text("jobs", "retry", later, dead, "--dry-run")
     assert text.splitlines()[-1] == (
-        "Dry run: jobs retry would be about 2 jobs (1 dead_letter, 1 scheduled). Nothing was changed."
+        "Dry run: jobs retry would act on 2 jobs (1 dead_letter, 1 scheduled). Nothing was changed."
     )
     assert (state(shop, later), state(shop, dead)) == ("scheduled", "dead_letter")
     assert cli.text("jobs", "retry", later, dead) == "Retry: 1 due now, 1 redriven.\n"
@@ -242,7 +242,7 @@ def test_an_act_over_many_wants_a_yes(shop: Kit, cli: Cli) -> None:
     dry = cli.text("jobs", "cancel", "--task", "good", "--dry-run")
     assert len(dry.splitlines()) == 12
     assert dry.splitlines()[-1] == (
-        "Dry run: jobs cancel would be about 12 jobs (12 pending), of which 10 are shown. Nothing was changed."
+        "Dry run: jobs cancel would act on 12 jobs (12 pending), of which 10 are shown. Nothing was changed."
     )
     found = cli.json("jobs", "cancel", "--task", "good", "--dry-run")
     assert (found["count"], found["by_state"], found["dry_run"]) == (

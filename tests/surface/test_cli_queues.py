@@ -240,17 +240,29 @@ def test_bare_workers_still_lists(fleet: Kit, call: Call, refused: Callable[...,
     )
 
 
-def test_drain_by_id_by_its_beginning_by_host_and_all(fleet: Kit, call: Call) -> None:
+def test_drain_by_id_by_its_beginning_by_host_and_all(
+    fleet: Kit, call: Call, refused: Callable[..., str]
+) -> None:
     assert call("workers", "drain", "web:1:abcd").stdout == "Worker web:1:abcd is asked to drain.\n"
     assert call("workers", "drain", "web:2", "cc").stdout == (
         "Worker db:3:cccc is asked to drain.\nWorker web:2:abff is asked to drain.\n"
     )
-    assert call("workers", "drain", "--host", "db").stdout == (
+    assert call("workers", "drain", "--host", "db", "--yes").stdout == (
         "Worker db:3:cccc drains already.\nWorker db:4:dddd drains already.\n"
     )
     assert call("workers", "drain", "db:5").stdout == "Worker db:5:eeee is gone already.\n"
     fleet.sql("UPDATE holdfast.workers SET status = 'alive' WHERE id LIKE 'web%'")
-    assert read(call("workers", "drain", "--all", "--json")) == {
+    assert read(call("workers", "drain", "--all", "--dry-run", "--json"))["would_ask"] == [
+        "web:1:abcd",
+        "web:2:abff",
+    ]
+    assert call("workers", "drain", "--all", "--dry-run").stdout.endswith(
+        "Dry run: 2 would be asked to drain. Nothing was changed.\n"
+    )
+    assert refused(ConfigurationError, "workers", "drain", "--all") == (
+        "this would drain 2 workers. Say so: --yes (or look first: --dry-run)"
+    )
+    assert read(call("workers", "drain", "--all", "--yes", "--json")) == {
         "asked": ["web:1:abcd", "web:2:abff"],
         "draining": ["db:3:cccc", "db:4:dddd"],
         "gone": [],

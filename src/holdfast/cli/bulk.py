@@ -100,7 +100,7 @@ def print_preview(found: Preview, as_json: bool) -> None:
     if found.sample:
         print_jobs(found.sample)
     more = f", of which {len(found.sample)} are shown" if found.count.count > len(found.sample) else ""
-    typer.echo(f"Dry run: {found.action} would be about {_what(found)}{more}. Nothing was changed.")
+    typer.echo(f"Dry run: {found.action} would act on {_what(found)}{more}. Nothing was changed.")
 
 
 def print_done(done: Done, as_json: bool) -> None:

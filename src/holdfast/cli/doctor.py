@@ -43,7 +43,8 @@ def doctor_command(
     wanted = read_limits(limits or ())
     with open_database(database_url, app, checked=False) as database:
         if fixed:
-            found = fix(database, fixed, limits=wanted, app=app_name(app))
+            say = (lambda _: None) if as_json else _say
+            found = fix(database, fixed, limits=wanted, app=app_name(app), on_step=say)
         else:
             found = doctor(database, only=only or (), limits=wanted, app=app_name(app))
     if as_json:
@@ -54,6 +55,10 @@ def doctor_command(
         raise typer.Exit(ENVIRONMENT)
 
 
+def _say(line: str) -> None:
+    typer.echo(printable(line))
+
+
 def _print_json(found: Diagnosis) -> None:
     counts = {level: found.count(level) for level in ("error", "warning", "info")}
     render.print_json(
@@ -62,8 +67,6 @@ def _print_json(found: Diagnosis) -> None:
 
 
 def _print(found: Diagnosis) -> None:
-    for line in found.done:
-        typer.echo(printable(line))
     if found.done:
         typer.echo("")
     for check in found.checks:

@@ -7,10 +7,9 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, open_database
+from holdfast.cli.exits import ENVIRONMENT, USER
 from holdfast.model.text import printable
 from holdfast.operate.explain import NO_SUCH_JOB, SCHEMA, Explanation, explain
-
-SCHEMA_CODE, MISSING_CODE = 1, 2
 
 
 def explain_command(
@@ -38,9 +37,9 @@ def explain_command(
     else:
         _print(found)
     if found.code == NO_SUCH_JOB:
-        raise typer.Exit(MISSING_CODE)
+        raise typer.Exit(USER)
     if found.code in SCHEMA:
-        raise typer.Exit(SCHEMA_CODE)
+        raise typer.Exit(ENVIRONMENT)
 
 
 def _print(found: Explanation) -> None:

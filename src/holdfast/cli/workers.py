@@ -8,6 +8,7 @@ from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_worker
+from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.cli.exits import TIMED_OUT
 from holdfast.errors import ConfigurationError
 from holdfast.operate.workers import Drained, drain_workers, list_workers, wait_until_gone
@@ -81,6 +82,8 @@ def drain_command(
         str | None,
         typer.Option(metavar="SPAN", help="Wait so long until they are gone, such as 60s; if not: exit 124."),
     ] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
@@ -88,6 +91,13 @@ def drain_command(
     """Ask workers to stop claiming, finish or hand back what they have, and leave. Their process ends with 0."""
     patience = None if wait is None else parse_span(wait, "--wait")
     with open_database(database_url, app) as database:
+        if dry_run or not ids:
+            would = drain_workers(database, ids=ids or (), host=host, everyone=everyone, dry_run=True)
+            if dry_run:
+                _print_would(would, as_json)
+                return
+            if would.asked:
+                confirm(f"drain {len(would.asked)} worker{'' if len(would.asked) == 1 else 's'}", yes)
         done = drain_workers(database, ids=ids or (), host=host, everyone=everyone)
         meant = [*done.asked, *done.draining]
         left = wait_until_gone(database, meant, patience) if patience is not None else []
@@ -98,6 +108,15 @@ def drain_command(
     if left:
         typer.echo(f"holdfast: not gone after {patience:g} s: {', '.join(left)}", err=True)
         raise typer.Exit(TIMED_OUT)
+
+
+def _print_would(would: Drained, as_json: bool) -> None:
+    if as_json:
+        render.print_json({"would_ask": would.asked, "draining": would.draining, "gone": would.gone})
+        return
+    for worker in would.asked:
+        typer.echo(render.line(worker))
+    typer.echo(f"Dry run: {len(would.asked)} would be asked to drain. Nothing was changed.")
 
 
 def _print_drained(done: Drained, waited: bool) -> None:

@@ -2,11 +2,14 @@
 
 import re
 import traceback
+from pathlib import Path
+from types import TracebackType
 
 from .outcome import ErrorText
 
 ERROR_BYTES = 8 * 1024 - 256  # with its kind in front, an error stays within 8 KiB
 _TRACE_BYTES = 32 * 1024
+_OURS = f"{Path(__file__).parents[1]}/"
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
@@ -25,6 +28,14 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", text)
 
 
+def _from_the_handler(error: BaseException) -> TracebackType | None:
+    """The traceback without the frames of ours that lead to the user's code; all of it when there is no other."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.tb_next
+    return frame or error.__traceback__
+
+
 def describe(error: BaseException) -> ErrorText:
     """The error as storable text. Never raises, whatever the error's own methods do."""
     kind = type(error).__qualname__
@@ -33,7 +44,7 @@ def describe(error: BaseException) -> ErrorText:
     except BaseException as inner:  # noqa: BLE001 a raising __str__ must not cost the settle
         message = f"<no message: __str__ raised {type(inner).__qualname__}>"
     try:
-        trace = "".join(traceback.format_exception(error))
+        trace = "".join(traceback.format_exception(type(error), error, _from_the_handler(error)))
     except BaseException as inner:  # noqa: BLE001
         trace = f"<no traceback: formatting raised {type(inner).__qualname__}>"
     if len(trace) > _TRACE_BYTES:

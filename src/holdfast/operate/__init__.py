@@ -10,7 +10,11 @@ edit        change a job that does not run
 dead        dead letters by error and one by one, put back to work or deleted
 audit       who did what
 workers     who runs what, and asking them to leave
+explain     why one job is not running
+doctor      is everything around the jobs as it should be, and what mends it
+wording     times, lists and commands in the sentences of both
 producing   enqueue by hand
 stats       how much gets done, and what takes the space
 configuration   which settings hold, and where each comes from
+runbook     the support queries, each with a judgement
 """

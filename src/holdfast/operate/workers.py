@@ -33,11 +33,17 @@ def list_workers(database: Database, *, with_gone: bool = False) -> list[WorkerL
 
 
 def drain_workers(
-    database: Database, *, ids: Sequence[str] = (), host: str | None = None, everyone: bool = False
+    database: Database,
+    *,
+    ids: Sequence[str] = (),
+    host: str | None = None,
+    everyone: bool = False,
+    dry_run: bool = False,
 ) -> Drained:
     """Ask workers to drain and leave: these (the beginning of an id or of its last part is enough), those of a host, or all.
 
-    Each stops claiming at once, and learns with its next heartbeat that it is to finish or hand back what it has.
+    Each stops claiming at once, and learns with its next heartbeat that it is to finish or hand back what it has. A dry run
+    answers whom it would ask.
     """
     if sum((bool(ids), host is not None, everyone)) != 1:
         raise ConfigurationError("say which workers: their ids, --host NAME or --all")
@@ -46,6 +52,8 @@ def drain_workers(
     wanted = list(dict.fromkeys(ids))
     selection = {"ids": wanted or None, "host": host, "all": everyone or None}
     who = actor()
+    if dry_run:
+        return database.run(lambda: _meant(wanted, host, everyone))
     done = database.run(lambda: _drain(wanted, host, everyone, selection, who))
     telemetry.emit("workers.drained", count=len(done.asked))
     return done
@@ -54,19 +62,21 @@ def drain_workers(
 def _drain(
     ids: Sequence[str], host: str | None, everyone: bool, selection: Mapping[str, object], who: str
 ) -> Flow[Drained]:
+    meant = yield from _meant(ids, host, everyone)
+    asked = yield from store.drain_workers(meant.asked)
+    if asked:
+        yield from audit(who, "workers drain", selection, len(asked))
+    moved_on = [worker for worker in meant.asked if worker not in asked]
+    return Drained(sorted(asked), sorted([*meant.draining, *moved_on]), meant.gone)
+
+
+def _meant(ids: Sequence[str], host: str | None, everyone: bool) -> Flow[Drained]:
+    """Who would be asked, and who need not be."""
     found = yield from store.find_workers(ids, host, everyone, _LOOK)
     meant = [_only(wanted, found) for wanted in ids] if ids else found
     if host is not None and not meant:
         raise ConfigurationError(f"no worker runs on host {host!r}. The list: holdfast workers list")
-    asked = yield from store.drain_workers([w.id for w in meant])
-    if asked:
-        yield from audit(who, "workers drain", selection, len(asked))
-    rest = [w for w in meant if w.id not in asked]
-    return Drained(
-        sorted(asked),
-        sorted({w.id for w in rest if w.status != "gone"}),
-        sorted({w.id for w in rest if w.status == "gone"}),
-    )
+    return Drained(*(sorted({w.id for w in meant if w.status == s}) for s in ("alive", "draining", "gone")))
 
 
 def _only(wanted: str, found: Sequence[FoundWorker]) -> FoundWorker:

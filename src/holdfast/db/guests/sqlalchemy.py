@@ -7,12 +7,11 @@ adapter sends BEGIN before its own first statement only, so one sent past it wou
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import psycopg
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from ...store.statement import Flow, Statement
@@ -21,6 +20,9 @@ from ..faults import schema_missing
 from .psycopg import begins, missing
 from .refusals import closed, unusable
 from .text import as_text
+
+if TYPE_CHECKING:  # at run time it needs greenlet, which a sync application may not have
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 T = TypeVar("T")
 _PLAIN = {"stream_results": False, "yield_per": None}  # whatever the engine is set to
@@ -39,12 +41,12 @@ def connection_guest(conn: Connection) -> "SqlalchemyGuest":
     return SqlalchemyGuest(lambda: conn)
 
 
-def async_session_guest(session: AsyncSession | async_scoped_session[Any]) -> "AsyncSqlalchemyGuest":
+def async_session_guest(session: "AsyncSession | async_scoped_session[Any]") -> "AsyncSqlalchemyGuest":
     _check(session, _bind(session), is_async=True)
     return AsyncSqlalchemyGuest(session.connection)
 
 
-def async_connection_guest(conn: AsyncConnection) -> "AsyncSqlalchemyGuest":
+def async_connection_guest(conn: "AsyncConnection") -> "AsyncSqlalchemyGuest":
     if conn.sync_connection is None:
         raise unusable(
             "an AsyncConnection that was not started", "write: async with engine.begin() as conn: ..."
@@ -53,7 +55,7 @@ def async_connection_guest(conn: AsyncConnection) -> "AsyncSqlalchemyGuest":
         raise closed(conn)
     _check(conn, conn.sync_connection, is_async=True)
 
-    async def same() -> AsyncConnection:
+    async def same() -> "AsyncConnection":
         return conn
 
     return AsyncSqlalchemyGuest(same)
@@ -80,7 +82,7 @@ class SqlalchemyGuest:
 class AsyncSqlalchemyGuest:
     advice = _ADVICE
 
-    def __init__(self, connect: Callable[[], Awaitable[AsyncConnection]]) -> None:
+    def __init__(self, connect: "Callable[[], Awaitable[AsyncConnection]]") -> None:
         self._connect = connect
 
     async def in_transaction(self) -> bool:
@@ -98,7 +100,7 @@ class AsyncSqlalchemyGuest:
         except psycopg.Error as error:
             raise missing(error) or _wrapped(error, conn) from error
 
-    async def _through(self, conn: AsyncConnection, what: Statement[T] | Flow[T]) -> T:
+    async def _through(self, conn: "AsyncConnection", what: Statement[T] | Flow[T]) -> T:
         try:
             return await awalk(partial(_execute, conn), what)
         except DBAPIError as error:
@@ -108,7 +110,7 @@ class AsyncSqlalchemyGuest:
             raise
 
 
-async def _execute(conn: AsyncConnection, statement: Statement[T]) -> T:
+async def _execute(conn: "AsyncConnection", statement: Statement[T]) -> T:
     text, params = as_text(statement)
     rows = (await conn.exec_driver_sql(text, params, _PLAIN)).all()
     return statement.decode([tuple(row) for row in rows])
@@ -127,7 +129,7 @@ def _begin(conn: Connection) -> None:
         raise PendingRollbackError("the transaction of this connection failed; roll it back before you go on")
 
 
-def _wrapped(error: psycopg.Error, conn: Connection | AsyncConnection) -> BaseException:
+def _wrapped(error: psycopg.Error, conn: "Connection | AsyncConnection") -> BaseException:
     """As SQLAlchemy raises it, so that the caller's handlers find it."""
     return DBAPIError.instance(None, None, error, psycopg.Error, dialect=conn.dialect)
 

@@ -25,15 +25,13 @@ def check_stranded(p: Patient) -> Iterator[Finding]:
         yield Finding("stranded", "error", what, [p.fixing("stranded")], listed(details))
 
 
-def fix_stranded(p: Patient) -> list[str]:
+def fix_stranded(p: Patient) -> Iterator[str]:
     """Back to waiting, queue by queue, each with its entry in the audit."""
     found = p.probe.look(store.find_stranded())
-    done = []
     for queue, group in groupby(sorted(found, key=lambda s: s.queue), key=lambda s: s.queue):
         ids = [s.id for s in group]
         freed = p.database.run(functools.partial(_free, queue, ids))
-        done.append(f"back to waiting: {several(len(freed), 'job')} of queue {queue}")
-    return done
+        yield f"back to waiting: {several(len(freed), 'job')} of queue {queue}"
 
 
 def _free(queue: str, ids: list[UUID]) -> Flow[list[UUID]]:
@@ -160,12 +158,10 @@ def check_archive(p: Patient) -> Iterator[Finding]:
         yield Finding("archive_overdue", "warning", what, [p.fixing("archive")], listed(details))
 
 
-def fix_archive(p: Patient) -> list[str]:
-    done = []
+def fix_archive(p: Patient) -> Iterator[str]:
     for slot in p.probe.look(store.overdue_slots()):
         empty = p.database.run(functools.partial(housekeeping.empty_slot, slot.slot, slot.retention))
-        done.append(f"{'emptied' if empty else 'left'}: slot {slot.slot}, {slot.day}")
-    return done
+        yield f"{'emptied' if empty else 'left'}: slot {slot.slot}, {slot.day}"
 
 
 def _count(number: int) -> str:

@@ -23,7 +23,8 @@ _WORKER = "doctor"
 _PLANNER = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan", "enable_nestloop")
 
 _WALKS = ("claim", "scan_priorities")  # in index order, whatever waits
-_BIG = 1_000_000
+_BIG = 1_000_000  # bytes
+_QUEUES = 20  # the largest ones; the others have the same tables and the same plans
 
 Plan = dict[str, Any]
 
@@ -67,7 +68,7 @@ def _unlimited(plan: Plan, big: set[str]) -> Iterator[str]:
 def check_plans(p: Patient) -> Iterator[Finding]:
     kept = {q.table for q in p.catalog.queues} | set(SLOTS) | {"claims", "dead_letters"}
     found: list[str] = []
-    for q in p.catalog.queues:
+    for q in sorted(p.catalog.queues, key=lambda q: -q.bytes)[:_QUEUES]:
         if not (q.queue and q.attached):
             continue
         for statement in [*hot_statements(q.queue), revoke_expired(500)]:

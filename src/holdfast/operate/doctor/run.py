@@ -1,6 +1,6 @@
 """All checks in order, and the acts of `--fix`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...db import migrate
@@ -22,7 +22,7 @@ CHECKS: tuple[Check, ...] = (
 )
 CODES = tuple(code for check in CHECKS for code in check.codes)
 
-_Fix = Callable[[Patient], list[str]]
+_Fix = Callable[[Patient], Iterator[str]]
 # What `--fix NAME` does, and which check says whether it helped.
 FIXES: dict[str, tuple[_Fix, str]] = {
     "schema": (schema.fix_schema, "schema"),
@@ -85,8 +85,15 @@ def doctor(
         return Diagnosis(_examine(Patient(database, probe, limits, app), wanted, set(only)))
 
 
-def fix(database: Database, name: str, *, limits: Limits | None = None, app: str = "MODULE:APP") -> Diagnosis:
-    """Do what a finding's command says, then look again."""
+def fix(
+    database: Database,
+    name: str,
+    *,
+    limits: Limits | None = None,
+    app: str = "MODULE:APP",
+    on_step: Callable[[str], None] = lambda _: None,
+) -> Diagnosis:
+    """Do what a finding's command says, telling each step when it is done, then look again."""
     what, _, which = name.partition(":")
     if what not in FIXES or (which and what != "horizon"):
         raise ConfigurationError(f"there is no fix {name!r} (known: {', '.join(FIXES)}, horizon:PID)")
@@ -94,12 +101,17 @@ def fix(database: Database, name: str, *, limits: Limits | None = None, app: str
     found = migrate.status(database.dsn)
     migrate.verify(found.current, found.known)
     act, check = FIXES[what]
+    done: list[str] = []
     with Probe(database, limits.statement) as probe:
         patient = Patient(database, probe, limits, app)
-        done = server.fix_horizon(patient, which) if which else act(patient)
-        if done and what != "stranded":  # which writes it in the transaction that does it
-            said = {"fix": name, "done": [cut(line, 300) for line in done[:50]]}
-            database.run(lambda: audit(actor(), "doctor fix", said, len(done)))
+        try:
+            for line in server.fix_horizon(patient, which) if which else act(patient):
+                done.append(line)
+                on_step(line)
+        finally:  # what was done before an error is done
+            if done and what != "stranded":  # which writes it in the transaction that does it
+                said = {"fix": name, "done": [cut(line, 300) for line in done[:50]]}
+                database.run(lambda: audit(actor(), "doctor fix", said, len(done)))
         again = Patient(database, probe, limits, app)
         return Diagnosis(_examine(again, _wanted([check]), set()), done)
 
@@ -137,4 +149,6 @@ def _make(patient: Patient, check: Check, only: set[str]) -> Checked:
         DatabaseError,
     ) as error:  # a privilege, a timeout, a lock, or the server does not have it
         why = cut(str(error), 300)
+        if "statement timeout" in why:
+            why = f"it takes longer than {patient.limits.statement:g} s ({why}). Give it more: --limit statement=60"
     return Checked(check.name, check.about, findings, why)

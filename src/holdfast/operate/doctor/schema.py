@@ -87,15 +87,13 @@ def _plain(value: object) -> str:
     return "not set" if value is None else str(value)
 
 
-def fix_schema(p: Patient) -> list[str]:
+def fix_schema(p: Patient) -> Iterator[str]:
     differ = [d for d in compare(p.catalog) if d.key.kind in _ORDER and d.expected is not None]
-    done = []
     for d in sorted(differ, key=lambda d: _ORDER.index(d.key.kind)):
         steps = repair.repair(d)
         _run(p, steps)
         if steps:
-            done.append(f"mended: {describe(d)}")
-    return done
+            yield f"mended: {describe(d)}"
 
 
 def _run(p: Patient, steps: list[Step]) -> None:
@@ -128,12 +126,11 @@ def _indexes(p: Patient) -> tuple[list[Difference], list[Difference]]:
     return [d for d in differ if d.expected is not None], extra
 
 
-def fix_indexes(p: Patient) -> list[str]:
+def fix_indexes(p: Patient) -> Iterator[str]:
     """Leftovers first: one may have the name of an index that is to be built. A parent of partitions after its leaves."""
     wanted = {k: choices[-1] for k, (choices, _) in expand(p.catalog).items() if k.kind == "index"}
     wrong, _ = _indexes(p)
     differing = {d.key for d in wrong}
-    done = []
     for key in (Key("index", table, index) for table, index in invalid_indexes(p.catalog)):
         if key in differing:
             continue
@@ -141,11 +138,10 @@ def fix_indexes(p: Patient) -> list[str]:
             wrong.append(Difference(key, None, wanted.get(key)))
             continue
         _run(p, [repair.revive_index(key.name, ours=key in wanted)])
-        done.append(f"{'rebuilt' if key in wanted else 'dropped'}: holdfast.{key.name}")
+        yield f"{'rebuilt' if key in wanted else 'dropped'}: holdfast.{key.name}"
     for d in sorted(wrong, key=lambda d: d.key.of == "archive"):
         _run(p, repair.build_index(d))
-        done.append(f"built: holdfast.{d.key.name}")
-    return done
+        yield f"built: holdfast.{d.key.name}"
 
 
 # Queues and their tables --------------------------------------------------------------------------------------------
@@ -172,21 +168,19 @@ def _state(q: QueueTable) -> str:
     return "is not attached to holdfast.work" if q.exists else "is not there"
 
 
-def fix_queues(p: Patient) -> list[str]:
-    done = []
+def fix_queues(p: Patient) -> Iterator[str]:
     lost, unknown = _torn(p)
     for q in lost:
         name = q.queue or ""
         if q.exists:
             _run(p, [repair.attach_queue(q)])
-            done.append(f"attached: holdfast.{q.table}")
+            yield f"attached: holdfast.{q.table}"
         elif p.database.run(functools.partial(remake_queue, name)):
-            done.append(f"made again, empty: queue {name}")
+            yield f"made again, empty: queue {name}"
     for q in unknown:
         bound = q.bound or ""
         if p.database.run(functools.partial(note_queue, bound, q.table)):
-            done.append(f"written down: queue {bound}")
-    return done
+            yield f"written down: queue {bound}"
 
 
 CHECKS = (

@@ -76,18 +76,18 @@ def _dead(t: Vacuumed) -> str:
     return f"holdfast.{t.table}: {t.dead:,} dead, {t.live:,} live, {when}"
 
 
-def fix_vacuum(p: Patient) -> list[str]:
+def fix_vacuum(p: Patient) -> Iterator[str]:
     return _vacuum(p, _bloated(p, p.probe.look(store.vacuum_state())), "VACUUM")
 
 
-def fix_freeze(p: Patient) -> list[str]:
+def fix_freeze(p: Patient) -> Iterator[str]:
     return _vacuum(p, _old(p, p.probe.look(store.vacuum_state())), "VACUUM (FREEZE)")
 
 
-def _vacuum(p: Patient, tables: list[Vacuumed], verb: str) -> list[str]:
+def _vacuum(p: Patient, tables: list[Vacuumed], verb: str) -> Iterator[str]:
     for t in tables:
         p.probe.mend(f"{verb} holdfast.{ident(t.table)}", concurrently=True)
-    return [f"{verb} holdfast.{t.table}" for t in tables]
+        yield f"{verb} holdfast.{t.table}"
 
 
 # The horizon --------------------------------------------------------------------------------------------------------
@@ -136,17 +136,14 @@ def _slots(p: Patient) -> Iterator[Finding]:
         yield Finding("horizon_slot", "warning", what, fix, listed(details))
 
 
-def fix_horizon(p: Patient, pid: str = "") -> list[str]:
+def fix_horizon(p: Patient, pid: str = "") -> Iterator[str]:
     """End one session, or all that are in a transaction for longer than the limit."""
     if pid and not pid.isdigit():
         raise ConfigurationError(f"horizon:{pid} names no process. Write horizon:PID, such as horizon:4711")
     holders = p.probe.look(store.horizon_sessions(p.limits.horizon, int(p.limits.horizon_xids)))
-    pids = [int(pid)] if pid else [h.pid for h in holders]
-    done = []
-    for one in pids:
+    for one in [int(pid)] if pid else [h.pid for h in holders]:
         ended = p.database.run(functools.partial(store.end_session, one))
-        done.append(f"ended: session {one}" if ended else f"session {one} holds nothing here any more")
-    return done
+        yield f"ended: session {one}" if ended else f"session {one} holds nothing here any more"
 
 
 CHECKS = (

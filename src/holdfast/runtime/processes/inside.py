@@ -31,6 +31,7 @@ from ..job import Job
 from . import origin
 from .frames import Frame, Unpacker, job_from_json, outcome_to_json, pack
 from .memory import MemoryLimit, limited, used
+from .process import LATE
 
 _BETWEEN_REPORTS = 0.1
 _MESSAGE = 8192
@@ -107,6 +108,7 @@ def run(file: int, load: Callable[[Frame], Loaded]) -> None:
 
 def _prepare() -> None:
     faulthandler.enable()
+    faulthandler.register(LATE)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what is printed must not be lost when the process dies
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
@@ -184,10 +186,7 @@ class _Inside:
         running = Running(claimed, tell=self._tell)
         running.task = task = self._loop.create_task(executor.execute(running), name=f"job {claimed.id}")
         self._running = running
-        if (timeout := frame["timeout"]) is not None:  # say where it hangs before it is killed
-            faulthandler.dump_traceback_later(max(timeout - 0.1, timeout * 0.9))
         await asyncio.wait([task])
-        faulthandler.cancel_dump_traceback_later()
         self._running = None
         outcome: Outcome = Cancelled("cancelled before it ran") if task.cancelled() else task.result()
         for stream in (sys.stdout, sys.stderr):

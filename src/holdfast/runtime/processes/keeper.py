@@ -23,7 +23,11 @@ from .process import ChildProcess, ended_by
 
 START = 120.0  # to import the app and enter its lifespan
 SLOW = 10.0  # after so long somebody is told that it still starts
+BEGIN = (
+    10.0  # a child that does not take its job within that is stopped, or stuck in what an earlier job left
+)
 GRACE = 1.0  # from a cancellation to the kill
+DUMP = 0.25  # for a child that is late to say where it is
 PART = 2.0  # for a child that is let go: its lifespan ends
 IDLE = 30.0
 LOOK = 0.2  # between two looks at the memory
@@ -57,7 +61,9 @@ class Assignment:
     deliver: Callable[[Outcome | NotStarted], None]
     is_sent: bool = False
     has_begun: bool = False
+    begin_by: float | None = None
     late_at: float | None = None  # its timeout
+    is_late: bool = False
     grace_until: float | None = None  # it was told to stop
     look_at: float | None = None  # at its memory
 
@@ -184,7 +190,8 @@ class Keeper:
         elif not job.is_sent:
             return 0.0
         else:
-            times = [at for at in (job.late_at, job.grace_until, job.look_at) if at is not None]
+            known = (job.begin_by, job.late_at, job.grace_until, job.look_at)
+            times = [at for at in known if at is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _look(self, child: ChildProcess, now: float) -> None:
@@ -226,22 +233,34 @@ class Keeper:
     def _look_working(self, child: ChildProcess, job: Assignment, now: float) -> None:
         limit = job.handler.memory_limit
         if not job.is_sent:
-            job.is_sent = True
+            job.is_sent, job.begin_by = True, now + BEGIN
             self._output = Output()
             self._kills = out_of_memory_kills()
             child.send({"frame": "job", "job": job_to_json(job.running.claimed), **job.frame})
+        elif job.begin_by is not None and now >= job.begin_by:
+            self._finish(
+                child, NotStarted(f"a child process did not take its job within {BEGIN:g} s", again=True)
+            )
         elif job.running.stop == "cancel" and job.grace_until is None:
             job.grace_until = now + GRACE
             child.send({"frame": "cancel"})
         elif job.grace_until is not None and now >= job.grace_until:
             self._finish(child, Cancelled("cancelled while running"))
         elif job.late_at is not None and now >= job.late_at:
-            self._finish(child, job.handler.timed_out(job.running.claimed.attempt))
+            self._look_late(child, job, now)
         elif limit is not None and job.look_at is not None and now >= job.look_at:
             job.look_at = now + LOOK
             if (used := used_together(child.pid)) > limit:
                 detail = f": it and what it started used {used // MB} MB"
                 self._finish(child, self._failure("MemoryLimit", exceeded(limit, detail)))
+
+    def _look_late(self, child: ChildProcess, job: Assignment, now: float) -> None:
+        """Its time is over. From here on nothing that it does counts but what it prints."""
+        if job.is_late:
+            self._finish(child, job.handler.timed_out(job.running.claimed.attempt))
+        else:
+            job.is_late, job.late_at = True, now + DUMP
+            child.ask_where()
 
     def _part(self, child: ChildProcess) -> None:
         """Let it end by itself, so that its lifespan does; if that takes too long it is killed."""
@@ -282,16 +301,16 @@ class Keeper:
     def _take_of_job(self, child: ChildProcess, job: Assignment, name: str, frame: Frame) -> None:
         if name == "begun":
             now = time.monotonic()
-            job.has_begun = True
+            job.has_begun, job.begin_by = True, None
             job.late_at = None if job.handler.timeout is None else now + job.handler.timeout
             job.look_at = None if job.handler.memory_limit is None else now + LOOK
         elif name == "progress" and job.running.job is not None:
             job.running.job.progress(frame["fraction"], frame["message"])
         elif name == "completing" and job.running.job is not None:
             job.running.job._completed = True
-        elif name == "outcome":
+        elif name == "outcome" and not job.is_late:
             self._take_outcome(child, job, outcome_from_json(frame["outcome"]), frame)
-        else:
+        elif name != "outcome":
             raise BadFrame(f"a frame {name[:60]!r}")
 
     def _take_outcome(self, child: ChildProcess, job: Assignment, outcome: Outcome, frame: Frame) -> None:
@@ -346,6 +365,8 @@ class Keeper:
             self._finish(child, self._broken or NotStarted(f"{how} before it was ready"))
         elif self._job is not None and not self._job.has_begun:
             self._finish(child, NotStarted(f"{how} before the handler began", again=True))
+        elif self._job is not None and self._job.is_late:
+            self._finish(child, self._job.handler.timed_out(self._job.running.claimed.attempt))
         else:
             self._finish(child, self._failure("ProcessDied", how))
 

@@ -93,7 +93,6 @@ class Pool:
         frame = {
             "worker": running.job._worker if running.job is not None else "",
             "offset": self._clock.offset,
-            "timeout": handler.timeout,
             "memory_limit": handler.memory_limit,
         }
         keeper = self._assign(Assignment(running, handler, frame, deliver))

@@ -1,0 +1,21 @@
+"""Every mutant still fits the code: its text occurs once in its file, and its tests are there."""
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MUTANTS = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
+
+
+def test_every_mutant_fits_the_code() -> None:
+    wrong = []
+    for mutant in MUTANTS:
+        times = (ROOT / mutant["file"]).read_text(encoding="utf-8").count(mutant["old"])
+        if times != 1:
+            wrong.append(f"{mutant['file']}: {mutant['why']}: found {times} times")
+        for test in mutant["test"].split():
+            path, _, name = test.partition("::")
+            name = name.partition("[")[0]
+            if f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8"):
+                wrong.append(f"{test} is not there")
+    assert not wrong
