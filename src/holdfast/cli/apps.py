@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
@@ -40,6 +41,15 @@ AppArgument = Annotated[
     typer.Argument(metavar="MODULE:APP", help="The app, such as shop.jobs:app.", show_default=APP_VARIABLE),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which database, and who reads the answer."""
+
+    database_url: DatabaseOption = None
+    app: AppOption = None
+    as_json: JsonOption = False
 
 
 def load_app(name: str | None) -> Holdfast:

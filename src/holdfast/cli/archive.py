@@ -2,23 +2,10 @@
 
 import typer
 
-from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
-from holdfast.cli.bulk import print_jobs
-from holdfast.cli.filters import (
-    AfterOption,
-    ErrorOption,
-    FinishedOption,
-    IdArgument,
-    KeyOption,
-    LimitOption,
-    NewerOption,
-    OlderOption,
-    QueueOption,
-    TagOption,
-    TaskOption,
-    job_filter,
-)
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_database
+from holdfast.cli.bulk import print_page
+from holdfast.cli.filters import AfterOption, FinishedOptions, IdArgument, LimitOption
+from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.operate.jobs import find_archived, search_archive
 
@@ -26,33 +13,17 @@ app = typer.Typer(help="Look at finished jobs.", no_args_is_help=True)
 
 
 @app.command("search")
+@spread
 def search_command(
-    state: FinishedOption = None,
-    queue: QueueOption = None,
-    task: TaskOption = None,
-    key: KeyOption = None,
-    tag: TagOption = None,
-    error: ErrorOption = None,
-    older_than: OlderOption = None,
-    newer_than: NewerOption = None,
+    which: FinishedOptions,
+    where: Where,
     limit: LimitOption = 50,
     after: AfterOption = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Search finished jobs, completed and cancelled, the newest first."""
-    wanted = job_filter(state, queue, task, key, tag, error, older_than, newer_than)
-    with open_database(database_url, app) as database:
-        page = search_archive(database, wanted, after=after, limit=limit)
-    if as_json:
-        render.print_json(page)
-        return
-    if page.jobs:
-        print_jobs(page.jobs)
-    else:
-        typer.echo("Nothing found so far." if page.cut else "No finished jobs.")
-    render.print_more(page.next, page.cut)
+    with open_database(where.database_url, where.app) as database:
+        page = search_archive(database, which.filter(), after=after, limit=limit)
+    print_page(page, "No finished jobs.", where.as_json)
 
 
 @app.command("show")

@@ -2,15 +2,17 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 from uuid import UUID
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.confirm import confirm
+from holdfast.cli.confirm import How, confirm
 from holdfast.db.database import Database
 from holdfast.operate.acts import Done, Preview, Selection, Verb, act_on, act_on_all, preview_of
+from holdfast.operate.jobs import JobPage
 from holdfast.store.show import JobLine
 
 P = TypeVar("P")
@@ -34,28 +36,27 @@ def act_on_ids(database: Database, verb: Verb, job_ids: Sequence[UUID], dry_run:
         print_done(act_on(database, verb, job_ids), as_json)
 
 
-def act_on_many(
-    database: Database,
-    verb: Verb,
-    select: Callable[[], Selection[P]],
-    preview: Callable[[], Preview],
-    *,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    if dry_run:
-        print_preview(preview(), as_json)
+@dataclass(frozen=True)
+class Many(Generic[P]):
+    """Jobs that fit a filter: how to select them, and how to look at them first."""
+
+    select: Callable[[], Selection[P]]
+    preview: Callable[[], Preview]
+
+
+def act_on_many(database: Database, verb: Verb, many: Many[P], how: How, as_json: bool) -> None:
+    if how.dry_run:
+        print_preview(many.preview(), as_json)
         return
-    if not yes:
-        found = preview()
+    if not how.yes:
+        found = many.preview()
         if not found.count.count and not found.count.capped:
             print_done(Done(verb.action, 0, {}, {}, None), as_json)
             return
-        confirm(f"{verb.action.split()[1]} {_what(found)}", yes)
+        confirm(f"{verb.action.split()[1]} {_what(found)}", how.yes)
     progress = Progress(verb.done)
     try:
-        done = act_on_all(database, verb, select(), progress)
+        done = act_on_all(database, verb, many.select(), progress)
     except KeyboardInterrupt:
         progress.end()
         typer.echo(f"Interrupted: {progress.count:,} {verb.done}, and counted in the audit.", err=True)
@@ -114,6 +115,17 @@ def print_done(done: Done, as_json: bool) -> None:
         typer.echo(f"{verb.capitalize()}: {_listed(done.results, _RESULTS)}.")
     for reason, count in done.left.items():
         typer.echo(f"Left: {count:,}, {render.one_line(reason, 300)}")
+
+
+def print_page(page: JobPage, nothing: str, as_json: bool) -> None:
+    if as_json:
+        render.print_json(page)
+        return
+    if page.jobs:
+        print_jobs(page.jobs)
+    else:
+        typer.echo("Nothing found so far." if page.cut else nothing)
+    render.print_more(page.next, page.cut)
 
 
 def print_jobs(lines: Sequence[JobLine]) -> None:

@@ -1,6 +1,7 @@
 """A yes before an act over many: given with --yes, or at the terminal; without a terminal it must be given."""
 
 import os
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -10,6 +11,14 @@ from holdfast.model.text import printable
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say how many and which, and change nothing.")]
+
+
+@dataclass(frozen=True)
+class How:
+    """How to act on many."""
+
+    dry_run: DryRunOption = False
+    yes: YesOption = False
 
 
 def confirm(act: str, yes: bool) -> None:

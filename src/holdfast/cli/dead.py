@@ -5,22 +5,12 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_database
 from holdfast.cli.arguments import parse_rate
-from holdfast.cli.bulk import act_on_ids, act_on_many
-from holdfast.cli.confirm import DryRunOption, YesOption
-from holdfast.cli.filters import (
-    DiedBeforeOption,
-    DiedSinceOption,
-    ErrorOption,
-    GroupOption,
-    IdArgument,
-    IdsArgument,
-    LimitOption,
-    QueueOption,
-    TaskOption,
-    dead_filter,
-)
+from holdfast.cli.bulk import Many, act_on_ids, act_on_many
+from holdfast.cli.confirm import How
+from holdfast.cli.filters import DeadOptions, IdArgument, IdsArgument, LimitOption
+from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
 from holdfast.operate.acts import Verb
@@ -43,29 +33,23 @@ AllOption = Annotated[bool, typer.Option("--all", help="All there are.")]
 
 
 @app.command("list")
+@spread
 def list_command(
+    which: DeadOptions,
+    where: Where,
     each: Annotated[bool, typer.Option("--each", help="One by one, the last to die first.")] = False,
-    group: GroupOption = None,
-    queue: QueueOption = None,
-    task: TaskOption = None,
-    error: ErrorOption = None,
-    older_than: DiedBeforeOption = None,
-    newer_than: DiedSinceOption = None,
     limit: LimitOption = 50,
     after: Annotated[str | None, typer.Option(help="Go on where a page of --each ended.")] = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List dead letters by task and error, the largest group first; with --each or --group one by one."""
-    wanted = dead_filter(group, queue, task, error, older_than, newer_than)
-    with open_database(database_url, app) as database:
+    wanted = which.filter()
+    with open_database(where.database_url, where.app) as database:
         found: DeadPage | DeadGroups
-        if each or group is not None or after is not None:
+        if each or which.group is not None or after is not None:
             found = list_dead(database, wanted, after=after, limit=limit)
         else:
             found = group_dead(database, wanted, limit=limit)
-    if as_json:
+    if where.as_json:
         render.print_json(found)
     elif isinstance(found, DeadPage):
         _print_page(found)
@@ -130,14 +114,12 @@ def show_command(
 
 
 @app.command("redrive")
+@spread
 def redrive_command(
+    which: DeadOptions,
+    how: How,
+    where: Where,
     ids: IdsArgument = None,
-    group: GroupOption = None,
-    queue: QueueOption = None,
-    task: TaskOption = None,
-    error: ErrorOption = None,
-    older_than: DiedBeforeOption = None,
-    newer_than: DiedSinceOption = None,
     everything: AllOption = False,
     rate: Annotated[
         str | None,
@@ -145,65 +127,36 @@ def redrive_command(
             metavar="N/UNIT", help="Spread out: 100/s, 5/m, 1000/h. They are due one after the other."
         ),
     ] = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Put dead letters back to work, each with a fresh set of attempts.
 
     At a rate, nothing has to stay running: each job gets the time at which it is due, the first one now.
     """
-    wanted = dead_filter(group, queue, task, error, older_than, newer_than)
     verb = redrive_verb(None if rate is None else parse_rate(rate, "--rate"))
-    _act(verb, ids, wanted, everything, (dry_run, yes, as_json), (database_url, app))
+    _act(verb, ids, which.filter(), everything, how, where)
 
 
 @app.command("discard")
+@spread
 def discard_command(
+    which: DeadOptions,
+    how: How,
+    where: Where,
     ids: IdsArgument = None,
-    group: GroupOption = None,
-    queue: QueueOption = None,
-    task: TaskOption = None,
-    error: ErrorOption = None,
-    older_than: DiedBeforeOption = None,
-    newer_than: DiedSinceOption = None,
     everything: AllOption = False,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Delete dead letters for good, with their errors and steps."""
-    wanted = dead_filter(group, queue, task, error, older_than, newer_than)
-    _act(DISCARD_DEAD, ids, wanted, everything, (dry_run, yes, as_json), (database_url, app))
+    _act(DISCARD_DEAD, ids, which.filter(), everything, how, where)
 
 
-def _act(
-    verb: Verb,
-    ids: IdsArgument,
-    wanted: DeadFilter,
-    everything: bool,
-    how: tuple[bool, bool, bool],
-    where: tuple[str | None, str | None],
-) -> None:
-    dry_run, yes, as_json = how
+def _act(verb: Verb, ids: IdsArgument, wanted: DeadFilter, everything: bool, how: How, where: Where) -> None:
     if sum((bool(ids), bool(wanted.given()), everything)) != 1:
         raise ConfigurationError(
             "say which dead letters: their ids, or filters such as --group, --task, --queue or --error, or --all"
         )
-    with open_database(*where) as database:
+    with open_database(where.database_url, where.app) as database:
         if ids:
-            act_on_ids(database, verb, ids, dry_run, as_json)
+            act_on_ids(database, verb, ids, how.dry_run, where.as_json)
         else:
-            act_on_many(
-                database,
-                verb,
-                lambda: select_dead(database, wanted),
-                lambda: preview_dead(database, verb, wanted),
-                yes=yes,
-                dry_run=dry_run,
-                as_json=as_json,
-            )
+            many = Many(lambda: select_dead(database, wanted), lambda: preview_dead(database, verb, wanted))
+            act_on_many(database, verb, many, how, where.as_json)

@@ -1,5 +1,6 @@
 """The options that say which jobs, the same for a list and for an act over many."""
 
+from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
@@ -49,32 +50,46 @@ LimitOption = Annotated[int, typer.Option("--limit", "-n", help="How many at mos
 AfterOption = Annotated[UUID | None, typer.Option(help="Go on where a page ended.")]
 
 
-def job_filter(
-    state: str | None,
-    queue: str | None,
-    task: str | None,
-    key: str | None,
-    tag: str | None,
-    error: str | None,
-    older_than: str | None,
-    newer_than: str | None,
-) -> JobFilter:
-    states = None if state is None else (state,)
-    ages = _age("--older-than", older_than), _age("--newer-than", newer_than)
-    return JobFilter(states, queue, task, key, tag, error, *ages)
+@dataclass(frozen=True)
+class JobOptions:
+    """Which jobs."""
+
+    state: StateOption = None
+    queue: QueueOption = None
+    task: TaskOption = None
+    key: KeyOption = None
+    tag: TagOption = None
+    error: ErrorOption = None
+    older_than: OlderOption = None
+    newer_than: NewerOption = None
+
+    def filter(self) -> JobFilter:
+        states = None if self.state is None else (self.state,)
+        ages = _age("--older-than", self.older_than), _age("--newer-than", self.newer_than)
+        return JobFilter(states, self.queue, self.task, self.key, self.tag, self.error, *ages)
 
 
-def dead_filter(
-    group: str | None,
-    queue: str | None,
-    task: str | None,
-    error: str | None,
-    older_than: str | None,
-    newer_than: str | None,
-) -> DeadFilter:
-    return DeadFilter(
-        group, queue, task, error, _age("--older-than", older_than), _age("--newer-than", newer_than)
-    )
+@dataclass(frozen=True)
+class FinishedOptions(JobOptions):
+    """Which finished jobs."""
+
+    state: FinishedOption = None
+
+
+@dataclass(frozen=True)
+class DeadOptions:
+    """Which dead letters."""
+
+    group: GroupOption = None
+    queue: QueueOption = None
+    task: TaskOption = None
+    error: ErrorOption = None
+    older_than: DiedBeforeOption = None
+    newer_than: DiedSinceOption = None
+
+    def filter(self) -> DeadFilter:
+        ages = _age("--older-than", self.older_than), _age("--newer-than", self.newer_than)
+        return DeadFilter(self.group, self.queue, self.task, self.error, *ages)
 
 
 def _age(option: str, text: str | None) -> float | None:

@@ -9,25 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
-from holdfast.cli.arguments import parse_arguments, parse_moment
-from holdfast.cli.bulk import act_on_ids, act_on_many, print_jobs
-from holdfast.cli.confirm import DryRunOption, YesOption
-from holdfast.cli.filters import (
-    AfterOption,
-    ErrorOption,
-    IdArgument,
-    IdsArgument,
-    KeyOption,
-    LimitOption,
-    NewerOption,
-    OlderOption,
-    QueueOption,
-    StateOption,
-    TagOption,
-    TaskOption,
-    job_filter,
+from holdfast.cli.apps import (
+    APP_VARIABLE,
+    AppOption,
+    DatabaseOption,
+    JsonOption,
+    Where,
+    load_app,
+    open_database,
 )
+from holdfast.cli.arguments import parse_arguments, parse_moment
+from holdfast.cli.bulk import Many, act_on_ids, act_on_many, print_page
+from holdfast.cli.confirm import How
+from holdfast.cli.filters import AfterOption, IdArgument, IdsArgument, JobOptions, LimitOption
+from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
 from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb, preview_all, select
@@ -39,33 +34,17 @@ app = typer.Typer(help="List jobs, show one, and change them.", no_args_is_help=
 
 
 @app.command("list")
+@spread
 def list_command(
-    state: StateOption = None,
-    queue: QueueOption = None,
-    task: TaskOption = None,
-    key: KeyOption = None,
-    tag: TagOption = None,
-    error: ErrorOption = None,
-    older_than: OlderOption = None,
-    newer_than: NewerOption = None,
+    which: JobOptions,
+    where: Where,
     limit: LimitOption = 50,
     after: AfterOption = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List jobs, live, finished and dead, the newest first."""
-    wanted = job_filter(state, queue, task, key, tag, error, older_than, newer_than)
-    with open_database(database_url, app) as database:
-        page = list_jobs(database, wanted, after=after, limit=limit)
-    if as_json:
-        render.print_json(page)
-        return
-    if page.jobs:
-        print_jobs(page.jobs)
-    else:
-        typer.echo("Nothing found so far." if page.cut else "No jobs.")
-    render.print_more(page.next, page.cut)
+    with open_database(where.database_url, where.app) as database:
+        page = list_jobs(database, which.filter(), after=after, limit=limit)
+    print_page(page, "No jobs.", where.as_json)
 
 
 @app.command("show")
@@ -82,100 +61,56 @@ def show_command(
 
 
 @app.command("retry")
+@spread
 def retry_command(
+    which: JobOptions,
+    how: How,
+    where: Where,
     ids: IdsArgument = None,
-    state: StateOption = None,
-    queue: QueueOption = None,
-    task: TaskOption = None,
-    key: KeyOption = None,
-    tag: TagOption = None,
-    error: ErrorOption = None,
-    older_than: OlderOption = None,
-    newer_than: NewerOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Run jobs now: scheduled ones are due at once, dead and cancelled ones go back to work, quarantined ones are freed.
 
     By filters, cancelled jobs are meant only with --state cancelled.
     """
-    wanted = job_filter(state, queue, task, key, tag, error, older_than, newer_than)
-    _act(RETRY, ids, wanted, (dry_run, yes, as_json), (database_url, app))
+    _act(RETRY, ids, which.filter(), how, where)
 
 
 @app.command("cancel")
+@spread
 def cancel_command(
+    which: JobOptions,
+    how: How,
+    where: Where,
     ids: IdsArgument = None,
     reason: Annotated[str, typer.Option(help="Kept with the job.")] = "",
-    state: StateOption = None,
-    queue: QueueOption = None,
-    task: TaskOption = None,
-    key: KeyOption = None,
-    tag: TagOption = None,
-    error: ErrorOption = None,
-    older_than: OlderOption = None,
-    newer_than: NewerOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """End waiting jobs, and ask running ones to stop."""
-    wanted = job_filter(state, queue, task, key, tag, error, older_than, newer_than)
-    _act(cancel_verb(reason), ids, wanted, (dry_run, yes, as_json), (database_url, app))
+    _act(cancel_verb(reason), ids, which.filter(), how, where)
 
 
 @app.command("discard")
+@spread
 def discard_command(
+    which: JobOptions,
+    how: How,
+    where: Where,
     ids: IdsArgument = None,
-    state: StateOption = None,
-    queue: QueueOption = None,
-    task: TaskOption = None,
-    key: KeyOption = None,
-    tag: TagOption = None,
-    error: ErrorOption = None,
-    older_than: OlderOption = None,
-    newer_than: NewerOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Delete jobs that do not run, for good, with their errors and steps. Their idempotency keys are free again."""
-    wanted = job_filter(state, queue, task, key, tag, error, older_than, newer_than)
-    _act(DISCARD, ids, wanted, (dry_run, yes, as_json), (database_url, app))
+    _act(DISCARD, ids, which.filter(), how, where)
 
 
-def _act(
-    verb: Verb,
-    ids: IdsArgument,
-    wanted: JobFilter,
-    how: tuple[bool, bool, bool],
-    where: tuple[str | None, str | None],
-) -> None:
-    dry_run, yes, as_json = how
+def _act(verb: Verb, ids: IdsArgument, wanted: JobFilter, how: How, where: Where) -> None:
     if bool(ids) == bool(wanted.given()):
         raise ConfigurationError(
             "say which jobs: their ids, or filters such as --state, --queue or --task, and not both"
         )
-    with open_database(*where) as database:
+    with open_database(where.database_url, where.app) as database:
         if ids:
-            act_on_ids(database, verb, ids, dry_run, as_json)
+            act_on_ids(database, verb, ids, how.dry_run, where.as_json)
         else:
-            act_on_many(
-                database,
-                verb,
-                lambda: select(database, verb, wanted),
-                lambda: preview_all(database, verb, wanted),
-                yes=yes,
-                dry_run=dry_run,
-                as_json=as_json,
-            )
+            many = Many(lambda: select(database, verb, wanted), lambda: preview_all(database, verb, wanted))
+            act_on_many(database, verb, many, how, where.as_json)
 
 
 @app.command("edit")
