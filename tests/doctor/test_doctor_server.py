@@ -115,8 +115,10 @@ def test_every_session_past_the_limit_is_ended_at_once(case: Case) -> None:
         transaction(case.url, "SELECT pg_current_xact_id()") as two,
         psycopg.connect(case.url, autocommit=True) as idle,
     ):
-        assert case.doctor("--fix", "horizon", "--limit", "horizon=3600").stdout.startswith("horizon ")
-        result = case.doctor("--fix", "horizon", "--limit", "horizon=0")
+        assert case.doctor("--fix", "horizon", "--yes", "--limit", "horizon=3600").stdout.startswith(
+            "horizon "
+        )
+        result = case.doctor("--fix", "horizon", "--yes", "--limit", "horizon=0")
         assert result.exit_code == 0
         for lunch in (one, two):
             assert f"ended: session {lunch.info.backend_pid}" in result.stdout

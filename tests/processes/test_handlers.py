@@ -79,9 +79,9 @@ async def test_idle_children_beyond_a_few_end_after_a_while(
     async with working(scene.kit, concurrency=2):
         await await_until(lambda: len(scene.notes("start")) == 2, "both run")
         scene.open("go")
-        pids = [await handle.aresult(timeout=5) for handle in handles]
+        pids = [await handle.aresult(timeout=30) for handle in handles]
         await await_until(lambda: any(is_gone(p) for p in pids), "one of them ends")
-        assert await pid.enqueue().aresult(timeout=5) in pids
+        assert await pid.enqueue().aresult(timeout=30) in pids
     await scene.kit.database.aclose()
 
 
@@ -182,7 +182,7 @@ async def test_progress_is_written_while_it_runs(scene: Scene) -> None:
     async with working(scene.kit):
         await await_until(written, "the progress is in the row")
         scene.open("go")
-        await handle.aresult(timeout=5)
+        await handle.aresult(timeout=30)
     await scene.kit.database.aclose()
 
 

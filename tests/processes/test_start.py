@@ -38,7 +38,7 @@ async def main() -> None:
     async with app:
         handle = await whoami.aenqueue()
         await app.run_worker(until_idle="--once" in sys.argv)
-        print(*await handle.aresult(timeout=5), os.getpid())
+        print(*await handle.aresult(timeout=30), os.getpid())
 
 
 """
@@ -144,7 +144,7 @@ async def test_a_child_that_cannot_start_costs_no_attempt(
         assert event.fields["error"] == "RuntimeError: no model file"
         assert 'raise RuntimeError("no model file")' in event.fields["trace"]
         monkeypatch.delenv("PROCESS_BROKEN")
-        assert await handle.aresult(timeout=10) != os.getpid()
+        assert await handle.aresult(timeout=30) != os.getpid()
     assert scene.end(handle.id) == ("completed", 1, None)
     await scene.kit.database.aclose()
 
@@ -180,17 +180,17 @@ async def test_a_slow_start_is_told(scene: Scene, events: Events, monkeypatch: p
 
 async def test_a_child_that_dies_before_it_begins_its_job_is_replaced(scene: Scene) -> None:
     async with working(scene.kit, concurrency=1):
-        first = await pid.enqueue().aresult(timeout=10)
+        first = await pid.enqueue().aresult(timeout=30)
         os.kill(first, signal.SIGSTOP)
         handle = behind.enqueue("go")
         await await_until(lambda: scene.end(handle.id)[0] == "processing", "it is claimed")
         os.kill(first, signal.SIGKILL)
         scene.open("go")
-        assert await handle.aresult(timeout=10) != first
-        second = await pid.enqueue().aresult(timeout=10)
+        assert await handle.aresult(timeout=30) != first
+        second = await pid.enqueue().aresult(timeout=30)
         os.kill(second, signal.SIGKILL)  # while it is idle
         await await_until(lambda: is_gone(second), "it is gone")
-        assert await pid.enqueue().aresult(timeout=10) not in (first, second)
+        assert await pid.enqueue().aresult(timeout=30) not in (first, second)
     rows = scene.kit.jobs()
     assert [(r["status"], r["attempts"]) for r in rows] == [("completed", 1)] * 4
     await scene.kit.database.aclose()
@@ -201,9 +201,9 @@ async def test_a_child_that_does_not_take_its_job_is_replaced(
 ) -> None:
     monkeypatch.setattr(keeper, "BEGIN", 0.5)
     async with working(scene.kit, concurrency=1):
-        first = await pid.enqueue().aresult(timeout=10)
+        first = await pid.enqueue().aresult(timeout=30)
         os.kill(first, signal.SIGSTOP)
-        assert await pid.enqueue().aresult(timeout=10) != first
+        assert await pid.enqueue().aresult(timeout=30) != first
         assert is_gone(first)
     await scene.kit.database.aclose()
 

@@ -33,6 +33,7 @@ from holdfast.db.database import Database
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Snoozed
 from holdfast.operate.explain import Explanation, explain
 from holdfast.operate.pauses import pause_queue, pause_task
+from holdfast.operate.wording import AppName
 from holdfast.settings import Settings
 from holdfast.store import jobs, workers
 from holdfast.store.claim import hold_unknown, quarantine
@@ -227,7 +228,9 @@ def test_no_worker(kit: Kit, conn: Conn, why: Why) -> None:
     assert found.advice == ["holdfast worker MODULE:APP --queue mail"]
     other = register(conn)
     assert why(job_id).sentence.endswith(f"Live workers of other queues: {other} (inbox).")
-    assert explain(kit.database, job_id, "shop:app").advice == ["holdfast worker shop:app --queue mail"]
+    assert explain(kit.database, job_id, AppName("shop:app")).advice == [
+        "holdfast worker shop:app --queue mail"
+    ]
 
 
 def test_a_worker_that_is_late_or_draining_is_no_live_worker(kit: Kit, conn: Conn, why: Why) -> None:

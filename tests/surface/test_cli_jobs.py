@@ -451,3 +451,16 @@ def test_no_text_of_a_job_drives_the_terminal(
         assert not re.search("^(\\S+ )?forged", shown + ran.err, re.MULTILINE), (words, ran)
         if how == "json" and ran.code == 0:
             json.loads(ran.out)
+
+
+def test_a_table_at_a_terminal_keeps_ids_whole_and_takes_no_markup(
+    kit: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    job = kit.app.send("charge", {})
+    kit.sql("UPDATE holdfast.work SET last_error = '[red]markup[/red] ' || repeat('x', 200)")
+    head, line = cli.at_terminal("jobs", "list").out.splitlines()[:2]
+    assert head.split() == ["id", "queue", "task", "state", "attempts", "created", "note"]
+    assert line.startswith(f"{job.id}  inbox  charge  pending")
+    assert "[red]markup[/" in line

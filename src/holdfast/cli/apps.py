@@ -19,6 +19,7 @@ from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.operate.wording import AppName
 from holdfast.settings import database_url, load_settings
 
 APP_VARIABLE = "HOLDFAST_APP"
@@ -164,9 +165,16 @@ def check(database: Database) -> None:
     migrate.verify(found.current, found.known)
 
 
-def app_name(app: str | None) -> str:
-    """How to name the app in a command for the user to run."""
-    return app or os.environ.get(APP_VARIABLE) or "MODULE:APP"
+def app_name(app: str | None) -> AppName:
+    """How to name the app in a command for the user to run, and what it can run, if it can be loaded."""
+    name = app or os.environ.get(APP_VARIABLE)
+    if name is None:
+        return AppName()
+    try:
+        tasks = load_app(name).tasks
+    except HoldfastError:
+        return AppName(name)
+    return AppName(name, lambda task, version: tasks.find(task, version) is not None)
 
 
 def place_of(database: Database) -> str:

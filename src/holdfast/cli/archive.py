@@ -4,7 +4,7 @@ import typer
 
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_database
 from holdfast.cli.bulk import print_page
-from holdfast.cli.filters import AfterOption, FinishedOptions, IdArgument, LimitOption
+from holdfast.cli.filters import FinishedOptions, IdArgument, Page
 from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.operate.jobs import find_archived, search_archive
@@ -16,14 +16,13 @@ app = typer.Typer(help="Look at finished jobs.", no_args_is_help=True)
 @spread
 def search_command(
     which: FinishedOptions,
+    page: Page,
     where: Where,
-    limit: LimitOption = 50,
-    after: AfterOption = None,
 ) -> None:
     """Search finished jobs, completed and cancelled, the newest first."""
     with open_database(where.database_url, where.app) as database:
-        page = search_archive(database, which.filter(), after=after, limit=limit)
-    print_page(page, "No finished jobs.", where.as_json)
+        found = search_archive(database, which.filter(), **page.arguments())
+    print_page(found, "No finished jobs.", where.as_json)
 
 
 @app.command("show")

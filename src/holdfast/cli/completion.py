@@ -15,9 +15,9 @@ import typer
 
 from holdfast.cli.apps import APP_VARIABLE, load_app, open_database
 from holdfast.db.database import Database
+from holdfast.operate.pauses import known_tasks
+from holdfast.operate.queues import queue_names
 from holdfast.operate.workers import list_workers
-from holdfast.store.jobs import queue_names
-from holdfast.store.pause import known_tasks
 from holdfast.store.search import STATES
 
 LIMIT = 1.0  # seconds
@@ -42,7 +42,7 @@ def complete_state(incomplete: str) -> list[str]:
 
 def _queues(context: typer.Context) -> Iterator[Offer]:
     with _database(context) as database:
-        yield from ((name, "queue") for name in database.run(queue_names))
+        yield from ((name, "queue") for name in queue_names(database))
 
 
 def _tasks(context: typer.Context) -> Iterator[Offer]:
@@ -50,8 +50,7 @@ def _tasks(context: typer.Context) -> Iterator[Offer]:
     if app or os.environ.get(APP_VARIABLE):
         yield from ((name, "task") for name, _ in load_app(app).tasks.known())
     with _database(context) as database:
-        late = database.settings.dead_after
-        yield from ((name, "task") for name in database.run(lambda: known_tasks(late)))
+        yield from ((name, "task") for name in known_tasks(database))
 
 
 def _workers(context: typer.Context) -> Iterator[Offer]:

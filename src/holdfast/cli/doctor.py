@@ -6,6 +6,7 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, open_database
+from holdfast.cli.confirm import YesOption, confirm
 from holdfast.cli.exits import ENVIRONMENT
 from holdfast.errors import ConfigurationError
 from holdfast.model.text import printable
@@ -28,6 +29,7 @@ def doctor_command(
             "--limit", metavar="NAME=VALUE", help="Another limit, such as horizon=60; may be repeated."
         ),
     ] = None,
+    yes: YesOption = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings and checks not made count too.")] = False,
     database_url: DatabaseOption = None,
     app: AppOption = None,
@@ -41,6 +43,8 @@ def doctor_command(
     if fixed and only:
         raise ConfigurationError("say either what to fix or what to check: --fix NAME or --only CHECK")
     wanted = read_limits(limits or ())
+    if fixed == "horizon":  # with :PID it names whom it ends
+        confirm(f"end every session in a transaction for more than {wanted.horizon:g} s", yes)
     with open_database(database_url, app, checked=False) as database:
         if fixed:
             say = (lambda _: None) if as_json else _say

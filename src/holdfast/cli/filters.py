@@ -1,7 +1,7 @@
 """The options that say which jobs, the same for a list and for an act over many."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypedDict
 from uuid import UUID
 
 import typer
@@ -11,6 +11,13 @@ from holdfast.cli.completion import complete_queue, complete_state, complete_tas
 from holdfast.operate.jobs import STATES
 from holdfast.store.dead import DeadFilter
 from holdfast.store.search import JobFilter
+
+
+class PageArguments(TypedDict):
+    limit: int
+    after: UUID | None
+    patience: float | None
+
 
 IdsArgument = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="These jobs, all or none.")]
 IdArgument = Annotated[UUID, typer.Argument(metavar="ID")]
@@ -48,6 +55,28 @@ DiedSinceOption = Annotated[
 ]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", help="How many at most.")]
 AfterOption = Annotated[UUID | None, typer.Option(help="Go on where a page ended.")]
+PatienceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--patience",
+        metavar="SPAN",
+        help="How long to search for what is rare, such as 5m.",
+        show_default="2s",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Page:
+    """How much of a list."""
+
+    limit: LimitOption = 50
+    after: AfterOption = None
+    patience: PatienceOption = None
+
+    def arguments(self) -> PageArguments:
+        patience = None if self.patience is None else parse_span(self.patience, "--patience")
+        return {"limit": self.limit, "after": self.after, "patience": patience}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from holdfast.cli.apps import (
 from holdfast.cli.arguments import parse_arguments, parse_moment
 from holdfast.cli.bulk import Many, act_on_ids, act_on_many, print_page
 from holdfast.cli.confirm import How
-from holdfast.cli.filters import AfterOption, IdArgument, IdsArgument, JobOptions, LimitOption
+from holdfast.cli.filters import IdArgument, IdsArgument, JobOptions, Page
 from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
@@ -37,14 +37,13 @@ app = typer.Typer(help="List jobs, show one, and change them.", no_args_is_help=
 @spread
 def list_command(
     which: JobOptions,
+    page: Page,
     where: Where,
-    limit: LimitOption = 50,
-    after: AfterOption = None,
 ) -> None:
     """List jobs, live, finished and dead, the newest first."""
     with open_database(where.database_url, where.app) as database:
-        page = list_jobs(database, which.filter(), after=after, limit=limit)
-    print_page(page, "No jobs.", where.as_json)
+        found = list_jobs(database, which.filter(), **page.arguments())
+    print_page(found, "No jobs.", where.as_json)
 
 
 @app.command("show")

@@ -113,18 +113,18 @@ def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    widths = [max(len(head), *(len(row[i]) for row in rows), 0) for i, head in enumerate(heads)]
+    others = sum(widths[:-1]) + 2 * len(widths[:-1])
+    # Said here, because a table that is too wide takes from every column, down to nothing.
+    widths[-1] = min(widths[-1], max(_LAST, console.width - others))
     table = Table(box=None, header_style="bold", pad_edge=False)
-    needed = _LAST
-    for index, head in enumerate(heads):
-        width = max(len(head), *(len(row[index]) for row in rows), 0)
-        last = index == len(heads) - 1
-        needed += 0 if last else width + 2
+    for head, width in zip(heads, widths, strict=True):
         justify: Any = "right" if head in right else "left"
-        table.add_column(head, justify=justify, no_wrap=True, min_width=None if last else width)
+        table.add_column(head, justify=justify, no_wrap=True, width=width)
     for row in rows:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    console = Console(highlight=False)
-    console.width = max(console.width, needed)
+    console.width = max(console.width, others + widths[-1])
     console.print(table)
 
 
@@ -145,4 +145,4 @@ def print_more(place: object, cut: bool) -> None:
     """How to get the next page, when there may be one."""
     if place is not None:
         why = "The search stopped here; there may be more" if cut else "There may be more"
-        typer.echo(f"{why}: --after {place}")
+        typer.echo(f"{why}: --after {place}" + (", or search for longer: --patience 5m" if cut else ""))

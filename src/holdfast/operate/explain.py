@@ -11,7 +11,7 @@ from ..db.database import Database
 from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, WorkerSeen
-from .wording import command, cut, moment, several, some, span
+from .wording import AppName, command, cut, moment, several, some, span
 
 NO_SUCH_JOB = "no_such_job"
 SCHEMA = ("migrations_missing", "schema_newer")
@@ -44,7 +44,7 @@ class Explanation:
         return self.reasons[0].advice
 
 
-def explain(database: Database, job_id: UUID, app: str = "MODULE:APP") -> Explanation:
+def explain(database: Database, job_id: UUID, app: AppName | None = None) -> Explanation:
     """`app` is how the application is named in commands that start a worker."""
     found = migrate.status(database.dsn)
     if problem := schema_problem(found):
@@ -55,7 +55,7 @@ def explain(database: Database, job_id: UUID, app: str = "MODULE:APP") -> Explan
     if seen is None:
         said = f"There is no job {job_id}, or it is finished and no longer kept."
         return Explanation(job_id, None, [Reason(NO_SUCH_JOB, said, ["holdfast jobs list"])], {})
-    view = View(job_id, seen, database.settings, app)
+    view = View(job_id, seen, database.settings, app or AppName())
     return Explanation(job_id, seen.job.state, list(view.reasons()), view.facts())
 
 
@@ -76,7 +76,7 @@ def schema_problem(found: migrate.MigrationStatus) -> Reason | None:
 class View:
     """One job and everything around it, as it was in one snapshot."""
 
-    def __init__(self, job_id: UUID, seen: Seen, settings: Settings, app: str) -> None:
+    def __init__(self, job_id: UUID, seen: Seen, settings: Settings, app: AppName) -> None:
         self.id = job_id
         self.seen = seen
         self.job = seen.job
@@ -87,7 +87,7 @@ class View:
         self.able = [w for w in self.live if w.knows]
         self.slots = sum(w.concurrency for w in self.able)
         self.free = sum(max(w.concurrency - w.running, 0) for w in self.able)
-        self.start = command("holdfast", "worker", app, "--queue", seen.job.queue)
+        self.start = app.worker(seen.job.queue, app.knows(seen.job.task, seen.job.version))
 
     def is_live(self, worker: WorkerSeen) -> bool:
         return worker.status == "alive" and worker.silent <= self.settings.dead_after

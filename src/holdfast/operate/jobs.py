@@ -37,13 +37,18 @@ class JobReport:
 
 
 def list_jobs(
-    database: Database, wanted: JobFilter | None = None, *, after: UUID | None = None, limit: int = 50
+    database: Database,
+    wanted: JobFilter | None = None,
+    *,
+    after: UUID | None = None,
+    limit: int = 50,
+    patience: float | None = None,
 ) -> JobPage:
     """Jobs by id from the newest back. A search that finds few gives up after a while and says where to go on."""
     wanted = wanted or JobFilter()
     check_filter(wanted)
     check_limit(limit)
-    finding = find(database, wanted, after=after, limit=limit)
+    finding = find(database, wanted, after=after, limit=limit, patience=patience)
     lines = lines_of(database, [job.id for job in finding.found])
     # A job may have moved on between the search and here; one that left the asked-for state is not shown.
     kept = [line for line in lines if wanted.states is None or line.state in wanted.states]
@@ -61,12 +66,17 @@ def _lines(job_ids: Sequence[UUID]) -> Flow[list[JobLine]]:
 
 
 def search_archive(
-    database: Database, wanted: JobFilter | None = None, *, after: UUID | None = None, limit: int = 50
+    database: Database,
+    wanted: JobFilter | None = None,
+    *,
+    after: UUID | None = None,
+    limit: int = 50,
+    patience: float | None = None,
 ) -> JobPage:
     """Like list_jobs, among finished jobs."""
     wanted = wanted or JobFilter()
     check_filter(wanted, FINISHED)
-    return list_jobs(database, _finished(wanted), after=after, limit=limit)
+    return list_jobs(database, _finished(wanted), after=after, limit=limit, patience=patience)
 
 
 def _finished(wanted: JobFilter) -> JobFilter:

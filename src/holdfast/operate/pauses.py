@@ -120,6 +120,12 @@ def _move(
     return moved, left
 
 
+def known_tasks(database: Database) -> list[str]:
+    """The tasks that live workers know."""
+    known = database.run(lambda: store.known_tasks(database.settings.dead_after))
+    return sorted(known)
+
+
 def list_tasks(database: Database, declared: Iterable[str] = ()) -> list[TaskLine]:
     """Every task that is paused, that a living worker knows, or that is in `declared`."""
     late_after = database.settings.dead_after

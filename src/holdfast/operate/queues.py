@@ -47,6 +47,10 @@ def _create(names: Iterable[str], lease: float | None, action: str, who: str) ->
     return made
 
 
+def queue_names(database: Database) -> list[str]:
+    return database.run(jobs.queue_names)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSync:
     created: list[str]  # with a dry run: what would be

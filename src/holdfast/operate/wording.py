@@ -1,7 +1,8 @@
 """Times and lists in the sentences that operators read."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..model.text import printable
@@ -47,3 +48,15 @@ def listed(items: Sequence[str], most: int = 20) -> list[str]:
 def command(*words: str) -> str:
     """A line for a shell, whatever is in the words."""
     return printable(shlex.join(words))
+
+
+@dataclass(frozen=True, slots=True)
+class AppName:
+    """How the application is named in commands that start a worker, and whether it can run a task, as far as is known."""
+
+    name: str = "MODULE:APP"
+    knows: Callable[[str, int], bool] = lambda task, version: True
+
+    def worker(self, queue: str, able: bool = True) -> str:
+        """A worker of this app; of another one, for the reader to name, when this app is not able."""
+        return command("holdfast", "worker", self.name if able else "MODULE:APP", "--queue", queue)

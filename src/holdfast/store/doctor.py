@@ -198,6 +198,22 @@ def live_workers(dead_after: float) -> Statement[dict[str, int]]:
 
 
 @dataclass(frozen=True, slots=True)
+class Unserved:
+    queue: str
+    task: str
+    seconds: float
+
+
+def unserved_queues(dead_after: float, waiting: float) -> Statement[list[Unserved]]:
+    return Statement(
+        "unserved_queues",
+        query("unserved_queues"),
+        (dead_after, waiting),
+        lambda rows: [Unserved(*r) for r in rows],
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LongHeld:
     id: UUID
     queue: str

@@ -12,7 +12,7 @@ from ...errors import ConfigurationError
 from ...store import doctor as store
 from ...store.catalog import Catalog, read_catalog
 from ...store.doctor import ServerFacts
-from ..wording import command
+from ..wording import AppName, command
 
 Level = Literal["error", "warning", "info"]
 
@@ -73,11 +73,15 @@ class NotChecked(Exception):
 class Patient:
     """The database under examination, and what several checks want to know about it, asked once."""
 
-    def __init__(self, database: Database, probe: Probe, limits: Limits, app: str) -> None:
+    def __init__(self, database: Database, probe: Probe, limits: Limits, app: AppName) -> None:
         self.database = database
         self.probe = probe
         self.limits = limits
         self.app = app
+
+    def knows(self, task: str, version: int) -> bool:
+        """Whether the named app can run it; one that was not named may."""
+        return self.app.knows(task, version)
 
     @property
     def dead_after(self) -> float:
@@ -108,8 +112,8 @@ class Patient:
         path = parse_embedded_url(self.database.url)
         return [] if path == default_path() else ["--path", str(path)]
 
-    def worker(self, queue: str) -> str:
-        return command("holdfast", "worker", self.app, "--queue", queue)
+    def worker(self, queue: str, able: bool = True) -> str:
+        return self.app.worker(queue, able)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,17 @@ from ..audit import actor
 from ..wording import command, cut, listed, several, some, span
 from .finding import Check, Finding, Patient
 
+# Nobody there -------------------------------------------------------------------------------------------------------
+
+
+def check_workers(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(store.unserved_queues(p.dead_after, p.limits.stuck))
+    if found:
+        what = f"{several(len(found), 'queue')} with due jobs and no live worker"
+        details = [f"queue {u.queue}: due for {span(u.seconds)}, first {cut(u.task)}" for u in found]
+        yield Finding("unserved_queue", "error", what, [p.worker(u.queue) for u in found], listed(details))
+
+
 # Processing without a claim -----------------------------------------------------------------------------------------
 
 
@@ -61,7 +72,7 @@ def check_stuck(p: Patient) -> Iterator[Finding]:
         workers = sorted({h.worker for h in deaf})
         fix = [command("holdfast", "workers", "drain", *workers)]
         yield Finding("cancel_ignored", "warning", what, fix, listed([_long(h) for h in deaf]))
-    if slow := [h for h in held if h not in deaf and h.seconds >= p.limits.running]:
+    if slow := [h for h in held if h.asked is None and h.seconds >= p.limits.running]:
         what = f"{several(len(slow), 'job')} running for very long"
         fix = [command("holdfast", "jobs", "cancel", *(str(h.id) for h in slow[:20]))]
         yield Finding("long_running", "info", what, fix, listed([_long(h) for h in slow]))
@@ -99,7 +110,7 @@ def check_quarantine(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.quarantined_jobs())
     if found:
         what = f"{_count(len(found))} in quarantine, because they made a claim or a sweep fail"
-        ids = [str(q.id) for q in found[:20]]
+        ids = [str(q.id) for q in found] if len(found) <= 20 else ["--state", "quarantined", "--yes"]
         details = [f"{q.id} ({cut(q.task)}, queue {q.queue}): {cut(q.reason)}" for q in found]
         fix, drop = command("holdfast", "jobs", "retry", *ids), command("holdfast", "jobs", "discard", *ids)
         yield Finding("quarantined", "error", what, [fix], listed(details), [drop])
@@ -115,7 +126,11 @@ def check_tasks(p: Patient) -> Iterator[Finding]:
             "live workers that know the task: " + (some(u.workers) or "none")
             for u in found
         ]
-        fix = [p.worker(queue) for queue in sorted({u.queue for u in found})]
+        able = {
+            q: all(p.knows(u.task, u.version) for u in found if u.queue == q)
+            for q in {u.queue for u in found}
+        }
+        fix = [p.worker(queue, able[queue]) for queue in sorted(able)]
         drops = [
             command("holdfast", "jobs", "discard", "--state", "held", "--task", task, "--yes")
             for task in sorted({u.task for u in found})
@@ -169,6 +184,7 @@ def _count(number: int) -> str:
 
 
 CHECKS = (
+    Check("workers", "every queue with due jobs has a live worker", ("unserved_queue",), check_workers),
     Check("stranded", "every running job has a claim", ("stranded",), check_stranded),
     Check(
         "stuck",
@@ -177,7 +193,7 @@ CHECKS = (
         check_stuck,
     ),
     Check("quarantine", "no job is in quarantine", ("quarantined",), check_quarantine),
-    Check("tasks", "every waiting job has a task that some worker knows", ("unknown_tasks",), check_tasks),
+    Check("tasks", "no job is set aside because no worker knew its task", ("unknown_tasks",), check_tasks),
     Check("paused", "nothing is paused since long", ("paused_queue", "paused_task"), check_paused),
     Check("dead", "few dead letters in the last hour", ("dead_letters",), check_dead),
     Check("archive", "finished jobs are removed after their time", ("archive_overdue",), check_archive),

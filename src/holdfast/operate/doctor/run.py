@@ -9,7 +9,7 @@ from ...db.probe import Probe
 from ...errors import ConfigurationError, DatabaseError
 from ...store.audit import audit
 from ..audit import actor
-from ..wording import cut
+from ..wording import AppName, cut
 from . import connection, jobs, plans, schema, server
 from .finding import Check, Finding, Limits, NotChecked, Patient
 
@@ -73,7 +73,7 @@ def doctor(
     *,
     only: Sequence[str] = (),
     limits: Limits | None = None,
-    app: str = "MODULE:APP",
+    app: AppName | None = None,
 ) -> Diagnosis:
     """Make every check, or those named by `only`. Nothing is changed.
 
@@ -82,7 +82,8 @@ def doctor(
     wanted = _wanted(only)
     limits = limits or Limits()
     with Probe(database, limits.statement) as probe:
-        return Diagnosis(_examine(Patient(database, probe, limits, app), wanted, set(only)))
+        patient = Patient(database, probe, limits, app or AppName())
+        return Diagnosis(_examine(patient, wanted, set(only)))
 
 
 def fix(
@@ -90,7 +91,7 @@ def fix(
     name: str,
     *,
     limits: Limits | None = None,
-    app: str = "MODULE:APP",
+    app: AppName | None = None,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Do what a finding's command says, telling each step when it is done, then look again."""
@@ -103,7 +104,7 @@ def fix(
     act, check = FIXES[what]
     done: list[str] = []
     with Probe(database, limits.statement) as probe:
-        patient = Patient(database, probe, limits, app)
+        patient = Patient(database, probe, limits, app or AppName())
         try:
             for line in server.fix_horizon(patient, which) if which else act(patient):
                 done.append(line)
@@ -112,7 +113,7 @@ def fix(
             if done and what != "stranded":  # which writes it in the transaction that does it
                 said = {"fix": name, "done": [cut(line, 300) for line in done[:50]]}
                 database.run(lambda: audit(actor(), "doctor fix", said, len(done)))
-        again = Patient(database, probe, limits, app)
+        again = Patient(database, probe, limits, app or AppName())
         return Diagnosis(_examine(again, _wanted([check]), set()), done)
 
 

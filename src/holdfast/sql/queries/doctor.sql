@@ -128,6 +128,15 @@ SELECT q.queue, count(*) FROM holdfast.workers w CROSS JOIN LATERAL unnest(w.que
 WHERE w.status = 'alive' AND w.last_seen_at >= holdfast.now() - make_interval(secs => $1::float8)
 GROUP BY q.queue;
 
+-- name: unserved_queues
+-- Queues with due jobs that no live worker serves: name, the first due task, for how long.
+-- $1 seconds after which a worker is late, $2 seconds that a job may wait
+SELECT o.queue, o.task, o.age_seconds FROM holdfast.oldest_due o
+WHERE NOT o.paused AND o.age_seconds >= $2::float8
+  AND NOT EXISTS (SELECT FROM holdfast.workers w
+                  WHERE w.status = 'alive' AND w.last_seen_at >= holdfast.now() - make_interval(secs => $1::float8) AND o.queue = ANY (w.queues))
+ORDER BY o.age_seconds DESC;
+
 -- name: long_held
 -- Jobs that a live worker holds for very long, or goes on with although it was asked to stop.
 -- $1 seconds of running, $2 seconds since the request, $3 seconds after which a worker is late, $4 limit
