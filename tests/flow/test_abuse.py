@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.conftest import QUICK, await_until
+from typer.testing import CliRunner
 
 from holdfast import (
     Backoff,
@@ -24,6 +25,7 @@ from holdfast import (
     UnknownQueue,
     telemetry,
 )
+from holdfast.cli import app as cli
 from holdfast.db.faults import BadRow, ConnectionLost
 from holdfast.model.job import NewRow
 from holdfast.runtime.claim import Claimer
@@ -301,3 +303,24 @@ async def test_handlers_that_never_end_do_not_pile_up_threads(app: Holdfast, aki
     await await_until(lambda: len(begun) == 12, "the rest runs once threads are free")
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
+
+
+def test_a_role_with_other_dates_and_letters_by_default(app: Holdfast, kit: Kit) -> None:
+    @app.task
+    def greet(name: str) -> str:
+        return name
+
+    name = kit.sql("SELECT current_database() AS name")[0]["name"]
+    kit.sql(f"ALTER DATABASE {name} SET datestyle = 'SQL, DMY'")
+    kit.sql(f"ALTER DATABASE {name} SET client_encoding = 'LATIN1'")
+    handle = greet.enqueue("日本")
+    kit.run_worker()
+    assert handle.result(timeout=5) == "日本"
+    for words in (
+        ["jobs", "list"],
+        ["jobs", "show", str(handle.id)],
+        ["explain", str(handle.id)],
+        ["doctor", "--only", "clock"],
+    ):
+        ran = CliRunner().invoke(cli, [*words, "-d", kit.url])
+        assert (ran.exit_code, ran.exception) == (0, None), (words, ran.output)

@@ -17,6 +17,7 @@ from holdfast.cli import main
 from holdfast.cli.apps import load_app, open_database
 from holdfast.cli.render import age, number, one_line
 from holdfast.store.operate import Count
+from holdfast.testing import Kit
 
 Outcome = tuple[int, str, str]
 VARIABLES = (
@@ -205,3 +206,34 @@ def test_ages_are_for_people(seconds: float | None, text: str) -> None:
 def test_numbers_and_lines() -> None:
     assert (number(Count(10_000, True)), number(Count(0))) == ("10,000+", "0")
     assert one_line("a\n b\x1b\t" + "c" * 100, 20) == "a b\\x1b " + "c" * 14 + "…"
+
+
+def test_an_empty_option_is_no_other_database(program: Callable[..., Outcome]) -> None:
+    for option in ("--database-url", "--app"):
+        code, out, err = program("status", option, "")
+        assert (code, out) == (2, "")
+        assert err == f"holdfast: {option} is empty. Name one, or leave the option out\n"
+
+
+def test_printed_commands_say_which_database_they_mean(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_APP", raising=False)
+    job = kit.app.send("nobody.knows", {})
+    ran = CliRunner().invoke(cli, ["explain", str(job.id), "-d", kit.url])
+    assert ran.stdout.splitlines()[-1].startswith(
+        "To run these commands, first: export HOLDFAST_DATABASE_URL="
+    )
+    named = CliRunner().invoke(cli, ["explain", str(job.id)], env={"HOLDFAST_DATABASE_URL": kit.url})
+    assert "To run these commands" not in named.stdout
+
+
+def test_a_terminal_without_the_letters_gets_their_numbers(kit: Kit) -> None:
+    kit.app.send("greet", {}, partition_key="日本")
+    for words in (["jobs", "list", "--key", "日本"], ["jobs", "show", str(kit.jobs()[0]["id"])]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "holdfast", *words, "-d", kit.url],
+            env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+            capture_output=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr) == (0, b""), ran
+    assert b"\\u65e5" in ran.stdout

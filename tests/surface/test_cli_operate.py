@@ -97,7 +97,7 @@ def test_queues(kit: Kit, call: Call, refused: Callable[..., str]) -> None:
     assert kit.sql("SELECT lease FROM holdfast.queues WHERE name = 'mail'") == [{"lease": 30.0}]
     assert "with a lease of 30 s" in refused(ConfigurationError, "queue", "create", "mail", "--lease", "5")
     assert "'Mail'" in refused(ConfigurationError, "queue", "create", "Mail")
-    assert "more than 0 seconds" in refused(ConfigurationError, "queue", "create", "x", "--lease", "0")
+    assert "between 1 second and a day" in refused(ConfigurationError, "queue", "create", "x", "--lease", "0")
     names = [line.split()[0] for line in call("queue", "list").stdout.splitlines()]
     assert names == ["queue", "inbox", "mail"]
     assert [q["name"] for q in read(call("queue", "list", "--json"))["queues"]] == ["inbox", "mail"]

@@ -12,6 +12,7 @@ report     everything about one job
 serving    a worker in this process, from its start to a clean exit
 """
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -83,14 +84,16 @@ app.add_typer(monitoring.app, name="monitoring")
 
 def main() -> None:
     """The program. A mistake of the user's is one line and an exit code, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that has no such letter gets its number
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="holdfast")
     except HoldfastError as error:
         mistake = isinstance(error, ConfigurationError | TaskDefinitionError | EnqueueError)
         _leave(str(error), USER if mistake else ENVIRONMENT)
     except BrokenPipeError:
-        _forget_output()
-        sys.exit(ENVIRONMENT)
+        _forget_output()  # the reader has what it wanted
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:

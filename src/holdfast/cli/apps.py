@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import typer
 from holdfast.app import Holdfast
 from holdfast.db import migrate
 from holdfast.db.database import Database
-from holdfast.db.migrate.address import describe
+from holdfast.db.migrate.address import describe, masked
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.operate.wording import AppName
 from holdfast.settings import database_url, load_settings
@@ -145,7 +146,10 @@ def _a(noun: str) -> str:
 @contextlib.contextmanager
 def open_database(url: str | None, app: str | None = None, *, checked: bool = True) -> Iterator[Database]:
     """The database a command works on, reached and checked: the url, the app's, or what the environment names."""
-    if url:
+    for option, value in (("--database-url", url), ("--app", app)):
+        if value is not None and not value.strip():  # an unset variable must not mean another database
+            raise ConfigurationError(f"{option} is empty. Name one, or leave the option out")
+    if url is not None:
         database = Database(url, load_settings())
     elif app or os.environ.get(APP_VARIABLE):
         database = load_app(app).database
@@ -175,6 +179,15 @@ def app_name(app: str | None) -> AppName:
     except HoldfastError:
         return AppName(name)
     return AppName(name, lambda task, version: tasks.find(task, version) is not None)
+
+
+def note_for_pasting(url: str | None, app: str | None) -> str | None:
+    """What printed commands need to mean the same database, when it was named by an option."""
+    if url is not None:
+        return f"To run these commands, first: export HOLDFAST_DATABASE_URL={shlex.quote(masked(url))}"
+    if app is not None and app != os.environ.get(APP_VARIABLE):
+        return f"To run these commands, first: export {APP_VARIABLE}={shlex.quote(app)}"
+    return None
 
 
 def place_of(database: Database) -> str:

@@ -27,5 +27,9 @@ def confirm(act: str, yes: bool) -> None:
         return
     if not os.isatty(0):
         raise ConfigurationError(f"this would {act}. Say so: --yes (or look first: --dry-run)")
-    if not typer.confirm(printable(f"{act[:1].upper()}{act[1:]}?")):
+    try:
+        agreed = typer.confirm(printable(f"{act[:1].upper()}{act[1:]}?"))
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        raise KeyboardInterrupt from None
+    if not agreed:
         raise ConfigurationError("nothing was changed")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, note_for_pasting, open_database
 from holdfast.cli.confirm import YesOption, confirm
 from holdfast.cli.exits import ENVIRONMENT
 from holdfast.errors import ConfigurationError
@@ -55,6 +55,8 @@ def doctor_command(
         _print_json(found)
     else:
         _print(found)
+        if any(finding.fix for finding in found.findings) and (note := note_for_pasting(database_url, app)):
+            typer.echo(note)
     if not found.is_fine(strict=strict):
         raise typer.Exit(ENVIRONMENT)
 

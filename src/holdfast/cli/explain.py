@@ -6,7 +6,7 @@ from uuid import UUID
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, note_for_pasting, open_database
 from holdfast.cli.exits import ENVIRONMENT, USER
 from holdfast.model.text import printable
 from holdfast.operate.explain import NO_SUCH_JOB, SCHEMA, Explanation, explain
@@ -36,6 +36,8 @@ def explain_command(
         )
     else:
         _print(found)
+        if found.advice and (note := note_for_pasting(database_url, app)):
+            typer.echo(note)
     if found.code == NO_SUCH_JOB:
         raise typer.Exit(USER)
     if found.code in SCHEMA:

@@ -9,9 +9,10 @@ from ..settings import Settings
 # synchronous_commit: a claim lost in a crash would issue its generation twice. Custom plans: a generic plan of a
 # partitioned table is planned for every queue at once. The engine's own sessions also never scan a whole table where
 # an index will do: before the first ANALYZE a planner cannot know better. Compiling such plans would take longer than
-# running them.
+# running them. ISO dates, whatever the role's default: a driver reads no others.
 CONFIGURE = """
-SELECT set_config('default_transaction_isolation', 'read committed', false),
+SELECT set_config('datestyle', 'ISO', false),
+       set_config('default_transaction_isolation', 'read committed', false),
        set_config('plan_cache_mode', 'force_custom_plan', false),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
                                         ELSE current_setting('synchronous_commit') END, false),
@@ -34,6 +35,7 @@ def connect_arguments(settings: Settings, name: str) -> dict[str, Any]:
         "autocommit": True,
         "connect_timeout": max(2, round(settings.connect_timeout)),
         "application_name": name,
+        "client_encoding": "UTF8",
         "keepalives": 1,
         "keepalives_idle": 5,
         "keepalives_interval": 3,

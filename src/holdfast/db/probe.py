@@ -76,6 +76,7 @@ class Probe:
         if self._conn is None:
             try:
                 self._conn = psycopg.connect(self._database.dsn, **self._arguments())
+                self._conn.execute("SET datestyle = 'ISO'")
             except psycopg.Error as error:
                 raise DatabaseUnavailable(f"the database cannot be reached: {str(error).strip()}") from error
         return self._conn

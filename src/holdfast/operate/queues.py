@@ -23,8 +23,8 @@ class QueueMade:
 def create_queue(database: Database, name: str, lease: float | None = None) -> QueueMade:
     """Make a queue. One that is there is left as it is; to ask for another lease than it has is an error."""
     queue_name(name, ConfigurationError)
-    if lease is not None and not 0 < lease < 10**9:
-        raise ConfigurationError(f"a lease must be more than 0 seconds, not {lease:g}")
+    if lease is not None and not 1 <= lease <= 86_400:
+        raise ConfigurationError(f"a lease must be between 1 second and a day (86400), not {lease:g} seconds")
     who = actor()
     created = database.run(lambda: _create([name], lease, "queue create", who)) == [name]
     has = database.run(operate.queue_leases).get(name)

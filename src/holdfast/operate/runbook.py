@@ -49,13 +49,14 @@ def ask(database: Database, name: str, *, queue: str | None = None, limit: int =
         ) from None
     judge = _JUDGES[name]
     found = judge.wrong(rows) if rows else None
+    part = f" (of the first {limit} rows; more: --limit)" if len(rows) >= limit else ""
     return Answer(
         name=name,
         view=question.view,
         columns=question.columns,
         rows=rows,
         good=found is None,
-        found=found or (judge.right if rows else judge.none),
+        found=(found or (judge.right if rows else judge.none)) + part,
         expected=judge.expected,
     )
 

@@ -31,6 +31,7 @@ def connect(dsn: str) -> Connection:
         options["connect_timeout"] = 10
     try:
         conn = psycopg.connect(dsn, autocommit=True, prepare_threshold=None, **options)
+        conn.execute("SET datestyle = 'ISO'")  # whatever the role's default: the driver reads no others
     except psycopg.Error as error:
         raise DatabaseUnavailable(f"cannot reach {place}: {one_line(error)}") from error
     # Whatever the role's default: a lock is worth nothing to a snapshot that is older than the lock.
