@@ -203,3 +203,29 @@ async def test_closing_waits_for_nobody() -> None:
     assert not server._open
     writer.transport.abort()
     del reader
+
+
+async def test_a_flood_leaves_no_connection_behind(served: Served) -> None:
+    """All of them are accepted in one turn of the loop, before any of their tasks has begun."""
+    clients = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(4 * MOST_CONNECTIONS)]
+    try:
+        await await_until(
+            lambda: 0 < len(served.server._open) <= MOST_CONNECTIONS, "no more than it may have"
+        )
+        cut = clients[0]
+        cut.setblocking(False)
+        await await_until(lambda: _is_cut(cut), "the oldest is cut")
+        assert (await served.get())[0] == 200
+    finally:
+        for client in clients:
+            client.close()
+    await await_until(served.is_idle, "nothing is left")
+
+
+def _is_cut(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True

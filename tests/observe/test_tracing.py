@@ -486,3 +486,38 @@ print(json.dumps("opentelemetry.sdk" in sys.modules))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) is True
     assert "traceparent" in kit.jobs("good")[0]["metadata"]
+
+
+def test_a_provider_that_cannot_be_loaded_costs_no_job(kit: Kit) -> None:
+    code = """
+import asyncio
+from holdfast import Holdfast
+app = Holdfast()
+@app.task
+def good() -> None: ...
+good.enqueue()
+async def main():
+    async with app:
+        await good.aenqueue()
+        await app.run_worker(until_idle=True)
+asyncio.run(main())
+"""
+    env = {"HOLDFAST_DATABASE_URL": kit.url, "PATH": "/usr/bin", "OTEL_PYTHON_TRACER_PROVIDER": "no_such"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(row["status"], row["attempts"]) for row in kit.jobs("good")] == [("completed", 1)] * 2
+
+
+def test_metadata_that_python_cannot_read_costs_the_trace_and_not_the_job(
+    app: Holdfast, kit: Kit, spans: Spans
+) -> None:
+    @app.task
+    def good() -> None: ...
+
+    kit.sql("SELECT holdfast.enqueue('good', metadata => ('{\"x\": ' || repeat('9', 5000) || '}')::jsonb)")
+    kit.run_worker()
+    assert kit.sql("SELECT status, attempts FROM holdfast.archive") == [
+        {"status": "completed", "attempts": 1}
+    ]

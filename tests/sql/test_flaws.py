@@ -166,7 +166,8 @@ def test_c07_a_heartbeat_never_turns_a_draining_worker_alive(conn: Conn, worker:
     assert run(conn, heartbeat(worker)) == "draining"
     assert take(conn, worker) == []
     run(conn, workers.leave(worker))
-    assert run(conn, heartbeat(worker)) == "gone"
+    assert run(conn, heartbeat(worker)) == "draining"  # it goes on leaving
+    assert one(conn, "SELECT status FROM holdfast.workers") == "gone"
     assert not run(conn, workers.drain(worker))
 
 

@@ -474,6 +474,14 @@ def test_a_stranger_who_holds_the_engines_row_for_a_moment_costs_one_turn(
         assert run(conn, housekeeping.tidy_begin(60)) is None
 
 
+def test_a_worker_that_is_fenced_while_it_drains_goes_on_leaving(kit: Kit, conn: Conn, worker: str) -> None:
+    run(conn, workers.drain(worker))
+    later(kit, 60, conn)
+    assert run(conn, sweep.fence_workers(12)) == [worker]
+    assert run(conn, heartbeat(worker)) == "draining"  # and not `gone`, which makes a process start over
+    assert one(conn, "SELECT status || ' ' || ended FROM holdfast.workers") == "gone left"
+
+
 def test_a_fenced_worker_never_comes_back(kit: Kit, conn: Conn, worker: str) -> None:
     later(kit, 60, conn)
     assert run(conn, sweep.fence_workers(12)) == [worker]

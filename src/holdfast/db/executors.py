@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import psycopg
 from psycopg import postgres
 from psycopg.adapt import AdaptersMap
+from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 from psycopg.types import TypesRegistry
 from psycopg.types.array import register_all_arrays
@@ -38,17 +39,22 @@ class _AsyncCursor(psycopg.AsyncRawCursor[Row]):
         return _adapters
 
 
+def _in_pipeline(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """A guest's pipeline: the answer comes when it is fetched. What runs on a guest always has one."""
+    return conn.pgconn.pipeline_status != PipelineStatus.OFF
+
+
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     with _Cursor(conn, row_factory=tuple_row) as cursor:
         cursor.execute(statement.text.encode(), statement.params)
-        rows: list[Row] = cursor.fetchall() if cursor.description else []
+        rows: list[Row] = cursor.fetchall() if cursor.description or _in_pipeline(conn) else []
     return statement.decode(rows)
 
 
 async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
         await cursor.execute(statement.text.encode(), statement.params)
-        rows: list[Row] = await cursor.fetchall() if cursor.description else []
+        rows: list[Row] = await cursor.fetchall() if cursor.description or _in_pipeline(conn) else []
     return statement.decode(rows)
 
 

@@ -69,7 +69,7 @@ class Server:
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self._routes = dict(routes)
-        self._open: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # the oldest first
         self._server: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
@@ -85,10 +85,12 @@ class Server:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._exchange(reader, writer))
-        self._open[task] = None
+        self._open[task] = writer
         task.add_done_callback(lambda done: self._open.pop(done, None))
         if len(self._open) > MOST_CONNECTIONS:
-            next(iter(self._open)).cancel()
+            oldest = next(iter(self._open))
+            self._open.pop(oldest).transport.abort()  # here: a task that has not begun would never do it
+            oldest.cancel()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

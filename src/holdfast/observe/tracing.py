@@ -88,7 +88,10 @@ def _process(active: "Tracer", job: Job) -> "Iterator[Span]":
 
 def _carrier(job: Job) -> dict[str, str]:
     """Of the metadata, what a trace may be made of. Anybody may have written it."""
-    metadata = job.metadata
+    try:
+        metadata = job.metadata
+    except (ValueError, RecursionError):  # a number too long, or too deep, for Python
+        return {}
     found = {key: metadata.get(key) for key in names.KEYS} if isinstance(metadata, dict) else {}
     return {key: value for key, value in found.items() if isinstance(value, str)}
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from .. import telemetry
 from ..db.database import Database
+from ..errors import DatabaseUnavailable
 from ..model.worker import WorkerIdentity
 from ..store import workers as store
 
@@ -55,7 +56,10 @@ class Membership:
         await self.register()
 
     async def drain(self) -> None:
-        await self.session.run(store.drain(self.id))
+        try:
+            await self.session.run(store.drain(self.id))
+        except DatabaseUnavailable:  # the connection may have died while nobody used it
+            await self.session.run(store.drain(self.id))
         telemetry.emit("worker.draining", worker=self.id)
 
     async def leave(self) -> None:

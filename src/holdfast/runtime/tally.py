@@ -9,7 +9,7 @@ import contextlib
 
 from ..db.faults import BadRow
 from ..db.session import Session
-from ..errors import DatabaseUnavailable
+from ..errors import DatabaseError
 from ..model.outcome import Failed, Outcome
 from ..model.tally import Sums
 from ..store import tally as store
@@ -105,7 +105,7 @@ class Tally(Service):
     async def last(self) -> None:
         """Everything counted so far, before the worker leaves; tried until it is written, or the caller gives up."""
         while True:
-            with contextlib.suppress(DatabaseUnavailable):
+            with contextlib.suppress(DatabaseError):
                 if await self.report():
                     return
             await asyncio.sleep(_AGAIN)

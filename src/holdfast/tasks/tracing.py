@@ -7,12 +7,14 @@ conventions for messaging are still in development: their names are here and now
 
 import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .. import telemetry
 from ..errors import InvalidPayload
 from ..model.job import Enqueued, NewRow
 from .payload import METADATA_BYTES, dump
@@ -35,6 +37,7 @@ CREATED = "holdfast.created"
 ERROR = "error.type"
 
 KEYS = ("traceparent", "tracestate")
+_told: list[bool] = []
 _VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"  # names a provider that is loaded at first use
 
 
@@ -44,9 +47,15 @@ def tracer() -> "Tracer | None":
         return None
     try:
         from opentelemetry import trace
+
+        return trace.get_tracer("holdfast")
     except ImportError:
         return None
-    return trace.get_tracer("holdfast")
+    except Exception as error:  # noqa: BLE001 a provider that cannot be loaded must not cost a job
+        if not _told:
+            _told.append(True)
+            telemetry.emit("tracing.failed", level=logging.WARNING, error=f"{type(error).__name__}: {error}")
+        return None
 
 
 class Sending:

@@ -10,7 +10,7 @@ from ...store.statement import Flow, Statement
 from ..executors import adrive, drive
 from ..faults import schema_missing
 from ..transaction import AsyncTransaction, Transaction
-from .refusals import closed
+from .refusals import closed, unusable
 
 T = TypeVar("T")
 Raw = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
@@ -27,6 +27,8 @@ def missing(error: psycopg.Error) -> SchemaMissing | None:
 def _check_open(conn: Raw) -> None:
     if conn.closed and not conn.broken:  # one that broke has an error of its own to tell
         raise closed(conn)
+    if not conn.closed and conn.info.encoding == "ascii":  # SQL_ASCII: text would come as bytes
+        raise unusable("a connection with client_encoding SQL_ASCII", "first: SET client_encoding = 'UTF8'")
 
 
 class PsycopgGuest:

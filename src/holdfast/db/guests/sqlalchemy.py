@@ -76,7 +76,9 @@ class SqlalchemyGuest:
         try:
             return drive(_raw(conn), what)
         except psycopg.Error as error:
-            raise missing(error) or _wrapped(error, conn) from error
+            if lost := _raw(conn).closed:  # as SQLAlchemy does: its rollback must not use this connection
+                conn.invalidate(error)
+            raise missing(error) or _wrapped(error, conn, lost) from error
 
 
 class AsyncSqlalchemyGuest:
@@ -98,7 +100,9 @@ class AsyncSqlalchemyGuest:
         try:
             return await adrive(raw, what)
         except psycopg.Error as error:
-            raise missing(error) or _wrapped(error, conn) from error
+            if lost := bool(raw.closed):
+                await conn.invalidate(error)
+            raise missing(error) or _wrapped(error, conn, lost) from error
 
     async def _through(self, conn: "AsyncConnection", what: Statement[T] | Flow[T]) -> T:
         try:
@@ -129,9 +133,11 @@ def _begin(conn: Connection) -> None:
         raise PendingRollbackError("the transaction of this connection failed; roll it back before you go on")
 
 
-def _wrapped(error: psycopg.Error, conn: "Connection | AsyncConnection") -> BaseException:
+def _wrapped(error: psycopg.Error, conn: "Connection | AsyncConnection", lost: bool) -> BaseException:
     """As SQLAlchemy raises it, so that the caller's handlers find it."""
-    return DBAPIError.instance(None, None, error, psycopg.Error, dialect=conn.dialect)
+    return DBAPIError.instance(
+        None, None, error, psycopg.Error, connection_invalidated=lost, dialect=conn.dialect
+    )
 
 
 def _bind(session: Any) -> Engine | Connection:

@@ -126,12 +126,41 @@ def _repair_constraint(d: Difference) -> list[Step]:
 
 
 def _repair_function(d: Difference) -> list[Step]:
-    name = re.escape(d.key.of)
+    name = re.escape(d.key.of)  # of one function in this release
     made = _creating(rf"CREATE FUNCTION holdfast\.{name}\(")
     made += [text for text in _creating(r"DO ") if f"CREATE FUNCTION holdfast.{d.key.of}(" in text]
     again = [Step(text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")) for text in made]
     rights = _creating(rf"(REVOKE ALL|COMMENT) ON FUNCTION holdfast\.{name}\b")
-    return [*again, *(Step(text) for text in rights)]
+    # By all of its name: somebody may have another one with other arguments.
+    exact = (text.replace(f"{d.key.of} FROM ", f"{d.key.of}{d.key.name} FROM ") for text in rights)
+    return [*again, *(Step(text) for text in exact)]
+
+
+# A view whose columns differ has to be made anew; its owner and those who may read it stay.
+_VIEW_AGAIN = """
+DO $again$
+DECLARE
+    rights aclitem[];
+    owner oid;
+    given record;
+BEGIN
+    SELECT c.relacl, c.relowner INTO STRICT rights, owner FROM pg_class c WHERE c.oid = '{view}'::regclass;
+    DROP VIEW {view};
+    EXECUTE $create${create}$create$;
+    FOR given IN
+        SELECT x.privilege_type AS what, CASE WHEN x.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(r.rolname) END AS who,
+               CASE WHEN x.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS how
+        FROM aclexplode(rights) x LEFT JOIN pg_roles r ON r.oid = x.grantee
+        WHERE x.grantee <> owner AND (x.grantee = 0 OR r.oid IS NOT NULL)
+    LOOP
+        EXECUTE format('GRANT %s ON {view} TO %s%s', given.what, given.who, given.how);
+    END LOOP;
+    IF owner <> (SELECT c.relowner FROM pg_class c WHERE c.oid = '{view}'::regclass) THEN
+        EXECUTE format('ALTER VIEW {view} OWNER TO %s', owner::regrole);
+    END IF;
+END
+$again$
+"""
 
 
 def _repair_view(d: Difference) -> list[Step]:
@@ -139,7 +168,7 @@ def _repair_view(d: Difference) -> list[Step]:
     steps = []
     for text in _creating(rf"CREATE VIEW holdfast\.{name} "):
         again = text.replace("CREATE VIEW", "CREATE OR REPLACE VIEW", 1)
-        steps.append(Step(again, f"DROP VIEW holdfast.{ident(d.key.of)}; {text}"))
+        steps.append(Step(again, _VIEW_AGAIN.format(view=f"holdfast.{ident(d.key.of)}", create=text)))
     return [*steps, *(Step(text) for text in _creating(rf"COMMENT ON VIEW holdfast\.{name} "))]
 
 
@@ -213,8 +242,18 @@ def revive_index(index: str, *, ours: bool) -> Step:
 
 
 def drop_extra(d: Difference) -> str:
-    if d.key.kind == "trigger":
-        return f"DROP TRIGGER {ident(d.key.name)} ON {_table(d.key)}"
+    table, name = _table(d.key), ident(d.key.name)
+    match d.key.kind:
+        case "trigger":
+            return f"DROP TRIGGER {name} ON {table}"
+        case "constraint":
+            return f"ALTER TABLE {table} DROP CONSTRAINT {name}"
+        case "security":
+            return f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY"
+        case "function":
+            return f"DROP ROUTINE {table}{d.key.name}"
+        case "column":  # what is in it stays
+            return f"ALTER TABLE {table} ALTER COLUMN {name} DROP NOT NULL"
     return f"DROP INDEX CONCURRENTLY holdfast.{ident(d.key.name)}"
 
 

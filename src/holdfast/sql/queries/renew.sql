@@ -1,7 +1,8 @@
 -- name: heartbeat
--- Say that the worker lives. Touches last_seen_at and nothing else; answers its status.
+-- Say that the worker lives. Touches last_seen_at and nothing else; answers its status, `draining` also when it was fenced while it drained.
 -- $1 worker
-UPDATE holdfast.workers SET last_seen_at = holdfast.now() WHERE id = $1 RETURNING status;
+UPDATE holdfast.workers SET last_seen_at = holdfast.now() WHERE id = $1
+RETURNING CASE WHEN status = 'gone' AND ended = 'left' THEN 'draining' ELSE status END;
 
 -- name: renew
 -- Move the deadline of claims. A revoked claim stays revoked.

@@ -21,9 +21,10 @@ SELECT coalesce((SELECT free FROM begun),
                              WHEN e.last_sweep_at > holdfast.now() - make_interval(secs => $2::float8) THEN true END FROM holdfast.engine e));
 
 -- name: fence_workers
--- A worker not heard of for too long is gone, for good: an identity never comes back.
+-- A worker not heard of for too long is gone, for good: an identity never comes back. One that was draining counts as having left: when
+-- its process turns out to be there after all, it goes on leaving.
 -- $1 seconds
-UPDATE holdfast.workers w SET status = 'gone', ended = 'lost'
+UPDATE holdfast.workers w SET status = 'gone', ended = CASE w.status WHEN 'draining' THEN 'left' ELSE 'lost' END
 WHERE w.id = ANY (ARRAY(SELECT v.id FROM holdfast.workers v
                         WHERE v.status <> 'gone' AND v.last_seen_at < holdfast.now() - make_interval(secs => $1::float8)
                         ORDER BY v.id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED))
