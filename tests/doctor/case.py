@@ -63,7 +63,7 @@ class Case:
     def sql(self, text: str, params: list[Any] | None = None) -> list[dict[str, Any]]:
         with psycopg.connect(self.url, autocommit=True, row_factory=dict_row) as conn:
             cursor = conn.execute(text.encode(), params)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.description is not None else []
 
     def doctor(self, *words: str) -> Result:
         result = CliRunner().invoke(cli, ["doctor", *words], env=self.env)

@@ -56,6 +56,9 @@ def test_a_stranded_job_that_somebody_holds_is_left(case: Case, conn: Conn) -> N
     conn.execute("DELETE FROM holdfast.claims")
     with transaction(case.url, f"UPDATE holdfast.work SET attempts = 4 WHERE id = '{ids[0]}'"):
         assert "back to waiting: 1 job of queue inbox" in case.doctor("--fix", "stranded").stdout
+        left = case.found("stranded")
+        assert left is not None
+        assert left["what"] == "1 job processing without a claim: nobody would ever take it back"
     assert [state(case, i) for i in ids] == ["processing", "pending"]
 
 
@@ -95,13 +98,35 @@ def test_what_a_sweep_cannot_take_is_held_by_somebody(case: Case, conn: Conn) ->
     take_one(conn, worker)
     conn.execute("UPDATE holdfast.workers SET last_seen_at = now() + interval '1 hour'")
     conn.execute("UPDATE holdfast.claims SET lease_expires_at = now() - interval '1 hour'")
-    with transaction(case.url, f"SELECT FROM holdfast.work WHERE id = '{job_id}' FOR UPDATE") as lunch:
-        finding = case.found("unswept_claims", "--limit", "stuck=0")
+    limit = ("--limit", "stuck=0")
+    # Both write to the same tables for long, and neither is in the way.
+    with (
+        transaction(case.url, "SELECT holdfast.enqueue('other')") as other,
+        transaction(case.url, "SELECT count(*), pg_current_xact_id() FROM holdfast.work") as reader,
+    ):
+        held = {
+            "the job": f"SELECT FROM holdfast.work WHERE id = '{job_id}' FOR UPDATE",
+            "the job, by a change": f"SAVEPOINT s; UPDATE holdfast.work SET priority = 5 WHERE id = '{job_id}'",
+            "the claim": "SELECT FROM holdfast.claims FOR UPDATE",
+            "the table": "SELECT pg_current_xact_id(); LOCK TABLE holdfast.inbox IN EXCLUSIVE MODE NOWAIT",
+        }
+        for name, text in held.items():
+            if name == "the table":
+                other.rollback()
+            with transaction(case.url, text) as lunch:
+                finding = case.found("unswept_claims", *limit)
+                assert finding is not None
+                wanted = f"holdfast doctor --fix horizon:{lunch.info.backend_pid}"
+                assert finding["fix"] == [f"{wanted} --limit=horizon=0 --limit=stuck=0"], name
+                case.run(finding["fix"][0])
+                with pytest.raises(psycopg.OperationalError):
+                    lunch.execute("SELECT 1")
+        finding = case.found("unswept_claims", *limit)
         assert finding is not None
-        assert finding["fix"] == [f"holdfast doctor --fix horizon:{lunch.info.backend_pid}"]
-        case.run(finding["fix"][0])
-        with pytest.raises(psycopg.OperationalError):
-            lunch.execute("SELECT 1")
+        assert finding["fix"] == ["holdfast doctor --only horizon"]
+        reader.execute("SELECT 1")
+    (entries,) = case.sql("SELECT count(*) AS n, sum(count) AS ended FROM holdfast.audit")
+    assert entries == {"n": 4, "ended": 4}
 
 
 def test_cancel_ignored(case: Case, conn: Conn, tmp_path: Path) -> None:
@@ -139,6 +164,7 @@ def test_quarantined(case: Case, conn: Conn) -> None:
     run(conn, quarantine(job_id, "inbox", "claim: bad\x1b[31m row"))
     finding = case.cure("quarantined")
     assert finding["level"] == "error"
+    assert finding["what"] == "1 job in quarantine, because it made a claim or a sweep fail"
     assert finding["details"] == [f"{job_id} (work, queue inbox): claim: bad\\x1b[31m row"]
     assert finding["fix"] == [f"holdfast jobs retry {job_id}"]
     run(conn, quarantine(job_id, "inbox", "again"))
@@ -227,6 +253,8 @@ def test_dead_letters(case: Case, conn: Conn) -> None:
     finding = case.cure("dead_letters", "--limit", "dead=3")
     assert (finding["level"], finding["what"]) == ("info", "3 dead letters in the last hour")
     assert finding["details"] == ["charge: 3, the last with ValueError: boom"]
+    assert finding["fix"] == ["holdfast dead redrive --task charge --newer-than 1h --rate 50/s --yes"]
+    assert finding["otherwise"] == ["holdfast dead list"]
 
 
 def test_archive_overdue(case: Case) -> None:

@@ -1,12 +1,14 @@
 """Drift of the schema, indexes, queues and plans: each fault made, found, mended by the printed command, and gone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg import sql
-from tests.doctor.case import Case
+from tests.conftest import wait_until
+from tests.doctor.case import Case, transaction
 from tests.sql.support import load, run
 
 from holdfast.store.catalog import compare, read_catalog
@@ -75,10 +77,10 @@ def test_schema_drift(case: Case) -> None:
         "constraint holdfast.inbox.work_status is missing",
         lease,
         "constraint holdfast.work.work_status is missing",
-        "function holdfast.bucket: its text differs",
-        "function holdfast.create_queue: public is on, should be off",
-        "function holdfast.uuid7: its text differs",
-        "function holdfast.uuid7_time is missing",
+        "function holdfast.bucket(text): its text differs",
+        "function holdfast.create_queue(text, double precision): public is on, should be off",
+        "function holdfast.uuid7(): its text differs",
+        "function holdfast.uuid7_time(uuid) is missing",
         "rows holdfast.archive_slots is missing",
         "rows holdfast.engine is missing",
         "sequence holdfast.work_seq: cache is 100, should be 1",
@@ -91,6 +93,35 @@ def test_schema_drift(case: Case) -> None:
     (entry,) = case.sql("SELECT actor, action, selection, count FROM holdfast.audit")
     assert (entry["actor"], entry["action"], entry["selection"]["fix"]) == ("tester", "doctor fix", "schema")
     assert entry["count"] == len(finding["details"])
+
+
+def test_a_view_that_is_made_anew_keeps_its_rights(case: Case) -> None:
+    """A monitoring role reads it as before, and may still pass that on."""
+    case.sql(
+        """
+        CREATE ROLE "Doctor monitor" LOGIN;
+        CREATE ROLE doctor_reader LOGIN;
+        DROP VIEW holdfast.storage;
+        CREATE VIEW holdfast.storage AS SELECT 1 AS nonsense;
+        GRANT USAGE ON SCHEMA holdfast TO "Doctor monitor", doctor_reader;
+        GRANT SELECT ON holdfast.storage TO "Doctor monitor" WITH GRANT OPTION;
+        GRANT SELECT ON holdfast.storage TO doctor_reader;
+        """
+    )
+    try:
+        assert case.doctor("--fix", "schema", "--strict").exit_code == 0
+        for role in ("Doctor monitor", "doctor_reader"):
+            with psycopg.connect(case.url, user=role) as conn:
+                assert "nonsense" not in [
+                    c.name for c in conn.execute("TABLE holdfast.storage").description or ()
+                ]
+        (row,) = case.sql(
+            "SELECT has_table_privilege('Doctor monitor', 'holdfast.storage', 'SELECT WITH GRANT OPTION') AS first, "
+            "has_table_privilege('doctor_reader', 'holdfast.storage', 'SELECT WITH GRANT OPTION') AS second"
+        )
+        assert row == {"first": True, "second": False}
+    finally:
+        case.sql('DROP OWNED BY "Doctor monitor", doctor_reader; DROP ROLE "Doctor monitor", doctor_reader')
 
 
 def test_a_function_with_fewer_rights_than_ours_is_no_drift(case: Case) -> None:
@@ -144,6 +175,57 @@ def test_storage_drift(case: Case) -> None:
         "table holdfast.inbox: fillfactor is 90, should be 50; toast_tuple_target is 4096, should be not set",
     ]
     assert case.doctor("--only", "schema", "--strict").exit_code == 0
+
+
+@pytest.mark.versions
+def test_schema_extra(case: Case) -> None:
+    """Whatever makes an enqueue fail, or hides its job from a claim."""
+    case.sql(
+        """
+        SELECT holdfast.create_queue('mail');
+        ALTER TABLE holdfast.work ADD CONSTRAINT "Only mine" CHECK (task = 'mine');
+        ALTER TABLE holdfast.inbox ADD CONSTRAINT once_only UNIQUE (task);
+        ALTER TABLE holdfast.archive ADD COLUMN cost int NOT NULL;
+        ALTER TABLE holdfast.errors ADD COLUMN note text;
+        ALTER TABLE holdfast.inbox ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+        CREATE FUNCTION holdfast.enqueue(task text) RETURNS uuid LANGUAGE sql AS 'SELECT NULL::uuid';
+        CREATE FUNCTION holdfast.mine(task text) RETURNS uuid LANGUAGE sql AS 'SELECT NULL::uuid';
+        """
+    )
+    with pytest.raises(psycopg.errors.CheckViolation):
+        case.sql("SELECT holdfast.enqueue('work', '{}')")
+    assert case.found("index_extra") is None  # it cannot be dropped without its constraint
+    finding = case.cure("schema_extra")
+    assert finding["level"] == "error"
+    assert finding["what"].startswith("5 things in the schema that this release does not make: they may")
+    assert sorted(finding["details"]) == [
+        "column holdfast.archive.cost: NOT NULL and without a default, so no row can be written",
+        "constraint holdfast.inbox.once_only: UNIQUE (task)",
+        "constraint holdfast.work.Only mine: CHECK ((task = 'mine'::text))",
+        "function holdfast.enqueue(text): another function by the name of ours, which a call may mean",
+        "table holdfast.inbox: row level security is forced",
+    ]
+    (drop,) = finding["otherwise"]
+    assert "DROP COLUMN cost" in drop
+    assert drop.endswith("(loses what is in it)")
+    assert case.sql("SELECT count(cost) AS n FROM holdfast.archive") == [{"n": 0}]  # the column stays
+    case.sql("SELECT holdfast.enqueue('work') FROM generate_series(1, 2)")
+    assert case.doctor("--only", "schema", "--only", "indexes", "--strict").exit_code == 0
+
+
+def test_a_function_of_ours_is_mended_beside_another_by_its_name(case: Case) -> None:
+    case.sql(
+        """
+        CREATE FUNCTION holdfast.create_queue(name varchar, more int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+        GRANT EXECUTE ON FUNCTION holdfast.create_queue(text, float8) TO PUBLIC;
+        """
+    )
+    assert (
+        "mended: function holdfast.create_queue(text, double precision): public is on"
+        in case.doctor("--fix", "schema").stdout
+    )
+    assert case.found("schema_drift") is None
+    case.cure("schema_extra")
 
 
 def test_trigger_extra(case: Case) -> None:
@@ -233,6 +315,21 @@ def test_index_invalid(case: Case) -> None:
         "holdfast.inbox_left on holdfast.inbox",
     ]
     assert case.doctor("--only", "indexes", "--strict").exit_code == 0
+
+
+def test_an_index_that_is_being_built_is_no_leftover(case: Case) -> None:
+    building = (
+        "SELECT 1 FROM pg_stat_progress_create_index WHERE index_relid = to_regclass('holdfast.inbox_slow')"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        with transaction(case.url, "SELECT holdfast.enqueue('work')"):  # which the build waits for
+            build = pool.submit(case.sql, "CREATE INDEX CONCURRENTLY inbox_slow ON holdfast.inbox (status)")
+            wait_until(lambda: bool(case.sql(building)), "the index is being built")
+            assert case.found("index_invalid") is None
+            assert case.found("index_extra") is None
+            assert case.doctor("--fix", "indexes").exit_code == 0
+        build.result()
+    case.cure("index_extra")
 
 
 def test_an_index_of_partitions_that_was_not_finished(case: Case) -> None:

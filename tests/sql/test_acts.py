@@ -33,12 +33,13 @@ from holdfast.db.database import Database
 from holdfast.db.faults import BadRow, LockTimeout
 from holdfast.errors import ConfigurationError
 from holdfast.model.job import Grant
-from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Released
-from holdfast.operate import acts
+from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed, Released
+from holdfast.operate import acts, preview, queues
 from holdfast.operate.acts import DISCARD, RETRY, Done, Verb, act_on, act_on_all, cancel_verb, select
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb, select_dead
+from holdfast.runtime.sweep import Sweeper
 from holdfast.store import acts as store
-from holdfast.store import jobs, owner
+from holdfast.store import housekeeping, jobs, owner
 from holdfast.store.acts import Place
 from holdfast.store.dead import DeadFilter
 from holdfast.store.operate import CAP, Count
@@ -229,6 +230,75 @@ def test_a_quarantined_job_that_nobody_owns_can_be_ended(
     assert one(conn, "SELECT count(*) FROM holdfast.quarantine") == 0
 
 
+def quarantined(conn: Conn) -> list[UUID]:
+    return [r[0] for r in conn.execute("SELECT id FROM holdfast.quarantine").fetchall()]
+
+
+def test_a_job_that_left_by_the_front_door_is_in_no_quarantine(
+    conn: Conn, database: Database, worker: str
+) -> None:
+    """Cancelled by its producer, ended by its owner and revived or redriven: it is not left alone any more."""
+    (waiting,) = enqueue(conn)
+    conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [waiting])
+    assert run(conn, jobs.cancel(waiting, "inbox"))
+    assert quarantined(conn) == []
+    for outcome, verb in ((Cancelled("x"), RETRY), (DeadLettered(BOOM), redrive_verb())):
+        (job_id,) = enqueue(conn)
+        grant = take_one(conn, worker).grant
+        conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [job_id])
+        end(conn, grant, outcome, worker)
+        assert act_on(database, verb, [job_id]).count == 1
+        assert (status(conn, job_id), quarantined(conn)) == ("pending", [])
+        end(conn, take_one(conn, worker).grant, Completed(), worker)
+
+
+def test_a_quarantine_that_outlived_its_job_is_not_counted_and_goes(
+    conn: Conn, database: Database, worker: str
+) -> None:
+    kept = quarantine_running(conn, worker)
+    ended = []
+    for outcome in (Completed(), DeadLettered(BOOM)):
+        (job_id,) = enqueue(conn)
+        grant = take_one(conn, worker).grant
+        conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [job_id])
+        end(conn, grant, outcome, worker)
+        ended.append(job_id)
+    (inbox,) = queues.list_queues(database)
+    assert inbox.quarantined == Count(1)
+    assert act_on(database, DISCARD, ended[:1]).count == 1
+    assert set(quarantined(conn)) == {kept, ended[1]}
+    assert run(conn, housekeeping.prune_quarantine(1000)) == 1
+    assert run(conn, housekeeping.prune_quarantine(1000)) == 0
+    assert quarantined(conn) == [kept]
+
+
+async def test_any_worker_forgets_the_quarantine_of_jobs_that_are_gone(
+    conn: Conn, akit: Kit, database: Database
+) -> None:
+    (live,) = enqueue(conn)
+    for job_id in (live, uuid4()):
+        conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [job_id])
+    sweeper = Sweeper(database, lambda: None)
+    await sweeper.tidy_once(7)
+    await sweeper.finish()
+    assert quarantined(conn) == [live]
+
+
+def test_a_job_that_no_claim_holds_is_not_running(conn: Conn, database: Database, worker: str) -> None:
+    (job_id,) = enqueue(conn)
+    take_one(conn, worker)
+    conn.execute("DELETE FROM holdfast.claims")
+    before = everything(conn)
+    for verb in (RETRY, cancel_verb(), DISCARD):
+        assert refused(database, verb, job_id).endswith(
+            f": job {job_id} says that it runs, but no claim holds it."
+            " Put it back to waiting: holdfast doctor --fix stranded"
+        )
+    done = act(database, cancel_verb(), states=("processing",))
+    assert (done.count, sum(done.left.values())) == (0, 1)
+    assert everything(conn) == before
+
+
 # Cancel -----------------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +320,32 @@ def test_cancel_ends_what_waits_and_asks_what_runs(conn: Conn, database: Databas
     assert "is a dead letter: it does not run" in refused(database, cancel_verb(), jobs_of["dead_letter"])
     assert "is finished: it completed" in refused(database, cancel_verb(), jobs_of["completed"])
     assert "is finished: it was cancelled" in refused(database, cancel_verb(), jobs_of["cancelled"])
+
+
+def test_a_second_cancel_is_not_counted_again(conn: Conn, database: Database, worker: str) -> None:
+    (first, second) = enqueue(conn, 2)
+    take(conn, worker, 2)
+    assert act_on(database, cancel_verb(), [first]).results == {"asked_to_stop": 1}
+    asked = row_of(conn, first)["cancel_requested_at"]
+    again = act_on(database, cancel_verb(), [first])
+    assert (again.results, again.count, again.audit) == ({"asked_before": 1}, 0, None)
+    both = act(database, cancel_verb(), queue="inbox")
+    assert (both.results, both.count) == ({"asked_to_stop": 1, "asked_before": 1}, 1)
+    assert [count for _, _, count in audited(conn)] == [1, 1]
+    assert row_of(conn, first)["cancel_requested_at"] == asked
+    assert run(conn, jobs.cancel(second, "inbox"))  # its producer asks again: it is still a live job
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_the_reason_of_a_cancel_is_not_the_error_of_the_job(
+    conn: Conn, database: Database, worker: str, failures: int
+) -> None:
+    (job_id,) = enqueue(conn)
+    for n in range(failures):
+        end(conn, take_one(conn, worker).grant, Failed(ErrorText("Oops", f"number {n}", ""), 0.0), worker)
+    act_on(database, cancel_verb("not needed"), [job_id])
+    assert act_on(database, RETRY, [job_id]).results == {"revived": 1}
+    assert row_of(conn, job_id)["last_error"] == ("Oops: number 1" if failures else None)
 
 
 def test_cancel_by_filter_is_about_live_jobs(conn: Conn, database: Database, worker: str) -> None:
@@ -308,7 +404,18 @@ def test_discard_by_filter(conn: Conn, database: Database, worker: str) -> None:
     assert act(database, DISCARD, states=("completed",)).count == 1
     selection = select_dead(database, DeadFilter(task="other"))
     assert act_on_all(database, DISCARD_DEAD, selection).results == {"discarded": 5}
-    assert act(database, DISCARD, task="work").results == {"discarded": 6}  # all but the one that runs
+    before = everything(conn)
+    with pytest.raises(ConfigurationError) as caught:
+        act(database, DISCARD, task="work")
+    assert str(caught.value) == (
+        "say which states: --state pending, scheduled, held, quarantined, completed, cancelled or dead_letter"
+        " (discard deletes for good)"
+    )
+    with pytest.raises(ConfigurationError, match="say which states"):
+        preview.preview_all(database, DISCARD, JobFilter(queue="inbox"))
+    assert everything(conn) == before
+    rest = ("pending", "scheduled", "held", "quarantined", "cancelled", "dead_letter")
+    assert act(database, DISCARD, states=rest, task="work").results == {"discarded": 6}
     assert [r[0] for r in conn.execute("SELECT status FROM holdfast.jobs")] == ["processing"]
     with pytest.raises(ConfigurationError, match="jobs discard cannot change jobs that are processing"):
         act(database, DISCARD, states=("processing",))
@@ -321,17 +428,32 @@ def test_a_dry_run_counts_and_changes_nothing(conn: Conn, database: Database, wo
     jobs_of = one_of_each(conn, worker)
     archive_many(conn, CAP + 1, size=1)
     before = everything(conn)
-    found = acts.preview_all(database, cancel_verb(), JobFilter(task="work"))
+    found = preview.preview_all(database, cancel_verb(), JobFilter(task="work"))
     assert (found.count, found.dry_run) == (Count(5), True)
     assert found.by_state == dict.fromkeys(("pending", "scheduled", "quarantined", "processing", "held"), 1)
     assert [line.id for line in found.sample] == sorted((line.id for line in found.sample), reverse=True)
-    many = acts.preview_all(database, DISCARD, JobFilter(task="work"))
-    assert (many.count, sum(many.by_state.values()), len(many.sample)) == (Count(CAP, capped=True), CAP, 10)
-    named = acts.preview_of(database, RETRY, [jobs_of["scheduled"], jobs_of["dead_letter"]])
+    many = preview.preview_all(database, DISCARD, JobFilter(states=("completed",), task="work"))
+    assert (many.count, len(many.sample)) == (Count(CAP, capped=True), 10)
+    assert (many.by_state, many.at_least) == ({"completed": CAP}, ["completed"])
+    named = preview.preview_of(database, RETRY, [jobs_of["scheduled"], jobs_of["dead_letter"]])
     assert (named.count, named.by_state) == (Count(2), {"dead_letter": 1, "scheduled": 1})
     with pytest.raises(ConfigurationError, match="is running"):
-        acts.preview_of(database, RETRY, [jobs_of["processing"]])
+        preview.preview_of(database, RETRY, [jobs_of["processing"]])
     assert everything(conn) == before
+
+
+def test_a_dry_run_of_more_than_it_counts_names_every_state(
+    conn: Conn, database: Database, worker: str
+) -> None:
+    """The newest ones may all be of one state: what is older must not be left out of the question."""
+    one_of_each(conn, worker)
+    load(conn, preview.EACH + 1, available_at="holdfast.now() + interval '1 day'")
+    archive_many(conn, CAP + 1, size=1)
+    states = ("held", "scheduled", "completed", "cancelled")
+    found = preview.preview_all(database, DISCARD, JobFilter(states=states, queue="inbox"))
+    assert found.count == Count(CAP, capped=True)
+    assert found.by_state == {"held": 1, "scheduled": preview.EACH, "completed": preview.EACH, "cancelled": 1}
+    assert found.at_least == ["scheduled", "completed"]
 
 
 def test_many_are_done_in_batches_with_one_audit_row(
@@ -379,7 +501,7 @@ def test_an_act_that_cannot_be_audited_does_not_happen(conn: Conn, database: Dat
         "CREATE TRIGGER refuse BEFORE INSERT ON holdfast.audit FOR EACH ROW EXECUTE FUNCTION public.refuse()"
     )
     if many:
-        done = act(database, DISCARD, task="work")
+        done = act(database, DISCARD, states=("pending",), task="work")
         assert (done.count, sum(done.left.values())) == (0, 3)
     else:
         with pytest.raises(BadRow):
@@ -442,7 +564,7 @@ BETWEEN: dict[str, tuple[Callable[[Conn, UUID, Grant], object], str | dict[str, 
     "died": (lambda conn, i, grant: end(conn, grant, DeadLettered(BOOM)), "is a dead letter"),
     "backs off": (lambda conn, i, grant: end(conn, grant, Failed(BOOM, 60.0)), {"cancelled": 1}),
     "released": (lambda conn, i, grant: end(conn, grant, Released("stop")), {"cancelled": 1}),
-    "asked before": (lambda conn, i, grant: run(conn, jobs.cancel(i, "inbox")), {"asked_to_stop": 1}),
+    "asked before": (lambda conn, i, grant: run(conn, jobs.cancel(i, "inbox")), {"asked_before": 1}),
 }
 
 

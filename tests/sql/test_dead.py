@@ -41,6 +41,13 @@ def left(conn: Conn) -> int:
     return int(one(conn, "SELECT count(*) FROM holdfast.dead_letters"))
 
 
+def mark_dead(conn: Conn) -> None:
+    """Ten of the task `odd` get a key, and five of those a tag."""
+    first = "(SELECT id FROM holdfast.dead_letters WHERE task = 'odd' ORDER BY id LIMIT"
+    conn.execute(f"UPDATE holdfast.dead_letters SET partition_key = 'k' WHERE id IN {first} 10)".encode())
+    conn.execute(f"UPDATE holdfast.dead_letters SET tags = '{{vip,x}}' WHERE id IN {first} 5)".encode())
+
+
 # Looks ------------------------------------------------------------------------------------------------------------
 
 
@@ -50,6 +57,7 @@ def test_dead_letters_are_listed_by_death_and_paged(
     monkeypatch.setattr(store, "LOOK", 4)
     bury_many(conn, 20, task="odd")  # seven at a time died at the same moment
     bury_many(conn, 20, queue="lost")
+    mark_dead(conn)
     filters: list[tuple[dict[str, Any], int]] = [
         ({}, 40),
         ({"task": "odd"}, 20),
@@ -57,6 +65,11 @@ def test_dead_letters_are_listed_by_death_and_paged(
         ({"task": "none"}, 0),
         ({"error": "BOOM"}, 40),
         ({"error": "bo_m"}, 0),
+        ({"key": "k"}, 10),
+        ({"tag": "vip"}, 5),
+        ({"tag": "vi"}, 0),
+        ({"key": "k", "tag": "vip", "task": "odd"}, 5),
+        ({"key": "other", "tag": "vip"}, 0),
     ]
     for given, count in filters:
         seen: list[DeadLine] = []
@@ -103,6 +116,18 @@ def test_groups_are_of_the_newest_and_say_so(
     assert [g.count for g in found.groups] == [CAP - 1, 1]
     monkeypatch.setattr(store, "LOOK", 100)
     assert dead.group_dead(database, DeadFilter(task="none")) == dead.DeadGroups([], 0, capped=True)
+
+
+def test_a_key_or_a_tag_says_which(conn: Conn, database: Database) -> None:
+    bury_many(conn, 20, task="odd")
+    mark_dead(conn)
+    assert [g.count for g in dead.group_dead(database, DeadFilter(key="k")).groups] == [10]
+    assert [g.count for g in dead.group_dead(database, DeadFilter(tag="vip")).groups] == [5]
+    assert redrive_all(database, tag="vip").count == 5
+    assert redrive_all(database, key="k").count == 5
+    assert left(conn) == 10
+    with pytest.raises(ConfigurationError, match=r"tag 'a\\x00' is not valid text"):
+        redrive_all(database, tag="a\x00")
 
 
 def test_ages_are_counted_from_death(conn: Conn, kit: Kit, database: Database, worker: str) -> None:

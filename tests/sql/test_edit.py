@@ -14,6 +14,8 @@ from tests.sql.support import Conn, enqueue, one, register, row_of, status, take
 from holdfast import Holdfast
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, InvalidOption, InvalidPayload
+from holdfast.model import exact
+from holdfast.operate.acts import RETRY, act_on
 from holdfast.operate.edit import Changes, edit_job
 
 
@@ -105,6 +107,45 @@ def test_which_jobs_can_be_edited(conn: Conn, database: Database, worker: str) -
     )
     assert "there is no job" in refused(database, uuid4(), Changes({"n": 5}))
     assert {state: row(conn, job_id) for state, job_id in jobs_of.items()} == before
+
+
+def test_a_quarantined_job_whose_owner_is_gone_can_be_edited(
+    conn: Conn, database: Database, worker: str
+) -> None:
+    (job_id,) = enqueue(conn)
+    take_one(conn, worker)
+    conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [job_id])
+    assert "is running" in refused(database, job_id, Changes({"n": 5}))
+    conn.execute("DELETE FROM holdfast.claims")
+    assert edit_job(database, job_id, Changes({"n": 5})).after == {"payload": {"n": 5}}
+    assert status(conn, job_id) == "quarantined"  # still left alone
+    assert act_on(database, RETRY, [job_id]).results == {"freed": 1}
+    assert take_one(conn, worker).payload == '{"n": 5}'
+
+
+def test_a_job_that_no_claim_holds_is_not_edited(conn: Conn, database: Database, worker: str) -> None:
+    (job_id,) = enqueue(conn)
+    take_one(conn, worker)
+    conn.execute("DELETE FROM holdfast.claims")
+    said = refused(database, job_id, Changes({"n": 5}))
+    assert said.endswith("no claim holds it. Put it back to waiting: holdfast doctor --fix stranded")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("1", 1.0), ("0.10000000000000000000000001", 0.1), ("1" * 5001, 5), ("1" * 401 + ".5", 7)],
+    ids=["a point", "more than a float", "more than an int", "beyond a float"],
+)
+def test_an_edit_compares_numbers_as_they_are_written(
+    conn: Conn, database: Database, old: str, new: object
+) -> None:
+    (job_id,) = enqueue(conn)
+    conn.execute("UPDATE holdfast.work SET payload = %s", [f'{{"n": {old}, "keep": {old}}}'])
+    done = edit_job(database, job_id, Changes({"n": new}))
+    assert exact.dumps(done.before["payload"]) == f'{{"n": {old}, "keep": {old}}}'
+    assert exact.dumps(done.after["payload"]) == f'{{"n": {new}, "keep": {old}}}'
+    assert row(conn, job_id)["payload"] == f'{{"n": {new}, "keep": {old}}}'
+    assert edit_job(database, job_id, Changes({"n": new})).after == {}
 
 
 def test_what_cannot_be_stored_changes_nothing(conn: Conn, database: Database) -> None:

@@ -30,7 +30,7 @@ from typer.testing import CliRunner, Result
 from holdfast import operate
 from holdfast.cli import app as cli
 from holdfast.db.database import Database
-from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Snoozed
+from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Released, Snoozed
 from holdfast.operate.explain import Explanation, explain
 from holdfast.operate.pauses import pause_queue, pause_task
 from holdfast.operate.wording import AppName
@@ -179,6 +179,38 @@ def test_snoozed_is_not_taken_for_backing_off(kit: Kit, conn: Conn, why: Why) ->
     assert codes(why(job_id)) == ["snoozed"]
 
 
+def test_waits_after_a_redrive_at_a_rate(kit: Kit, conn: Conn, why: Why) -> None:
+    """Its last attempt failed, but that is not what it waits for."""
+    worker = register(conn)
+    enqueue(conn, 2, max_attempts=5)
+    for job in take(conn, worker, 2):
+        end(conn, job.grant, DeadLettered(BOOM))
+    call(kit, "dead", "redrive", "--all", "--yes", "--rate", "1/h")
+    (second,) = [
+        r[0] for r in conn.execute("SELECT id FROM holdfast.work WHERE available_at > holdfast.now()")
+    ]
+    found = why(second)
+    assert codes(found) == ["waits"]
+    assert re.fullmatch(r"It waits until .+ UTC \(in 59 min\)\.", found.sentence)
+    obey(kit, found.advice[0])
+    assert codes(why(second)) != ["waits"]
+
+
+@pytest.mark.parametrize("before", ["new", "failed", "ran"])
+def test_waits_because_somebody_said_when(kit: Kit, conn: Conn, why: Why, before: str) -> None:
+    (job_id,) = enqueue(conn, max_attempts=5)
+    worker = register(conn)
+    if before != "new":
+        end(conn, take_one(conn, worker).grant, Failed(BOOM, 1.0) if before == "failed" else Released())
+    call(kit, "jobs", "edit", str(job_id), "--priority", "3")
+    assert codes(why(job_id)) == (["backing_off"] if before == "failed" else ["nothing_wrong"])
+    call(kit, "jobs", "edit", str(job_id), "--run-after", "2h")
+    found = why(job_id)
+    assert codes(found) == ["waits"]
+    assert "backs off" not in found.sentence
+    assert "asked for a pause" not in found.sentence
+
+
 # Paused ------------------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +244,7 @@ def test_several_reasons_the_decisive_one_first(kit: Kit, conn: Conn, why: Why) 
     pause_task(kit.database, "work")
     assert codes(why(job_id)) == ["scheduled", "queue_paused", "task_paused", "no_worker"]
     text = call(kit, "explain", str(job_id)).stdout
-    first = " ".join(line.split()[0] for line in text.splitlines())
+    first = " ".join(line.split()[0] for line in text.splitlines() if not line.startswith("To "))
     assert first == "job task state why next or also next also next also next"
 
 
@@ -255,6 +287,18 @@ def test_held(conn: Conn, why: Why) -> None:
         f"The live workers of queue inbox: {worker} (release test) knows work." in found.sentence
     )
     assert found.advice == ["holdfast worker MODULE:APP --queue inbox"]
+
+
+def test_held_decides_and_nothing_that_would_be_refused_is_advised(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn, task="from.the.future", delay=3600.0)
+    register(conn)
+    conn.execute("UPDATE holdfast.work SET status = 'held', hold_reason = 'no worker here knows it'")
+    found = why(job_id)
+    assert codes(found) == ["held", "scheduled"]
+    advice = [line for reason in found.reasons for line in reason.advice]
+    assert not [line for line in advice if line.startswith("holdfast jobs retry")]
+    conn.execute("UPDATE holdfast.work SET status = 'pending', hold_reason = NULL")
+    assert f"holdfast jobs retry {job_id}" in why(job_id).advice
 
 
 def test_held_for_its_version(kit: Kit, conn: Conn, why: Why) -> None:
@@ -320,6 +364,17 @@ def test_slots_busy(conn: Conn, why: Why) -> None:
     assert (found.facts["slots"], found.facts["free_slots"]) == (10, 0)
 
 
+def test_slots_busy_when_there_is_one(conn: Conn, why: Why) -> None:
+    worker = register(conn)
+    conn.execute("UPDATE holdfast.workers SET concurrency = 1")
+    enqueue(conn)
+    take_one(conn, worker)
+    (job_id,) = enqueue(conn)
+    assert why(job_id).sentence == (
+        "The only slot of the 1 live worker that knows the task is busy, with 0 due jobs of the queue before it."
+    )
+
+
 def test_jobs_ahead(conn: Conn, why: Why) -> None:
     register(conn)
     load(conn, 1500)
@@ -364,19 +419,20 @@ def test_taken_back(kit: Kit, conn: Conn, why: Why) -> None:
     (job_id,) = enqueue(conn)
     silent = register(conn)
     take_one(conn, silent, lease=20)
-    later(kit, 15, conn)
+    later(kit, 11, conn)
     found = why(job_id)
     assert codes(found) == ["taken_back", "no_worker"]
     assert (
-        f"Worker {silent} holds it and was last heard of 15 s ago; its lease has 4 s left." in found.sentence
+        f"Worker {silent} holds it and was last heard of 11 s ago; its lease has 8 s left." in found.sentence
     )
-    later(kit, 15, conn)
+    assert found.sentence.endswith("A sweep of any live worker takes it back within 2 s.")
+    assert found.advice == ["holdfast workers"]
+    later(kit, 19, conn)
     register(conn)
     found = why(job_id)
     assert codes(found) == ["taken_back"]
-    assert (
-        "its lease ran out 10 s ago. A sweep of any live worker takes it back within 2 s." in found.sentence
-    )
+    assert "its lease ran out 10 s ago. No sweep has taken it back, for 20 s now." in found.sentence
+    obey(kit, found.advice[0])
     conn.execute("UPDATE holdfast.engine SET grace_until = holdfast.now() + interval '6 seconds'")
     assert re.search(r"takes it back within [78] s\.", why(job_id).sentence)
     sweep_all(conn, dead_after=10)

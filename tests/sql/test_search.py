@@ -14,12 +14,13 @@ from tests.sql.support import BOOM, Conn, end, enqueue, later, load, one, regist
 
 from holdfast.db.connect import CONFIGURE
 from holdfast.db.database import Database
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed
-from holdfast.operate import acts, jobs
+from holdfast.operate import acts, jobs, preview
 from holdfast.operate import search as searching
 from holdfast.sql import query
 from holdfast.store import dead, owner, search
+from holdfast.store import jobs as store_jobs
 from holdfast.store.operate import CAP, Count, prefer_indexes
 from holdfast.store.search import STATES, JobFilter, Search, Window
 from holdfast.store.statement import Flow
@@ -33,6 +34,10 @@ def worker(conn: Conn) -> str:
     return register(conn)
 
 
+def create_queue(conn: Conn, name: str) -> None:
+    run(conn, store_jobs.create_queue(name))
+
+
 def listed(database: Database, **filters: Any) -> list[UUID]:
     return [job.id for job in jobs.list_jobs(database, JobFilter(**filters)).jobs]
 
@@ -42,13 +47,14 @@ def listed(database: Database, **filters: Any) -> list[UUID]:
 
 def test_each_state_lists_its_job(conn: Conn, database: Database, worker: str) -> None:
     expected = one_of_each(conn, worker)
+    create_queue(conn, "outbox")
     for state in STATES:
         wanted = JobFilter(states=(state,))
         page = jobs.list_jobs(database, wanted)
         assert [(j.id, j.state) for j in page.jobs] == [(expected[state], state)], state
         assert (page.next, page.cut) == (None, False)
         assert jobs.list_jobs(database, replace(wanted, task="other")).jobs == []
-        assert jobs.list_jobs(database, replace(wanted, queue="other")).jobs == []
+        assert jobs.list_jobs(database, replace(wanted, queue="outbox")).jobs == []
     everything = jobs.list_jobs(database)
     assert {j.state: j.id for j in everything.jobs} == expected
     assert [j.id for j in everything.jobs] == sorted(expected.values(), reverse=True)
@@ -139,11 +145,11 @@ def test_a_long_search_stops_and_says_where(
     first = jobs.list_jobs(database, rare)
     assert (first.jobs, first.cut) == ([], True)
     assert first.next is not None
-    assert acts.preview_all(database, acts.cancel_verb(), rare).count == Count(0, capped=True)
+    assert preview.preview_all(database, acts.cancel_verb(), rare).count == Count(0, capped=True)
     monkeypatch.setattr(searching, "PATIENCE", 10.0)
     rest = jobs.list_jobs(database, rare, after=first.next)
     assert ([j.task for j in rest.jobs], rest.next) == (["rare"], None)
-    assert acts.preview_all(database, acts.cancel_verb(), rare).count == Count(1)
+    assert preview.preview_all(database, acts.cancel_verb(), rare).count == Count(1)
 
 
 def test_few_that_are_many_are_found_all_the_same(
@@ -164,6 +170,38 @@ def test_few_that_are_many_are_found_all_the_same(
     held = conn.execute("SELECT id FROM holdfast.work WHERE status = 'held' ORDER BY id DESC").fetchall()
     assert [(i,) for i in seen] == held
     assert len(seen) == 15
+
+
+def test_a_processing_job_without_a_claim_is_listed_too(conn: Conn, database: Database, worker: str) -> None:
+    """Hands in the tables may leave one. It says that it runs, so it is among those that do."""
+    stranded, running = enqueue(conn, 2)
+    enqueue(conn, 3)
+    take_one(conn, worker)
+    conn.execute("DELETE FROM holdfast.claims")
+    take_one(conn, worker)
+    for wanted in (JobFilter(states=("processing",)), JobFilter(states=("processing",), queue="inbox")):
+        found = jobs.list_jobs(database, wanted).jobs
+        assert [(job.id, job.claimed_by) for job in found] == [(running, worker), (stranded, None)]
+
+
+def test_a_queue_that_is_not_there_is_refused_unless_its_jobs_may_outlive_it(
+    conn: Conn, database: Database
+) -> None:
+    create_queue(conn, "mail")
+    archive_many(conn, 1, size=1)
+    conn.execute("UPDATE holdfast.archive SET queue = 'lost'")
+    slip = JobFilter(queue="mial")
+    for look in (
+        lambda: jobs.list_jobs(database, slip),
+        lambda: preview.preview_all(database, acts.RETRY, slip),
+        lambda: acts.select(database, acts.cancel_verb(), slip),
+    ):
+        with pytest.raises(UnknownQueue, match=r"queue 'mial' does not exist .* Did you mean 'mail'\?"):
+            look()
+    assert len(jobs.search_archive(database, JobFilter(queue="lost")).jobs) == 1
+    assert jobs.search_archive(database, slip).jobs == []
+    assert searching.no_queue_now(database, "mial") == "queue 'mial' does not exist (known: inbox, mail)"
+    assert searching.no_queue_now(database, "mail") is None
 
 
 def test_a_list_that_makes_no_sense_is_refused(database: Database) -> None:
@@ -320,8 +358,10 @@ LOOKS: list[tuple[str, tuple[Any, ...]]] = [
     ("search_archive", (UUID(int=2**127), UUID(int=7), 100_000, 50, *RARE)),
     ("search_dead", (None, None, 100_000, 50, *ALL)),
     ("held_ids", (None, None, 10_000)),
-    ("list_dead", (None, None, 100_000, 50, *(None,) * 6)),
-    ("next_dead", (None, None, 100_000, 50, *(None,) * 6)),
+    ("unclaimed_ids", (None, 100_000, 10_000)),
+    ("quarantined_ids", (None, 10_000)),
+    ("list_dead", (None, None, 100_000, 50, *(None,) * 8)),
+    ("next_dead", (None, None, 100_000, 50, *(None,) * 8)),
     ("show_job", (UUID(int=7),)),
     ("locate_jobs", ([UUID(int=7)],)),
 ]

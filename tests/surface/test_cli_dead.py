@@ -146,6 +146,18 @@ def test_redrive_at_a_rate(shop: Kit, cli: Cli) -> None:
         assert cli.refused("dead", "redrive", "--all", "--rate", rate) == said
 
 
+def test_keys_and_tags(shop: Kit, cli: Cli) -> None:
+    plain, keyed, tagged = bury(shop, 1, 2, 3)
+    shop.sql("UPDATE holdfast.dead_letters SET partition_key = 'order:1' WHERE id = %s", [keyed])
+    shop.sql("UPDATE holdfast.dead_letters SET tags = '{vip}' WHERE id = %s", [tagged])
+    (line,) = cli.json("dead", "list", "--each", "--key", "order:1")["dead_letters"]
+    assert line["id"] == keyed
+    assert cli.text("dead", "redrive", "--key", "order:1", "--yes") == "Redrive: 1 redriven.\n"
+    assert cli.text("dead", "discard", "--tag", "vip", "--yes") == "Discard: 1 discarded.\n"
+    assert [state(shop, i) for i in (plain, keyed)] == ["dead_letter", "pending"]
+    assert [job["id"] for job in cli.json("dead", "list", "--each")["dead_letters"]] == [plain]
+
+
 def test_discard(shop: Kit, cli: Cli) -> None:
     ids = bury(shop, 1, 2, 10)
     (live,) = [str(shop.app.send("bad", {"n": 5}).id)]

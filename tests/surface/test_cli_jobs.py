@@ -10,7 +10,7 @@ import pytest
 from tests.surface.running import Cli, unsafe
 
 from holdfast import Holdfast, Job
-from holdfast.operate import acts
+from holdfast.operate import acts, preview, search
 from holdfast.testing import Kit
 
 NASTY = "\x1b[31mred\x07\x9b2J\u202e"
@@ -52,6 +52,7 @@ def state(kit: Kit, job_id: str) -> str:
 
 def test_jobs_list(shop: Kit, cli: Cli) -> None:
     assert cli.text("jobs", "list") == "No jobs.\n"
+    cli.text("queue", "create", "outbox")
     ids = send(shop, 3)
     shop.run_worker()
     (later,) = send(shop, task="bad", run_after=60, partition_key="order:1", tags=["vip"])
@@ -74,7 +75,7 @@ def test_jobs_list(shop: Kit, cli: Cli) -> None:
         "1h",
     ]
     assert cli.text("jobs", "list", *every).count("\n") == 2
-    for other in ("-s pending", "-q other", "-t good", "-k order:2", "--tag vi", "-e x", "--older-than 30m"):
+    for other in ("-s pending", "-q outbox", "-t good", "-k order:2", "--tag vi", "-e x", "--older-than 30m"):
         assert cli.text("jobs", "list", *every, *other.split()) == "No jobs.\n", other
 
     first = cli.text("jobs", "list", "-s", "completed", "-n", "2")
@@ -225,6 +226,14 @@ def test_named_jobs_need_no_yes(shop: Kit, cli: Cli) -> None:
 def test_a_running_job(shop: Kit, cli: Cli) -> None:
     (job_id,) = send(shop)
     shop.sql("UPDATE holdfast.work SET status = 'processing', claim_token = gen_random_uuid()")
+    listed = cli.text("jobs", "list", "-s", "processing").splitlines()
+    assert listed[1].endswith("  no claim")
+    assert "holdfast doctor --fix stranded" in cli.refused("jobs", "cancel", job_id)
+    shop.sql(
+        "INSERT INTO holdfast.claims SELECT claim_token, 'inbox', 'host', now(), now() + interval '1 hour', NULL, NULL,"
+        " ARRAY[id] FROM holdfast.work"
+    )
+    assert cli.text("jobs", "list", "-s", "processing").splitlines()[1].endswith("  owned by host")
     assert cli.refused("jobs", "retry", job_id) == f"nothing was retried: job {job_id} is running"
     assert cli.refused("jobs", "discard", job_id) == (
         f"nothing was discarded: job {job_id} is running: cancel it first"
@@ -234,6 +243,7 @@ def test_a_running_job(shop: Kit, cli: Cli) -> None:
     )
     asked = cli.text("jobs", "cancel", "-t", "good", "--reason", "broken \udcff", "--yes")
     assert asked == "Cancel: 1 running, asked to stop.\n"
+    assert cli.text("jobs", "cancel", job_id) == "Cancel: 1 running, asked to stop before.\n"
 
 
 def test_an_act_over_many_wants_a_yes(shop: Kit, cli: Cli) -> None:
@@ -271,16 +281,56 @@ def test_an_act_over_many_wants_a_yes(shop: Kit, cli: Cli) -> None:
 
 def test_at_a_terminal_it_asks(shop: Kit, cli: Cli) -> None:
     (job_id,) = send(shop)
-    no = cli.at_terminal("jobs", "discard", "--task", "good", typed="n\n")
+    assert cli.refused("jobs", "discard", "--task", "good").startswith("say which states: --state pending, ")
+    no = cli.at_terminal("jobs", "discard", "--task", "good", "-s", "pending", typed="n\n")
     assert no.code == 2
     assert "Discard 1 job (1 pending)? [y/N]: " in no.out
     assert no.out.endswith("holdfast: nothing was changed\n")
     assert state(shop, job_id) == "pending"
-    yes = cli.at_terminal("jobs", "discard", "--task", "good", typed="y\n")
+    yes = cli.at_terminal("jobs", "discard", "--task", "good", "-s", "pending", typed="y\n")
     assert yes.code == 0
     assert yes.out.endswith("Discard: 1 discarded.\n")
     assert "1 discarded ..." in yes.out  # how far it is
     assert cli.text("jobs", "list") == "No jobs.\n"
+
+
+def test_the_question_says_when_it_has_not_counted_all(
+    shop: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest that were counted may all be in one state; the others are in the question all the same."""
+    monkeypatch.setattr(preview, "EACH", 2)
+    monkeypatch.setattr(preview, "CAP", 3)
+    monkeypatch.setattr(search, "CAP", 3)
+    send(shop, 3, run_after=3600)
+    shop.sql(
+        "UPDATE holdfast.work SET status = 'held', hold_reason = 'x'"
+        " WHERE id = (SELECT id FROM holdfast.work ORDER BY id LIMIT 1)"
+    )
+    send(shop, 5)
+    said = "3+ jobs (2+ pending, 2 scheduled, 1 held)"
+    assert cli.refused("jobs", "cancel", "--queue", "inbox") == (
+        f"this would cancel {said}. Say so: --yes (or look first: --dry-run)"
+    )
+    dry = cli.text("jobs", "cancel", "--queue", "inbox", "--dry-run").splitlines()[-1]
+    assert dry.startswith(f"Dry run: jobs cancel would act on {said}")
+    found = cli.json("jobs", "cancel", "--queue", "inbox", "--dry-run")
+    assert (found["by_state"], found["at_least"]) == ({"pending": 2, "scheduled": 2, "held": 1}, ["pending"])
+
+
+def test_a_queue_that_is_not_there(shop: Kit, cli: Cli) -> None:
+    said = "queue 'inbx' does not exist (known: inbox). Did you mean 'inbox'? Create it: holdfast queue create inbx"
+    for words in (
+        ("list",),
+        ("retry", "--yes"),
+        ("cancel", "--dry-run"),
+        ("discard", "-s", "pending", "--yes"),
+    ):
+        assert cli.refused("jobs", *words, "-q", "inbx") == said
+    note = "note: queue 'inbx' does not exist (known: inbox)\n"
+    for look in (("archive", "search"), ("dead", "list"), ("dead", "redrive", "--yes")):
+        ran = cli(*look, "-q", "inbx")
+        assert (ran.code, ran.err) == (0, note), look
+        assert cli(*look, "-q", "inbox").err == "", look
 
 
 def test_interrupted_it_says_what_was_done(shop: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +402,36 @@ def test_edit(shop: Kit, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
     for words, said in wrong.items():
         assert cli.refused("jobs", "edit", job_id, *words).startswith(said)
+
+
+NUMBERS = ["0.10000000000000000000000001", "7" * 5001, "8" * 401 + ".5", "1.50", "-3", "1.5"]
+
+
+def test_numbers_are_shown_as_they_are_stored(shop: Kit, cli: Cli) -> None:
+    (job_id,) = send(shop)
+    payload = f'{{"n": [{", ".join(NUMBERS)}], "text": "0"}}'
+    shop.sql("UPDATE holdfast.work SET payload = %s, metadata = %s", [payload, payload])
+    assert shop.sql("SELECT payload::text AS p FROM holdfast.work")[0]["p"] == payload
+    text = cli.text("jobs", "show", job_id)
+    shown = re.findall(r"^ +([-0-9.]+),?$", text, re.MULTILINE)
+    assert shown == NUMBERS * 2  # payload and metadata
+    out = cli.text("jobs", "show", job_id, "--json")
+    assert f'"payload": {payload}' in out
+    found = json.loads(out, parse_int=str, parse_float=str)  # one JSON document
+    assert found["job"]["payload"]["n"] == NUMBERS
+    edited = cli("jobs", "edit", job_id, "n:=1")
+    assert edited.code == 0
+    assert edited.out.startswith("n: [0.10000000000000000000000001, 777")
+    assert edited.out.endswith("… -> 1\n")
+    assert cli.text("jobs", "edit", job_id, "n:=1") == "Nothing to change: it is like this already.\n"
+    assert cli("jobs", "edit", job_id, "n:=1.0").out == "n: 1 -> 1.0\n"
+    assert "is not JSON" in cli.refused("jobs", "edit", job_id, f"n:={'7' * 5001}")
+
+
+def test_what_turns_the_direction_of_text_is_shown_by_its_number(shop: Kit, cli: Cli) -> None:
+    turns = "\u202e\u200e\u200f\u061c\u2066"
+    job_id = str(shop.app.send("good", {"text": turns}).id)
+    assert r'"text": "\u202e\u200e\u200f\u061c\u2066"' in cli.text("jobs", "show", job_id)
 
 
 # Control characters -----------------------------------------------------------------------------------------------
@@ -430,7 +510,11 @@ def commands(jobs: dict[str, str]) -> list[tuple[str, ...]]:
         ("jobs", "edit", jobs["pending"], "--unset", f"no{EVIL}"),
         ("jobs", "edit", jobs["pending"], f"new{EVIL}={EVIL}", f"name{EVIL}=x", "--tag", "t\x1b[2J"),
         ("jobs", "cancel", "-k", f"k{EVIL}", "--reason", EVIL, "--yes"),
-        ("jobs", "discard", "-t", f"task{EVIL}", "--yes"),
+        ("jobs", "discard", "-t", f"task{EVIL}", "-s", "cancelled", "--yes"),
+        ("jobs", "list", "-q", EVIL),
+        ("archive", "search", "-q", EVIL),
+        ("dead", "list", "-q", EVIL),
+        ("dead", "discard", "-q", EVIL, "-k", EVIL, "--tag", EVIL, "--yes"),
         ("dead", "discard", "-e", EVIL, "--yes"),
         ("audit",),
     ]

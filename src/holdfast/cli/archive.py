@@ -4,7 +4,7 @@ import typer
 
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_database
 from holdfast.cli.bulk import print_page
-from holdfast.cli.filters import FinishedOptions, IdArgument, Page
+from holdfast.cli.filters import FinishedOptions, IdArgument, Page, note_queue
 from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.operate.jobs import find_archived, search_archive
@@ -22,6 +22,7 @@ def search_command(
     """Search finished jobs, completed and cancelled, the newest first."""
     with open_database(where.database_url, where.app) as database:
         found = search_archive(database, which.filter(), **page.arguments())
+        note_queue(database, which.queue)
     print_page(found, "No finished jobs.", where.as_json)
 
 

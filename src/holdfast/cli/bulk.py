@@ -11,8 +11,9 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.confirm import How, confirm
 from holdfast.db.database import Database
-from holdfast.operate.acts import Done, Preview, Selection, Verb, act_on, act_on_all, preview_of
+from holdfast.operate.acts import Done, Selection, Verb, act_on, act_on_all
 from holdfast.operate.jobs import JobPage
+from holdfast.operate.preview import Preview, preview_of
 from holdfast.store.show import JobLine
 
 P = TypeVar("P")
@@ -23,6 +24,7 @@ _RESULTS = {
     "freed": "out of the quarantine",
     "cancelled": "cancelled",
     "asked_to_stop": "running, asked to stop",
+    "asked_before": "running, asked to stop before",
     "discarded": "discarded",
     "unchanged": "due already",
 }
@@ -86,12 +88,14 @@ class Progress:
 
 def _what(found: Preview) -> str:
     one = found.count.count == 1 and not found.count.capped
-    states = _listed(found.by_state)
+    states = ", ".join(
+        f"{n:,}{'+' if state in found.at_least else ''} {state}" for state, n in found.by_state.items()
+    )
     return f"{render.number(found.count)} job{'' if one else 's'}" + (f" ({states})" if states else "")
 
 
-def _listed(counts: Mapping[str, int], names: Mapping[str, str] | None = None) -> str:
-    return ", ".join(f"{n:,} {(names or {}).get(name, name)}" for name, n in counts.items())
+def _listed(results: Mapping[str, int]) -> str:
+    return ", ".join(f"{n:,} {_RESULTS.get(name, name)}" for name, n in results.items())
 
 
 def print_preview(found: Preview, as_json: bool) -> None:
@@ -112,7 +116,7 @@ def print_done(done: Done, as_json: bool) -> None:
     if not done.results and not done.left:
         typer.echo(f"Nothing to {verb}.")
     elif done.results:
-        typer.echo(f"{verb.capitalize()}: {_listed(done.results, _RESULTS)}.")
+        typer.echo(f"{verb.capitalize()}: {_listed(done.results)}.")
     for reason, count in done.left.items():
         typer.echo(f"Left: {count:,}, {render.one_line(reason, 300)}")
 
@@ -140,7 +144,7 @@ def _row(job: JobLine) -> list[str]:
 
 def _note(job: JobLine) -> str:
     if job.state == "processing":
-        return f"owned by {job.claimed_by}"
+        return f"owned by {job.claimed_by}" if job.claimed_by else "no claim"
     if job.state == "scheduled":
         return f"due {render.moment(job.available_at)}"
     return render.one_line(job.hold_reason or job.last_error)

@@ -9,7 +9,7 @@ from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open
 from holdfast.cli.arguments import parse_rate
 from holdfast.cli.bulk import Many, act_on_ids, act_on_many
 from holdfast.cli.confirm import How
-from holdfast.cli.filters import DeadOptions, IdArgument, IdsArgument, LimitOption
+from holdfast.cli.filters import DeadOptions, IdArgument, IdsArgument, LimitOption, note_queue
 from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
@@ -18,6 +18,7 @@ from holdfast.operate.dead import (
     DISCARD_DEAD,
     DeadGroups,
     DeadPage,
+    check_dead,
     group_dead,
     list_dead,
     preview_dead,
@@ -49,6 +50,7 @@ def list_command(
             found = list_dead(database, wanted, after=after, limit=limit)
         else:
             found = group_dead(database, wanted, limit=limit)
+        note_queue(database, wanted.queue)
     if where.as_json:
         render.print_json(found)
     elif isinstance(found, DeadPage):
@@ -158,5 +160,7 @@ def _act(verb: Verb, ids: IdsArgument, wanted: DeadFilter, everything: bool, how
         if ids:
             act_on_ids(database, verb, ids, how.dry_run, where.as_json)
         else:
+            check_dead(wanted)
+            note_queue(database, wanted.queue)
             many = Many(lambda: select_dead(database, wanted), lambda: preview_dead(database, verb, wanted))
             act_on_many(database, verb, many, how, where.as_json)

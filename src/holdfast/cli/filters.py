@@ -8,7 +8,10 @@ import typer
 
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_queue, complete_state, complete_task
+from holdfast.cli.render import line
+from holdfast.db.database import Database
 from holdfast.operate.jobs import STATES
+from holdfast.operate.search import no_queue_now
 from holdfast.store.dead import DeadFilter
 from holdfast.store.search import JobFilter
 
@@ -113,12 +116,20 @@ class DeadOptions:
     queue: QueueOption = None
     task: TaskOption = None
     error: ErrorOption = None
+    key: KeyOption = None
+    tag: TagOption = None
     older_than: DiedBeforeOption = None
     newer_than: DiedSinceOption = None
 
     def filter(self) -> DeadFilter:
         ages = _age("--older-than", self.older_than), _age("--newer-than", self.newer_than)
-        return DeadFilter(self.group, self.queue, self.task, self.error, *ages)
+        return DeadFilter(self.group, self.queue, self.task, self.error, self.key, self.tag, *ages)
+
+
+def note_queue(database: Database, name: str | None) -> None:
+    """Finished and dead jobs may outlive their queue: a queue that is not there is no mistake, but worth a word."""
+    if note := no_queue_now(database, name):
+        typer.echo(f"note: {line(note)}", err=True)
 
 
 def _age(option: str, text: str | None) -> float | None:

@@ -1,6 +1,5 @@
 """`holdfast jobs`: list jobs, show one, and change them."""
 
-import json
 import os
 from collections.abc import Iterator
 from datetime import datetime
@@ -25,9 +24,11 @@ from holdfast.cli.filters import IdArgument, IdsArgument, JobOptions, Page
 from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
-from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb, preview_all, select
+from holdfast.model import exact
+from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb, select
 from holdfast.operate.edit import Changes, Edited, edit_job
 from holdfast.operate.jobs import find_job, list_jobs
+from holdfast.operate.preview import preview_all
 from holdfast.store.search import JobFilter
 
 app = typer.Typer(help="List jobs, show one, and change them.", no_args_is_help=True)
@@ -95,7 +96,10 @@ def discard_command(
     where: Where,
     ids: IdsArgument = None,
 ) -> None:
-    """Delete jobs that do not run, for good, with their errors and steps. Their idempotency keys are free again."""
+    """Delete jobs that do not run, for good, with their errors and steps. Their idempotency keys are free again.
+
+    By filters, --state says which: waiting, finished and dead jobs are never meant all at once.
+    """
     _act(DISCARD, ids, which.filter(), how, where)
 
 
@@ -177,4 +181,4 @@ def _differences(edited: Edited) -> Iterator[tuple[str, str, str]]:
 
 
 def _shown(value: Any) -> str:
-    return render.moment(value) if isinstance(value, datetime) else json.dumps(value, ensure_ascii=False)
+    return render.moment(value) if isinstance(value, datetime) else exact.dumps(value, ensure_ascii=False)

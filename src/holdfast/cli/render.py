@@ -1,7 +1,6 @@
 """Tables, ages and JSON. A terminal gets colours, a pipe whole lines."""
 
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -10,6 +9,7 @@ from uuid import UUID
 
 import typer
 
+from holdfast.model import exact
 from holdfast.model.text import printable
 from holdfast.store.operate import Count
 
@@ -69,7 +69,7 @@ def line(text: str) -> str:
 
 
 def pretty_json(value: Any) -> str:
-    return printable(json.dumps(value, indent=2, ensure_ascii=False))
+    return printable(exact.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_json(value: Any) -> None:
@@ -79,7 +79,7 @@ def print_json(value: Any) -> None:
         if dataclasses.is_dataclass(value) and not isinstance(value, type)
         else value
     )
-    typer.echo(json.dumps(plain, default=_plain))
+    typer.echo(exact.dumps(plain, default=_plain))
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,9 @@ ERROR_BYTES = 8 * 1024 - 256  # with its kind in front, an error stays within 8 
 _TRACE_BYTES = 32 * 1024
 _OURS = f"{Path(__file__).parents[1]}/"
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def storable(text: str, limit: int = ERROR_BYTES) -> str:
@@ -25,7 +27,12 @@ def storable(text: str, limit: int = ERROR_BYTES) -> str:
 
 def printable(text: str) -> str:
     """The text with every control character made visible, so that a payload cannot drive a terminal."""
-    return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", text)
+    return _CONTROL.sub(_visible, text)
+
+
+def _visible(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _from_the_handler(error: BaseException) -> TracebackType | None:

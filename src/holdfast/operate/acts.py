@@ -22,16 +22,14 @@ from ..store import acts as store
 from ..store import dead
 from ..store.acts import Locked, Place
 from ..store.audit import audit_add, audit_begin
-from ..store.operate import CAP, Count, prefer_indexes
+from ..store.operate import prefer_indexes
 from ..store.search import FINISHED, LIVE, Found, JobFilter
-from ..store.show import JobLine
 from ..store.statement import Flow
 from .audit import actor
-from .jobs import lines_of, no_such_job
-from .search import begin, check_filter, find
+from .jobs import no_such_job
+from .search import begin, check_filter, check_queue, find
 
 BATCH = 1000
-SAMPLE = 10  # jobs that a dry run shows
 WAIT = 5.0  # seconds to wait for named jobs that somebody else holds
 _PAUSE = 0.05
 P = TypeVar("P")
@@ -48,7 +46,7 @@ class Verb:
     action: str  # noun and verb, as on the command line
     done: str  # 'cancelled', for messages
     states: tuple[str, ...]  # that it can change
-    usual: tuple[str, ...]  # of those, which are meant when many are asked for and no state is named
+    usual: tuple[str, ...]  # of those, which are meant when many are asked for; empty: a state must be named
     refuse: Callable[[Locked], str | None]  # how this job stands, when that is in the way
     apply: Callable[[Sequence[Locked], int], Flow[Results]]  # the int: how many were done before
     more: Mapping[str, object] = field(default_factory=dict)  # for the audit
@@ -65,17 +63,6 @@ class Done:
     audit: int | None  # the entry in the audit; None: nothing was changed
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What an act would be about. Nothing is changed."""
-
-    action: str
-    count: Count
-    by_state: dict[str, int]  # of those counted
-    sample: list[JobLine]
-    dry_run: bool = True
-
-
 # Verbs ------------------------------------------------------------------------------------------------------------
 
 
@@ -85,7 +72,17 @@ def no_queue(job: Locked) -> str | None:
     return None
 
 
+def stranded(job: Locked) -> str | None:
+    if job.stranded:
+        return (
+            "says that it runs, but no claim holds it. Put it back to waiting: holdfast doctor --fix stranded"
+        )
+    return None
+
+
 def _no_retry(job: Locked) -> str | None:
+    if job.stranded:
+        return stranded(job)
     if job.running:
         return "is running"
     if job.state == "held":
@@ -128,7 +125,7 @@ def cancel_verb(reason: str = "") -> Verb:
 
     def refuse(job: Locked) -> str | None:
         if job.table == "work":
-            return None
+            return stranded(job)
         if job.state == "dead_letter":
             return "is a dead letter: it does not run. To delete it: holdfast dead discard"
         return f"is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}"
@@ -136,14 +133,15 @@ def cancel_verb(reason: str = "") -> Verb:
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         yield from store.free([job for job in locked if not job.running])
         ended, asked = yield from store.cancel(locked, reason)
-        return {"cancelled": ended, "asked_to_stop": asked}
+        before = sum(job.running for job in locked) - asked
+        return {"cancelled": ended, "asked_to_stop": asked, "asked_before": before}
 
     more = {"reason": reason} if reason else {}
     return Verb("jobs cancel", "cancelled", LIVE, LIVE, refuse, apply, more)
 
 
 def _no_discard(job: Locked) -> str | None:
-    return "is running: cancel it first" if job.running else None
+    return stranded(job) or ("is running: cancel it first" if job.running else None)
 
 
 def _discard(locked: Sequence[Locked], done: int) -> Flow[Results]:
@@ -152,7 +150,7 @@ def _discard(locked: Sequence[Locked], done: int) -> Flow[Results]:
 
 
 _AT_REST = ("pending", "scheduled", "held", "quarantined", *FINISHED, "dead_letter")
-DISCARD = Verb("jobs discard", "discarded", _AT_REST, _AT_REST, _no_discard, _discard)
+DISCARD = Verb("jobs discard", "discarded", _AT_REST, (), _no_discard, _discard)
 
 
 # Named jobs -------------------------------------------------------------------------------------------------------
@@ -174,14 +172,6 @@ def act_on(database: Database, verb: Verb, job_ids: Iterable[UUID]) -> Done:
     return done
 
 
-def preview_of(database: Database, verb: Verb, job_ids: Iterable[UUID]) -> Preview:
-    """Refuses what act_on would refuse, and changes nothing."""
-    wanted = sorted(set(job_ids))
-    locked = patiently(database, lambda: _able(verb, wanted))
-    lines = lines_of(database, wanted[:SAMPLE])
-    return Preview(verb.action, Count(len(locked)), dict(Counter(job.state for job in locked)), lines)
-
-
 def patiently(database: Database, make: Callable[[], Flow[T]]) -> T:
     """Wait for jobs that somebody else holds, and start over."""
     deadline = time.monotonic() + WAIT
@@ -198,7 +188,7 @@ def patiently(database: Database, make: Callable[[], Flow[T]]) -> T:
 
 
 def _act_on(verb: Verb, wanted: Sequence[UUID], who: str) -> Flow[Done]:
-    able = yield from _able(verb, wanted)
+    able = yield from able_ones(verb, wanted)
     results = yield from verb.apply(able, 0)
     count = _changed(results)
     entry = None
@@ -208,7 +198,7 @@ def _act_on(verb: Verb, wanted: Sequence[UUID], who: str) -> Flow[Done]:
     return Done(verb.action, count, _some_of(results), {}, entry)
 
 
-def _able(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
+def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
     """Lock all of them; refuse with every reason there is."""
     yield from prefer_indexes()
     places = yield from store.locate_jobs(wanted)
@@ -240,7 +230,7 @@ class Selection(Generic[P]):
 
 
 def select(database: Database, verb: Verb, wanted: JobFilter) -> Selection[UUID]:
-    wanted = _asked(verb, wanted)
+    wanted = asked_for(database, verb, wanted)
     window = begin(database, wanted)
 
     def batch(place: UUID | None) -> tuple[list[Found], UUID | None]:
@@ -250,7 +240,7 @@ def select(database: Database, verb: Verb, wanted: JobFilter) -> Selection[UUID]
     return Selection(wanted.states or (), batch, wanted.given())
 
 
-def _asked(verb: Verb, wanted: JobFilter) -> JobFilter:
+def asked_for(database: Database, verb: Verb, wanted: JobFilter) -> JobFilter:
     check_filter(wanted)
     if not wanted.given():
         raise ConfigurationError("say which jobs: their ids, or filters such as --state, --queue or --task")
@@ -259,20 +249,13 @@ def _asked(verb: Verb, wanted: JobFilter) -> JobFilter:
             raise ConfigurationError(
                 f"{verb.action} cannot change jobs that are {state} (it can: {', '.join(verb.states)})"
             )
+    if not wanted.states and not verb.usual:
+        raise ConfigurationError(
+            f"say which states: --state {', '.join(verb.states[:-1])} or {verb.states[-1]}"
+            f" ({verb.action.split()[1]} deletes for good)"
+        )
+    check_queue(database, wanted.queue)
     return wanted if wanted.states else replace(wanted, states=verb.usual)
-
-
-def preview_all(database: Database, verb: Verb, wanted: JobFilter) -> Preview:
-    """How many there are, up to a cap, and some of them."""
-    finding = find(database, _asked(verb, wanted), limit=CAP + 1)
-    return preview_found(database, verb.action, finding.found, finding.count())
-
-
-def preview_found(database: Database, action: str, found: Sequence[Found], count: Count) -> Preview:
-    named = [job.id for job in found[:SAMPLE]]
-    lines = {line.id: line for line in lines_of(database, named)}
-    sample = [lines[i] for i in named if i in lines]
-    return Preview(action, count, dict(Counter(job.state for job in found[: count.count])), sample)
 
 
 def act_on_all(
@@ -354,7 +337,7 @@ def _table(state: str) -> str:
 
 
 def _changed(results: Mapping[str, int]) -> int:
-    return sum(count for name, count in results.items() if name != "unchanged")
+    return sum(count for name, count in results.items() if name not in ("unchanged", "asked_before"))
 
 
 def _some_of(results: Mapping[str, int]) -> dict[str, int]:

@@ -21,7 +21,8 @@ from ..store.dead import DeadFilter, DeadGroup, DeadLine, DeadWindow, Died
 from ..store.operate import CAP, Count, prefer_indexes
 from ..store.search import Found
 from ..store.statement import Flow
-from .acts import BATCH, DISCARD, Preview, Results, Selection, Verb, no_queue, preview_found
+from .acts import BATCH, DISCARD, Results, Selection, Verb, no_queue
+from .preview import Preview, preview_found
 from .search import check_ages, check_limit, check_texts
 
 PATIENCE = 2.0  # seconds a search goes on when its filters fit few
@@ -43,7 +44,7 @@ class DeadGroups:
 
 
 def check_dead(wanted: DeadFilter) -> None:
-    check_texts({"queue": wanted.queue, "task": wanted.task, "error": wanted.error})
+    check_texts({name: getattr(wanted, name) for name in ("queue", "task", "error", "key", "tag")})
     check_ages(wanted.older_than, wanted.newer_than)
     if wanted.group is not None and not _GROUP.fullmatch(wanted.group):
         raise ConfigurationError(

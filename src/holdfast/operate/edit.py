@@ -1,6 +1,5 @@
 """Change a job that waits, is held or is dead: its arguments, priority, attempts, time and tags."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,6 +8,7 @@ from uuid import UUID
 
 from ..db.database import Database
 from ..errors import ConfigurationError, InvalidPayload
+from ..model import exact
 from ..runtime.handler import PayloadError
 from ..store import acts as store
 from ..store.acts import Edit, Editable, Locked
@@ -17,7 +17,7 @@ from ..store.statement import Flow
 from ..tasks.definition import Definition
 from ..tasks.options import enqueue_values
 from ..tasks.payload import PAYLOAD_BYTES, dump
-from .acts import Busy, patiently
+from .acts import Busy, patiently, stranded
 from .audit import actor
 from .jobs import no_such_job
 from .search import check_texts
@@ -82,6 +82,7 @@ def _edit(
         raise Busy([job_id])
     (job,) = locked
     _check_state(job, "run_after" in values)
+    yield from store.take_back(locked)
     old = yield from store.look_at_edit(job, changes.unset, changes.arguments)
     _check_payload(job, old, changes)
     checked = _check_signature(job, old, known) if old.edited != old.payload else False
@@ -95,7 +96,9 @@ def _edit(
 
 
 def _check_state(job: Locked, moved: bool) -> None:
-    if job.status == "processing":
+    if job.stranded:
+        raise ConfigurationError(f"job {job.id} {stranded(job)}")
+    if job.running:
         raise ConfigurationError(
             f"job {job.id} is running: its handler has its arguments already. Wait for it, or cancel it"
         )
@@ -111,7 +114,7 @@ def _check_state(job: Locked, moved: bool) -> None:
 
 
 def _check_payload(job: Locked, old: Editable, changes: Changes) -> None:
-    has = json.loads(old.payload)
+    has = exact.loads(old.payload)
     if unknown := [name for name in changes.unset if name not in has]:
         raise ConfigurationError(
             f"job {job.id} has no argument {unknown[0]!r} to unset (it has: {', '.join(has) or 'none'})"
@@ -156,5 +159,5 @@ def _difference(old: Editable, new: Editable) -> tuple[dict[str, Any], dict[str,
         if getattr(old, name) != getattr(new, name):
             before[name], after[name] = getattr(old, name), getattr(new, name)
     if old.payload != new.payload:
-        before["payload"], after["payload"] = json.loads(old.payload), json.loads(new.payload)
+        before["payload"], after["payload"] = exact.loads(old.payload), exact.loads(new.payload)
     return before, after

@@ -92,6 +92,10 @@ class View:
     def is_live(self, worker: WorkerSeen) -> bool:
         return worker.status == "alive" and worker.silent <= self.settings.dead_after
 
+    @property
+    def is_held(self) -> bool:
+        return self.job.status == "held" and self.seen.rules.task_paused_at is None
+
     def facts(self) -> dict[str, Any]:
         job = asdict(self.job)
         job.pop("now")
@@ -114,7 +118,9 @@ class View:
         if self.job.status == "processing":
             yield from self._processing()
             return
-        found = [*self._not_yet(), *self._paused(), *self._nobody(), *self._suspect()]
+        aside = [*self._paused(), *self._set_aside()]
+        order = (aside, self._not_yet()) if self.job.state == "held" else (self._not_yet(), aside)
+        found = [*order[0], *order[1], *self._nobody(), *self._suspect()]
         yield from found
         if not found and self.job.state == "pending":
             yield self._turn()
@@ -157,7 +163,8 @@ class View:
             )
             yield Reason("claimed", said, [f"holdfast jobs show {self.id}"])
             return
-        yield self._lost(heard, left)
+        overdue = max(-left, owner.silent - self.settings.dead_after if owner else 0.0)
+        yield self._lost(heard, left, overdue)
         if not any(self.is_live(w) for w in self.seen.workers):
             yield self._no_worker()
 
@@ -172,16 +179,17 @@ class View:
             "cancel_requested", said, [command("holdfast", "workers", "drain", self.job.worker or "")]
         )
 
-    def _lost(self, heard: str, left: float) -> Reason:
-        job, s = self.job, self.settings
+    def _lost(self, heard: str, left: float, overdue: float) -> Reason:
+        """`overdue` is for how long a sweep might have taken it, were there no grace after an outage."""
+        job, wait = self.job, self.settings.sweep
         lease = f"its lease ran out {span(-left)} ago" if left < 0 else f"its lease has {span(left)} left"
-        wait = s.sweep
-        if self.seen.rules.grace_until and self.seen.rules.grace_until > job.now:
-            wait += (self.seen.rules.grace_until - job.now).total_seconds()
-        said = (
-            f"Worker {job.worker} holds it and {heard}; {lease}. "
-            f"A sweep of any live worker takes it back within {span(wait)}."
-        )
+        said = f"Worker {job.worker} holds it and {heard}; {lease}."
+        grace_until = self.seen.rules.grace_until
+        grace = (grace_until - job.now).total_seconds() if grace_until else -overdue
+        if min(overdue, -grace) > wait:
+            said += f" No sweep has taken it back, for {span(min(overdue, -grace))} now."
+            return Reason("taken_back", said, ["holdfast doctor --only stuck", "holdfast workers"])
+        said += f" A sweep of any live worker takes it back within {span(wait + max(grace, 0.0))}."
         return Reason("taken_back", said, ["holdfast workers"])
 
     # Waiting --------------------------------------------------------------------------------------------------------
@@ -198,10 +206,16 @@ class View:
         if ahead <= 0:
             return
         until = f"until {moment(job.available_at)} (in {span(ahead)})"
-        advice = [f"holdfast jobs retry {self.id}", f"holdfast jobs show {self.id}"]
-        if job.generation == 0:
+        advice = [f"holdfast jobs show {self.id}"]
+        if job.state != "held":  # which retry would refuse
+            advice.insert(0, f"holdfast jobs retry {self.id}")
+        failed = error is not None and error.generation == job.generation
+        fresh = error is not None and error.attempt != job.attempts
+        if self.seen.moved or (failed and fresh):  # an operator said when: by an edit, or a redrive at a rate
+            yield Reason("waits", f"It waits {until}.", advice)
+        elif job.generation == 0:
             yield Reason("scheduled", f"It was enqueued to run later: it waits {until}.", advice)
-        elif error is not None and error.generation == job.generation:
+        elif failed:
             said = f"It backs off {until} after attempt {job.attempts} of {job.max_attempts} failed: {cut(job.last_error)}"
             yield Reason("backing_off", said, advice)
         else:
@@ -218,14 +232,15 @@ class View:
             advice = command("holdfast", "task", "resume", job.task)
             yield Reason("task_paused", f"Task {job.task} is paused {since}.", [advice])
 
+    def _set_aside(self) -> Iterator[Reason]:
+        if self.is_held:
+            yield self._held()
+
     def _nobody(self) -> Iterator[Reason]:
         """Nobody who could run it: no worker at all, or none that knows the task."""
-        held = self.job.status == "held" and self.seen.rules.task_paused_at is None
-        if held:
-            yield self._held()
         if not self.live:
             yield self._no_worker()
-        elif not self.able and not held:
+        elif not self.able and not self.is_held:
             said = (
                 f"No live worker of queue {self.job.queue} knows the task {self.job.task}: {self._known()}."
             )
@@ -268,13 +283,19 @@ class View:
             said = f"It was in a worker process that died, so it runs again {group}, when a worker has nothing else on hand."
             yield Reason("suspect", said, [f"holdfast jobs show {self.id}"])
 
+    def _slots(self) -> str:
+        return "The only slot" if self.slots == 1 else f"All {self.slots:,} slots"
+
     def _turn(self) -> Reason:
         """It is due, and somebody can run it: it waits its turn."""
         ahead = f"{self.seen.ahead:,}{'+' if self.seen.ahead >= AHEAD else ''}"
         before = f"{ahead} due job{'' if self.seen.ahead == 1 else 's'} of the queue before it"
         workers = several(len(self.able), "live worker")
         if self.free == 0:
-            said = f"All {self.slots} slots of the {workers} that know the task are busy, with {before}."
+            said = (
+                f"{self._slots()} of the {workers} that {'knows' if len(self.able) == 1 else 'know'} the task"
+            )
+            said += f" {'is' if self.slots == 1 else 'are'} busy, with {before}."
             return Reason("slots_busy", said, [self.start, "holdfast workers"])
         if self.seen.ahead >= self.free:
             said = f"It waits its turn: {before}, {self.free} of {self.slots} slots free."

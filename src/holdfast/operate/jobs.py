@@ -11,7 +11,7 @@ from ..store.operate import prefer_indexes
 from ..store.search import FINISHED, JobFilter
 from ..store.show import Attempt, JobDetail, JobLine, Progress, Step
 from ..store.statement import Flow
-from .search import check_filter, check_limit, find
+from .search import check_filter, check_limit, check_queue, find
 
 STATES = search.STATES
 _ERROR = 8192  # characters that are kept of an error
@@ -48,6 +48,13 @@ def list_jobs(
     wanted = wanted or JobFilter()
     check_filter(wanted)
     check_limit(limit)
+    check_queue(database, wanted.queue)
+    return _list(database, wanted, after, limit, patience)
+
+
+def _list(
+    database: Database, wanted: JobFilter, after: UUID | None, limit: int, patience: float | None
+) -> JobPage:
     finding = find(database, wanted, after=after, limit=limit, patience=patience)
     lines = lines_of(database, [job.id for job in finding.found])
     # A job may have moved on between the search and here; one that left the asked-for state is not shown.
@@ -73,10 +80,11 @@ def search_archive(
     limit: int = 50,
     patience: float | None = None,
 ) -> JobPage:
-    """Like list_jobs, among finished jobs."""
+    """Like list_jobs, among finished jobs, whose queue may be gone."""
     wanted = wanted or JobFilter()
     check_filter(wanted, FINISHED)
-    return list_jobs(database, _finished(wanted), after=after, limit=limit, patience=patience)
+    check_limit(limit)
+    return _list(database, _finished(wanted), after, limit, patience)
 
 
 def _finished(wanted: JobFilter) -> JobFilter:

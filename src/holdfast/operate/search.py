@@ -13,10 +13,12 @@ from uuid import UUID
 from ..db.database import Database
 from ..errors import ConfigurationError
 from ..model.text import storable
+from ..store import jobs
 from ..store import search as store
 from ..store.operate import CAP, Count, prefer_indexes
 from ..store.search import STATES, Found, JobFilter, Search, Searcher, Window
 from ..store.statement import Flow
+from ..tasks.writer import unknown_queue
 
 MOST = 1000  # lines in one page
 PATIENCE = 2.0  # seconds a search goes on when its filters fit few jobs
@@ -45,6 +47,22 @@ def check_filter(wanted: JobFilter, allowed: Sequence[str] = STATES) -> None:
     texts = {name: getattr(wanted, name) for name in ("queue", "task", "key", "tag", "error")}
     check_texts(texts)
     check_ages(wanted.older_than, wanted.newer_than)
+
+
+def check_queue(database: Database, name: str | None) -> None:
+    """A name that is no queue's is a slip, and finding nothing would hide it."""
+    if name is not None:
+        known = database.run(jobs.queue_names)
+        if name not in known:
+            raise unknown_queue(name, known)
+
+
+def no_queue_now(database: Database, name: str | None) -> str | None:
+    """For finished and dead jobs, which may outlive their queue: what to say of a queue that is not there."""
+    if name is None:
+        return None
+    known = database.run(jobs.queue_names)
+    return None if name in known else f"queue {name!r} does not exist (known: {', '.join(known) or 'none'})"
 
 
 def check_texts(texts: dict[str, str | None]) -> None:

@@ -34,7 +34,8 @@ class Locked:
     created_at: datetime
     slot: int
     has_queue: bool
-    running: bool = False  # somebody owns it
+    running: bool = False  # somebody owns it, or so it says
+    stranded: bool = False  # it says that it runs, and no claim holds it
 
 
 def locate_jobs(job_ids: Sequence[UUID]) -> Statement[list[Place]]:
@@ -51,7 +52,9 @@ def lock(places: Iterable[Place]) -> Flow[list[Locked]]:
         found += yield from _lock(table, queue, [p.id for p in group])
     doubtful = [job.token for job in found if job.state == "quarantined" and job.status == "processing"]
     held = set((yield from _lock_claims(doubtful)) if doubtful else [])
-    return [_owned(job, held) for job in found]
+    claimed = [job.token for job in found if job.status == "processing"]
+    known = set((yield from _known_claims(claimed)) if claimed else [])
+    return [_owned(job, held, known) for job in found]
 
 
 def _lock(table: str, queue: str, job_ids: list[UUID]) -> Statement[list[Locked]]:
@@ -72,10 +75,17 @@ def _lock_claims(tokens: list[UUID]) -> Statement[list[UUID]]:
     return Statement("lock_claims", query("lock_claims"), (tokens,), ids)
 
 
-def _owned(job: Locked, held: set[UUID]) -> Locked:
+def _known_claims(tokens: list[UUID]) -> Statement[list[UUID]]:
+    return Statement("known_claims", query("known_claims"), (tokens,), ids)
+
+
+def _owned(job: Locked, held: set[UUID], known: set[UUID]) -> Locked:
     """A quarantined job may say that it runs while its owner is long gone."""
-    running = job.status == "processing" and (job.state != "quarantined" or job.token in held)
-    return replace(job, running=running)
+    if job.status != "processing":
+        return job
+    if job.state == "quarantined":
+        return replace(job, running=job.token in held)
+    return replace(job, running=True, stranded=job.token not in known)
 
 
 def by_queue(locked: Sequence[Locked]) -> list[tuple[str, list[UUID]]]:
@@ -83,11 +93,16 @@ def by_queue(locked: Sequence[Locked]) -> list[tuple[str, list[UUID]]]:
     return [(queue, [j.id for j in group]) for queue, group in groupby(ordered, key=lambda j: j.queue)]
 
 
+def take_back(locked: Sequence[Locked]) -> Flow[None]:
+    """Quarantined jobs that nobody owns wait again."""
+    for queue, job_ids in by_queue([j for j in locked if j.status == "processing" and not j.running]):
+        yield from Statement("take_back", query("take_back"), (queue, job_ids), nothing)
+
+
 def free(locked: Sequence[Locked]) -> Flow[None]:
     """Out of the quarantine; what nobody owns waits again."""
     quarantined = [job for job in locked if job.state == "quarantined"]
-    for queue, job_ids in by_queue([j for j in quarantined if j.status == "processing" and not j.running]):
-        yield from Statement("take_back", query("take_back"), (queue, job_ids), nothing)
+    yield from take_back(quarantined)
     if quarantined:
         named = [job.id for job in quarantined]
         yield from Statement("forget_quarantine", query("forget_quarantine"), (named,), nothing)
@@ -108,7 +123,7 @@ def revive(locked: Sequence[Locked]) -> Flow[int]:
 
 
 def cancel(locked: Sequence[Locked], reason: str) -> Flow[tuple[int, int]]:
-    """(ended at once, asked to stop)."""
+    """(ended at once, asked to stop and not before)."""
     ended = asked = 0
     for queue, job_ids in by_queue([job for job in locked if not job.running]):
         ended += len((yield from jobs.cancel_waiting(queue, job_ids, reason)))

@@ -36,7 +36,7 @@ class QueueTable:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What an object is called. `name` is empty for tables, functions, views, sequences and rows."""
+    """What an object is called. `name` is empty for tables, views, sequences and rows; of a function: its arguments."""
 
     kind: str
     of: str
@@ -95,6 +95,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "view": lambda: query("catalog_views"),
     "sequence": lambda: query("catalog_sequences"),
     "trigger": lambda: query("catalog_triggers"),
+    "security": lambda: query("catalog_security"),
 }
 
 
@@ -185,7 +186,7 @@ def expand(catalog: Catalog) -> dict[Key, tuple[list[Facts], str | None]]:
 
 
 def compare(catalog: Catalog) -> list[Difference]:
-    """What is missing, what differs, and which indexes and triggers are there that this release does not make."""
+    """What is missing, what differs, and what is there that this release does not make and that is in its way."""
     wanted = expand(catalog)
     lost = {key.of for key in wanted if key.kind == "table" and key not in catalog.objects}
     found: list[Difference] = []
@@ -197,11 +198,39 @@ def compare(catalog: Catalog) -> list[Difference]:
             found.append(Difference(key, None, choices[-1], queue))
         elif not _fits(key, has, choices, catalog):
             found.append(Difference(key, has, _nearest(has, choices), queue))
-    ours = {key.of for key in wanted if key.kind == "table"}
-    extra = [
-        k for k in catalog.objects if k.kind in ("index", "trigger") and k.of in ours and k not in wanted
+    return found + [Difference(k, catalog.objects[k], None, None) for k in _extras(catalog, wanted)]
+
+
+_EXTRA = ("index", "trigger", "security", "constraint")
+
+
+def _extras(catalog: Catalog, wanted: Mapping[Key, object]) -> list[Key]:
+    """On our tables, and functions by our names. What a partition has from its parent is told of the parent."""
+    tables = {key.of for key in wanted if key.kind == "table"}
+    functions = {key.of for key in wanted if key.kind == "function"}
+
+    def is_extra(key: Key) -> bool:
+        if key in wanted:
+            return False
+        if key.kind == "function":
+            return key.of in functions
+        facts = catalog.objects[key]
+        forced = key.kind == "column" and facts["not_null"] and not facts["default"] and not facts["identity"]
+        return key.of in tables and (key.kind in _EXTRA or forced)
+
+    found = [key for key in catalog.objects if is_extra(key)]
+    from_parent = [
+        key
+        for key in found
+        if key.kind in ("constraint", "column") and Key(key.kind, _parent(key, catalog), key.name) in found
     ]
-    return found + [Difference(k, catalog.objects[k], None, None) for k in extra]
+    return [key for key in found if key not in from_parent]
+
+
+def _parent(key: Key, catalog: Catalog) -> str:
+    if key.of in SLOTS:
+        return "archive"
+    return "work" if any(q.table == key.of for q in catalog.queues) else ""
 
 
 def _fits(key: Key, has: Facts, choices: Sequence[Facts], catalog: Catalog) -> bool:
@@ -230,5 +259,7 @@ def _nearest(has: Facts, choices: Sequence[Facts]) -> Facts:
 def invalid_indexes(catalog: Catalog) -> list[tuple[str, str]]:
     """(table, index) that the server keeps up but does not use."""
     return [
-        (k.of, k.name) for k, facts in catalog.objects.items() if k.kind == "index" and not facts["valid"]
+        (k.of, k.name)
+        for k, facts in catalog.objects.items()
+        if k.kind == "index" and facts["valid"] is False
     ]

@@ -20,6 +20,8 @@ class DeadFilter:
     queue: str | None = None
     task: str | None = None
     error: str | None = None  # contained in the last error, in capitals or not
+    key: str | None = None
+    tag: str | None = None
     older_than: float | None = None  # seconds since it died
     newer_than: float | None = None
 
@@ -84,7 +86,7 @@ def dead_times(older_than: float | None, newer_than: float | None) -> Statement[
 
 
 def _filters(f: DeadFilter) -> tuple[Any, ...]:
-    return f.queue, f.task, None if f.error is None else containing(f.error)
+    return f.queue, f.task, None if f.error is None else containing(f.error), f.key, f.tag
 
 
 def _place(rows: Sequence[Row]) -> Died | None:

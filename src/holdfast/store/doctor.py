@@ -15,12 +15,10 @@ CAP = 10_000  # rows that a check counts
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    major: int
     role: str  # quoted, as the database is
     database: str
     name: str  # of the database, as it is
     user: str
-    superuser: bool
     sees_all: bool  # also other roles' sessions
     standby: bool
     address: str | None  # None: over a socket
@@ -31,6 +29,16 @@ class ServerFacts:
 
 def server() -> Statement[ServerFacts]:
     return Statement("doctor_server", query("doctor_server"), (), lambda rows: ServerFacts(*rows[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    refused: bool
+    source: str  # as in pg_settings
+
+
+def writes() -> Statement[Writes]:
+    return Statement("doctor_writes", query("doctor_writes"), (), lambda rows: Writes(*rows[0]))
 
 
 def settings(names: Sequence[str]) -> Statement[dict[str, str]]:
@@ -109,9 +117,14 @@ def horizon_slots(transactions: int) -> Statement[list[Slot]]:
     )
 
 
-def end_session(pid: int) -> Statement[bool]:
-    """False: there is no such session, or it holds nothing."""
-    return Statement("end_session", query("end_session"), (pid,), lambda rows: bool(rows and rows[0][0]))
+def end_session(pid: int, seconds: float, transactions: int) -> Statement[bool]:
+    """False: it is none of horizon_sessions(), and goes on."""
+    return Statement(
+        "end_session",
+        query("end_session"),
+        (pid, seconds, transactions),
+        lambda rows: bool(rows and rows[0][0]),
+    )
 
 
 # Vacuum and connections ---------------------------------------------------------------------------------------------
@@ -188,6 +201,16 @@ def unswept_claims(late: float, dead_after: float) -> Statement[list[Unswept]]:
         query("unswept_claims"),
         (late, dead_after, MOST),
         lambda rows: [Unswept(*r) for r in rows],
+    )
+
+
+def claim_holders(seconds: float, queues: Sequence[str], workers: Sequence[str]) -> Statement[list[int]]:
+    """Processes that keep sweeps from these workers' claims for longer than this."""
+    return Statement(
+        "claim_holders",
+        query("claim_holders"),
+        (seconds, list(queues), list(workers)),
+        lambda rows: [r[0] for r in rows],
     )
 
 

@@ -11,6 +11,7 @@ from .statement import Flow, Row, Statement, count, nothing
 
 AHEAD = 1000  # jobs ahead are counted so far
 WORKERS = 1000
+ENTRIES = 10_000  # of the audit
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Seen:
     job: Subject
     rules: Rules
     error: LastError | None
+    moved: bool  # an operator changed when it runs, at some time
     workers: list[WorkerSeen]
     ahead: int
 
@@ -96,9 +98,10 @@ def explain(job_id: UUID) -> Flow[Seen | None]:
         "explain_rules", query("explain_rules"), (job.queue, job.task), lambda rows: Rules(*rows[0])
     )
     error = yield from _error(job_id)
+    moved = yield from Statement("explain_moved", query("explain_moved"), (job_id, ENTRIES), count)
     workers = yield from _workers(job.task)
     ahead = (yield from _ahead(job)) if job.state == "pending" else 0
-    return Seen(job, rules, error, workers, ahead)
+    return Seen(job, rules, error, moved > 0, workers, ahead)
 
 
 def _job(job_id: UUID) -> Statement[Subject | None]:

@@ -30,6 +30,10 @@ def prune_audit(limit: int) -> Statement[int]:
     return Statement("prune_audit", query("prune_audit"), (limit,), count)
 
 
+def prune_quarantine(limit: int) -> Statement[int]:
+    return Statement("prune_quarantine", query("prune_quarantine"), (limit,), count)
+
+
 _PRUNE = {
     "once": lambda: query("prune_once"),
     "progress": lambda: query("prune_progress"),

@@ -51,14 +51,14 @@ def cancel(job_id: UUID, queue: str, reason: str = "") -> Flow[bool]:
     if not running:
         return False
     if running[0]:
-        done = yield from request_cancel(queue, [job_id])
+        yield from request_cancel(queue, [job_id])
     else:
-        done = yield from cancel_waiting(queue, [job_id], reason)
-    return bool(done)
+        yield from cancel_waiting(queue, [job_id], reason)
+    return True
 
 
 def request_cancel(queue: str, job_ids: Sequence[UUID]) -> Statement[list[UUID]]:
-    """Ask running jobs to stop; lock them first."""
+    """Ask running jobs to stop; answers those that were not asked before. Lock them first."""
     return Statement("request_cancel", query("request_cancel"), (queue, list(job_ids)), ids)
 
 

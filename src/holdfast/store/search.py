@@ -145,8 +145,10 @@ def _search_dead(s: Search) -> Flow[Step]:
 
 
 def _search_running(s: Search) -> Flow[Step]:
-    named = yield from Statement("running_ids", query("running_ids"), (s.wanted.queue, FEW + 1), ids)
-    return (yield from _search_these(s, named))
+    claimed = yield from Statement("running_ids", query("running_ids"), (s.wanted.queue, FEW + 1), ids)
+    params = (s.wanted.queue, LOOK, FEW + 1)
+    stranded = yield from Statement("unclaimed_ids", query("unclaimed_ids"), params, ids)
+    return (yield from _search_these(s, [*claimed, *stranded]))
 
 
 def _search_held(s: Search) -> Flow[Step]:

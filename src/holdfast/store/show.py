@@ -1,12 +1,12 @@
 """One job, or a line of a list: what there is to know about it, wherever it is."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from ..model import exact
 from ..model.fence import fence
 from ..sql import query
 from .statement import Row, Statement
@@ -82,7 +82,7 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
 
 
 def _json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    return None if text is None else exact.loads(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,12 @@ class Finding:
     otherwise: list[str] = field(default_factory=list)  # other ways out, one of which is enough
 
 
+class Left(str):
+    """What a fix tells of something that it did not touch."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """From where on something is worth a word. Seconds, rows or transactions."""
@@ -95,9 +101,10 @@ class Patient:
     def catalog(self) -> Catalog:
         return self.probe.look(read_catalog())
 
-    def fixing(self, name: str) -> str:
+    def fixing(self, name: str, **other: float) -> str:
         """Our own command, with the limits it was found under."""
-        limits = [f"--limit={k}={v:g}" for k, v in self.limits.changed().items()]
+        found_under = replace(self.limits, **other)
+        limits = [f"--limit={k}={v:g}" for k, v in found_under.changed().items()]
         return command("holdfast", "doctor", "--fix", name, *limits)
 
     def psql(self, *statements: str) -> str:

@@ -1,7 +1,7 @@
 """The jobs themselves: what is stranded, stuck, quarantined, unknown, paused, dead or not tidied up."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from ...store.doctor import CAP, MOST, LongHeld, Unswept
 from ...store.statement import Flow
 from ..audit import actor
 from ..wording import command, cut, listed, several, some, span
-from .finding import Check, Finding, Patient
+from .finding import Check, Finding, Left, Patient
 
 # Nobody there -------------------------------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ def check_workers(p: Patient) -> Iterator[Finding]:
 def check_stranded(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.find_stranded())
     if found:
-        what = f"{_count(len(found))} processing without a claim: nobody would ever take them back"
+        what = f"{_count(len(found))} processing without a claim: nobody would ever take {_them(found)} back"
         details = [f"{s.id} ({cut(s.task)}, queue {s.queue}), claimed {span(s.seconds)} ago" for s in found]
         yield Finding("stranded", "error", what, [p.fixing("stranded")], listed(details))
 
@@ -94,8 +94,11 @@ def _sweep(p: Patient, claims: list[Unswept], live: bool) -> list[str]:
     """Without a worker nobody sweeps. With one, what it cannot take is locked by somebody in a long transaction."""
     if not live:
         return [p.worker(queue) for queue in sorted({c.queue for c in claims})]
-    holders = p.probe.look(store.horizon_sessions(p.limits.stuck, int(p.limits.horizon_xids)))
-    return [f"holdfast doctor --fix horizon:{h.pid}" for h in holders] or ["holdfast doctor --only horizon"]
+    queues, workers = sorted({c.queue for c in claims}), sorted({c.worker for c in claims})
+    holders = p.probe.look(store.claim_holders(p.limits.stuck, queues, workers))
+    limit = min(p.limits.stuck, p.limits.horizon)
+    fix = [p.fixing(f"horizon:{pid}", horizon=limit) for pid in holders]
+    return fix or [command("holdfast", "doctor", "--only", "horizon")]
 
 
 def _long(h: LongHeld) -> str:
@@ -109,7 +112,7 @@ def _long(h: LongHeld) -> str:
 def check_quarantine(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.quarantined_jobs())
     if found:
-        what = f"{_count(len(found))} in quarantine, because they made a claim or a sweep fail"
+        what = f"{_count(len(found))} in quarantine, because {_they(found)} made a claim or a sweep fail"
         ids = [str(q.id) for q in found] if len(found) <= 20 else ["--state", "quarantined", "--yes"]
         details = [f"{q.id} ({cut(q.task)}, queue {q.queue}): {cut(q.reason)}" for q in found]
         fix, drop = command("holdfast", "jobs", "retry", *ids), command("holdfast", "jobs", "discard", *ids)
@@ -120,7 +123,8 @@ def check_tasks(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.unknown_tasks(p.dead_after))
     if found:
         jobs = sum(u.jobs for u in found)
-        what = f"{several(jobs, 'job')}{'+' if jobs >= CAP else ''} set aside: no worker knew their task or version"
+        whose = "its" if jobs == 1 else "their"
+        what = f"{several(jobs, 'job')}{'+' if jobs >= CAP else ''} set aside: no worker knew {whose} task or version"
         details = [
             f"queue {u.queue}: {several(u.jobs, 'job')} of {cut(u.task)} version {u.version}; "
             "live workers that know the task: " + (some(u.workers) or "none")
@@ -159,7 +163,8 @@ def check_dead(p: Patient) -> Iterator[Finding]:
     total = sum(d.count for d in found)
     if found and total >= p.limits.dead:
         what = f"{several(total, 'dead letter')} in the last hour"
-        fix = [command("holdfast", "dead", "redrive", "--task", d.task, "--yes") for d in found]
+        gently = ("--newer-than", "1h", "--rate", "50/s", "--yes")
+        fix = [command("holdfast", "dead", "redrive", "--task", d.task, *gently) for d in found]
         details = [f"{cut(d.task)}: {d.count:,}, the last with {cut(d.error)}" for d in found]
         yield Finding("dead_letters", "info", what, fix, listed(details), ["holdfast dead list"])
 
@@ -176,7 +181,16 @@ def check_archive(p: Patient) -> Iterator[Finding]:
 def fix_archive(p: Patient) -> Iterator[str]:
     for slot in p.probe.look(store.overdue_slots()):
         empty = p.database.run(functools.partial(housekeeping.empty_slot, slot.slot, slot.retention))
-        yield f"{'emptied' if empty else 'left'}: slot {slot.slot}, {slot.day}"
+        named = f"slot {slot.slot}, {slot.day}"
+        yield f"emptied: {named}" if empty else Left(f"left: {named}")
+
+
+def _they(found: Sequence[object]) -> str:
+    return "it" if len(found) == 1 else "they"
+
+
+def _them(found: Sequence[object]) -> str:
+    return "it" if len(found) == 1 else "them"
 
 
 def _count(number: int) -> str:

@@ -11,7 +11,7 @@ from ...store.audit import audit
 from ..audit import actor
 from ..wording import AppName, cut
 from . import connection, jobs, plans, schema, server
-from .finding import Check, Finding, Limits, NotChecked, Patient
+from .finding import Check, Finding, Left, Limits, NotChecked, Patient
 
 CHECKS: tuple[Check, ...] = (
     *schema.CHECKS,
@@ -110,9 +110,10 @@ def fix(
                 done.append(line)
                 on_step(line)
         finally:  # what was done before an error is done
-            if done and what != "stranded":  # which writes it in the transaction that does it
-                said = {"fix": name, "done": [cut(line, 300) for line in done[:50]]}
-                database.run(lambda: audit(actor(), "doctor fix", said, len(done)))
+            acted = [line for line in done if not isinstance(line, Left)]
+            if acted and what != "stranded":  # which writes it in the transaction that does it
+                said = {"fix": name, "done": [cut(line, 300) for line in acted[:50]]}
+                database.run(lambda: audit(actor(), "doctor fix", said, len(acted)))
         again = Patient(database, probe, limits, app or AppName())
         return Diagnosis(_examine(again, _wanted([check]), set()), done)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ...db import migrate
 from ...db.migrate import repair
-from ...db.migrate.repair import Step
+from ...db.migrate.repair import Step, ident
 from ...store.catalog import Difference, Facts, Key, QueueTable, compare, expand, invalid_indexes
 from ...store.doctor import note_queue, remake_queue
 from ..wording import listed, several
@@ -13,6 +13,7 @@ from .finding import Check, Finding, Patient
 
 _STORAGE = {"options", "statistics"}
 _ORDER = ("table", "sequence", "function", "column", "constraint", "view", "rows")
+_KINDS = {"security": "table"}
 _HOT = ("claims", "workers", "engine")
 
 
@@ -29,7 +30,7 @@ def check_migrations(p: Patient) -> Iterator[Finding]:
 
 def check_schema(p: Patient) -> Iterator[Finding]:
     differ = [d for d in compare(p.catalog) if d.key.kind != "index"]
-    triggers = [d for d in differ if d.expected is None]
+    extra = [d for d in differ if d.expected is None]
     ours = [d for d in differ if d.expected is not None]
     safe = [d for d in ours if repair.repair(d)]
     storage = [d for d in safe if d.found and set(d.parts()) <= _STORAGE]
@@ -49,10 +50,26 @@ def check_schema(p: Patient) -> Iterator[Finding]:
     if storage:
         what = f"{several(len(storage), 'storage setting')} not as this release makes {_them(storage)}"
         yield Finding("storage_drift", "warning", what, [p.fixing("schema")], listed(_lines(storage)))
-    if triggers:
+    yield from _more(p, [d for d in extra if d.key.kind != "trigger"])
+    if triggers := [d for d in extra if d.key.kind == "trigger"]:
         drops = [repair.drop_extra(d) for d in triggers]
         what = f"{several(len(triggers), 'trigger')} on Holdfast's tables: what they do is done in every claim or settle"
         yield Finding("trigger_extra", "warning", what, [p.psql(*drops)], listed(_lines(triggers)))
+
+
+def _more(p: Patient, extra: list[Difference]) -> Iterator[Finding]:
+    if extra:
+        things = f"{several(len(extra), 'thing')} in the schema that this release does not make"
+        columns = [d for d in extra if d.key.kind == "column"]
+        drops = [f"ALTER TABLE holdfast.{ident(d.key.of)} DROP COLUMN {ident(d.key.name)}" for d in columns]
+        yield Finding(
+            "schema_extra",
+            "error",
+            f"{things}: {'it' if len(extra) == 1 else 'they'} may refuse or hide jobs",
+            [p.psql(*(repair.drop_extra(d) for d in extra))],
+            listed(_lines(extra)),
+            [f"{p.psql(*drops)}   (loses what is in {_them(columns)})"] if drops else [],
+        )
 
 
 def _them(items: list[Difference]) -> str:
@@ -64,13 +81,22 @@ def _lines(differences: list[Difference]) -> list[str]:
 
 
 def describe(d: Difference) -> str:
-    name = f"holdfast.{d.key.of}.{d.key.name}" if d.key.name else f"holdfast.{d.key.of}"
+    dot = "." if d.key.name and d.key.kind != "function" else ""
+    name = f"holdfast.{d.key.of}{dot}{d.key.name}"
     if d.expected is None:
-        return f"{d.key.kind} {name}: {(d.found or {}).get('definition')}"
+        return f"{_KINDS.get(d.key.kind, d.key.kind)} {name}: {_extra(d.key.kind, d.found or {})}"
     if d.found is None:
         return f"{d.key.kind} {name} is missing"
     said = [text for part in d.parts() if part != "text" for text in _said(part, d.found, d.expected)]
     return f"{d.key.kind} {name}: {'; '.join(said) or 'its text differs'}"
+
+
+def _extra(kind: str, found: Facts) -> str:
+    if kind == "function":
+        return "another function by the name of ours, which a call may mean"
+    if kind == "column":
+        return "NOT NULL and without a default, so no row can be written"
+    return str(found.get("definition"))
 
 
 def _said(part: str, found: Facts, expected: Facts) -> list[str]:
@@ -123,6 +149,7 @@ def _indexes(p: Patient) -> tuple[list[Difference], list[Difference]]:
     hot = {q.table for q in p.catalog.queues} | set(_HOT)
     differ = [d for d in compare(p.catalog) if d.key.kind == "index"]
     extra = [d for d in differ if d.expected is None and d.key.of in hot and d.found and d.found["valid"]]
+    extra = [d for d in extra if Key("constraint", d.key.of, d.key.name) not in p.catalog.objects]
     return [d for d in differ if d.expected is not None], extra
 
 
@@ -193,8 +220,8 @@ CHECKS = (
     ),
     Check(
         "schema",
-        "the schema is what this release makes",
-        ("schema_drift", "schema_by_hand", "storage_drift", "trigger_extra"),
+        "the schema is what this release makes, and nothing is in its way",
+        ("schema_drift", "schema_by_hand", "storage_drift", "schema_extra", "trigger_extra"),
         check_schema,
     ),
     Check(

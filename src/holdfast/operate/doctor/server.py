@@ -8,7 +8,8 @@ from ...errors import ConfigurationError
 from ...store import doctor as store
 from ...store.doctor import Holder, Vacuumed
 from ..wording import cut, listed, several, span
-from .finding import Check, Finding, NotChecked, Patient
+from .connection import direct_address
+from .finding import Check, Finding, Left, NotChecked, Patient
 
 _RELOAD = "SELECT pg_reload_conf()"
 _DURABLE = {
@@ -16,6 +17,36 @@ _DURABLE = {
     "full_page_writes": "a crash of the machine may leave pages that are half old, half new",
 }
 _ASYNC = ("off",)
+
+
+# Writing ------------------------------------------------------------------------------------------------------------
+
+
+def check_writable(p: Patient) -> Iterator[Finding]:
+    if p.server.standby:
+        what = "the server is a standby: nothing can be enqueued, claimed or settled here"
+        fix = [f"export HOLDFAST_DATABASE_URL=postgresql://{p.server.user}@PRIMARY/{p.server.name}"]
+    elif (found := p.probe.look(store.writes())).refused:
+        what = "default_transaction_read_only is on: nothing can be enqueued, claimed or settled"
+        fix = _writing_again(p, found.source)
+    else:
+        return
+    yield Finding("read_only", "error", what, fix)
+
+
+def _writing_again(p: Patient, source: str) -> list[str]:
+    """Where it is set for this role or database, it is taken back there; other roles may be meant to read only."""
+    if source == "client":  # by an option in the address
+        return [direct_address(p)]
+    role, database = f"role {p.server.user}", f"database {p.server.name}"
+    ours = (role, database, f"{role} in {database}")
+    own = [
+        o.reset for o in p.probe.look(store.overrides(("default_transaction_read_only",))) if o.whose in ours
+    ]
+    allowed = "SET default_transaction_read_only = off"  # for this session: it is to change something
+    if own:
+        return [p.psql(allowed, *own)]
+    return [p.psql("ALTER SYSTEM SET default_transaction_read_only = off", _RELOAD)]
 
 
 # Durability ---------------------------------------------------------------------------------------------------------
@@ -97,7 +128,7 @@ def check_horizon(p: Patient) -> Iterator[Finding]:
     holders = p.probe.look(store.horizon_sessions(p.limits.horizon, int(p.limits.horizon_xids)))
     if holders:
         what = f"{several(len(holders), 'session')} in a transaction for long: nothing deleted since can be removed"
-        fix = [f"holdfast doctor --fix horizon:{h.pid}" for h in holders]
+        fix = [p.fixing(f"horizon:{h.pid}") for h in holders]
         yield Finding("horizon_session", "warning", what, fix, listed([_holder(h) for h in holders]))
     if prepared := p.probe.look(store.horizon_prepared(p.limits.horizon)):
         what = f"{several(len(prepared), 'prepared transaction')} that nobody ends: nothing deleted since can be removed"
@@ -126,7 +157,10 @@ def _slots(p: Patient) -> Iterator[Finding]:
     slots = p.probe.look(store.horizon_slots(int(p.limits.horizon_xids)))
     if slots:
         what = f"{several(len(slots), 'replication slot')} far behind: vacuum cannot remove what they may still want"
-        fix = [p.psql(f"SELECT pg_drop_replication_slot({literal(s.name)})") for s in slots]
+        unused = [s.name for s in slots if not s.active]
+        fix = [p.psql(f"SELECT pg_drop_replication_slot({literal(name)})") for name in unused]
+        if len(unused) < len(slots):  # whoever reads from it is to catch up, or to leave
+            fix.append(p.psql("SELECT * FROM pg_stat_replication"))
         details = [
             f"{s.name} ({s.kind}, {'in use' if s.active else 'not in use'}): {s.transactions:,} transactions behind"
             + (" (catalogs only)" if s.catalogs_only else "")
@@ -140,13 +174,17 @@ def fix_horizon(p: Patient, pid: str = "") -> Iterator[str]:
     """End one session, or all that are in a transaction for longer than the limit."""
     if pid and not pid.isdigit():
         raise ConfigurationError(f"horizon:{pid} names no process. Write horizon:PID, such as horizon:4711")
-    holders = p.probe.look(store.horizon_sessions(p.limits.horizon, int(p.limits.horizon_xids)))
-    for one in [int(pid)] if pid else [h.pid for h in holders]:
-        ended = p.database.run(functools.partial(store.end_session, one))
-        yield f"ended: session {one}" if ended else f"session {one} holds nothing here any more"
+    limit, xids = p.limits.horizon, int(p.limits.horizon_xids)
+    for one in [int(pid)] if pid else [h.pid for h in p.probe.look(store.horizon_sessions(limit, xids))]:
+        if p.database.run(functools.partial(store.end_session, one, limit, xids)):
+            yield f"ended: session {one}"
+        else:
+            what = f"is no session of this database in a transaction for {limit:g} s or more"
+            yield Left(f"left: {one} {what}")
 
 
 CHECKS = (
+    Check("writable", "the database can be written to", ("read_only",), check_writable, needs_schema=False),
     Check(
         "durability",
         "a commit is on disk before it returns",

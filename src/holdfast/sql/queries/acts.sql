@@ -39,6 +39,11 @@ CROSS JOIN LATERAL (SELECT a.id, a.slot, a.queue, a.task, a.status, a.claim_toke
 -- $1 tokens
 SELECT c.token FROM holdfast.claims c WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NULL ORDER BY c.token FOR UPDATE;
 
+-- name: known_claims
+-- Of these claims those that there are, revoked or not. Read after the jobs were locked: a claim and its jobs change together.
+-- $1 tokens
+SELECT c.token FROM holdfast.claims c WHERE c.token = ANY ($1::uuid[]);
+
 -- name: take_back
 -- Quarantined jobs that no claim holds any more: no sweep would find them, so they go back to waiting here.
 -- $1 queue, $2 ids
@@ -58,15 +63,19 @@ WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'pending' AND available_
 
 -- name: revive
 -- Cancelled jobs go back to waiting with a fresh set of attempts. Generation and sequence are kept, so that every fence is higher than
--- the last.
+-- the last. The reason of the cancel is no error of the job's: its last error is that of its last failed attempt.
 -- $1 ids, $2 slots
 WITH gone AS (
     DELETE FROM holdfast.archive a WHERE a.slot = ANY ($2::int[]) AND a.id = ANY ($1::uuid[]) AND a.status = 'cancelled' RETURNING *
+), freed AS (
+    DELETE FROM holdfast.quarantine q WHERE q.id = ANY ($1::uuid[]) AND q.id IN (SELECT id FROM gone)
 )
 INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
                            priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token)
 SELECT g.id, g.seq, g.lease_generation, holdfast.now(), g.created_at, holdfast.now(), 0, g.max_attempts, g.version, 0, 0,
-       g.priority, g.queue, 'pending', g.task, g.partition_key, g.payload, g.last_error, g.tags, g.metadata,
+       g.priority, g.queue, 'pending', g.task, g.partition_key, g.payload,
+       (SELECT left(CASE WHEN e.message = '' THEN e.kind ELSE e.kind || ': ' || e.message END, 8192) FROM holdfast.errors e
+        WHERE e.job_id = g.id ORDER BY e.at DESC, e.generation DESC LIMIT 1), g.tags, g.metadata,
        '00000000-0000-0000-0000-000000000000'
 FROM gone g
 RETURNING id;
@@ -97,6 +106,8 @@ WITH e AS (
     DELETE FROM holdfast.once x WHERE x.job_id = ANY ($1::uuid[])
 ), p AS (
     DELETE FROM holdfast.progress x WHERE x.job_id = ANY ($1::uuid[])
+), q AS (
+    DELETE FROM holdfast.quarantine x WHERE x.id = ANY ($1::uuid[])
 ), f AS (
     DELETE FROM holdfast.fences x WHERE x.at >= $2 AND x.job_id = ANY ($1::uuid[]) AND x.stream = x.job_id::text
 ), k AS (

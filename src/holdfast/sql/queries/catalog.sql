@@ -41,28 +41,31 @@ LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
 WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind IN ('r', 'p') ORDER BY 1, 2;
 
 -- name: catalog_constraints
--- Checks. Primary and unique keys are found among the indexes, NOT NULL among the columns.
+-- Checks, foreign keys, exclusions, and unique keys that cannot be ours. Primary keys and the one unique key of ours, of a queue's table,
+-- are found among the indexes, NOT NULL among the columns.
 SELECT c.relname::text, n.conname::text, jsonb_build_object('definition', regexp_replace(pg_get_constraintdef(n.oid), ' NOT VALID$', ''), 'valid', n.convalidated)::text
 FROM pg_constraint n JOIN pg_class c ON c.oid = n.conrelid
-WHERE c.relnamespace = 'holdfast'::regnamespace AND n.contype = 'c' ORDER BY 1, 2;
+WHERE c.relnamespace = 'holdfast'::regnamespace AND n.conparentid = 0
+  AND (n.contype IN ('c', 'f', 'x') OR (n.contype = 'u' AND c.relname <> 'queues')) ORDER BY 1, 2;
 
 -- name: catalog_indexes
--- Indexes, and whether they can be used.
+-- Indexes, and whether they can be used: null for one that is being built right now.
 SELECT t.relname::text, c.relname::text, jsonb_build_object(
            'definition', substring(pg_get_indexdef(c.oid) FROM ' USING (.*)$'), 'unique', i.indisunique, 'primary', i.indisprimary,
-           'valid', i.indisvalid AND i.indisready)::text
+           'valid', CASE WHEN i.indisvalid AND i.indisready THEN true
+                         WHEN NOT EXISTS (SELECT FROM pg_stat_progress_create_index g WHERE g.index_relid = c.oid) THEN false END)::text
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
 WHERE t.relnamespace = 'holdfast'::regnamespace AND t.relkind IN ('r', 'p') ORDER BY 1, 2;
 
 -- name: catalog_functions
--- Functions, their text as a hash.
-SELECT p.proname::text, '', jsonb_build_object(
+-- Functions, each by its name and the types of its arguments, their text as a hash.
+SELECT p.proname::text, '(' || oidvectortypes(p.proargtypes) || ')', jsonb_build_object(
            'arguments', pg_get_function_arguments(p.oid), 'result', pg_get_function_result(p.oid), 'language', l.lanname, 'kind', p.prokind,
            'volatility', p.provolatile, 'strict', p.proisstrict, 'definer', p.prosecdef, 'parallel', p.proparallel,
            'settings', (SELECT jsonb_agg(s ORDER BY s) FROM unnest(p.proconfig) s),
            'public', EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x WHERE x.grantee = 0),
            'text', encode(sha256(convert_to(p.prosrc, 'UTF8')), 'hex'))::text
-FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.pronamespace = 'holdfast'::regnamespace ORDER BY 1;
+FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.pronamespace = 'holdfast'::regnamespace ORDER BY 1, 2;
 
 -- name: catalog_views
 -- Views, their text as a hash: the server prints it its own way in each version.
@@ -79,6 +82,12 @@ FROM pg_class c JOIN pg_sequence s ON s.seqrelid = c.oid WHERE c.relnamespace = 
 SELECT c.relname::text, t.tgname::text, jsonb_build_object('definition', pg_get_triggerdef(t.oid))::text
 FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
 WHERE c.relnamespace = 'holdfast'::regnamespace AND NOT t.tgisinternal AND t.tgparentid = 0 ORDER BY 1, 2;
+
+-- name: catalog_security
+-- Tables with row level security: this release turns it on for none.
+SELECT c.relname::text, '', jsonb_build_object('definition', 'row level security is ' || CASE WHEN c.relforcerowsecurity THEN 'forced' ELSE 'on' END)::text
+FROM pg_class c
+WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind IN ('r', 'p') AND (c.relrowsecurity OR c.relforcerowsecurity) ORDER BY 1;
 
 -- name: catalog_rows
 -- Rows that the engine cannot do without.

@@ -6,7 +6,7 @@ SELECT holdfast.now(), holdfast.now() - make_interval(secs => $1::float8), holdf
 -- name: list_dead
 -- Dead letters, the last to die first, looking at so many rows and no more.
 -- $1 died before, $2 or then with a smaller id, $3 how many to look at, $4 limit,
--- $5 died until, $6 died since, $7 queue, $8 task, $9 error (a pattern), $10 group
+-- $5 died until, $6 died since, $7 queue, $8 task, $9 error (a pattern), $10 key, $11 tag, $12 group
 SELECT d.id, d.queue, d.task, d.attempts, d.max_attempts, d.crashes, d.lease_generation, d.created_at, d.died_at,
        extract(epoch FROM holdfast.now() - d.died_at)::float8, d.last_error,
        substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8)
@@ -15,8 +15,9 @@ FROM (SELECT * FROM holdfast.dead_letters l
         AND ($5::timestamptz IS NULL OR l.died_at <= $5) AND ($6::timestamptz IS NULL OR l.died_at >= $6)
       ORDER BY l.died_at DESC, l.id DESC LIMIT $3) d
 WHERE ($7::text IS NULL OR d.queue = $7) AND ($8::text IS NULL OR d.task = $8) AND ($9::text IS NULL OR d.last_error ILIKE $9)
-  AND ($10::text IS NULL
-       OR substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $10)
+  AND ($10::text IS NULL OR d.partition_key = $10) AND ($11::text IS NULL OR $11 = ANY (d.tags))
+  AND ($12::text IS NULL
+       OR substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $12)
 ORDER BY d.died_at DESC, d.id DESC LIMIT $4;
 
 -- name: reach_list_dead
@@ -30,15 +31,16 @@ ORDER BY l.died_at DESC, l.id DESC OFFSET $3 - 1 LIMIT 1;
 -- name: next_dead
 -- Dead letters in the order in which they died, the oldest first, looking at so many rows and no more.
 -- $1 died after, $2 or then with a greater id, $3 how many to look at, $4 limit,
--- $5 died until, $6 died since, $7 queue, $8 task, $9 error (a pattern), $10 group
+-- $5 died until, $6 died since, $7 queue, $8 task, $9 error (a pattern), $10 key, $11 tag, $12 group
 SELECT d.id, d.queue, d.died_at
-FROM (SELECT l.id, l.queue, l.task, l.died_at, l.last_error FROM holdfast.dead_letters l
+FROM (SELECT l.id, l.queue, l.task, l.partition_key, l.tags, l.died_at, l.last_error FROM holdfast.dead_letters l
       WHERE ($1::timestamptz IS NULL OR (l.died_at >= $1 AND (l.died_at, l.id) > ($1, $2::uuid)))
         AND ($5::timestamptz IS NULL OR l.died_at <= $5) AND ($6::timestamptz IS NULL OR l.died_at >= $6)
       ORDER BY l.died_at, l.id LIMIT $3) d
 WHERE ($7::text IS NULL OR d.queue = $7) AND ($8::text IS NULL OR d.task = $8) AND ($9::text IS NULL OR d.last_error ILIKE $9)
-  AND ($10::text IS NULL
-       OR substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $10)
+  AND ($10::text IS NULL OR d.partition_key = $10) AND ($11::text IS NULL OR $11 = ANY (d.tags))
+  AND ($12::text IS NULL
+       OR substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) = $12)
 ORDER BY d.died_at, d.id LIMIT $4;
 
 -- name: reach_next_dead
@@ -51,16 +53,18 @@ ORDER BY l.died_at, l.id OFFSET $3 - 1 LIMIT 1;
 
 -- name: group_dead
 -- The newest dead letters, up to the cap, by task and error, the largest group first; beside each how many were looked at in all.
--- $1 how many to look at, $2 cap, $3 limit, $4 died until, $5 died since, $6 queue, $7 task, $8 error (a pattern)
+-- $1 how many to look at, $2 cap, $3 limit, $4 died until, $5 died since, $6 queue, $7 task, $8 error (a pattern), $9 key,
+-- $10 tag
 --
 -- What differs from job to job, as ids and numbers, is taken out of the error: holdfast.fingerprint().
 WITH newest AS MATERIALIZED (
     SELECT d.id, d.queue, d.task, d.died_at, left(d.last_error, 500) AS error,
            substr(encode(sha256(convert_to(d.task || E'\x1f' || holdfast.fingerprint(d.last_error), 'UTF8')), 'hex'), 1, 8) AS name
-    FROM (SELECT l.id, l.queue, l.task, l.died_at, l.last_error FROM holdfast.dead_letters l
+    FROM (SELECT l.id, l.queue, l.task, l.partition_key, l.tags, l.died_at, l.last_error FROM holdfast.dead_letters l
           WHERE ($4::timestamptz IS NULL OR l.died_at <= $4) AND ($5::timestamptz IS NULL OR l.died_at >= $5)
           ORDER BY l.died_at DESC, l.id DESC LIMIT $1) d
     WHERE ($6::text IS NULL OR d.queue = $6) AND ($7::text IS NULL OR d.task = $7) AND ($8::text IS NULL OR d.last_error ILIKE $8)
+      AND ($9::text IS NULL OR d.partition_key = $9) AND ($10::text IS NULL OR $10 = ANY (d.tags))
     ORDER BY d.died_at DESC, d.id DESC LIMIT $2
 )
 SELECT n.name, n.task, array_agg(DISTINCT n.queue ORDER BY n.queue), count(*), min(n.died_at), max(n.died_at),
@@ -76,6 +80,8 @@ ORDER BY count(*) DESC, max(n.died_at) DESC, n.name LIMIT $3;
 -- $1 ids, $2 seconds from now until each is due
 WITH gone AS (
     DELETE FROM holdfast.dead_letters d WHERE d.id = ANY ($1::uuid[]) RETURNING *
+), freed AS (
+    DELETE FROM holdfast.quarantine q WHERE q.id = ANY ($1::uuid[]) AND q.id IN (SELECT id FROM gone)
 )
 INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
                            priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token)

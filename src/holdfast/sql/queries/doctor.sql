@@ -1,10 +1,13 @@
 -- name: doctor_server
 -- Whom we talk to, and as whom. Names are quoted as SQL needs them.
-SELECT current_setting('server_version_num')::int / 10000, quote_ident(current_user), quote_ident(current_database()), current_database(), session_user,
-       r.rolsuper, pg_has_role('pg_read_all_stats', 'USAGE'), pg_is_in_recovery(), host(inet_server_addr()), current_setting('port')::int,
+SELECT quote_ident(current_user), quote_ident(current_database()), current_database(), session_user,
+       pg_has_role('pg_read_all_stats', 'USAGE'), pg_is_in_recovery(), host(inet_server_addr()), current_setting('port')::int,
        CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') THEN current_setting('unix_socket_directories') END,
-       CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') END
-FROM pg_roles r WHERE r.rolname = current_user;
+       CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') END;
+
+-- name: doctor_writes
+-- Whether new sessions of ours may not write, and who says so (database, user, client, configuration file and so on).
+SELECT s.reset_val = 'on', s.source FROM pg_settings s WHERE s.name = 'default_transaction_read_only';
 
 -- name: doctor_settings
 -- Settings as every new session of ours gets them: (name, value).
@@ -31,8 +34,8 @@ ORDER BY 1, 3;
 SELECT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, a.backend_type),
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8, greatest(age(a.backend_xid), age(a.backend_xmin)), left(coalesce(a.query, ''), 400)
 FROM pg_stat_activity a
-WHERE a.pid <> pg_backend_pid() AND a.backend_type <> 'autovacuum worker' AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL)
-  AND (a.datname = current_database() OR a.backend_type = 'walsender')
+WHERE a.pid <> pg_backend_pid() AND a.backend_type NOT IN ('autovacuum worker', 'walsender') AND a.datname = current_database()
+  AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL)
   AND CASE WHEN a.xact_start IS NOT NULL THEN a.xact_start <= clock_timestamp() - make_interval(secs => $1::float8)
            ELSE greatest(age(a.backend_xid), age(a.backend_xmin)) >= $2::bigint END
 ORDER BY a.xact_start LIMIT 100;
@@ -55,11 +58,18 @@ WHERE greatest(age(s.xmin), age(s.catalog_xmin)) >= $1::bigint AND (s.database I
 ORDER BY 4 DESC LIMIT 100;
 
 -- name: end_session
--- End a session of this database that holds the horizon. No row: there is no such session, or it holds nothing.
--- $1 pid
-SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
-WHERE a.pid = $1 AND a.pid <> pg_backend_pid() AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL)
-  AND (a.datname = current_database() OR a.backend_type = 'walsender');
+-- End a session that horizon_sessions would list. No row: this process is none of those, and nothing is ended: a process id may have
+-- a new owner since it was printed.
+-- $1 pid, $2 seconds, $3 transactions, where there is no time to go by
+WITH one AS MATERIALIZED (
+    SELECT a.pid FROM pg_stat_activity a
+    WHERE a.pid = $1 AND a.pid <> pg_backend_pid() AND a.backend_type NOT IN ('autovacuum worker', 'walsender')
+      AND a.datname = current_database()
+      AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL)
+      AND CASE WHEN a.xact_start IS NOT NULL THEN a.xact_start <= clock_timestamp() - make_interval(secs => $2::float8)
+               ELSE greatest(age(a.backend_xid), age(a.backend_xmin)) >= $3::bigint END
+)
+SELECT pg_terminate_backend(one.pid) FROM one;
 
 -- name: vacuum_state
 -- Our tables as vacuum sees them: (table, dead rows, live rows, seconds since it was vacuumed, age of its oldest transaction, autovacuum is off for it).
@@ -120,6 +130,26 @@ WHERE (c.lease_expires_at < holdfast.now() - make_interval(secs => $1::float8) O
        OR (v.id IS NULL AND c.claimed_at < holdfast.now() - make_interval(secs => $1::float8)))
   AND r.jobs > 0
 ORDER BY c.lease_expires_at LIMIT $3;
+
+-- name: claim_holders
+-- Who keeps sweeps from claims: sessions in a transaction for long that have locked the claim, one of its jobs, or the table of its queue.
+-- A row that somebody locks or changes has his transaction in xmax, and he holds the lock of that transaction.
+-- $1 seconds, $2 queues, $3 workers
+WITH c AS MATERIALIZED (
+    SELECT c.queue, c.token, c.job_ids, c.xmax AS locker FROM holdfast.claims c WHERE c.queue = ANY ($2::text[]) AND c.worker = ANY ($3::text[])
+), w AS MATERIALIZED (
+    SELECT w.locker, w.relation FROM c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    CROSS JOIN LATERAL (SELECT w.xmax AS locker, w.tableoid AS relation FROM holdfast.work w
+                        WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+)
+SELECT DISTINCT a.pid FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid AND l.granted
+WHERE a.pid <> pg_backend_pid() AND a.backend_type NOT IN ('autovacuum worker', 'walsender') AND a.datname = current_database()
+  AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL)
+  AND a.xact_start <= clock_timestamp() - make_interval(secs => $1::float8)
+  AND ((l.locktype = 'transactionid' AND l.transactionid IN (SELECT c.locker FROM c UNION ALL SELECT w.locker FROM w))
+       OR (l.locktype = 'relation' AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+           AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation IN (SELECT w.relation FROM w)))
+ORDER BY a.pid;
 
 -- name: live_workers
 -- Queues with how many live workers serve each.

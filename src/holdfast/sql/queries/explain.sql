@@ -27,6 +27,12 @@ LEFT JOIN holdfast.engine e ON e.only_row;
 -- $1 id
 SELECT e.attempt, e.generation, e.at FROM holdfast.errors e WHERE e.job_id = $1 ORDER BY e.at DESC LIMIT 1;
 
+-- name: explain_moved
+-- Whether somebody changed when the job runs, as far as the newest entries of the audit tell.
+-- $1 id, $2 entries
+SELECT count(*) FROM (SELECT a.action, a.selection FROM holdfast.audit a ORDER BY a.id DESC LIMIT $2) a
+WHERE a.action = 'jobs edit' AND a.selection->>'id' = $1::uuid::text AND a.selection->'changed' ? 'available_at';
+
 -- name: explain_workers
 -- Workers that are not gone: whether they know a task, and how much each runs.
 -- $1 task, $2 limit

@@ -53,6 +53,18 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone;
 
+-- name: prune_quarantine
+-- Forget quarantined jobs that are no longer live: their owner ended them all the same.
+-- $1 limit
+WITH gone AS (
+    DELETE FROM holdfast.quarantine x
+    WHERE x.id = ANY (ARRAY(SELECT q.id FROM holdfast.quarantine q
+                            WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = q.queue AND w.id = q.id)
+                            ORDER BY q.id LIMIT $1 FOR UPDATE SKIP LOCKED))
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
 -- name: prune_once
 -- What job.once() recorded older than the archive, of jobs that are no longer live nor dead letters. Looks at so many rows from a moment on, and answers where it
 -- got to (NULL: the end) and how many went.

@@ -28,6 +28,8 @@ SELECT status = 'processing' FROM holdfast.work WHERE queue = $1 AND id = $2 FOR
 WITH gone AS (
     DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status <> 'processing'
     RETURNING *
+), freed AS (
+    DELETE FROM holdfast.quarantine q WHERE q.id = ANY ($2::uuid[]) AND q.id IN (SELECT id FROM gone)
 )
 INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts,
                               max_attempts, version, crashes, priority, queue, status, task, partition_key, payload, claimed_by,
@@ -39,10 +41,10 @@ FROM gone g
 RETURNING id;
 
 -- name: request_cancel
--- Ask the owners of running jobs to stop; they learn so with their next heartbeat.
+-- Ask the owners of running jobs to stop; they learn so with their next heartbeat. Answers those that were not asked before.
 -- $1 queue, $2 ids
-UPDATE holdfast.work SET cancel_requested_at = coalesce(cancel_requested_at, holdfast.now())
-WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'processing' RETURNING id;
+UPDATE holdfast.work SET cancel_requested_at = holdfast.now()
+WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'processing' AND cancel_requested_at IS NULL RETURNING id;
 
 -- name: locate
 -- The queue of a live job.

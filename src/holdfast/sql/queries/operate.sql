@@ -45,7 +45,9 @@ WITH RECURSIVE p(priority) AS (
     SELECT FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NOT NULL
     ORDER BY w.task, w.version, w.available_at LIMIT $2
 ), quarantined AS MATERIALIZED (
-    SELECT FROM holdfast.quarantine q WHERE q.queue = $1 LIMIT $2
+    SELECT FROM holdfast.quarantine q
+    CROSS JOIN LATERAL (SELECT FROM holdfast.work w WHERE w.queue = $1 AND w.id = q.id OFFSET 0) w
+    WHERE q.queue = $1 LIMIT $2
 )
 SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM scheduled), (SELECT count(*) FROM running), (SELECT count(*) FROM held),
        (SELECT count(*) FROM quarantined), (SELECT extract(epoch FROM holdfast.now() - min(available_at))::float8 FROM oldest),

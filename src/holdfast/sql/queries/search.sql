@@ -55,6 +55,14 @@ ORDER BY w.id DESC LIMIT $4;
 -- $1 queue, $2 limit
 SELECT j.id FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id) WHERE $1::text IS NULL OR c.queue = $1 LIMIT $2;
 
+-- name: unclaimed_ids
+-- Of the oldest jobs, looking at so many and no more, those that say they run while no claim holds them. They were claimed once, so they
+-- are among the oldest; hands in the tables make them, the engine does not.
+-- $1 queue, $2 how many to look at, $3 limit
+SELECT w.id
+FROM (SELECT j.id, j.status, j.claim_token FROM holdfast.work j WHERE $1::text IS NULL OR j.queue = $1 ORDER BY j.id LIMIT $2) w
+WHERE w.status = 'processing' AND NOT EXISTS (SELECT FROM holdfast.claims c WHERE c.token = w.claim_token) LIMIT $3;
+
 -- name: held_ids
 -- The jobs that are set aside, found by the index that has no others.
 -- $1 queue, $2 task, $3 limit
@@ -65,7 +73,9 @@ ORDER BY w.task, w.version, w.available_at LIMIT $3;
 -- name: quarantined_ids
 -- The jobs that are left alone because they make claims or sweeps fail.
 -- $1 queue, $2 limit
-SELECT q.id FROM holdfast.quarantine q WHERE $1::text IS NULL OR q.queue = $1 LIMIT $2;
+SELECT q.id FROM holdfast.quarantine q
+CROSS JOIN LATERAL (SELECT FROM holdfast.work w WHERE w.queue = q.queue AND w.id = q.id OFFSET 0) w
+WHERE $1::text IS NULL OR q.queue = $1 LIMIT $2;
 
 -- name: search_archive
 -- Finished jobs from the newest id back, looking at so many rows and no more.
