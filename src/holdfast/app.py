@@ -18,7 +18,7 @@ from .errors import ConfigurationError, SchemaMissing
 from .observe.tracing import trace_attempt
 from .runtime.execute import Middleware, Processes
 from .runtime.processes import origin
-from .runtime.processes.keeper import Launch
+from .runtime.processes.assignment import Launch
 from .runtime.processes.pool import Pool
 from .runtime.worker import Worker, WorkerOptions
 from .settings import Settings, database_url, load_settings

@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import logging
 import mmap
+import multiprocessing
 import os
 import signal
 import socket
@@ -218,14 +219,28 @@ def stay_in_c() -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
+def start_orphan() -> None:
+    """A program with a session of its own, whose parent is gone."""
+    code = (
+        "import subprocess, sys; words = [sys.executable, '-c', 'import time; time.sleep(600)']; "
+        "print(subprocess.Popen(words, start_new_session=True, stdout=-3, stderr=-3).pid)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], start_new_session=True, check=True, capture_output=True, text=True
+    )
+    note("program", done.stdout.strip())
+
+
 @app.task(process=True)
 def deaf(how: str, gate: str = "never") -> None:
-    """`family`: with a program of its own beside it; `stuck`: in C code."""
+    """`family`: with a program of its own beside it; `session`: with one that has a session; `stuck`: in C code."""
     if how == "family":
         program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         note("program", program.pid)
+    if "session" in how:
+        start_orphan()
     note("start", how)
-    if how == "stuck":
+    if "stuck" in how:
         stay_in_c()
     wait_for(gate)
 
@@ -365,4 +380,104 @@ def say() -> None:
 def forgetful() -> int:
     """Leaves a thread behind that is no daemon."""
     threading.Thread(target=time.sleep, args=(600,)).start()
+    return os.getpid()
+
+
+@app.task(process=True, timeout=0.5, max_attempts=1)
+def short() -> int:
+    return os.getpid()
+
+
+@app.task(process=True)
+async def leave(how: str) -> int:
+    """Leaves something behind in the event loop, or outside."""
+
+    async def polite() -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            note("told")
+            raise
+
+    async def stubborn() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(600)
+
+    def block() -> None:
+        note("blocked")
+        time.sleep(600)
+
+    loop = asyncio.get_running_loop()
+    if how == "blocked":
+        loop.call_later(0.05, block)
+    elif how == "program":
+        start_orphan()
+    else:
+        ballast_tasks.append(loop.create_task(polite() if how == "polite" else stubborn()))
+        await asyncio.sleep(0)
+    return os.getpid()
+
+
+ballast_tasks: list["asyncio.Task[None]"] = []
+
+
+@app.task(process=True, timeout=20, max_attempts=1)
+async def afork(how: str) -> int:
+    return fork(how)
+
+
+@app.task(process=True, timeout=20, max_attempts=1)
+def tfork(how: str) -> int:
+    return fork(how)
+
+
+def fork(how: str) -> int:
+    """Two processes return from here."""
+    child = os.fork()
+    if child == 0:
+        if how == "raise":
+            raise ValueError("in the fork")
+        if how == "exit":
+            sys.exit(3)
+        return -1
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+@app.task(process=True, timeout=20, max_attempts=1)
+def with_pool() -> list[int]:
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2) as pool:  # its end terminates the processes
+        squares = pool.map(abs, [-1, 2, -3])
+    process = context.Process(target=time.sleep, args=(600,))
+    process.start()
+    process.terminate()
+    process.join()
+    return [*squares, process.exitcode or 0]
+
+
+@app.task(process=True, timeout=0.5, max_attempts=1)
+def log_and_hang() -> None:
+    log.warning("about to hang")
+    note("start")
+    time.sleep(600)
+
+
+@app.task(process=True, max_attempts=1)
+def shout() -> int:
+    telemetry.emit("shouted", text="x" * 20_000_000, many=["y" * 1000] * 1000, few=[1, 2])
+    return os.getpid()
+
+
+@app.task(process=True)
+def babble_later(gate: str) -> int:
+    """Breaks the rules when it has no job any more."""
+
+    def babble() -> None:
+        wait_for(gate)
+        os.write(int(sys.argv[1]), b"\xff\xff\xff\xff")
+        note("babbled")
+
+    threading.Thread(target=babble, daemon=True).start()
     return os.getpid()

@@ -1,8 +1,10 @@
 """Hard limits: a handler that runs or takes too much is ended, whatever it does, and its worker goes on."""
 
+import logging
 import os
 import resource
 import sys
+import threading
 
 import pytest
 from tests.conftest import await_until
@@ -13,6 +15,7 @@ from tests.processes.process_app import (
     block_the_loop,
     endless,
     keep,
+    log_and_hang,
     pid,
     sleep_long,
     small,
@@ -79,6 +82,30 @@ def test_a_child_that_never_stops_talking_is_heard_in_parts() -> None:
         child.close()
 
 
+async def test_a_timeout_does_not_wait_for_those_who_listen(scene: Scene) -> None:
+    heard, free = threading.Event(), threading.Event()
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.set()
+            free.wait(30)
+
+    slow = Slow()
+    logging.getLogger("crunch").addHandler(slow)
+    try:
+        handle = log_and_hang.enqueue()
+        async with working(scene.kit, concurrency=1):
+            await await_until(lambda: scene.end(handle.id)[0] == "dead_letter", "it is ended")
+            assert heard.is_set()
+            assert is_gone(scene.notes("start")[0][0])
+            free.set()
+    finally:
+        free.set()
+        logging.getLogger("crunch").removeHandler(slow)
+    assert scene.end(handle.id)[2] == "JobTimeout: ran longer than its timeout of 0.5 s"
+    await scene.kit.database.aclose()
+
+
 async def test_a_timeout_does_not_depend_on_the_event_loop_of_the_worker(scene: Scene) -> None:
     late = sleep_long.enqueue()
     async with working(scene.kit, concurrency=2):
@@ -96,7 +123,9 @@ def test_two_gigabytes_over_the_limit_end_the_attempt_and_the_policy_decides(sce
     scene.kit.run_worker(concurrency=1)
     assert scene.end(buried.id) == ("dead_letter", 1, TOO_MUCH)
     assert scene.end(retried.id) == ("scheduled", 1, TOO_MUCH)
-    assert "return len(bytearray(mb * 1024 * 1024))" in scene.trace(buried.id)
+    trace = scene.trace(buried.id).splitlines()
+    assert trace[1].endswith(", in take")  # where the handler is, and nothing of what leads there
+    assert trace[2].strip() == "return len(bytearray(mb * 1024 * 1024))"
     assert fine.result(timeout=5) == 60 * MB
     starts = [p for p, _ in scene.notes("start")]
     assert starts[0] != starts[1]  # nobody uses a child again that ran out of memory

@@ -1,12 +1,16 @@
 """What a child prints, logs and raises comes back, and never more than the worker can bear."""
 
 import logging
+import os
+import threading
+from functools import partial
 
 import pytest
 from tests.processes.conftest import Scene
-from tests.processes.process_app import say, talk
+from tests.processes.process_app import say, shout, talk
 
 from holdfast import telemetry
+from holdfast.runtime.processes.emitter import ROOM, Emitter
 from holdfast.runtime.processes.output import LINES, Output
 
 Events = list[telemetry.Event]
@@ -93,3 +97,27 @@ def test_output_is_cut_into_lines() -> None:
     assert output.feed(b"b\n") == []
     assert output.dropped == 2 * (LINES + 4) + 2
     assert output.tail().endswith("a\nb")
+
+
+def test_an_event_of_any_size_is_cut(scene: Scene, events: Events) -> None:
+    handle = shout.enqueue()
+    scene.kit.run_worker(concurrency=1)
+    assert handle.result(timeout=5) != os.getpid()
+    (event,) = [e for e in events if e.name == "shouted"]
+    assert event.fields["text"] == "x" * 8192
+    assert event.fields["many"].startswith('["yyy')
+    assert len(event.fields["many"]) == 8192
+    assert event.fields["few"] == [1, 2]
+
+
+def test_what_nobody_takes_in_time_is_dropped_and_counted(events: Events) -> None:
+    emitter, free, told = Emitter(), threading.Event(), list[object]()
+    emitter.tell(lambda: told.append(free.wait(30)))
+    for number in range(ROOM + 10):
+        emitter.tell(partial(told.append, number))
+    free.set()
+    emitter.close(30)
+    (event,) = [e for e in events if e.name == "process.dropped"]
+    assert event.fields["count"] == ROOM + 11 - len(told)
+    assert event.fields["count"] >= 10
+    assert told == [True, *range(len(told) - 1)]

@@ -1,22 +1,31 @@
 """How a child finds the app, and what happens when it does not, or dies before it has a job."""
 
+import errno
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.conftest import QUICK, await_until
+from tests.conftest import QUICK, await_until, wait_until
 from tests.flow.test_run import working
 from tests.processes.conftest import Scene, is_gone
 from tests.processes.process_app import app as importable
-from tests.processes.process_app import behind, pid
+from tests.processes.process_app import babble_later, behind, pid
 
 from holdfast import ConfigurationError, Holdfast, telemetry
+from holdfast.model.outcome import Outcome
 from holdfast.runtime.processes import keeper
+from holdfast.runtime.processes.assignment import NotStarted
+from holdfast.runtime.processes.keeper import Keeper
+from holdfast.runtime.processes.minder import Minder, family
+from holdfast.runtime.processes.pool import Pool
+from holdfast.runtime.processes.process import ChildProcess
 from holdfast.testing import Kit
 
 Events = list[telemetry.Event]
@@ -193,6 +202,98 @@ async def test_a_child_that_dies_before_it_begins_its_job_is_replaced(scene: Sce
         assert await pid.enqueue().aresult(timeout=30) not in (first, second)
     rows = scene.kit.jobs()
     assert [(r["status"], r["attempts"]) for r in rows] == [("completed", 1)] * 4
+    await scene.kit.database.aclose()
+
+
+async def test_a_job_that_comes_while_an_idle_child_dies_is_not_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying, ended = threading.Event(), Pool.ended
+
+    def late(self: Pool, keeper: Keeper, pid: int | None) -> None:
+        """The end is decided, and the pool does not know yet: it gives this keeper the next job."""
+        if not dying.is_set():
+            dying.set()
+            wait_until(lambda: keeper not in self._idle, "the pool wants to use it", 30)
+        ended(self, keeper, pid)
+
+    async with working(scene.kit, concurrency=1):
+        first = await pid.enqueue().aresult(timeout=30)
+        monkeypatch.setattr(Pool, "ended", late)
+        os.kill(first, signal.SIGKILL)
+        await await_until(dying.is_set, "it dies")
+        handle = pid.enqueue()
+        assert await handle.aresult(timeout=10) != first
+        assert scene.end(handle.id) == ("completed", 1, None)
+    await scene.kit.database.aclose()
+
+
+async def test_a_job_that_a_keeper_took_after_it_decided_to_end_is_not_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Keeper._finish
+
+    def late(self: Keeper, child: ChildProcess, end: Outcome | NotStarted | None = None) -> None:
+        if end is None and self._job is None and not child.hung_up:
+            with self._lock:
+                self._closed = False
+            wait_until(lambda: self._job is not None, "it is given a job", 30)
+        finish(self, child, end)
+
+    async with working(scene.kit, concurrency=1):
+        first = await babble_later.enqueue("babble").aresult(timeout=30)
+        monkeypatch.setattr(Keeper, "_finish", late)
+        scene.open("babble")
+        await await_until(lambda: scene.notes("babbled"), "the idle child breaks the rules")
+        handle = pid.enqueue()
+        await await_until(lambda: scene.end(handle.id)[0] == "completed", "another child takes it", 10)
+        monkeypatch.undo()
+        assert handle.result(timeout=5) != first
+        assert scene.end(handle.id)[1] == 1
+    await scene.kit.database.aclose()
+
+
+async def test_idle_children_that_die_as_jobs_come_cost_nothing(scene: Scene) -> None:
+    async with working(scene.kit, concurrency=2):
+        for _ in range(3):
+            child = await pid.enqueue().aresult(timeout=30)
+            os.kill(child, signal.SIGKILL)
+            handles = [pid.enqueue() for _ in range(4)]
+            assert child not in [await handle.aresult(timeout=30) for handle in handles]
+    assert {(r["status"], r["attempts"]) for r in scene.kit.jobs()} == {("completed", 1)}
+    await scene.kit.database.aclose()
+
+
+def minders() -> list[int]:
+    found = [each for each in family(os.getpid())[1:] if not is_gone(each)]
+    return [each for each in found if b"minder.py" in Path(f"/proc/{each}/cmdline").read_bytes()]
+
+
+async def test_a_minder_that_cannot_start_costs_no_attempt_and_one_that_died_is_replaced(
+    scene: Scene, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = Minder._start, ["once"]
+
+    def fail_once(self: Minder) -> None:
+        if failures:
+            failures.pop()
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        start(self)
+
+    async with working(scene.kit, concurrency=1):
+        first = await pid.enqueue().aresult(timeout=30)
+        monkeypatch.setattr(Minder, "_start", fail_once)
+        (minder,) = minders()
+        for each in (minder, first):
+            os.kill(each, signal.SIGKILL)
+            await await_until(partial(is_gone, each), "it is gone")
+        handle = pid.enqueue()
+        assert await handle.aresult(timeout=30) != first
+        assert scene.end(handle.id) == ("completed", 1, None)
+        (event,) = [e for e in events if e.name == "process.not_started"]
+        assert "Resource temporarily unavailable" in event.fields["error"]
+        assert len(minders()) == 1
+        assert minders() != [minder]
     await scene.kit.database.aclose()
 
 

@@ -51,14 +51,15 @@ def below(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("how", ["family", "stuck"])
+@pytest.mark.parametrize("how", ["family", "stuck", "session", "stuck session"])
 def test_a_killed_worker_leaves_no_process(scene: Scene, start: Start, how: str) -> None:
     deaf.enqueue(how)
     worker = start()
     child = scene.until_noted("start")[0][0]
     processes = below(worker.pid)
     assert child in processes
-    assert len(processes) == (3 if how == "family" else 2)  # with the minder
+    assert len(processes) == (2 if how == "stuck" else 3)  # with the minder
+    assert {int(text) for _, text in scene.notes("program")} <= set(processes)
     worker.kill()
     worker.wait()
     wait_until(lambda: all(is_gone(pid) for pid in processes), "all are gone")

@@ -6,9 +6,11 @@ gone; another passes on progress.
 
 import asyncio
 import contextlib
+import ctypes
 import dataclasses
 import faulthandler
 import io
+import json
 import logging
 import os
 import signal
@@ -16,9 +18,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from ... import telemetry
 from ...db.database import Database
@@ -31,10 +35,19 @@ from ..job import Job
 from . import origin
 from .frames import Frame, Unpacker, job_from_json, outcome_to_json, pack
 from .memory import MemoryLimit, limited, used
+from .minder import kill_family
 from .process import LATE
 
 _BETWEEN_REPORTS = 0.1
 _MESSAGE = 8192
+_FIELDS = 100
+_LEFT = 0.5  # for what a handler left in the event loop, to end
+_STAY = (
+    "holdfast",
+    "psycopg_pool",
+)  # whose tasks are no handler's, though one may have been the first to need them
+_IGNORED = (signal.SIGINT, signal.SIGTERM)
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,6 +117,8 @@ def run(file: int, load: Callable[[Frame], Loaded]) -> None:
             raise
         text = describe(error)
         link.send({"frame": "broken", "reason": text.summary, "trace": text.trace})
+    finally:
+        kill_family(os.getpid(), spare=True)  # once we are gone nobody finds them
 
 
 def _prepare() -> None:
@@ -112,9 +127,37 @@ def _prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what is printed must not be lost when the process dies
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _IGNORED:
         # The worker decides when a child ends. Not SIG_IGN: programs that a handler starts would inherit that.
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, _ignore)
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_stop_ignoring)
+    if sys.platform == "linux":  # what a program of the handler leaves behind stays in our family
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+_held = threading.local()
+
+
+def _hold_signals() -> None:
+    """One that comes before the fork has stopped to ignore it would be lost."""
+    _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
+
+
+def _let_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _held.mask)
+
+
+def _stop_ignoring() -> None:
+    """A process that the handler forks can be ended as every other; multiprocessing does it so."""
+    if signal.getsignal(signal.SIGTERM) is _ignore:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is _ignore:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    _let_signals()
 
 
 def _pass_on(link: Link, level: int) -> None:
@@ -125,9 +168,19 @@ def _pass_on(link: Link, level: int) -> None:
 
     def forward(event: telemetry.Event) -> None:
         if link.is_ours:
-            link.send({"frame": "event", "name": event.name, "level": event.level, "fields": event.fields})
+            fields = {
+                storable(name, 200): _cut(value) for name, value in list(event.fields.items())[:_FIELDS]
+            }
+            name = storable(event.name, 200)
+            link.send({"frame": "event", "name": name, "level": event.level, "fields": fields})
 
     telemetry._subscribers[:] = [forward]
+
+
+def _cut(value: Any) -> Any:
+    """The value, or the beginning of its text when it is large."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if len(text) <= _MESSAGE else storable(text, _MESSAGE)
 
 
 class _ToWorker(logging.Handler):
@@ -140,7 +193,7 @@ class _ToWorker(logging.Handler):
             text = storable(self.format(record), _MESSAGE)
             if self._link.is_ours:
                 self._link.send(
-                    {"frame": "log", "logger": record.name, "level": record.levelno, "text": text}
+                    {"frame": "log", "logger": record.name[:200], "level": record.levelno, "text": text}
                 )
             else:
                 sys.stderr.write(f"{text}\n")
@@ -184,10 +237,13 @@ class _Inside:
         database.clock.advance(max(0.0, frame["offset"] - database.clock.offset))
         self._worker, self._memory_limit = frame["worker"], frame["memory_limit"]
         running = Running(claimed, tell=self._tell)
+        self._say(running, "begun")  # not before: the loop may still be busy with what an earlier job left
+        before = asyncio.all_tasks()
         running.task = task = self._loop.create_task(executor.execute(running), name=f"job {claimed.id}")
         self._running = running
         await asyncio.wait([task])
         self._running = None
+        await self._end_leftovers(before)
         outcome: Outcome = Cancelled("cancelled before it ran") if task.cancelled() else task.result()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the handler may have closed or replaced it
@@ -195,6 +251,20 @@ class _Inside:
         self._say(
             running, "outcome", outcome=outcome_to_json(outcome), spent=self._is_spent, memory=used().resident
         )
+
+    async def _end_leftovers(self, before: set[asyncio.Task[Any]]) -> None:
+        """Cancel what the handler left in the event loop; when that does not end, nobody gets this process again."""
+        left = [task for task in asyncio.all_tasks() - before if not _stays(task)]
+        for task in left:
+            task.cancel()
+        if left:
+            _, still = await asyncio.wait(left, timeout=_LEFT)
+            self._is_spent = self._is_spent or bool(still)
+
+    def end_fork(self) -> None:
+        """A process that the handler forked ends with the handler: the event loop and the outcome are not its own."""
+        if not self._link.is_ours:
+            _end_fork(sys.exception())
 
     def _say(self, running: Running, name: str, **fields: Any) -> None:
         of = [str(running.grant.id), running.grant.generation]
@@ -206,13 +276,12 @@ class _Inside:
         while (frame := self._link.receive()) is not None:
             match frame["frame"]:
                 case "job":
-                    grant = frame["job"]["grant"]
-                    self._link.send({"frame": "begun", "of": [grant["id"], grant["generation"]]})
                     self._loop.call_soon_threadsafe(self._jobs.put_nowait, frame)
                 case "cancel":
                     self._loop.call_soon_threadsafe(self._cancel)
                 case "end":
                     self._loop.call_soon_threadsafe(self._jobs.put_nowait, None)
+        kill_family(os.getpid(), spare=True)
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # with everything the handler has started
         os._exit(1)
@@ -256,22 +325,36 @@ class _Limited:
         func = handler.func
 
         def call(*injected: Any, **arguments: Any) -> Any:
-            with self._limit():
-                return func(*injected, **arguments)
+            try:
+                with limited(self._inside._memory_limit):
+                    return func(*injected, **arguments)
+            except (MemoryError, MemoryLimit):
+                self._inside._is_spent = True  # nobody knows what it has left half done
+                raise
+            finally:
+                self._inside.end_fork()
 
         async def acall(*injected: Any, **arguments: Any) -> Any:
-            with self._limit():
-                return await func(*injected, **arguments)
+            try:
+                with limited(self._inside._memory_limit):
+                    return await func(*injected, **arguments)
+            except (MemoryError, MemoryLimit):
+                self._inside._is_spent = True
+                raise
+            finally:
+                self._inside.end_fork()
 
         return dataclasses.replace(handler, func=acall if handler.is_async else call)
 
-    @contextlib.contextmanager
-    def _limit(self) -> Iterator[None]:
-        limit = self._inside._memory_limit
-        try:
-            with contextlib.nullcontext() if limit is None else limited(limit):
-                yield
-        except Exception as error:
-            if isinstance(error, MemoryError | MemoryLimit):
-                self._inside._is_spent = True  # nobody knows what it has left half done
-            raise
+
+def _stays(task: asyncio.Task[Any]) -> bool:
+    frame = getattr(task.get_coro(), "cr_frame", None)
+    return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _STAY
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    if isinstance(error, SystemExit):
+        os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
+    if error is not None:
+        traceback.print_exception(error)
+    os._exit(0 if error is None else 1)

@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from ... import telemetry
 from ...model.outcome import Cancelled, DeadLettered, ErrorText, Failed, Held, Lost, Outcome, Released
-from ..handler import Handler
-from ..inflight import Running
+from .assignment import Assignment, Launch, NotStarted
 from .frames import BadFrame, Frame, job_to_json, outcome_from_json
 from .memory import MB, exceeded, out_of_memory_kills, used_together
 from .output import Output
@@ -23,67 +23,22 @@ from .process import ChildProcess, ended_by
 
 START = 120.0  # to import the app and enter its lifespan
 SLOW = 10.0  # after so long somebody is told that it still starts
-BEGIN = (
-    10.0  # a child that does not take its job within that is stopped, or stuck in what an earlier job left
-)
+# A child that does not take its job within that is stopped, or stuck in what an earlier job left.
+BEGIN = 10.0
 GRACE = 1.0  # from a cancellation to the kill
 DUMP = 0.25  # for a child that is late to say where it is
 PART = 2.0  # for a child that is let go: its lifespan ends
 IDLE = 30.0
 LOOK = 0.2  # between two looks at the memory
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How child processes are started, and what each is told first."""
-
-    command: tuple[str, ...]
-    hello: Frame
-    jobs: int  # after so many a child is replaced
-
-
-@dataclass(frozen=True, slots=True)
-class NotStarted:
-    """The handler did not begin, and why. `again`: another child may do better at once."""
-
-    reason: str
-    trace: str = ""
-    again: bool = False
-
-
-@dataclass(slots=True)
-class Assignment:
-    """A job for a child, and how far it is."""
-
-    running: Running
-    handler: Handler
-    frame: Frame  # what the child must know beside the job itself
-    deliver: Callable[[Outcome | NotStarted], None]
-    is_sent: bool = False
-    has_begun: bool = False
-    begin_by: float | None = None
-    late_at: float | None = None  # its timeout
-    is_late: bool = False
-    grace_until: float | None = None  # it was told to stop
-    look_at: float | None = None  # at its memory
-
-    @property
-    def key(self) -> list[object]:
-        return [str(self.running.grant.id), self.running.grant.generation]
-
-    @property
-    def context(self) -> dict[str, Any]:
-        claimed = self.running.claimed
-        return {"job": str(claimed.id), "task": claimed.task, "attempt": claimed.attempt}
-
-    def is_lost(self) -> bool:
-        """A job that completes itself is gone from its row because we take it away."""
-        completing = self.running.job is not None and self.running.job._completed
-        return self.running.stop == "lost" and not completing
+TELL = 0.2  # for those who listen, to have heard of a job before it ends
 
 
 class Crew(Protocol):
     """Where keepers report."""
+
+    def tell(self, say: Callable[[], None]) -> None: ...
+
+    def flush(self, seconds: float) -> None: ...
 
     def started(self, pid: int) -> None: ...
 
@@ -146,7 +101,7 @@ class Keeper:
     def _main(self) -> None:
         try:
             child = ChildProcess(self._launch.command)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 a thread that dies here would keep its job for ever
             self._crew.ended(self, None)
             self._deliver(NotStarted(f"no child process can be started: {error}"))
             return
@@ -159,7 +114,11 @@ class Keeper:
                 self._turn(child)
         except Exception as error:  # noqa: BLE001 a mistake here must not cost a job its outcome
             telemetry.log.exception("the keeper of child process %s failed", child.pid)
-            self._finish(child, self._failure("ProcessDied", f"its keeper failed: {error!r}"))
+            end = self._failure("ProcessDied", f"its keeper failed: {error!r}")
+            try:
+                self._finish(child, end)
+            finally:
+                self._deliver(end)  # it may have failed on its way there
         with self._lock:
             self._child = None
         child.close()
@@ -228,7 +187,7 @@ class Keeper:
             self._finish(child, NotStarted(reason, self._output.tail()))
         elif self._tell_slow and now >= self._since + SLOW:
             self._tell_slow = False
-            telemetry.emit("process.slow_start", level=logging.WARNING, pid=child.pid, seconds=SLOW)
+            self._emit("process.slow_start", level=logging.WARNING, pid=child.pid, seconds=SLOW)
 
     def _look_working(self, child: ChildProcess, job: Assignment, now: float) -> None:
         limit = job.handler.memory_limit
@@ -288,11 +247,12 @@ class Keeper:
             case "ready":
                 self._is_ready, self._since, self.memory = True, time.monotonic(), int(frame["memory"])
             case "log":
-                with telemetry.bound(**self._context()):
-                    logging.getLogger(str(frame["logger"])).log(int(frame["level"]), "%s", frame["text"])
+                logger = logging.getLogger(str(frame["logger"]))
+                self._tell(partial(logger.log, int(frame["level"]), "%s", str(frame["text"])))
             case "event":
-                with telemetry.bound(**self._context()):
-                    telemetry.emit(str(frame["name"]), level=int(frame["level"]), **frame["fields"])
+                self._tell(
+                    partial(telemetry.emit, str(frame["name"]), level=int(frame["level"]), **frame["fields"])
+                )
             case name if self._job is not None and frame["of"] == self._job.key:
                 self._take_of_job(child, self._job, name, frame)
             case _:
@@ -325,6 +285,7 @@ class Keeper:
         else:
             self._since = time.monotonic()
             self._crew.rests(self)
+        self._crew.flush(TELL)
         job.deliver(end)
 
     # What the child prints ------------------------------------------------------------------------------------------
@@ -335,9 +296,22 @@ class Keeper:
     def _tell_output(self, data: bytes, *, end: bool = False) -> None:
         context = self._context()
         for line in [*self._output.feed(data), *(self._output.end() if end else [])]:
-            telemetry.emit("process.output", line=line, **context)
-        if end and self._output.dropped:
-            telemetry.emit("process.output_cut", level=logging.WARNING, bytes=self._output.dropped, **context)
+            self._emit("process.output", line=line, **context)
+        if end and (count := self._output.dropped):
+            self._emit("process.output_cut", level=logging.WARNING, bytes=count, **context)
+
+    def _tell(self, say: Callable[[], None]) -> None:
+        """As the job's that runs now, but not here: whoever listens may take long."""
+        context = self._context()
+
+        def bound() -> None:
+            with telemetry.bound(**context):
+                say()
+
+        self._crew.tell(bound)
+
+    def _emit(self, name: str, **fields: Any) -> None:
+        self._crew.tell(partial(telemetry.emit, name, **fields))
 
     def _with_output(self, outcome: Outcome) -> Outcome:
         """A failed attempt keeps the end of what its process printed."""
@@ -350,23 +324,32 @@ class Keeper:
 
     # The end of the child -------------------------------------------------------------------------------------------
 
+    def _close(self) -> Assignment | None:
+        """Take no more jobs; the one that it has. Before anybody decides how that ends, so that none comes in between."""
+        with self._lock:
+            self._closed = True
+            return self._job
+
     def _failure(self, kind: str, message: str) -> Outcome | NotStarted | None:
-        job = self._job
+        job = self._close()
         if job is None:
             return None
+        if not job.has_begun:
+            return NotStarted(message, again=self._is_ready)
         return job.handler.failed(ErrorText(kind, message), job.running.claimed.attempt)
 
     def _died(self, child: ChildProcess) -> None:
         """It ended by itself, or closed its socket."""
         if self._is_over:
             return
+        job = self._close()
         how = ended_by(child.exit_code(), out_of_memory_kills() > self._kills)
         if not self._is_ready:
             self._finish(child, self._broken or NotStarted(f"{how} before it was ready"))
-        elif self._job is not None and not self._job.has_begun:
+        elif job is not None and not job.has_begun:
             self._finish(child, NotStarted(f"{how} before the handler began", again=True))
-        elif self._job is not None and self._job.is_late:
-            self._finish(child, self._job.handler.timed_out(self._job.running.claimed.attempt))
+        elif job is not None and job.is_late:
+            self._finish(child, job.handler.timed_out(job.running.claimed.attempt))
         else:
             self._finish(child, self._failure("ProcessDied", how))
 
@@ -375,6 +358,7 @@ class Keeper:
         if self._is_over:
             return
         self._is_over = True
+        self._close()
         child.kill()
         self._tell_output(child.read_output(), end=True)
         self._crew.ended(self, child.pid)
@@ -388,5 +372,9 @@ class Keeper:
             end = replace(end, trace=self._output.tail())
         if not self.tasks.done():
             self.tasks.set_result(end if isinstance(end, NotStarted) else NotStarted("it was ended"))
-        if job is not None and end is not None:
-            job.deliver(self._with_output(end) if isinstance(end, Outcome) else end)
+        if job is None:
+            return
+        if end is None:  # it was assigned after the end of an idle child was decided
+            end = NotStarted("the process was ended as it was given the job", again=True)
+        self._crew.flush(TELL)
+        job.deliver(self._with_output(end) if isinstance(end, Outcome) else end)

@@ -3,9 +3,11 @@
 import contextlib
 import re
 import resource
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+
+from .minder import family
 
 MB = 1024 * 1024
 _PROC = Path("/proc")
@@ -30,23 +32,14 @@ def used(pid: int | str = "self") -> Used:
 
 def used_together(pid: int) -> int:
     """Bytes in memory of a process and of all that it started; what they share counts once."""
-    family = _family(pid)
-    if len(family) == 1:
+    processes = family(pid)
+    if len(processes) == 1:
         return used(pid).resident
     total = 0
-    for each in family:
+    for each in processes:
         share = _kilobytes(_PROC / str(each) / "smaps_rollup")
         total += share.get("Pss_Anon", 0) + share.get("Pss_Shmem", 0)
     return total * 1024
-
-
-def _family(pid: int) -> list[int]:
-    found = [pid]
-    for each in found:  # it grows on the way
-        for children in (_PROC / str(each) / "task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                found += [int(word) for word in children.read_text().split()]
-    return found
 
 
 def _kilobytes(file: Path) -> dict[str, int]:
@@ -69,28 +62,40 @@ def exceeded(limit: int, detail: str = "") -> str:
     return f"used more than its memory_limit of {limit // MB} MB{detail}"
 
 
-@contextlib.contextmanager
-def limited(limit: int) -> Iterator[None]:
+class limited:  # noqa: N801 used as a function; a generator would leave its frames in the handler's traceback
     """Let this process take no more than `limit` bytes in all; beyond that, MemoryLimit instead of MemoryError.
 
     RLIMIT_DATA, not RLIMIT_AS: numerical libraries, thread stacks and mapped files reserve address space that they never
-    touch. What is reserved and untouched now is not counted either.
+    touch. What is reserved and untouched now is not counted either. None is no limit.
     """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+
+    def __enter__(self) -> None:
+        if self._limit is not None:
+            self._before = resource.getrlimit(resource.RLIMIT_DATA)
+            _limit_data(self._limit)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._limit is None:
+            return
+        resource.setrlimit(resource.RLIMIT_DATA, self._before)
+        if isinstance(error, MemoryError):
+            raise MemoryLimit(exceeded(self._limit)).with_traceback(trace) from None
+
+
+def _limit_data(limit: int) -> None:
     now = used()
     if now.resident >= limit:
         raise MemoryLimit(
             f"its memory_limit of {limit // MB} MB is less than the {now.resident // MB} MB "
             "that the process takes before the handler begins. Raise memory_limit"
         )
-    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = now.data + limit - now.resident
     resource.setrlimit(
         resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
     )
-    try:
-        yield
-    except MemoryError as error:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
-        raise MemoryLimit(exceeded(limit)) from error
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, most))

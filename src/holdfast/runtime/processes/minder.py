@@ -2,7 +2,7 @@
 
 A child sees by itself that its worker is gone, unless it is stopped or stuck in C code that never lets go of the
 interpreter. A signal on the parent's death (Linux only) would kill the child, but before it could take along what
-it had started itself. The minder ends whole process groups, whatever they do. It is run as a script and
+it had started itself. The minder ends whole process groups and families, whatever they do. It is run as a script and
 imports nothing of ours, so it starts in milliseconds.
 """
 
@@ -14,6 +14,44 @@ import subprocess
 import sys
 import threading
 
+_ROUNDS = 20  # a family that starts processes faster than they are stopped
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it started, and what those started. Linux tells; elsewhere only the process itself."""
+    found = [pid]
+    for each in found:  # it grows on the way
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{each}/task"):
+                with open(f"/proc/{each}/task/{thread}/children", encoding="ascii") as children:
+                    found += [int(word) for word in children.read().split()]
+    return found
+
+
+def kill_family(pid: int, *, spare: bool = False) -> None:
+    """Kill what a process started, also what has a session of its own, and then the process with its group.
+
+    Stopped first, parents before children, so that none can start another one unseen. `spare`: the process itself lives on.
+    """
+    stopped: list[int] = []
+    for _ in range(_ROUNDS):
+        fresh = [each for each in family(pid)[spare:] if each not in stopped]
+        if not fresh:
+            break
+        for each in fresh:
+            _signal(each, signal.SIGSTOP)
+        stopped += fresh
+    for each in reversed(stopped):
+        _signal(each, signal.SIGKILL)
+    if not spare:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
 
 class Minder:
     """The worker's side: names the process groups to kill when the worker is gone."""
@@ -22,24 +60,35 @@ class Minder:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
+        self._groups: set[int] = set()
 
     def keep(self, group: int) -> None:
         with self._lock:
+            self._groups.add(group)
+            if self._process is not None and self._process.poll() is not None:  # somebody killed it
+                self._forget_process()
             if self._process is None:
                 self._start()
-            self._say(f"+{group}\n")
+                for each in self._groups:
+                    self._say(f"+{each}\n")
+            else:
+                self._say(f"+{group}\n")
 
     def forget(self, group: int) -> None:
         with self._lock:
+            self._groups.discard(group)
             self._say(f"-{group}\n")
 
     def close(self) -> None:
         with self._lock:
-            process, self._process = self._process, None
-            if process is not None:
-                os.close(self._pipe)
-                self._pipe = -1
-                process.wait()
+            self._forget_process()
+
+    def _forget_process(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            os.close(self._pipe)
+            self._pipe = -1
+            process.wait()
 
     def _start(self) -> None:
         theirs, ours = os.pipe()
@@ -89,8 +138,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for group in watch(int(sys.argv[1]), int(sys.argv[2])):
-        with contextlib.suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
+        kill_family(group)
 
 
 if __name__ == "__main__":

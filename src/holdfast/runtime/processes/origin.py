@@ -18,9 +18,8 @@ _MAIN_IN_CHILD = "__holdfast_main__"
 class Origin:
     module: str
     name: str
-    file: str | None = (
-        None  # of a script: loaded under another name, so that its `if __name__ == "__main__"` stays out
-    )
+    # Of a script: loaded under another name, so that its `if __name__ == "__main__"` stays out.
+    file: str | None = None
 
     def __str__(self) -> str:
         return f"{self.file or self.module}:{self.name}"

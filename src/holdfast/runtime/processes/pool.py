@@ -5,7 +5,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -15,12 +16,15 @@ from ...model.clock import Clock
 from ...model.outcome import ErrorText, Outcome, Snoozed
 from ..handler import FORGIVEN, Handler
 from ..inflight import Running
-from .keeper import PART, Assignment, Keeper, Launch, NotStarted
+from .assignment import Assignment, Launch, NotStarted
+from .emitter import Emitter
+from .keeper import PART, Keeper
 from .memory import MB
 from .minder import Minder
 
 SPARE = 2  # idle children that are kept
 _TRIES = 3
+_TELL = 5.0  # for those who listen, to hear the rest when the worker ends
 _ROOM = 16 * MB  # what a handler with a memory_limit must find free in a reused child
 
 
@@ -34,6 +38,7 @@ class Pool:
         self._check = frozenset(check)  # start a child at once, and see that it knows these tasks
         self._patient = patient  # a child that cannot start may do so later
         self._minder = Minder()
+        self._emitter = Emitter()
         self._lock = threading.Lock()
         self._keepers: list[Keeper] = []
         self._idle: list[Keeper] = []
@@ -156,12 +161,19 @@ class Pool:
             keeper.end()
         await asyncio.to_thread(_join, keepers)
         self._minder.close()
+        await asyncio.to_thread(self._emitter.close, _TELL)
 
     # Called by keepers, in their threads ----------------------------------------------------------------------------
 
     def started(self, pid: int) -> None:
         self._minder.keep(pid)
-        telemetry.emit("process.started", level=logging.DEBUG, pid=pid)
+        self.tell(partial(telemetry.emit, "process.started", level=logging.DEBUG, pid=pid))
+
+    def tell(self, say: Callable[[], None]) -> None:
+        self._emitter.tell(say)
+
+    def flush(self, seconds: float) -> None:
+        self._emitter.flush(seconds)
 
     def rests(self, keeper: Keeper) -> None:
         with self._lock:
@@ -182,7 +194,7 @@ class Pool:
                     keepers.remove(keeper)
         if pid is not None:
             self._minder.forget(pid)
-            telemetry.emit("process.ended", level=logging.DEBUG, pid=pid)
+            self.tell(partial(telemetry.emit, "process.ended", level=logging.DEBUG, pid=pid))
 
 
 def _join(keepers: list[Keeper]) -> None:

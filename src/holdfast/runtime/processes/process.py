@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from .frames import Frame, Unpacker, pack
+from .minder import kill_family
 
 LATE = signal.SIGXCPU  # a child that gets it prints where it is; the kill follows
 _READS = 16  # of 64 KB
@@ -141,11 +142,10 @@ class ChildProcess:
             os.kill(self.pid, LATE)
 
     def kill(self) -> int:
-        """End it and everything in its group."""
+        """End it, everything that it started, and everything in its group."""
         if not self._is_killed:
             self._is_killed = True
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            kill_family(self.pid)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_KILL)
         return -signal.SIGKILL if self._process.returncode is None else self._process.returncode

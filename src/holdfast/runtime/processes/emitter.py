@@ -1,0 +1,67 @@
+"""Passes on what children say, in a thread of its own: a slow log handler or subscriber must not hold up a time limit."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from ... import telemetry
+
+ROOM = 5000  # what waits to be told; beyond that it is dropped and counted
+
+
+class Emitter:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._taken = 0
+        self._told = 0
+        self._dropped = 0
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def tell(self, say: Callable[[], None]) -> None:
+        with self._changed:
+            if len(self._waiting) >= ROOM or self._is_closed:
+                self._dropped += 1
+                return
+            self._waiting.append(say)
+            self._taken += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name="holdfast-emitter", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all that was taken so far is told, but no longer than that."""
+        with self._changed:
+            last = self._taken
+            self._changed.wait_for(lambda: self._told >= last, seconds)
+
+    def close(self, seconds: float) -> None:
+        """Tell what is left, as long as there is time."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _main(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._dropped or self._is_closed)
+                if not self._waiting and not self._dropped:
+                    return
+                say = self._waiting.popleft() if self._waiting else self._tell_dropped
+            try:
+                say()
+            except Exception:  # noqa: BLE001 the next one must be told too
+                telemetry.log.warning("what a child process said could not be passed on", exc_info=True)
+            with self._changed:
+                self._told += say != self._tell_dropped
+                self._changed.notify_all()
+
+    def _tell_dropped(self) -> None:
+        with self._changed:
+            count, self._dropped = self._dropped, 0
+        telemetry.emit("process.dropped", level=logging.WARNING, count=count)
