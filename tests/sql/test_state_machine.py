@@ -134,6 +134,12 @@ class ModelWorker:
     id: str
     seen: int
     status: str = "alive"
+    left: bool = False  # said that it leaves, before it was gone
+
+    @property
+    def answer(self) -> str:
+        """What a heartbeat says to it."""
+        return "draining" if self.status == "gone" and self.left else self.status
 
 
 @dataclass
@@ -348,7 +354,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(slot=st.integers(0, 2))
     def heartbeat(self, slot: int) -> None:
         worker = self.m.workers[self.slots[slot]]
-        assert self.do(renew.heartbeat(worker.id)) == worker.status
+        assert self.do(renew.heartbeat(worker.id)) == worker.answer
         worker.seen = self.m.now
 
     @rule(slot=st.integers(0, 2), stale=small)
@@ -357,7 +363,7 @@ class StoreMachine(RuleBasedStateMachine):
         worker = self.slots[slot]
         mine = [g for g in self.current if self.m.claims[g.token].worker == worker]
         lost = [pick(self.stale, stale)] if self.stale and stale % 2 else []
-        assert self.do(renew.heartbeat(worker)) == self.m.workers[worker].status
+        assert self.do(renew.heartbeat(worker)) == self.m.workers[worker].answer
         self.m.workers[worker].seen = self.m.now
         got_lost, got_cancel = self.do(renew.renew(worker, mine + lost, LEASE * UNIT))
         assert got_lost == lost
@@ -391,6 +397,7 @@ class StoreMachine(RuleBasedStateMachine):
         worker = self.m.workers[self.slots[slot]]
         if leave:
             assert self.do(workers.leave(worker.id)) == (worker.status != "gone")
+            worker.left = worker.left or worker.status != "gone"
             worker.status = "gone"
         else:
             assert self.do(workers.drain(worker.id)) == (worker.status == "alive")
@@ -532,6 +539,7 @@ class StoreMachine(RuleBasedStateMachine):
         fenced = self.do(sweep.fence_workers(DEAD_AFTER * UNIT))
         assert sorted(fenced) == sorted(w.id for w in silent)
         for worker in silent:
+            worker.left = worker.status == "draining"
             worker.status = "gone"
             self.seen["fenced"] += 1
 
