@@ -1,6 +1,7 @@
 """Holdfast: the app. The only place that builds the rest out of settings, a database and registries."""
 
 import contextlib
+import functools
 import importlib
 import logging
 import sys
@@ -259,7 +260,7 @@ class Holdfast(Registry):
                 continue
             if not (database.is_embedded and queue in declared):
                 raise unknown_queue(queue, existing)
-            await database.arun(lambda name=queue: jobs.create_queue(name))  # type: ignore[misc]
+            await database.arun(functools.partial(jobs.create_queue, queue))
 
     def __enter__(self) -> Self:
         return self

@@ -22,6 +22,7 @@ from ..tasks.task import NewJob, enqueue_all, raw_job
 from ..tasks.taskset import TaskSet
 from ..tasks.writer import Writer
 from .audit import actor
+from .queues import create_queue
 
 
 def make_job(
@@ -99,7 +100,7 @@ class _Audited(Writer):
         database = self._database()
         who = actor()
         for name in self._missing({row.queue for row in rows}, database.run(jobs.queue_names)):
-            database.run(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
+            create_queue(database, name)
         return self._checked(rows, database.run(lambda: _write(rows, who)))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from .. import telemetry
 from ..db.database import Database
+from ..model.job import Grant
 from ..store import owner
 from ..store.renew import heartbeat, renew
 from .inflight import InFlight, Running, Stop
@@ -58,8 +59,8 @@ class Renewal(Service):
         await self._write_progress(held)
         return self._database.settings.heartbeat
 
-    def _tell(self, grant: object, reason: Stop) -> None:
-        running = self._inflight.get(grant)  # type: ignore[arg-type]
+    def _tell(self, grant: Grant, reason: Stop) -> None:
+        running = self._inflight.get(grant)
         # A job that completed itself, or is being settled, is gone from the row because we took it away.
         if running is None or running.settling or (running.job is not None and running.job._completed):
             return

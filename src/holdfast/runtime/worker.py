@@ -15,8 +15,9 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .. import telemetry
 from ..db.database import Database
@@ -260,9 +261,9 @@ class Worker:
         running.interrupt(reason)
         self._call(self._cancel, running)
 
-    def _call(self, function: object, *arguments: object) -> None:
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody left to tell
-            self._loop.call_soon_threadsafe(function, *arguments)  # type: ignore[arg-type]
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _cancel(self, running: Running) -> None:
         if running.task is not None and running.is_async and not running.settling:
@@ -278,10 +279,10 @@ class Worker:
             telemetry.emit("worker.drain_asked", worker=identity)
             self.stop()
 
-    def _aside(self, work: object) -> None:
+    def _aside(self, work: Coroutine[Any, Any, object]) -> None:
         async def quietly() -> None:
             try:
-                await work  # type: ignore[misc]
+                await work
             except DatabaseError as error:
                 telemetry.emit("worker.side_task_failed", level=logging.WARNING, error=str(error))
 

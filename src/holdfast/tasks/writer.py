@@ -1,6 +1,7 @@
 """The Producer behind an app: writes and watches jobs, on our own connections or inside the caller's transaction."""
 
 import difflib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
@@ -29,7 +30,7 @@ class Writer:
         if missing := {r.queue for r in rows} - self._known:
             try:
                 for name in self._missing(missing, self._database().run(jobs.queue_names)):
-                    self._database().run(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
+                    self._database().run(functools.partial(jobs.create_queue, name))
             except Forbidden:
                 pass  # EXECUTE is all a producer needs: the function answers for unknown queues by itself
             self._known |= missing
@@ -42,7 +43,7 @@ class Writer:
         if missing := {r.queue for r in rows} - self._known:
             try:
                 for name in self._missing(missing, await self._database().arun(jobs.queue_names)):
-                    await self._database().arun(lambda name=name: jobs.create_queue(name))  # type: ignore[misc]
+                    await self._database().arun(functools.partial(jobs.create_queue, name))
             except Forbidden:
                 pass
             self._known |= missing
