@@ -32,6 +32,7 @@ from .errors import (
     WrongConnection,
 )
 from .model.backoff import Backoff
+from .model.bucket import sharded_key
 from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
@@ -95,4 +96,5 @@ __all__ = [
     "UnboundTask",
     "UnknownQueue",
     "WrongConnection",
+    "sharded_key",
 ]

@@ -16,6 +16,7 @@ from . import telemetry
 from .db import migrate
 from .db.database import Database
 from .errors import ConfigurationError, SchemaMissing
+from .model.queue import QueueRules
 from .observe.tracing import trace_attempt
 from .runtime.execute import Middleware, Processes
 from .runtime.processes import origin
@@ -24,12 +25,13 @@ from .runtime.processes.pool import Pool
 from .runtime.worker import Worker, WorkerOptions
 from .settings import Settings, database_url, load_settings
 from .store import jobs
+from .store.streams import queue_rules
 from .tasks.handle import JobHandle
 from .tasks.options import EnqueueOptions
 from .tasks.registry import Registry
 from .tasks.task import NewJob, aenqueue_all, enqueue_all, raw_job
 from .tasks.taskset import TaskSet
-from .tasks.writer import Writer, unknown_queue
+from .tasks.writer import Writer, check_rules, unknown_queue
 
 R = TypeVar("R")
 _SPARE = 4
@@ -99,8 +101,8 @@ class Holdfast(Registry):
                     self._include(item)
             self._modules.pop(0)
 
-    def _declared(self) -> list[str]:
-        return self.tasks.queues()
+    def _declared(self) -> dict[str, QueueRules]:
+        return self.tasks.queue_rules()
 
     @property
     def settings(self) -> Settings:
@@ -167,12 +169,13 @@ class Holdfast(Registry):
         tasks = self.tasks
         tasks.check()
         wanted = list(dict.fromkeys(queues)) or sorted({"inbox", *tasks.queues()})
-        await self._check_server(wanted, set(tasks.queues()))
+        rules = await self._check_server(wanted, tasks.queue_rules())
         options = WorkerOptions(
             leases={queue: self._lease(tasks, queue) for queue in wanted},
             concurrency=concurrency or self.settings.concurrency,
             release=release(),
             until_idle=until_idle,
+            rules=rules,
         )
         # One connection per handler's transaction, and some more for what handlers do beside it (once, enqueue).
         await self.database.reserve(options.concurrency + _SPARE)
@@ -244,7 +247,10 @@ class Holdfast(Registry):
         asked = [h.lease for h in tasks.handlers() if h.queue == queue and h.lease is not None]
         return max([self.settings.lease, *asked])
 
-    async def _check_server(self, wanted: Sequence[str], declared: set[str]) -> None:
+    async def _check_server(
+        self, wanted: Sequence[str], declared: Mapping[str, QueueRules]
+    ) -> dict[str, QueueRules]:
+        """The server can be relied on, and has the wanted queues; answers the rules of each."""
         database = self.database
         server = await database.arun(jobs.describe_server)
         if not server.has_schema:
@@ -260,7 +266,11 @@ class Holdfast(Registry):
                 continue
             if not (database.is_embedded and queue in declared):
                 raise unknown_queue(queue, existing)
-            await database.arun(functools.partial(jobs.create_queue, queue))
+            await database.arun(functools.partial(jobs.create_queue, queue, rules=declared[queue]))
+        found = await database.arun(lambda: queue_rules(wanted))
+        for queue, rules in found.items():
+            check_rules(queue, declared.get(queue), rules)
+        return found
 
     def __enter__(self) -> Self:
         return self

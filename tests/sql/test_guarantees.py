@@ -34,9 +34,9 @@ from tests.sql.support import (
     until_blocked,
 )
 
-from holdfast import Holdfast, Job, Transaction, failpoints, telemetry
+from holdfast import Backoff, Holdfast, Job, Transaction, failpoints, telemetry
 from holdfast.db.faults import BadRow
-from holdfast.errors import IdempotencyConflict, LeaseLost, TaskDefinitionError
+from holdfast.errors import IdempotencyConflict, LeaseLost
 from holdfast.model.job import ClaimedJob, Grant, NewRow
 from holdfast.model.outcome import (
     Cancelled,
@@ -744,14 +744,32 @@ def test_promise_4_a_sweep_that_waits_behind_a_completion_takes_nothing_back(
 # Promise 5: order per key. Ordered queues come with a later release; until then the promise is kept by refusal -------
 
 
-def test_promise_5_an_ordered_queue_cannot_be_declared(app: Holdfast) -> None:
-    with pytest.raises(TaskDefinitionError, match="order"):
-        app.queue("orders", ordering="key")
+def test_promise_5_a_key_runs_in_commit_order_one_after_the_other(
+    app: Holdfast, holdfast_kit: Callable[..., Kit]
+) -> None:
+    app.queue("orders", ordering="key")
+    running: set[str] = set()
+    ran: dict[str, list[int]] = {}
 
+    @app.task(queue="orders", retry=Backoff(first=0.01, jitter=False))
+    async def step(job: Job, key: str, n: int) -> None:
+        assert key not in running
+        running.add(key)
+        try:
+            await asyncio.sleep(0)
+            if n % 5 == 0 and job.attempt == 1:
+                raise ValueError(n)
+            ran.setdefault(key, []).append(n)
+        finally:
+            running.discard(key)
 
-def test_promise_5_no_queue_claims_to_be_ordered(kit: Kit) -> None:
-    columns = kit.sql("SELECT column_name FROM information_schema.columns WHERE table_name = 'queues'")
-    assert not [c for c in columns if "order" in c["column_name"]]
+    kit = holdfast_kit(app)
+    app.enqueue_many(step.using(partition_key=f"k{n % 7}").job(key=f"k{n % 7}", n=n) for n in range(200))
+    while kit.sql("SELECT FROM holdfast.work"):
+        kit.clock.advance(1)
+        kit.run_worker()
+    assert sum(map(len, ran.values())) == 200
+    assert all(numbers == sorted(numbers) for numbers in ran.values())
 
 
 # Promise 6: nothing bad stops anybody else's work --------------------------------------------------------------------

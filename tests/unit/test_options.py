@@ -7,13 +7,14 @@ import pytest
 
 from holdfast.errors import InvalidOption, TaskDefinitionError
 from holdfast.model.backoff import Backoff
+from holdfast.model.queue import QueueRules
 from holdfast.tasks.options import (
     EnqueueOptions,
     QueueOptions,
     TaskOptions,
     TaskSettings,
     enqueue_values,
-    queue_options,
+    queue_rules,
     task_settings,
 )
 
@@ -252,15 +253,9 @@ def test_task_settings() -> None:
     ("options", "message"),
     [
         (
-            {"ordering": "key"},
-            "ordering='key': ordered queues are not available in this release. Leave ordering out",
-        ),
-        (
             {"on_dead_letter": "park"},
-            (
-                "on_dead_letter='park': ordered queues are not available in this release. Leave "
-                "on_dead_letter out"
-            ),
+            "on_dead_letter='park' needs ordering='key': only there does a job wait for another. "
+            "Add ordering='key', or leave on_dead_letter out",
         ),
         ({"ordering": "keys"}, "ordering must be one of none, key, not str 'keys'"),
         (
@@ -271,12 +266,13 @@ def test_task_settings() -> None:
 )
 def test_queue_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TaskDefinitionError) as caught:
-        queue_options(options)
+        queue_rules(options)
     assert str(caught.value) == message
 
 
-def test_queue_options() -> None:
-    queue_options({"ordering": "none", "on_dead_letter": "skip"})
+def test_queue_rules() -> None:
+    assert queue_rules({"ordering": "none", "on_dead_letter": "skip"}) == QueueRules()
+    assert queue_rules({"ordering": "key", "on_dead_letter": "park"}) == QueueRules("key", "park")
 
 
 def test_every_typed_option_has_a_check() -> None:
@@ -289,4 +285,4 @@ def test_every_typed_option_has_a_check() -> None:
             task_settings({name: object()})
     for name in get_type_hints(QueueOptions):
         with pytest.raises(TaskDefinitionError):
-            queue_options({name: object()})
+            queue_rules({name: object()})

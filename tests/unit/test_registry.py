@@ -55,6 +55,12 @@ def test_names() -> None:
     assert Registry("a").task(queue="mail")(priority=4)(one).job().row.queue == "mail"
 
 
+def _two_rules() -> None:
+    registry = Registry()
+    registry.queue("orders", ordering="key", on_dead_letter="block")
+    registry.queue("orders")
+
+
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
@@ -83,8 +89,8 @@ def test_names() -> None:
             ),
         ),
         (
-            lambda: Registry().queue("orders", ordering="key"),
-            "ordering='key': ordered queues are not available in this release. Leave ordering out",
+            _two_rules,
+            "queue 'orders' is declared twice, with other ordering, on_dead_letter. Declare it once",
         ),
         (
             lambda: Registry().schedule("0 3 * * *", Registry().task(one).job()),

@@ -34,8 +34,8 @@ def dev_command(
         folder = parse_embedded_url(database.url)
         typer.echo(f"embedded PostgreSQL in {folder}, for development or one host", err=True)
     migrate.up(database.dsn)
-    for name in found.tasks.queues():
-        create_queue(database, name)
+    for name, rules in found.tasks.queue_rules().items():
+        create_queue(database, name, rules=rules)
     work = Work((), concurrency, exit_when_idle, health_port, health_host)
     serve(found, work, chosen)
 

@@ -69,7 +69,7 @@ def enqueue_command(
     job = make_job(tasks, task, parse_arguments(items or ()), given, version)
     patience = None if wait is None else parse_span(wait, "--wait")
     with open_database(database_url, app) as database:
-        handle = enqueue(database, job, tasks.queues() if tasks else ())
+        handle = enqueue(database, job, tasks.queue_rules() if tasks else None)
         if tasks is None:
             typer.echo("note: the arguments were not checked: no app was named (--app MODULE:APP)", err=True)
         if patience is None:

@@ -1,5 +1,6 @@
 """`holdfast queue`: make queues, list them, pause and resume them."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,8 +11,21 @@ from holdfast.cli.completion import complete_queue
 from holdfast.operate.pauses import QueuePause, pause_queue, resume_queue
 from holdfast.operate.queues import QueueSync, create_queue, list_queues, sync_queues
 from holdfast.store.operate import QueueLoad
+from holdfast.tasks.options import queue_rules
 
 app = typer.Typer(help="Make queues, list them, pause and resume them.", no_args_is_help=True)
+
+
+class Ordering(StrEnum):
+    none = "none"
+    key = "key"
+
+
+class OnDeadLetter(StrEnum):
+    skip = "skip"
+    block = "block"
+    park = "park"
+
 
 NUMBERS = ("pending", "oldest", "scheduled", "processing", "held", "quarantined", "lease")
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_queue)]
@@ -24,13 +38,23 @@ def create_command(
         float | None,
         typer.Option(help="Seconds a claim is good for without renewal.", show_default="the worker's"),
     ] = None,
+    ordering: Annotated[
+        Ordering, typer.Option(help="key: strictly one after the other within each partition key.")
+    ] = Ordering.none,
+    on_dead_letter: Annotated[
+        OnDeadLetter,
+        typer.Option(
+            help="What a key does when one of its jobs fails for good: go on, wait for it, or be parked."
+        ),
+    ] = OnDeadLetter.skip,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a queue. Safe to run twice, and while workers run."""
+    rules = queue_rules({"ordering": ordering.value, "on_dead_letter": on_dead_letter.value})
     with open_database(database_url, app) as database:
-        made = create_queue(database, name, lease)
+        made = create_queue(database, name, lease, rules)
     if as_json:
         render.print_json(made)
     else:
@@ -105,7 +129,7 @@ def sync_command(
     as_json: JsonOption = False,
 ) -> None:
     """Make the queues that an app declares and the database lacks. Safe to run twice, and while workers run."""
-    declared = load_app(app).tasks.queues()
+    declared = load_app(app).tasks.queue_rules()
     with open_database(database_url, app) as database:
         done = sync_queues(database, declared, dry_run=dry_run)
     if as_json:

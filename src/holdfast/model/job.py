@@ -38,6 +38,7 @@ class ClaimedJob:
     cancel_requested: bool = False
     suspect: int = 0
     waited: float = 0.0  # seconds from due to claimed, by the database's clock
+    seq: int = 0  # its place in its stream
 
     @property
     def id(self) -> UUID:
@@ -69,7 +70,7 @@ class NewRow:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What the database says of one enqueue. `conflict` is None, 'payload' or 'queue'."""
+    """What the database says of one enqueue. `conflict` is None, 'payload', 'queue' or 'key'."""
 
     id: UUID | None
     created: bool

@@ -9,6 +9,7 @@ from typing import Any
 from ..db.database import Database
 from ..errors import EnqueueError, InvalidArguments, InvalidOption
 from ..model.job import Enqueued, NewRow
+from ..model.queue import QueueRules
 from ..runtime.handler import PayloadError
 from ..store import jobs
 from ..store.audit import audit
@@ -85,22 +86,24 @@ def _older(
     return raw_job(definition.name, arguments, options, definition.settings).row
 
 
-def enqueue(database: Database, job: NewJob[Any], declared: Sequence[str] = ()) -> JobHandle[Any]:
+def enqueue(
+    database: Database, job: NewJob[Any], declared: Mapping[str, QueueRules] | None = None
+) -> JobHandle[Any]:
     """Write it. On an embedded server a queue that the app declares is made, as the app's own enqueue does."""
-    return enqueue_all(_Audited(database, declared), [job], None)[0]
+    return enqueue_all(_Audited(database, declared or {}), [job], None)[0]
 
 
 class _Audited(Writer):
     """Writes the job and the row that says who enqueued it in one transaction."""
 
-    def __init__(self, database: Database, declared: Sequence[str]) -> None:
+    def __init__(self, database: Database, declared: Mapping[str, QueueRules]) -> None:
         super().__init__(lambda: database, lambda: declared)
 
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         database = self._database()
         who = actor()
-        for name in self._missing({row.queue for row in rows}, database.run(jobs.queue_names)):
-            create_queue(database, name)
+        for name, rules in self._missing({row.queue for row in rows}, database.run(jobs.queue_names)):
+            create_queue(database, name, rules=rules)
         return self._checked(rows, database.run(lambda: _write(rows, who)))
 
 

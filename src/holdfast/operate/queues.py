@@ -1,16 +1,21 @@
 """The queues: what they hold, making one, and making those an app declares."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from ..db.database import Database
 from ..errors import ConfigurationError
+from ..model.queue import QueueRules
 from ..store import jobs, operate
 from ..store.audit import audit
 from ..store.operate import QueueLoad
 from ..store.statement import Flow
+from ..store.streams import queue_rules
 from ..tasks.checks import queue_name
+from ..tasks.writer import check_rules
 from .audit import actor
+
+_PLAIN = QueueRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,32 +23,41 @@ class QueueMade:
     name: str
     created: bool  # False: it was there
     lease: float | None  # None: what the worker is set to
+    ordering: str = "none"
+    on_dead_letter: str = "skip"
 
 
-def create_queue(database: Database, name: str, lease: float | None = None) -> QueueMade:
+def create_queue(
+    database: Database, name: str, lease: float | None = None, rules: QueueRules = _PLAIN
+) -> QueueMade:
     """Make a queue. One that is there is left as it is; to ask for another lease than it has is an error."""
     queue_name(name, ConfigurationError)
     if lease is not None and not 1 <= lease <= 86_400:
         raise ConfigurationError(f"a lease must be between 1 second and a day (86400), not {lease:g} seconds")
     who = actor()
-    created = database.run(lambda: _create([name], lease, "queue create", who)) == [name]
+    created = database.run(lambda: _create({name: rules}, lease, "queue create", who)) == [name]
     has = database.run(operate.queue_leases).get(name)
     if not created and lease is not None and lease != has:
         now = "the worker's own lease" if has is None else f"a lease of {has:g} s"
         raise ConfigurationError(
             f"queue {name!r} exists already, with {now}. To change it, update the column lease of holdfast.queues"
         )
-    return QueueMade(name, created, has)
+    found = database.run(lambda: queue_rules([name]))[name]
+    if rules != _PLAIN:
+        check_rules(name, rules, found)
+    return QueueMade(name, created, has, found.ordering, found.on_dead_letter)
 
 
-def _create(names: Iterable[str], lease: float | None, action: str, who: str) -> Flow[list[str]]:
+def _create(wanted: Mapping[str, QueueRules], lease: float | None, action: str, who: str) -> Flow[list[str]]:
     """Those of the queues that were not there, made."""
     made: list[str] = []
-    for name in names:
-        created = yield from jobs.create_queue(name, lease)
+    for name, rules in wanted.items():
+        created = yield from jobs.create_queue(name, lease, rules)
         made += [name] if created else []
     if made:
-        yield from audit(who, action, {"queues": made, "lease": lease}, len(made))
+        given = {name: asdict(wanted[name]) for name in made if wanted[name] != _PLAIN}
+        selection = {"queues": made, "lease": lease, **({"rules": given} if given else {})}
+        yield from audit(who, action, selection, len(made))
     return made
 
 
@@ -58,14 +72,17 @@ class QueueSync:
     unknown: list[str]  # in the database, and not declared by the app
 
 
-def sync_queues(database: Database, declared: Iterable[str], *, dry_run: bool = False) -> QueueSync:
+def sync_queues(
+    database: Database, declared: Mapping[str, QueueRules], *, dry_run: bool = False
+) -> QueueSync:
     """Make the queues that an app declares and the database lacks. `inbox` is everybody's."""
-    wanted = sorted({"inbox", *declared})
+    rules = {"inbox": _PLAIN, **declared}
+    wanted = sorted(rules)
     there = database.run(jobs.queue_names)
     missing = [name for name in wanted if name not in there]
     if missing and not dry_run:
         who = actor()
-        missing = database.run(lambda: _create(missing, None, "queue sync", who))
+        missing = database.run(lambda: _create({n: rules[n] for n in missing}, None, "queue sync", who))
     existing = [name for name in wanted if name not in missing]
     return QueueSync(missing, existing, [name for name in there if name not in wanted])
 

@@ -4,25 +4,29 @@ A plain claim starts at a low-water mark per queue and priority: everything befo
 lie before a mark (a late commit, a release, a sweep, a priority not seen before) is found by a full look from
 the start, at most every second and at most a twentieth of the time: that is the bound for late commits. Jobs a plain
 claim leaves out have their own way in: held jobs of tasks we know, suspects of a crash, and the bisection around a
-row that makes claims fail.
+row that makes claims fail. Queues ordered by key are claimed key by key (streams.py).
 """
 
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from uuid import UUID, uuid4
 
 from .. import failpoints, telemetry
 from ..db.database import Database
 from ..db.faults import BadRow
 from ..model.job import ClaimedJob
+from ..model.queue import QueueRules
 from ..model.text import storable
 from ..store import claim as store
+from ..store.streams import unhold
 from ..store.sweep import disown
 from .handler import Handlers
+from .streams import StreamClaimer
 
 _LOOK = 20_000
 
@@ -46,11 +50,22 @@ class Marks:
 
 
 class Claimer:
-    def __init__(self, database: Database, handlers: Handlers, lease: dict[str, float]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        handlers: Handlers,
+        lease: dict[str, float],
+        rules: Mapping[str, QueueRules] = MappingProxyType({}),
+    ) -> None:
         self._session = database.session("claim")
         self._handlers = handlers
         self._lease = lease
         self._marks = {queue: Marks() for queue in lease}
+        self._streams = {
+            queue: StreamClaimer(queue, self._session, seconds, self._token)
+            for queue, seconds in lease.items()
+            if queue in rules and rules[queue].keyed
+        }
         self._turn = 0
         self._open: list[tuple[str, UUID]] = []
         self._in_doubt: list[tuple[str, UUID]] = []
@@ -64,19 +79,42 @@ class Claimer:
         for marks in self._marks.values():
             marks.full_at = 0.0
             marks.held_at = 0.0
+        for stream in self._streams.values():
+            stream.reset()
 
-    async def claim(self, worker: str, want: int) -> list[ClaimedJob]:
-        """Up to `want` jobs over all queues, each queue first in its turn."""
+    def settled(self, queue: str, key: str, priority: int) -> None:
+        """A job of a stream is finished: the next one may be ready."""
+        self._streams[queue].settled(key, priority)
+
+    async def claim(self, worker: str, want: int, run: int = 1) -> list[ClaimedJob]:
+        """Up to `want` jobs over all queues, each queue first in its turn; of a stream up to `run` count as one."""
         await self.disown_doubtful()
         queues = self.queues
         self._turn = (self._turn + 1) % len(queues)
         found: list[ClaimedJob] = []
         with self._accounted():
             for queue in queues[self._turn :] + queues[: self._turn]:
-                if len(found) >= want:
+                if want <= 0:
                     break
-                found += await self._claim_from(queue, worker, want - len(found))
+                if queue in self._streams:
+                    jobs = await self._claim_streams(queue, worker, want, run)
+                    want -= len({job.partition_key for job in jobs})
+                else:
+                    jobs = await self._claim_from(queue, worker, want)
+                    want -= len(jobs)
+                found += jobs
         return found
+
+    async def _claim_streams(self, queue: str, worker: str, want: int, run: int) -> list[ClaimedJob]:
+        """Held jobs we know go back to their place first; whether it is their turn, the claim finds out."""
+        marks, now = self._marks[queue], time.monotonic()
+        if now >= marks.held_at:
+            marks.held_at = now + 1.0
+            ids = await self._session.run(store.find_held(queue, self._handlers.known(), want))
+            if ids:
+                keys = await self._session.run(unhold(queue, ids))
+                self._streams[queue].unheld(keys)
+        return await self._streams[queue].claim(worker, want, run)
 
     @contextlib.contextmanager
     def _accounted(self) -> Iterator[None]:
@@ -162,6 +200,10 @@ class Claimer:
         """Jobs whose process died, no more together than they are allowed. All of one queue and one group size."""
         with self._accounted():
             for queue in self.queues:
+                if queue in self._streams:
+                    if taken := await self._streams[queue].claim_suspects(worker, most):
+                        return taken
+                    continue
                 suspects = await self._session.run(store.find_suspects(queue, most))
                 if suspects:
                     size = suspects[0][1]

@@ -18,7 +18,7 @@ def _nobody(_: Job) -> None:
     """Who is told when a job says something of itself: in the worker's own process nobody has to be."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Running:
     """One job this worker owns: waiting for a slot, running, or waiting to be settled."""
 

@@ -115,7 +115,7 @@ def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
             return "job.completed", {}, logging.INFO
         case "lost", _:
             return "job.lost", {}, logging.WARNING
-        case "dead_letter", Failed(error=error) | DeadLettered(error=error):
+        case "dead_letter" | "blocked" | "parked", Failed(error=error) | DeadLettered(error=error):
             return "job.dead_letter", {"error": error.summary, "trace": error.trace}, logging.ERROR
         case "held", Held(reason=reason):
             return "job.held", {"reason": reason}, logging.WARNING

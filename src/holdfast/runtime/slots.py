@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+_RUN = 32
+
 
 class Slots:
     """Free slots plus a small prefetch, and the prefetch only while handlers are quick: a job must not wait here behind a
@@ -27,6 +29,11 @@ class Slots:
         """A sync handler past its timeout gives its slot back though its thread runs on: so many as there are slots,
         and no more, or threads would pile up without end."""
         return self.concurrency - self.running - max(0, self._abandoned() - self.concurrency)
+
+    @property
+    def run(self) -> int:
+        """How many jobs of one stream to take at a time: many while handlers are quick, so that not each costs a claim."""
+        return _RUN if self._mean < self._QUICK / 10 else 1
 
     def expect_long(self) -> None:
         """No prefetch until handlers have been quick again."""

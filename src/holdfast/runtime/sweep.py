@@ -85,7 +85,7 @@ class Sweeper(Service):
             telemetry.emit("job.quarantined", level=logging.ERROR, job=job_ids[0], error=reason)
             return 0
         for settled in back:
-            level = logging.ERROR if settled.state == "dead_letter" else logging.WARNING
+            level = logging.WARNING if settled.state == "pending" else logging.ERROR
             telemetry.emit(
                 "job.swept", level=level, job=settled.id, state=settled.state, from_worker=claim.worker
             )

@@ -37,7 +37,7 @@ class Tally(Service):
         self, queue: str, task: str, outcome: Outcome, state: str, run: float = 0.0, wait: float = 0.0
     ) -> None:
         """Count the end of an attempt. What was released, snoozed, held or lost has not ended."""
-        dead = state == "dead_letter"
+        dead = state in ("dead_letter", "blocked", "parked")
         failed = dead or (state == "pending" and isinstance(outcome, Failed))
         if state == "cancelled":
             self._of(queue, task).cancelled += 1

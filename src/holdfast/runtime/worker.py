@@ -3,6 +3,7 @@
 run         the story: claim what free slots need, start it, pause, and in the end drain
 _run_one    one job from slot to outcome
 Claimer     which jobs are next                         (claim.py)
+Lanes       jobs of one stream one after the other      (lanes.py)
 Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
@@ -15,8 +16,8 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import telemetry
@@ -24,11 +25,13 @@ from ..db.database import Database
 from ..db.faults import BadRow, Contended, LockTimeout
 from ..errors import DatabaseError, DatabaseUnavailable
 from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
+from ..model.queue import QueueRules
 from .claim import Claimer
 from .drain import drain
 from .execute import Executor, Middleware, Processes
 from .handler import Handlers
 from .inflight import InFlight, Running, Stop
+from .lanes import Lanes
 from .membership import Membership
 from .renew import Renewal, RenewalThread
 from .settle import Settler, event_of
@@ -47,6 +50,7 @@ class WorkerOptions:
     concurrency: int
     release: str
     until_idle: bool = False
+    rules: Mapping[str, QueueRules] = field(default_factory=dict)
 
 
 class Worker:
@@ -68,7 +72,8 @@ class Worker:
             release=options.release,
         )
         self.inflight = InFlight()
-        self.claimer = Claimer(database, handlers, options.leases)
+        self.claimer = Claimer(database, handlers, options.leases, options.rules)
+        self.lanes = Lanes(options.rules)
         self._executor = Executor(
             database, handlers, lambda: self.membership.id, middleware, processes=processes
         )
@@ -121,12 +126,12 @@ class Worker:
         try:
             await self._claim_suspects()
             want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
-            jobs = await self.claimer.claim(self.membership.id, want) if want else []
+            jobs = await self.claimer.claim(self.membership.id, want, self.slots.run) if want else []
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
-        self.ready.extend(self.inflight.add(job) for job in jobs)
+        self.ready.extend(self.lanes.admit([self.inflight.add(job) for job in jobs]))
         return len(jobs)
 
     async def _claim_suspects(self) -> None:
@@ -134,7 +139,7 @@ class Worker:
             return
         jobs = await self.claimer.claim_suspects(self.membership.id, self.slots.concurrency)
         if jobs:
-            self.suspects.took([self.inflight.add(job) for job in jobs])
+            self.suspects.took(self.lanes.admit([self.inflight.add(job) for job in jobs]))
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
     def _start_ready(self) -> None:
@@ -216,11 +221,26 @@ class Worker:
             times = fields.get("seconds", 0.0), fields.get("waited", 0.0)
             self.tally.settled(grant.queue, running.claimed.task, settlement.outcome, state, *times)
         telemetry.emit(name, level=level, worker=self.membership.id, **fields)
+        if running is not None:
+            self._next_of_stream(running, state)
         if isinstance(settlement.outcome, Released):
             self.claimer.reset()
         if self.suspects.ended(settlement.grant):
             self._look_again()
         self._wake.set()
+
+    def _next_of_stream(self, running: Running, state: str) -> None:
+        stream = self.lanes.stream(running)
+        if stream is None:
+            return
+        start, back = self.lanes.ended(running, state)
+        if start is not None:
+            self.ready.appendleft(start)
+            self._start_ready()
+        for behind in back:
+            self.conclude(behind, Released("the job before it in its stream went back"))
+        if start is None and not back:
+            self.claimer.settled(*stream, running.claimed.priority)
 
     async def _rest(self, claimed: int | None) -> None:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""

@@ -1,27 +1,30 @@
 """The SQL text: schema.sql (the whole truth), queries/*.sql (named statements), migrations/NNNN_*.sql.
 
-A query file holds statements, each opened by `-- name: verb` and a line that says what it is for.
+A query file holds statements, each opened by `-- name: verb` and a line that says what it is for. What several statements
+have in common is a `-- part: name`, and stands where a line says `-- with part: name`.
 """
 
 import functools
 import re
 from importlib.resources import files
 
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_OPEN = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
+_WITH = re.compile(r"^-- with part: (\w+)$", re.MULTILINE)
 
 
 @functools.cache
 def _queries() -> dict[str, str]:
-    found: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {"name": {}, "part": {}}
     for file in sorted((files(__name__) / "queries").iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".sql"):
             continue
-        parts = _NAME.split(file.read_text(encoding="utf-8"))
-        for name, text in zip(parts[1::2], parts[2::2], strict=True):
-            if name in found:
-                raise ValueError(f"the query {name!r} is named twice")
-            found[name] = text.strip().rstrip(";")
-    return found
+        pieces = _OPEN.split(file.read_text(encoding="utf-8"))
+        for kind, name, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+            if name in found[kind]:
+                raise ValueError(f"the {kind} {name!r} is there twice")
+            found[kind][name] = text.strip().rstrip(";")
+    parts = found["part"]
+    return {name: _WITH.sub(lambda m: parts[m[1]], text) for name, text in found["name"].items()}
 
 
 def query(name: str) -> str:

@@ -118,6 +118,7 @@ def make_due(locked: Sequence[Locked]) -> Flow[int]:
 
 def revive(locked: Sequence[Locked]) -> Flow[int]:
     """Cancelled jobs back to work."""
+    yield from Statement("lock_archived_streams", query("lock_archived_streams"), _slots(locked), nothing)
     done = yield from Statement("revive", query("revive"), _slots(locked), ids)
     return len(done)
 

@@ -1,8 +1,7 @@
 """Claim: take jobs for a worker, and find those that a plain claim leaves out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from ..model.fence import fence
@@ -11,7 +10,9 @@ from ..sql import query
 from .statement import Row, Statement, count, ids, nothing
 
 
-def _claimed(queue: str, token: UUID) -> Any:
+def claimed_jobs(queue: str, token: UUID) -> Callable[[Sequence[Row]], list[ClaimedJob]]:
+    """How the answer of a claim is read."""
+
     def decode(rows: Sequence[Row]) -> list[ClaimedJob]:
         return [
             ClaimedJob(
@@ -31,6 +32,7 @@ def _claimed(queue: str, token: UUID) -> Any:
                 cancel_requested=r[14],
                 suspect=r[15],
                 waited=r[17],
+                seq=r[2],
             )
             for r in rows
         ]
@@ -53,7 +55,7 @@ def claim(
         "claim",
         query("claim"),
         (queue, worker, token, lease, limit, priorities, [m for _, m in marks]),
-        _claimed(queue, token),
+        claimed_jobs(queue, token),
     )
 
 
@@ -65,7 +67,7 @@ def claim_these(
         "claim_these",
         query("claim_these"),
         (queue, worker, token, lease, list(job_ids)),
-        _claimed(queue, token),
+        claimed_jobs(queue, token),
     )
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from ..sql import query
 from .operate import CAP
 from .search import LOOK, Found, containing
-from .statement import Flow, Row, Statement, ids
+from .statement import Flow, Row, Statement, ids, nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,8 @@ def group_dead(f: DeadFilter, window: DeadWindow, limit: int) -> Statement[tuple
     return Statement("group_dead", query("group_dead"), params, decode)
 
 
-def redrive(job_ids: Sequence[UUID], delays: Sequence[float]) -> Statement[list[UUID]]:
+def redrive(job_ids: Sequence[UUID], delays: Sequence[float]) -> Flow[list[UUID]]:
     """Put them back to waiting; lock them first in the same transaction."""
-    return Statement("redrive", query("redrive"), (list(job_ids), list(delays)), ids)
+    yield from Statement("lock_dead_streams", query("lock_dead_streams"), (list(job_ids),), nothing)
+    done = yield from Statement("redrive", query("redrive"), (list(job_ids), list(delays)), ids)
+    return done

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from ..model.queue import QueueRules
 from ..sql import query
 from .jobs import create_queue
 from .statement import Flow, Row, Statement, ids
@@ -330,20 +331,23 @@ def overdue_slots() -> Statement[list[OverdueSlot]]:
 
 # Queues -------------------------------------------------------------------------------------------------------------
 
-_Kept = tuple[float | None, datetime, datetime | None, str | None]
+_Kept = tuple[float | None, QueueRules, datetime, datetime | None, str | None]
 
 
 def remake_queue(name: str) -> Flow[bool]:
     """Make the table of a queue that has none. False: it has one by now."""
 
     def first(rows: Sequence[Row]) -> _Kept | None:
-        return (rows[0][0], rows[0][1], rows[0][2], rows[0][3]) if rows else None
+        if not rows:
+            return None
+        lease, ordering, on_dead, created_at, paused_at, paused_by = rows[0]
+        return lease, QueueRules(ordering, on_dead), created_at, paused_at, paused_by
 
     kept = yield from Statement("forget_queue", query("forget_queue"), (name,), first)
     if kept is None:
         return False
-    lease, *rest = kept
-    yield from create_queue(name, lease)
+    lease, rules, *rest = kept
+    yield from create_queue(name, lease, rules)
     yield from Statement("restore_queue", query("restore_queue"), (name, *rest), ids)
     return True
 

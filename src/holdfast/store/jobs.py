@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ..model.job import Enqueued, Fate, NewRow
+from ..model.queue import QueueRules
 from ..sql import query
 from .statement import Flow, Row, Statement, ids
+
+_PLAIN = QueueRules()
 
 
 def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
@@ -75,8 +78,9 @@ def queue_names() -> Statement[list[str]]:
     return Statement("queue_names", query("queue_names"), (), ids)
 
 
-def create_queue(name: str, lease: float | None = None) -> Statement[bool]:
-    return Statement("create_queue", query("create_queue"), (name, lease), lambda rows: bool(rows[0][0]))
+def create_queue(name: str, lease: float | None = None, rules: QueueRules = _PLAIN) -> Statement[bool]:
+    params = (name, lease, rules.ordering, rules.on_dead_letter)
+    return Statement("create_queue", query("create_queue"), params, lambda rows: bool(rows[0][0]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 from ..errors import InvalidOption, TaskDefinitionError
 from ..model.backoff import Backoff
 from ..model.duration import Duration
+from ..model.queue import QueueRules
 from . import checks
 from .payload import shown
 
@@ -105,17 +106,20 @@ def task_settings(options: Mapping[str, Any]) -> TaskSettings:
     return TaskSettings(**values)
 
 
-def queue_options(options: Mapping[str, Any]) -> None:
-    """Check QueueOptions. Ordered queues come with a later release."""
+def queue_rules(options: Mapping[str, Any]) -> QueueRules:
+    """Checked QueueOptions; TaskDefinitionError says what to do."""
     checks.known_names(options, QueueOptions.__annotations__, "queue", TaskDefinitionError)
     allowed = {"ordering": ("none", "key"), "on_dead_letter": ("skip", "block", "park")}
     for name, value in options.items():
         if value not in allowed[name]:
             raise TaskDefinitionError(f"{name} must be one of {', '.join(allowed[name])}, not {shown(value)}")
-        if value != allowed[name][0]:
-            raise TaskDefinitionError(
-                f"{name}={value!r}: ordered queues are not available in this release. Leave {name} out"
-            )
+    rules = QueueRules(**options)
+    if rules.on_dead_letter != "skip" and not rules.keyed:
+        raise TaskDefinitionError(
+            f"on_dead_letter={rules.on_dead_letter!r} needs ordering='key': only there does a job wait for another. "
+            "Add ordering='key', or leave on_dead_letter out"
+        )
+    return rules
 
 
 def _period(what: str) -> Callable[[Any], float]:

@@ -5,22 +5,26 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn, Unpack
 
 from ..errors import DuplicateTask, TaskDefinitionError
+from ..model.queue import QueueRules
 from . import checks
 from .definition import Binding, Definition, Place
-from .options import QueueOptions, queue_options, task_settings
+from .options import QueueOptions, queue_rules, task_settings
 from .payload import shown
 from .producer import Producer
 from .signature import analyse
 from .task import NewJob, Task, TaskDecorator
 
+_PLAIN = QueueRules()
+
 
 class Queue:
     """A declared queue: `mail = billing.queue("mail")`."""
 
-    __slots__ = ("_name",)
+    __slots__ = ("_name", "_rules")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, rules: QueueRules = _PLAIN) -> None:
         self._name = name
+        self._rules = rules
 
     @property
     def name(self) -> str:
@@ -51,10 +55,15 @@ class Registry:
         return _Declare(self, {})
 
     def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue:
-        """Declare a queue: `billing.queue("mail")`."""
+        """Declare a queue: `billing.queue("orders", ordering="key", on_dead_letter="block")`."""
         checks.queue_name(name, TaskDefinitionError)
-        queue_options(options)
-        return self._queues.setdefault(name, Queue(name))
+        rules = queue_rules(options)
+        known = self._queues.setdefault(name, Queue(name, rules))
+        if known._rules != rules:
+            raise TaskDefinitionError(
+                f"queue {name!r} is declared twice, with other {', '.join(rules.differs(known._rules))}. Declare it once"
+            )
+        return known
 
     def schedule(
         self,
@@ -82,8 +91,10 @@ class Registry:
     def _definitions(self) -> list[Definition]:
         return list(dict.fromkeys(self._tasks.values()))
 
-    def _declared_queues(self) -> set[str]:
-        return {*self._queues, *(definition.settings.queue for definition in self._tasks.values())}
+    def _declared_queues(self) -> dict[str, QueueRules | None]:
+        """None: a task names it, and says nothing of its rules."""
+        named: dict[str, QueueRules | None] = {d.settings.queue: None for d in self._tasks.values()}
+        return {**named, **{name: queue._rules for name, queue in self._queues.items()}}
 
     def _declare(
         self, func: Callable[..., Any], options: Mapping[str, Any], local: Mapping[str, Any]

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from ..errors import TaskDefinitionError
+from ..model.queue import QueueRules
 from ..runtime.handler import Handler
 from .definition import Definition
 from .registry import Registry, raise_duplicate
@@ -14,9 +16,10 @@ class TaskSet:
 
     def __init__(self, registries: Iterable[Registry]) -> None:
         self._definitions: dict[str, Definition] = {}
-        self._queues: set[str] = set()
+        self._queues: dict[str, QueueRules] = {}
         for registry in registries:
-            self._queues |= registry._declared_queues()
+            for name, rules in registry._declared_queues().items():
+                self._queue(name, rules)
             for definition in registry._definitions():
                 self._add(definition)
         self._handlers = {
@@ -49,10 +52,25 @@ class TaskSet:
         """Every queue that a task or `.queue()` names."""
         return sorted(self._queues)
 
+    def queue_rules(self) -> dict[str, QueueRules]:
+        """The same with their rules."""
+        return {name: self._queues[name] for name in self.queues()}
+
     def check(self) -> None:
         """Build every codec now; TaskDefinitionError names a parameter whose type has no JSON form."""
         for definition in self._definitions.values():
             definition.codec.check()
+
+    def _queue(self, name: str, rules: QueueRules | None) -> None:
+        other = self._queues.get(name)
+        if rules is None:
+            self._queues.setdefault(name, QueueRules())
+        elif other in (None, QueueRules()):
+            self._queues[name] = rules
+        elif other is not None and rules != QueueRules() and other != rules:
+            raise TaskDefinitionError(
+                f"queue {name!r} is declared twice, with other {', '.join(rules.differs(other))}. Declare it once"
+            )
 
     def _add(self, definition: Definition) -> None:
         for name in definition.names:

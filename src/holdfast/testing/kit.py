@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from ..app import Holdfast
 from ..db.database import Database
 from ..model.clock import Clock
 from ..settings import Settings
+from ..store.jobs import create_queue
 from ..tasks.task import Task
 
 Row = dict[str, Any]
@@ -29,6 +31,12 @@ class Kit:
         self._before = app._opened
         app._opened = self.database = Database(url, settings or Settings(), self.clock)
         app._writer.forget()
+        self.create_queues()
+
+    def create_queues(self) -> None:
+        """Make the queues that the app declares, with their rules. Done at the start; call it again after declaring more."""
+        for name, rules in self.app.tasks.queue_rules().items():
+            self.database.run(functools.partial(create_queue, name, rules=rules))
 
     def run_worker(
         self, *, queues: Sequence[str] = (), concurrency: int | None = None, until_idle: bool = True

@@ -11,6 +11,15 @@
 --               `dead_letters`, in the statement that settles them; the others go back to `pending`.
 --   sweep       takes back the jobs of revoked claims: first claims.revoked_at, then the jobs, then the claim row.
 --
+-- The story of a stream (the jobs of one partition key in a queue ordered by key)
+--
+--   enqueue()   takes a lock on the key that is held to the commit, and only then draws the sequence number: so seq is
+--               commit order within a key, also when a transaction that began later commits first.
+--   claim       is given keys to look at. Of each it looks at the first jobs by seq, whatever their status, and takes a
+--               gapless run of those that are ready. A job that runs, waits for its time, is held, blocked or locked by
+--               somebody ends the run: nothing behind it is taken.
+--   settle      the next job of the key starts after the one before it left; one that goes back keeps its place.
+--
 -- Who may write
 --
 --   An owner writes only where id + lease_generation + claim_token + status = 'processing' match. Expiry is not part
@@ -83,7 +92,11 @@ CREATE TABLE holdfast.queues (
     lease      float8 CHECK (lease BETWEEN 1 AND 86400),   -- seconds; NULL: the worker's setting
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     paused_at  timestamptz,                   -- set: nothing is claimed from it
-    paused_by  text
+    paused_by  text,
+    keyed      boolean NOT NULL DEFAULT false,   -- claimed key by key; has the index for it, and every job has a key
+    ordering   text NOT NULL DEFAULT 'none' CHECK (ordering IN ('none', 'key')),
+    on_dead_letter text NOT NULL DEFAULT 'skip' CHECK (on_dead_letter IN ('skip', 'block', 'park')),   -- what becomes of the rest of its key
+    CONSTRAINT queues_keyed CHECK (keyed OR (ordering = 'none' AND on_dead_letter = 'skip'))
 );
 
 -- Nothing of these tasks is claimed. What waits for one of them is set aside (held), so that it costs no claim anything.
@@ -120,8 +133,8 @@ CREATE TABLE holdfast.work (
     last_error          text,
     tags                text[],
     metadata            jsonb,
-    CONSTRAINT work_status CHECK (status IN ('pending', 'processing', 'held')),
-    CONSTRAINT work_held CHECK ((status = 'held') = (hold_reason IS NOT NULL))
+    CONSTRAINT work_status CHECK (status IN ('pending', 'processing', 'held', 'blocked')),   -- blocked: a dead letter that its key waits for
+    CONSTRAINT work_held CHECK ((status IN ('held', 'blocked')) = (hold_reason IS NOT NULL))
 ) PARTITION BY LIST (queue);
 COMMENT ON TABLE holdfast.work IS 'Live jobs, one partition per queue';
 
@@ -133,8 +146,18 @@ CREATE TABLE holdfast.quarantine (
     at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- Keys of ordered queues from which nothing is claimed since one of their jobs became a dead letter.
+CREATE TABLE holdfast.parked_keys (
+    queue         text NOT NULL,
+    partition_key text NOT NULL,
+    job_id        uuid NOT NULL,   -- the dead letter
+    parked_at     timestamptz NOT NULL,
+    PRIMARY KEY (queue, partition_key)
+);
+
 -- A queue is made beside the parent and attached: PARTITION OF would stall inserts into every other queue.
-CREATE FUNCTION holdfast.create_queue(queue_name text, lease_seconds float8 DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION holdfast.create_queue(queue_name text, lease_seconds float8 DEFAULT NULL, key_ordering text DEFAULT 'none',
+                                      dead_letter_policy text DEFAULT 'skip') RETURNS boolean
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     AS $$
@@ -166,11 +189,16 @@ BEGIN
                    relation || '_held', relation);
     EXECUTE format('CREATE INDEX %I ON holdfast.%I (available_at, seq) WHERE suspect > 0',
                    relation || '_suspect', relation);
+    IF key_ordering = 'key' THEN
+        EXECUTE format('CREATE INDEX %I ON holdfast.%I (partition_bucket, partition_key, seq)', relation || '_stream', relation);
+        EXECUTE format('ALTER TABLE holdfast.%I ADD CONSTRAINT %I CHECK (partition_key IS NOT NULL)', relation, relation || '_keyed');
+    END IF;
     FOREACH changing IN ARRAY ARRAY['status', 'claim_token', 'lease_generation', 'attempts', 'claimed_at', 'suspect', 'hold_reason'] LOOP
         EXECUTE format('ALTER TABLE holdfast.%I ALTER COLUMN %I SET STATISTICS 0', relation, changing);
     END LOOP;
     EXECUTE format('ALTER TABLE holdfast.work ATTACH PARTITION holdfast.%I FOR VALUES IN (%L)', relation, queue_name);
-    INSERT INTO holdfast.queues (name, relation, lease) VALUES (queue_name, relation, lease_seconds);
+    INSERT INTO holdfast.queues (name, relation, lease, keyed, ordering, on_dead_letter)
+    VALUES (queue_name, relation, lease_seconds, key_ordering = 'key', key_ordering, dead_letter_policy);
     RETURN true;
 END $$;
 
@@ -411,9 +439,32 @@ CREATE TABLE holdfast.throughput (
 
 -- Enqueue ---------------------------------------------------------------------------------------------------------
 
+-- Lock streams of one ordered queue until the commit. Whoever draws a sequence number for a stream calls this before, in a statement of
+-- its own: inside the INSERT the number would be drawn before the lock is granted.
+--
+-- A shared lock on the queue and an exclusive one on each key, in sorted order; more than 64 keys take the queue exclusively, because
+-- the lock table is small. Two keys of one hash only wait for each other.
+CREATE FUNCTION holdfast.lock_streams(queue_name text, keys text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    hashes bigint[] := ARRAY(SELECT DISTINCT hashtextextended(queue_name || E'\x1f' || k, 7236837) FROM unnest(keys) k WHERE k IS NOT NULL ORDER BY 1);
+    hash   bigint;
+BEGIN
+    IF cardinality(hashes) > 64 THEN
+        PERFORM pg_advisory_xact_lock(7236838, hashtext(queue_name));
+        RETURN;
+    END IF;
+    PERFORM pg_advisory_xact_lock_shared(7236838, hashtext(queue_name));
+    FOREACH hash IN ARRAY hashes LOOP
+        PERFORM pg_advisory_xact_lock(hash);
+    END LOOP;
+END $$;
+
 -- Many jobs in one call, in the caller's transaction. Never raises for what a caller can get wrong in one row: it answers
--- with a conflict ('queue': no such queue, 'payload': the key was used with another payload), and then has written
--- nothing at all. Same key and same payload gives the first job's id, also to a concurrent duplicate, which waits.
+-- with a conflict ('queue': no such queue, 'key': the queue is ordered by key and the job has none, 'payload': the idempotency key
+-- was used with another payload), and then has written nothing at all. Same key and same payload gives the first job's id, also to a concurrent duplicate, which waits.
 CREATE FUNCTION holdfast.enqueue_many(
     tasks text[], payloads text[], queues text[], versions int[], partition_keys text[], priorities int[], max_attempts int[],
     run_ats timestamptz[], delays float8[], idempotency_keys text[], idempotency_lifetimes float8[], tags text[], metadatas text[])
@@ -445,9 +496,10 @@ BEGIN
         RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes as jsonb prints it, metadata and tags 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second to 7 days'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    FOR item IN SELECT u.ord::int AS ord FROM unnest(queues) WITH ORDINALITY AS u(name, ord)
-                WHERE NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = u.name) LOOP
-        conflicts[item.ord] := 'queue';
+    FOR item IN SELECT u.ord::int AS ord, q.name IS NULL AS missing
+                FROM unnest(queues, partition_keys) WITH ORDINALITY AS u(name, key, ord) LEFT JOIN holdfast.queues q ON q.name = u.name
+                WHERE q.name IS NULL OR (q.keyed AND u.key IS NULL) LOOP
+        conflicts[item.ord] := CASE WHEN item.missing THEN 'queue' ELSE 'key' END;
         fresh[item.ord] := false;
     END LOOP;
     ids := ARRAY(SELECT holdfast.uuid7() FROM generate_series(1, n));
@@ -491,6 +543,10 @@ BEGIN
                             false, conflicts[o] FROM generate_series(1, n) o ORDER BY o;
         RETURN;
     END IF;
+
+    PERFORM holdfast.lock_streams(o.queue, o.keys)
+    FROM (SELECT u.queue, array_agg(u.key) AS keys FROM unnest(queues, partition_keys, fresh) AS u(queue, key, fresh)
+          JOIN holdfast.queues q ON q.name = u.queue AND q.ordering = 'key' WHERE u.fresh GROUP BY u.queue ORDER BY u.queue) o;
 
     INSERT INTO holdfast.work (id, queue, task, version, payload, partition_key, priority, max_attempts,
                                available_at, created_at, claimed_at, claim_token, tags, metadata, seq)
@@ -536,6 +592,8 @@ DECLARE
         WHEN octet_length(metadata::text) > 8192 THEN format('metadata is %s bytes, the limit is 8192', octet_length(metadata::text))
         WHEN queue IS NULL OR NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue)
             THEN format('queue %L does not exist. Create it: holdfast queue create %s', queue, queue)
+        WHEN partition_key IS NULL AND EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue AND q.keyed)
+            THEN format('queue %L is ordered by key: pass a partition_key', queue)
     END;
 BEGIN
     IF wrong IS NOT NULL THEN
@@ -552,6 +610,7 @@ END $$;
 REVOKE ALL ON FUNCTION holdfast.enqueue_many FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.enqueue FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.create_queue FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.lock_streams FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
 
 -- For people and tools --------------------------------------------------------------------------------------------

@@ -61,9 +61,16 @@ DELETE FROM holdfast.quarantine WHERE id = ANY ($1::uuid[]) RETURNING id;
 UPDATE holdfast.work SET available_at = holdfast.now()
 WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'pending' AND available_at > holdfast.now() RETURNING id;
 
+-- name: lock_archived_streams
+-- Lock the streams that finished jobs go back to, until the commit.
+-- $1 ids, $2 slots
+SELECT holdfast.lock_streams(o.queue, o.keys)
+FROM (SELECT a.queue, array_agg(a.partition_key) AS keys FROM holdfast.archive a JOIN holdfast.queues q ON q.name = a.queue AND q.ordering = 'key'
+      WHERE a.slot = ANY ($2::int[]) AND a.id = ANY ($1::uuid[]) GROUP BY a.queue ORDER BY a.queue) o;
+
 -- name: revive
--- Cancelled jobs go back to waiting with a fresh set of attempts. Generation and sequence are kept, so that every fence is higher than
--- the last. The reason of the cancel is no error of the job's: its last error is that of its last failed attempt.
+-- Cancelled jobs go back to waiting with a fresh set of attempts. The generation is kept, so that every fence is higher than the last; in
+-- a queue ordered by key they go to the end of their stream, under its lock. The reason of the cancel is no error of the job's: its last error is that of its last failed attempt.
 -- $1 ids, $2 slots
 WITH gone AS (
     DELETE FROM holdfast.archive a WHERE a.slot = ANY ($2::int[]) AND a.id = ANY ($1::uuid[]) AND a.status = 'cancelled' RETURNING *
@@ -72,12 +79,13 @@ WITH gone AS (
 )
 INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
                            priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token)
-SELECT g.id, g.seq, g.lease_generation, holdfast.now(), g.created_at, holdfast.now(), 0, g.max_attempts, g.version, 0, 0,
+SELECT g.id, CASE WHEN (SELECT q.ordering FROM holdfast.queues q WHERE q.name = g.queue) = 'key' THEN nextval('holdfast.work_seq') ELSE g.seq END,
+       g.lease_generation, holdfast.now(), g.created_at, holdfast.now(), 0, g.max_attempts, g.version, 0, 0,
        g.priority, g.queue, 'pending', g.task, g.partition_key, g.payload,
        (SELECT left(CASE WHEN e.message = '' THEN e.kind ELSE e.kind || ': ' || e.message END, 8192) FROM holdfast.errors e
         WHERE e.job_id = g.id ORDER BY e.at DESC, e.generation DESC LIMIT 1), g.tags, g.metadata,
        '00000000-0000-0000-0000-000000000000'
-FROM gone g
+FROM (SELECT * FROM gone ORDER BY seq) g
 RETURNING id;
 
 -- name: discard_live

@@ -1,3 +1,25 @@
+-- part: take
+-- Mark the rows of `c` as taken, write the claim that holds their lease, and answer what their owner needs.
+-- $1 queue, $2 worker, $3 token, $4 lease seconds
+, taken AS (
+    UPDATE holdfast.work
+    SET status = 'processing', hold_reason = NULL, claim_token = $3, claimed_at = holdfast.now(), lease_generation = lease_generation + 1
+    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
+    RETURNING id, lease_generation, seq, task, version, payload, partition_key, priority, attempts, max_attempts, crashes,
+              available_at, created_at, metadata, cancel_requested_at, suspect
+), claim AS (
+    INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
+    SELECT $3, $1, $2, holdfast.now(),
+           holdfast.now() + make_interval(secs => greatest((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
+    FROM taken HAVING count(*) > 0
+)
+SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
+       greatest(available_at, 'epoch'), least(greatest(created_at, 'epoch'), holdfast.now()), metadata::text,
+       cancel_requested_at IS NOT NULL, suspect, -- a date no client can read would cost every worker its answer
+       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8
+FROM taken
+ORDER BY priority DESC, available_at, seq;
+
 -- name: claim
 -- Take the first due jobs of a queue for a living worker, each priority from its low-water mark.
 -- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 limit, $6 priorities from high to low, $7 their marks (NULL: from the start)
@@ -22,24 +44,8 @@ WITH c AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
       AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
     LIMIT $5
-), taken AS (
-    UPDATE holdfast.work
-    SET status = 'processing', claim_token = $3, claimed_at = holdfast.now(), lease_generation = lease_generation + 1
-    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
-    RETURNING id, lease_generation, seq, task, version, payload, partition_key, priority, attempts, max_attempts, crashes,
-              available_at, created_at, metadata, cancel_requested_at, suspect
-), claim AS (
-    INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
-    SELECT $3, $1, $2, holdfast.now(),
-           holdfast.now() + make_interval(secs => greatest((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
-    FROM taken HAVING count(*) > 0
 )
-SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
-       greatest(available_at, 'epoch'), least(greatest(created_at, 'epoch'), holdfast.now()), metadata::text,
-       cancel_requested_at IS NOT NULL, suspect, -- a date no client can read would cost every worker its answer
-       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8
-FROM taken
-ORDER BY priority DESC, available_at, seq;
+-- with part: take
 
 -- name: claim_these
 -- Take the named jobs, waiting or held, if they are due and still free.
@@ -54,24 +60,8 @@ WITH c AS MATERIALIZED (
       AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
     ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
-), taken AS (
-    UPDATE holdfast.work
-    SET status = 'processing', hold_reason = NULL, claim_token = $3, claimed_at = holdfast.now(), lease_generation = lease_generation + 1
-    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
-    RETURNING id, lease_generation, seq, task, version, payload, partition_key, priority, attempts, max_attempts, crashes,
-              available_at, created_at, metadata, cancel_requested_at, suspect
-), claim AS (
-    INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
-    SELECT $3, $1, $2, holdfast.now(),
-           holdfast.now() + make_interval(secs => greatest((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
-    FROM taken HAVING count(*) > 0
 )
-SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
-       greatest(available_at, 'epoch'), least(greatest(created_at, 'epoch'), holdfast.now()), metadata::text,
-       cancel_requested_at IS NOT NULL, suspect, -- a date no client can read would cost every worker its answer
-       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8
-FROM taken
-ORDER BY priority DESC, available_at, seq;
+-- with part: take
 
 -- name: scan_priorities
 -- The priorities that occur in a queue, one index probe each, and always 0; beside each a moment before which, two seconds
@@ -120,6 +110,7 @@ CROSS JOIN LATERAL (
     SELECT j.id, j.available_at
     FROM holdfast.work j
     WHERE j.queue = $1 AND j.hold_reason IS NOT NULL AND j.task = k.task AND j.version = k.version AND j.available_at <= holdfast.now()
+      AND j.status = 'held'
       AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
     ORDER BY j.available_at
     LIMIT $4

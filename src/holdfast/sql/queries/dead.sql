@@ -74,19 +74,31 @@ FROM newest n
 GROUP BY n.name, n.task
 ORDER BY count(*) DESC, max(n.died_at) DESC, n.name LIMIT $3;
 
+-- name: lock_dead_streams
+-- Lock the streams that dead letters go back to, until the commit.
+-- $1 ids
+SELECT holdfast.lock_streams(o.queue, o.keys)
+FROM (SELECT d.queue, array_agg(d.partition_key) AS keys FROM holdfast.dead_letters d JOIN holdfast.queues q ON q.name = d.queue AND q.ordering = 'key'
+      WHERE d.id = ANY ($1::uuid[]) GROUP BY d.queue ORDER BY d.queue) o;
+
 -- name: redrive
--- Dead letters go back to waiting with a fresh set of attempts, each due after its delay. Generation and sequence are kept, so that
--- every fence is higher than the last.
+-- Dead letters go back to waiting with a fresh set of attempts, each due after its delay. The generation is kept, so that every fence is
+-- higher than the last. In a queue ordered by key the stream went on without them: they go to its end, under its lock (lock_streams).
+-- Only one that its key is parked for comes back in its old place, and its key is released.
 -- $1 ids, $2 seconds from now until each is due
 WITH gone AS (
     DELETE FROM holdfast.dead_letters d WHERE d.id = ANY ($1::uuid[]) RETURNING *
 ), freed AS (
     DELETE FROM holdfast.quarantine q WHERE q.id = ANY ($1::uuid[]) AND q.id IN (SELECT id FROM gone)
+), released AS (
+    DELETE FROM holdfast.parked_keys p WHERE (p.queue, p.partition_key, p.job_id) IN (SELECT g.queue, g.partition_key, g.id FROM gone g)
+    RETURNING p.job_id
 )
 INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
                            priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token)
-SELECT g.id, g.seq, g.lease_generation, holdfast.now() + make_interval(secs => least(d.delay, 315360000)), g.created_at, holdfast.now(), 0,
+SELECT g.id, CASE WHEN (SELECT q.ordering FROM holdfast.queues q WHERE q.name = g.queue) = 'key' AND g.id NOT IN (SELECT job_id FROM released)
+                  THEN nextval('holdfast.work_seq') ELSE g.seq END, g.lease_generation, holdfast.now() + make_interval(secs => least(g.delay, 315360000)), g.created_at, holdfast.now(), 0,
        g.max_attempts, g.version, 0, 0, g.priority, g.queue, 'pending', g.task, g.partition_key, g.payload, g.last_error, g.tags, g.metadata,
        '00000000-0000-0000-0000-000000000000'
-FROM gone g JOIN unnest($1::uuid[], $2::float8[]) AS d(id, delay) ON d.id = g.id
+FROM (SELECT g.*, d.delay FROM gone g JOIN unnest($1::uuid[], $2::float8[]) AS d(id, delay) ON d.id = g.id ORDER BY g.seq) g
 RETURNING id;

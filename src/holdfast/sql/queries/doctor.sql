@@ -228,7 +228,7 @@ WHERE s.day < (holdfast.now() AT TIME ZONE 'UTC')::date - e.retention_days - 1 O
 -- Take out the row of a queue whose table is gone, to make both again. Waits for whoever makes a queue.
 -- $1 queue
 DELETE FROM holdfast.queues q WHERE q.name = $1 AND to_regclass(format('holdfast.%I', q.relation)) IS NULL
-RETURNING q.lease, q.created_at, q.paused_at, q.paused_by;
+RETURNING q.lease, q.ordering, q.on_dead_letter, q.created_at, q.paused_at, q.paused_by;
 
 -- name: restore_queue
 -- Give a queue that was made again what it had.

@@ -9,7 +9,7 @@ ORDER BY ordinal;
 -- name: fate
 -- What became of a job, in one snapshot.
 -- $1 id, $2 queue
-SELECT 'waiting' AS state, NULL::text, w.last_error, w.attempts FROM holdfast.work w WHERE w.queue = $2 AND w.id = $1
+SELECT CASE w.status WHEN 'blocked' THEN 'dead_letter' ELSE 'waiting' END AS state, NULL::text, w.last_error, w.attempts FROM holdfast.work w WHERE w.queue = $2 AND w.id = $1
 UNION ALL
 SELECT a.* FROM unnest(holdfast.archive_slots_of($1)) AS s(slot) -- slot by slot: an array would probe all of them
 CROSS JOIN LATERAL (SELECT a.status, a.result::text, a.last_error, a.attempts FROM holdfast.archive a
@@ -57,8 +57,8 @@ SELECT name FROM holdfast.queues ORDER BY name;
 
 -- name: create_queue
 -- Make a queue; false: it was there.
--- $1 name, $2 lease seconds
-SELECT holdfast.create_queue($1, $2::float8);
+-- $1 name, $2 lease seconds, $3 ordering, $4 on dead letter
+SELECT holdfast.create_queue($1, $2::float8, $3, $4);
 
 -- name: describe_server
 -- What a process needs to know before it relies on the server. The commit setting is the one the role and database give to everybody,

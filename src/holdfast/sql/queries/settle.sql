@@ -28,11 +28,15 @@ WITH ok AS MATERIALIZED (
 SELECT ARRAY[id::text, status] FROM kept;
 
 -- name: settle_fail
--- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once.
+-- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once. In a queue
+-- ordered by key the rest of the key goes on (skip), or waits for the dead job, which stays where it is (block), or is parked.
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 delays, $6 final?, $7 kinds, $8 messages, $9 traces, $10 worker
-WITH ok AS MATERIALIZED (
+WITH rule AS MATERIALIZED (
+    SELECT on_dead_letter FROM holdfast.queues WHERE name = $1
+), ok AS MATERIALIZED (
     SELECT d.id, d.generation, d.delay, d.kind, d.message, d.trace, w.attempt,
            d.final OR w.attempt >= w.max_attempts AS dies,
+           (d.final OR w.attempt >= w.max_attempts) AND (SELECT on_dead_letter FROM rule) = 'block' AS blocks,
            left(CASE WHEN d.message = '' THEN d.kind ELSE d.kind || ': ' || d.message END, 8192) AS summary
     FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::float8[], $6::boolean[], $7::text[], $8::text[], $9::text[])
          AS d(id, generation, token, delay, final, kind, message, trace)
@@ -45,8 +49,12 @@ WITH ok AS MATERIALIZED (
     INSERT INTO holdfast.errors (job_id, queue, attempt, generation, at, worker, kind, message, trace)
     SELECT id, $1, attempt, generation, holdfast.now(), $10, kind, message, trace FROM ok
 ), gone AS (
-    DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM ok WHERE dies))
+    DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM ok WHERE dies AND NOT blocks))
     RETURNING *
+), parked AS (
+    INSERT INTO holdfast.parked_keys (queue, partition_key, job_id, parked_at)
+    SELECT $1, g.partition_key, g.id, holdfast.now() FROM gone g WHERE (SELECT on_dead_letter FROM rule) = 'park'
+    ON CONFLICT DO NOTHING
 ), dead AS (
     INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
                                        version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata)
@@ -56,14 +64,17 @@ WITH ok AS MATERIALIZED (
     RETURNING id
 ), back AS (
     UPDATE holdfast.work w
-    SET status = 'pending', suspect = 0, attempts = (SELECT o.attempt FROM ok o WHERE o.id = w.id),
+    SET status = CASE WHEN (SELECT o.blocks FROM ok o WHERE o.id = w.id) THEN 'blocked' ELSE 'pending' END,
+        hold_reason = CASE WHEN (SELECT o.blocks FROM ok o WHERE o.id = w.id) THEN 'a dead letter that its key waits for' END,
+        suspect = 0, attempts = (SELECT o.attempt FROM ok o WHERE o.id = w.id),
         last_error = (SELECT o.summary FROM ok o WHERE o.id = w.id),
         available_at = CASE WHEN w.cancel_requested_at IS NULL
                             THEN holdfast.now() + make_interval(secs => (SELECT o.delay FROM ok o WHERE o.id = w.id)) ELSE holdfast.now() END
-    WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE NOT dies))
-    RETURNING w.id
+    WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks OR NOT dies))
+    RETURNING w.id, w.status
 )
-SELECT ARRAY[id::text, 'dead_letter'] FROM dead UNION ALL SELECT ARRAY[id::text, 'pending'] FROM back;
+SELECT ARRAY[id::text, CASE (SELECT on_dead_letter FROM rule) WHEN 'park' THEN 'parked' ELSE 'dead_letter' END] FROM dead
+UNION ALL SELECT ARRAY[id::text, status] FROM back;
 
 -- name: settle_back
 -- Snoozed, released and held jobs stay, and spend no attempt. One that somebody wants cancelled is not held: the next claim ends it.
@@ -108,7 +119,9 @@ LEFT JOIN LATERAL (
     ) a
 ) a ON true
 LEFT JOIN LATERAL (
-    SELECT 'dead_letter' AS status FROM holdfast.dead_letters l
+    SELECT CASE WHEN EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = l.partition_key AND p.job_id = l.id)
+                THEN 'parked' ELSE 'dead_letter' END AS status
+    FROM holdfast.dead_letters l
     WHERE l.id = d.id AND l.lease_generation = d.generation AND l.claim_token = d.token OFFSET 0
 ) l ON true;
 

@@ -71,16 +71,23 @@ SELECT token, queue, worker, unsettled, job_ids FROM holdfast.claims WHERE revok
 -- Take back jobs of a revoked claim. No attempt is spent. Jobs of a dead process become suspects, to be run in halving batches; one that
 -- was alone in it too often is a dead letter.
 -- $1 queue, $2 token, $3 ids, $4 unsettled (NULL: its process did not die), $5 most crashes
-WITH ok AS MATERIALIZED (
-    SELECT w.id, coalesce($4::int = 1 AND w.crashes::bigint + 1 >= $5::int, false) AS crasher
+WITH rule AS MATERIALIZED (
+    SELECT on_dead_letter FROM holdfast.queues WHERE name = $1
+), ok AS MATERIALIZED (
+    SELECT w.id, coalesce($4::int = 1 AND w.crashes::bigint + 1 >= $5::int, false) AS crasher,
+           coalesce($4::int = 1 AND w.crashes::bigint + 1 >= $5::int AND (SELECT on_dead_letter FROM rule) = 'block', false) AS blocks
     FROM holdfast.work w
     WHERE w.queue = $1 AND w.id = ANY ($3::uuid[]) AND w.claim_token = $2 AND w.status = 'processing'
       AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
     ORDER BY w.id
     FOR UPDATE SKIP LOCKED
 ), gone AS (
-    DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM ok WHERE crasher))
+    DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM ok WHERE crasher AND NOT blocks))
     RETURNING *
+), parked AS (
+    INSERT INTO holdfast.parked_keys (queue, partition_key, job_id, parked_at)
+    SELECT $1, g.partition_key, g.id, holdfast.now() FROM gone g WHERE (SELECT on_dead_letter FROM rule) = 'park'
+    ON CONFLICT DO NOTHING
 ), owner AS MATERIALIZED (
     SELECT worker FROM holdfast.claims WHERE token = $2
 ), logged AS (
@@ -98,13 +105,17 @@ WITH ok AS MATERIALIZED (
     RETURNING id
 ), back AS (
     UPDATE holdfast.work w
-    SET status = 'pending', claim_token = '00000000-0000-0000-0000-000000000000',
+    SET status = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks)) THEN 'blocked' ELSE 'pending' END,
+        hold_reason = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks)) THEN 'a dead letter that its key waits for' END,
+        last_error = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks))
+                          THEN format('ProcessDied: the worker process died %s times while it ran this job alone', w.crashes + 1) ELSE w.last_error END,
+        claim_token = '00000000-0000-0000-0000-000000000000',
         suspect = CASE WHEN $4::int IS NULL THEN w.suspect ELSE greatest(1, least(nullif(w.suspect, 0), $4::int) / 2) END,
         crashes = w.crashes + CASE WHEN $4::int = 1 THEN 1 ELSE 0 END
-    WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE NOT crasher))
-    RETURNING w.id
+    WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks OR NOT crasher))
+    RETURNING w.id, w.status
 )
-SELECT id, 'dead_letter' FROM dead UNION ALL SELECT id, 'pending' FROM back;
+SELECT id, 'dead_letter' FROM dead UNION ALL SELECT id, status FROM back;
 
 -- name: sweep_finish
 -- Drop a revoked claim row once no processing job refers to it. A job that was locked a moment ago keeps it for the next sweep;

@@ -1,0 +1,61 @@
+"""Lanes: the jobs of one stream that this worker holds run one after the other.
+
+A job starts when the one before it is finished in the database. When that one goes back instead (a retry, a release, a
+lost lease, a block), what is behind it goes back too, unstarted: its turn has not come.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from ..model.queue import QueueRules
+from .inflight import Running
+
+_FINISHED = ("completed", "cancelled", "dead_letter")
+Stream = tuple[str, str]
+
+
+class Lanes:
+    def __init__(self, rules: Mapping[str, QueueRules]) -> None:
+        self._ordered = {queue for queue, rule in rules.items() if rule.ordering == "key"}
+        self._lanes: dict[Stream, deque[Running]] = {}  # the first of each runs, or is about to
+
+    def stream(self, running: Running) -> Stream | None:
+        key = running.claimed.partition_key
+        return (
+            (running.grant.queue, key) if key is not None and running.grant.queue in self._ordered else None
+        )
+
+    def admit(self, batch: Iterable[Running]) -> list[Running]:
+        """Those that may start; the others wait here for the one before them."""
+        start = []
+        for running in sorted(batch, key=lambda r: r.claimed.seq):
+            stream = self.stream(running)
+            lane = None if stream is None else self._lanes.setdefault(stream, deque())
+            if lane is not None:
+                lane.append(running)
+            if lane is None or len(lane) == 1:
+                start.append(running)
+        return start
+
+    def ended(self, running: Running, state: str) -> tuple[Running | None, list[Running]]:
+        """(the next to start, those to hand back)."""
+        stream = self.stream(running)
+        lane = self._lanes.get(stream) if stream is not None else None
+        if stream is None or lane is None or running not in lane:
+            return None, []
+        if lane[0] is not running:  # it left before its turn: lost, or handed back
+            lane.remove(running)
+            return None, []
+        lane.popleft()
+        if lane and state in _FINISHED:
+            return lane[0], []
+        del self._lanes[stream]
+        return None, list(lane)
+
+    def waiting(self) -> list[Running]:
+        """Those whose turn has not come, and who will not get one."""
+        waiting = [running for lane in self._lanes.values() for running in list(lane)[1:]]
+        for lane in self._lanes.values():
+            while len(lane) > 1:
+                lane.pop()
+        return waiting

@@ -1,0 +1,112 @@
+"""Streams: which keys of an ordered queue have something to claim, and claiming from their front."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from ..model.job import ClaimedJob
+from ..model.queue import QueueRules
+from ..sql import query
+from .claim import claimed_jobs
+from .statement import Row, Statement, ids
+
+
+class Mark(NamedTuple):
+    """A place in claim order: everything up to it was seen."""
+
+    at: datetime
+    seq: int
+
+
+class Due(NamedTuple):
+    """What a look along the due jobs of one priority has met."""
+
+    priority: int
+    seen: int  # rows
+    mark: Mark
+    keys: list[str]
+
+
+class Ready(NamedTuple):
+    key: str
+    priority: int
+    late: float  # seconds since its first job is due
+
+
+class Scan(NamedTuple):
+    seen: int  # keys looked at
+    bucket: int | None
+    key: str | None  # the last of them
+    ready: list[Ready]
+
+
+def claim_streams(
+    queue: str,
+    worker: str,
+    token: UUID,
+    *,
+    lease: float,
+    keys: Sequence[str],
+    run: int,
+    suspects: bool = False,
+) -> Statement[list[ClaimedJob]]:
+    """A gapless run of at most `run` jobs from the front of each key."""
+    params = (queue, worker, token, lease, list(keys), run, suspects)
+    return Statement("claim_streams", query("claim_streams"), params, claimed_jobs(queue, token))
+
+
+def due_streams(
+    queue: str, marks: Sequence[tuple[int, Mark]], rows: int, buckets: Sequence[int] | None
+) -> Statement[list[Due]]:
+    """The keys of due jobs, each priority from its mark on."""
+
+    def decode(rows: Sequence[Row]) -> list[Due]:
+        return [Due(r[0], r[1], Mark(r[2], r[3]), list(r[4])) for r in rows]
+
+    params = (
+        queue,
+        [priority for priority, _ in marks],
+        [mark.at for _, mark in marks],
+        [mark.seq for _, mark in marks],
+        rows,
+        None if buckets is None else list(buckets),
+    )
+    return Statement("due_streams", query("due_streams"), params, decode)
+
+
+def scan_streams(
+    queue: str, buckets: Sequence[int], after: str | None, keys: int, *, suspects: bool = False
+) -> Statement[Scan]:
+    """Step from key to key through the buckets, whatever is due and however deep each key is."""
+
+    def decode(rows: Sequence[Row]) -> Scan:
+        seen, bucket, key, found, priorities, lates = rows[0]
+        ready = [Ready(*r) for r in zip(found, priorities, lates, strict=True)]
+        return Scan(seen, bucket, key, ready)
+
+    params = (queue, list(buckets), after, keys, suspects)
+    return Statement("scan_streams", query("scan_streams"), params, decode)
+
+
+def suspect_streams(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:
+    return Statement(
+        "suspect_streams", query("suspect_streams"), (queue, limit), lambda rows: [(r[0], r[1]) for r in rows]
+    )
+
+
+def stream_head(queue: str, key: str) -> Statement[UUID | None]:
+    return Statement(
+        "stream_head", query("stream_head"), (queue, key), lambda rows: rows[0][0] if rows else None
+    )
+
+
+def unhold(queue: str, job_ids: Sequence[UUID]) -> Statement[list[str]]:
+    return Statement("unhold", query("unhold"), (queue, list(job_ids)), ids)
+
+
+def queue_rules(queues: Sequence[str]) -> Statement[dict[str, QueueRules]]:
+    def decode(rows: Sequence[Row]) -> dict[str, QueueRules]:
+        return {name: QueueRules(ordering, on_dead) for name, _, ordering, on_dead in rows}
+
+    return Statement("queue_rules", query("queue_rules"), (list(queues),), decode)
