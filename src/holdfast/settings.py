@@ -21,6 +21,8 @@ class Settings:
     dead_after: float = 10.0  # a worker not heard of for so long is fenced
     sweep: float = 2.0
     poll: float = 1.0  # longest pause of an idle worker
+    ring: float = 1.0  # between two looks at who serves an ordered queue
+    takeover: float = 5.0  # a due key that its worker does not take for so long may be taken by any other
     concurrency: int = 10
     prefetch: int = 2  # jobs claimed beyond the free slots
     drain: float = 25.0  # how long a stopping worker lets handlers finish

@@ -62,7 +62,9 @@ class Claimer:
         self._lease = lease
         self._marks = {queue: Marks() for queue in lease}
         self._streams = {
-            queue: StreamClaimer(queue, self._session, seconds, self._token)
+            queue: StreamClaimer(
+                queue, self._session, self._token, lease=seconds, takeover=database.settings.takeover
+            )
             for queue, seconds in lease.items()
             if queue in rules and rules[queue].keyed
         }
@@ -81,6 +83,15 @@ class Claimer:
             marks.held_at = 0.0
         for stream in self._streams.values():
             stream.reset()
+
+    @property
+    def keyed(self) -> list[str]:
+        """The queues that are claimed key by key."""
+        return list(self._streams)
+
+    def look_after(self, queue: str, buckets: Sequence[int] | None) -> None:
+        """The ring says which buckets of a queue are ours; None: all."""
+        self._streams[queue].look_after(buckets)
 
     def settled(self, queue: str, key: str, priority: int) -> None:
         """A job of a stream is finished: the next one may be ready."""

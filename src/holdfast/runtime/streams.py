@@ -4,7 +4,8 @@ The database decides what may be taken from a key; this only proposes keys, so t
 nothing else. Proposed are: keys of which this worker just settled a job; keys of due jobs, met along the claim index from a
 mark on, each row once; and, as a net under both, every key of this worker's buckets, stepped through one by one
 whatever is due. The net runs at most every second and at most a twentieth of the time: that is the bound for what the
-other two miss (a commit that was late by more than two seconds, a key that somebody else released).
+other two miss (a commit that was late by more than two seconds, a key that somebody else released). With a ring
+(ring.py) a worker proposes keys of its own buckets only, and of the others those that nobody took for `takeover` seconds.
 """
 
 import logging
@@ -16,7 +17,7 @@ from uuid import UUID
 from .. import failpoints, telemetry
 from ..db.faults import BadRow
 from ..db.session import Session
-from ..model.bucket import BUCKETS
+from ..model.bucket import BUCKETS, bucket
 from ..model.job import ClaimedJob
 from ..model.text import storable
 from ..store import claim, streams
@@ -41,6 +42,13 @@ class Candidates:
             self._known.add(key)
             self._by.setdefault(priority, {})[key] = None
 
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the others."""
+        for keys in self._by.values():
+            for key in [k for k in keys if not wanted(k)]:
+                del keys[key]
+                self._known.discard(key)
+
     def take(self, count: int) -> list[str]:
         taken: list[str] = []
         for priority in sorted(self._by, reverse=True):
@@ -61,16 +69,40 @@ class Candidates:
 class StreamClaimer:
     """The claims of one ordered queue."""
 
-    def __init__(self, queue: str, session: Session, lease: float, new_token: Callable[[str], UUID]) -> None:
+    def __init__(
+        self,
+        queue: str,
+        session: Session,
+        new_token: Callable[[str], UUID],
+        *,
+        lease: float,
+        takeover: float,
+    ) -> None:
         self._queue = queue
         self._session = session
         self._lease = lease
+        self._takeover = takeover
+        self._mine: frozenset[int] | None = None  # buckets; None: all of them
         self._new_token = new_token
         self._found = Candidates()
         self._marks: dict[int, Mark] = {}
         self._marked_at = -1.0
         self._thorough = True
-        self._net = _Net()
+        self._net = _Net(1.0)
+        self._others = _Net(takeover / 2)
+
+    def look_after(self, buckets: Sequence[int] | None) -> None:
+        """Claim from the keys of these buckets; None: of all. Keys of the others only when nobody does for long."""
+        self._mine = None if buckets is None else frozenset(buckets)
+        self._net.look_after(list(range(BUCKETS)) if buckets is None else list(buckets))
+        rest = [] if self._mine is None else [b for b in range(BUCKETS) if b not in self._mine]
+        self._others.look_after(rest, later=self._takeover)
+        self._found.keep(self._is_mine)
+        self._marked_at = -1.0
+        self._marks = {}
+
+    def _is_mine(self, key: str) -> bool:
+        return self._mine is None or bucket(key) in self._mine
 
     def reset(self) -> None:
         """Look everywhere the next time."""
@@ -78,7 +110,8 @@ class StreamClaimer:
 
     def settled(self, key: str, priority: int) -> None:
         """A job of the key is finished: the next one may be ready."""
-        self._found.add(key, priority)
+        if self._is_mine(key):
+            self._found.add(key, priority)
 
     def unheld(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -124,6 +157,8 @@ class StreamClaimer:
             await self._net.step(self._session, self._queue, self._found)
             if not self._thorough:
                 break
+        if len(self._found) < want and self._others.due():
+            await self._others.step(self._session, self._queue, self._found, late=self._takeover)
         self._thorough = False
 
     async def _step_back(self) -> None:
@@ -134,7 +169,8 @@ class StreamClaimer:
 
     async def _look(self) -> None:
         marks = sorted(self._marks.items(), reverse=True)
-        for due in await self._session.run(streams.due_streams(self._queue, marks, _ROWS, self._net.buckets)):
+        mine = None if self._mine is None else sorted(self._mine)
+        for due in await self._session.run(streams.due_streams(self._queue, marks, _ROWS, mine)):
             self._marks[due.priority] = due.mark
             for key in due.keys:
                 self._found.add(key, due.priority)
@@ -177,8 +213,9 @@ class StreamClaimer:
 class _Net:
     """Every key of some buckets, stepped through in rounds."""
 
-    def __init__(self) -> None:
-        self.buckets: list[int] | None = None  # None: all of them
+    def __init__(self, least: float) -> None:
+        self._least = least  # seconds between two rounds
+        self._buckets = list(range(BUCKETS))
         self._at = 0  # which bucket is next
         self._after: str | None = None
         self._next = 0.0
@@ -188,19 +225,26 @@ class _Net:
         """A new round, now."""
         self._at, self._after, self._next, self._cost = 0, None, 0.0, 0.0
 
-    def due(self) -> bool:
-        return time.monotonic() >= self._next
+    def look_after(self, buckets: list[int], later: float = 0.0) -> None:
+        """Other buckets: a new round through them, after so many seconds."""
+        self._buckets = buckets
+        self.begin()
+        self._next = time.monotonic() + later
 
-    async def step(self, session: Session, queue: str, found: Candidates) -> None:
+    def due(self) -> bool:
+        return bool(self._buckets) and time.monotonic() >= self._next
+
+    async def step(self, session: Session, queue: str, found: Candidates, late: float = 0.0) -> None:
+        """Look at some more keys; those count whose first job is due for `late` seconds."""
         began = time.monotonic()
-        buckets = range(BUCKETS) if self.buckets is None else self.buckets
-        scan = await session.run(streams.scan_streams(queue, buckets[self._at :], self._after, _KEYS))
+        scan = await session.run(streams.scan_streams(queue, self._buckets[self._at :], self._after, _KEYS))
         for ready in scan.ready:
-            found.add(ready.key, ready.priority)
+            if ready.late >= late:
+                found.add(ready.key, ready.priority)
         self._cost += time.monotonic() - began
         if scan.seen < _KEYS or scan.bucket is None:
             self._at, self._after = 0, None
-            self._next = time.monotonic() + max(1.0, 20 * self._cost)
+            self._next = time.monotonic() + max(self._least, 20 * self._cost)
             self._cost = 0.0
         else:
-            self._at, self._after = buckets.index(scan.bucket), scan.key
+            self._at, self._after = self._buckets.index(scan.bucket), scan.key

@@ -4,6 +4,7 @@ run         the story: claim what free slots need, start it, pause, and in the e
 _run_one    one job from slot to outcome
 Claimer     which jobs are next                         (claim.py)
 Lanes       jobs of one stream one after the other      (lanes.py)
+Ring        whose keys it looks after                   (ring.py)
 Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
@@ -34,6 +35,7 @@ from .inflight import InFlight, Running, Stop
 from .lanes import Lanes
 from .membership import Membership
 from .renew import Renewal, RenewalThread
+from .ring import Ring
 from .settle import Settler, event_of
 from .slots import Slots
 from .suspects import Suspects
@@ -74,6 +76,7 @@ class Worker:
         self.inflight = InFlight()
         self.claimer = Claimer(database, handlers, options.leases, options.rules)
         self.lanes = Lanes(options.rules)
+        self.ring = Ring(database, self.claimer.keyed, lambda: self.membership.id, self._look_after)
         self._executor = Executor(
             database, handlers, lambda: self.membership.id, middleware, processes=processes
         )
@@ -107,6 +110,8 @@ class Worker:
         self.settler.start()
         self.sweeper.start()
         self.tally.start()
+        await self.ring.begin()
+        self.ring.start()
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
@@ -266,6 +271,11 @@ class Worker:
     def _look_again(self) -> None:
         self.claimer.reset()
         self.suspects.look_again()
+        self._pause = _FIRST_PAUSE
+        self._wake.set()
+
+    def _look_after(self, queue: str, buckets: list[int] | None) -> None:
+        self.claimer.look_after(queue, buckets)
         self._pause = _FIRST_PAUSE
         self._wake.set()
 

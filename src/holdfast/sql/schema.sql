@@ -219,6 +219,16 @@ CREATE TABLE holdfast.workers (
     ended        text CHECK (ended IN ('left', 'lost'))   -- how it went: said so, or was not heard of again
 ) WITH (fillfactor = 50);
 
+-- Where each worker sits in the ring of a queue that is claimed key by key: who looks after which buckets (model/ring.py). A seat whose
+-- worker is not alive is free. Affinity only: no claim reads it.
+CREATE TABLE holdfast.seats (
+    queue  text NOT NULL,
+    seat   int  NOT NULL CHECK (seat >= 0),
+    worker text NOT NULL,
+    PRIMARY KEY (queue, seat),
+    UNIQUE (queue, worker)
+);
+
 CREATE TABLE holdfast.claims (
     token            uuid PRIMARY KEY,
     queue            text NOT NULL,

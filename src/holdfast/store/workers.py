@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..model.worker import WorkerIdentity
 from ..sql import query
-from .statement import Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, nothing
 
 
 def register(
@@ -52,3 +53,25 @@ def workers_left(workers: Sequence[str]) -> Statement[list[str]]:
 
 def leave(worker: str) -> Statement[bool]:
     return Statement("leave", query("leave"), (worker,), bool)
+
+
+class Seat(NamedTuple):
+    queue: str
+    seat: int
+    worker: str
+    host: str
+    pid: int
+
+
+def ring_seats(queues: Sequence[str], dead_after: float) -> Statement[list[Seat]]:
+    def decode(rows: Sequence[Row]) -> list[Seat]:
+        return [Seat(*r) for r in rows]
+
+    return Statement("ring_seats", query("ring_seats"), (list(queues), dead_after), decode)
+
+
+def sit_down(queue: str, worker: str) -> Flow[int | None]:
+    """Take the lowest free seat. None: somebody was faster, or the worker is not alive."""
+    yield from Statement("free_seats", query("free_seats"), (queue, worker), nothing)
+    taken = yield from Statement("take_seat", query("take_seat"), (queue, worker), ids)
+    return taken[0] if taken else None

@@ -1,0 +1,60 @@
+"""The ring: which of the living workers looks after which buckets.
+
+A worker has a seat: the lowest number that is free. Seat n takes its share evenly from the seats before it, one
+bucket (a virtual node) at a time. So seats without a hole between them have equally many buckets, and a join or a
+leave moves the buckets of that one worker and nothing else. Those of an empty seat go to all the others by hash, and
+come back with who takes it next: a restarted worker looks after what it looked after before. Workers move up when the
+last seats leave holes behind (runtime/ring.py).
+
+The ring is affinity only. Two workers that see different members look at the same keys, and the database lets one
+have the jobs.
+"""
+
+import functools
+import hashlib
+from collections.abc import Collection
+
+from .bucket import BUCKETS
+
+_taken: list[list[int]] = [
+    [0] for _ in range(BUCKETS)
+]  # of each bucket: the seats that took it, one after the other
+_seats = [1]  # how many seats have taken their share so far
+
+
+def _score(seat: int, bucket: int) -> bytes:
+    return hashlib.blake2b(b"%d/%d" % (seat, bucket), digest_size=8).digest()
+
+
+def _grow(seats: int) -> None:
+    for new in range(_seats[0], min(seats, BUCKETS)):
+        held: list[list[int]] = [[] for _ in range(new)]
+        for bucket, history in enumerate(_taken):
+            held[history[-1]].append(bucket)
+        for buckets in held:
+            buckets.sort(key=lambda b: _score(new, b), reverse=True)
+        for _ in range(BUCKETS // (new + 1)):
+            largest = max(held, key=len)
+            _taken[largest.pop()].append(new)
+        _seats[0] = new + 1
+
+
+@functools.lru_cache(maxsize=64)
+def _owners(seats: frozenset[int]) -> tuple[int, ...]:
+    last = max(seats)
+    _grow(last + 1)
+    found = []
+    for bucket, history in enumerate(_taken):
+        seat = next(s for s in reversed(history) if s <= last)
+        found.append(seat if seat in seats else max(seats, key=lambda s: _score(s, bucket)))
+    return tuple(found)
+
+
+def owners(seats: Collection[int]) -> tuple[int, ...]:
+    """The seat that looks after each bucket; at least one seat is taken. From the 1025th on a seat has nothing."""
+    return _owners(frozenset(seats))
+
+
+def buckets_of(seat: int, seats: Collection[int]) -> list[int]:
+    """What one seat looks after."""
+    return [bucket for bucket, owner in enumerate(owners(seats)) if owner == seat]

@@ -1,0 +1,81 @@
+"""A worker's place in the rings of its ordered queues: which buckets it looks after, asked again every second.
+
+What it learns is a second old, or older when the database is away. That costs a look or two and nothing else: the
+database decides who has a job.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+
+from .. import telemetry
+from ..db.database import Database
+from ..errors import DatabaseError
+from ..model.ring import buckets_of
+from ..store import workers as store
+from .service import Service
+
+_MOVE_UP = 30.0  # seconds with a hole below before the last seats move up: in a deploy somebody takes it
+
+Buckets = list[int] | None
+
+
+class Ring(Service):
+    name = "ring"
+
+    def __init__(
+        self,
+        database: Database,
+        queues: Sequence[str],
+        worker: Callable[[], str],
+        on_change: Callable[[str, Buckets], None],
+    ) -> None:
+        super().__init__()
+        self._settings = database.settings
+        self._session = database.session("ring")
+        self._queues = list(queues)
+        self._worker = worker
+        self._on_change = on_change
+        self._mine: dict[str, Buckets] = {}
+        self._hole_since: dict[str, float] = {}
+
+    async def begin(self) -> None:
+        """The first look, before the first claim; one that fails is made up for by the next tick."""
+        try:
+            await self.tick()
+        except DatabaseError as error:
+            telemetry.emit("ring.unknown", error=str(error))
+
+    async def tick(self) -> float:
+        if self._queues:
+            found = await self._session.run(store.ring_seats(self._queues, self._settings.dead_after))
+            for queue in self._queues:
+                await self._look(queue, [seat for seat in found if seat.queue == queue])
+        return self._settings.ring if self._queues else 3600.0
+
+    async def _look(self, queue: str, seats: list[store.Seat]) -> None:
+        me = self._worker()
+        mine = next((seat.seat for seat in seats if seat.worker == me), None)
+        if mine is None or self._may_move_up(queue, mine, seats):
+            mine = await self._session.flow(functools.partial(store.sit_down, queue, me))
+            if mine is None:
+                return  # again with the next tick
+            seats = await self._session.run(store.ring_seats([queue], self._settings.dead_after))
+        taken = {mine, *(seat.seat for seat in seats)}
+        buckets: Buckets = None if len(taken) == 1 else buckets_of(mine, taken)
+        if queue not in self._mine or self._mine[queue] != buckets:
+            self._mine[queue] = buckets
+            telemetry.emit("ring.changed", worker=me, queue=queue, seat=mine, workers=len(taken))
+            self._on_change(queue, buckets)
+
+    def _may_move_up(self, queue: str, mine: int, seats: Sequence[store.Seat]) -> bool:
+        """Seats were left empty below, and for a while nobody came to take them."""
+        last = max(seat.seat for seat in seats)
+        if mine < last or last < len(seats):
+            self._hole_since.pop(queue, None)
+            return False
+        since = self._hole_since.setdefault(queue, time.monotonic())
+        return time.monotonic() - since > _MOVE_UP
+
+    async def finish(self) -> None:
+        await self._session.close()
