@@ -35,12 +35,14 @@ from .model.backoff import Backoff
 from .model.bucket import sharded_key
 from .model.duration import Duration
 from .model.outcome import Outcome
+from .model.queue import Rate
 from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
 from .runtime.execute import Middleware, Next
 from .runtime.job import Job
 from .settings import Settings
 from .tasks.handle import JobHandle
-from .tasks.options import EnqueueOptions, QueueOptions, TaskOptions
+from .tasks.options import EnqueueOptions, TaskOptions
+from .tasks.queueing import QueueOptions
 from .tasks.registry import Queue, Registry
 from .tasks.task import NewJob, Task, TaskDecorator
 
@@ -78,6 +80,7 @@ __all__ = [
     "Outcome",
     "Queue",
     "QueueOptions",
+    "Rate",
     "Registry",
     "ResultError",
     "ResultExpired",

@@ -25,7 +25,7 @@ from .runtime.processes.pool import Pool
 from .runtime.worker import Worker, WorkerOptions
 from .settings import Settings, database_url, load_settings
 from .store import jobs
-from .store.streams import queue_rules
+from .store.queues import create_queue, queue_rules
 from .tasks.handle import JobHandle
 from .tasks.options import EnqueueOptions
 from .tasks.registry import Registry
@@ -266,10 +266,17 @@ class Holdfast(Registry):
                 continue
             if not (database.is_embedded and queue in declared):
                 raise unknown_queue(queue, existing)
-            await database.arun(functools.partial(jobs.create_queue, queue, rules=declared[queue]))
+            await database.arun(functools.partial(create_queue, queue, rules=declared[queue]))
         found = await database.arun(lambda: queue_rules(wanted))
         for queue, rules in found.items():
-            check_rules(queue, declared.get(queue), rules)
+            if differs := check_rules(queue, declared.get(queue), rules):
+                telemetry.emit(
+                    "queue.differs",
+                    level=logging.WARNING,
+                    queue=queue,
+                    options=", ".join(differs),
+                    advice="the database's count; to take over what the app declares: holdfast queue sync",
+                )
         return found
 
     def __enter__(self) -> Self:

@@ -24,8 +24,9 @@ from holdfast.model.outcome import (
     Settlement,
     Snoozed,
 )
+from holdfast.model.queue import QueueRules
 from holdfast.model.worker import WorkerIdentity
-from holdfast.store import jobs, sweep, workers
+from holdfast.store import jobs, queues, sweep, workers
 from holdfast.store.claim import claim
 from holdfast.store.settle import settle
 from holdfast.store.statement import Flow, Statement
@@ -54,6 +55,10 @@ def run(conn: Conn, what: Statement[T] | Flow[T]) -> T:
         return drive(conn, what)
     with conn.transaction():
         return drive(conn, what)
+
+
+def make_queue(conn: Conn, name: str, **rules: Any) -> None:
+    run(conn, queues.create_queue(name, rules=QueueRules(**rules)))
 
 
 def configure(conn: Conn, kit: Kit) -> None:

@@ -18,6 +18,7 @@ from tests.sql.support import (
     enqueue,
     later,
     load,
+    make_queue,
     one,
     register,
     run,
@@ -252,7 +253,7 @@ def test_several_reasons_the_decisive_one_first(kit: Kit, conn: Conn, why: Why) 
 
 
 def test_no_worker(kit: Kit, conn: Conn, why: Why) -> None:
-    run(conn, jobs.create_queue("mail"))
+    make_queue(conn, "mail")
     (job_id,) = enqueue(conn, queue="mail")
     found = why(job_id)
     assert codes(found) == ["no_worker"]

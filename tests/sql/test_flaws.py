@@ -24,6 +24,7 @@ from tests.sql.support import (
     keyed,
     later,
     load,
+    make_queue,
     one,
     put,
     register,
@@ -43,7 +44,7 @@ from holdfast.model.outcome import Completed, ErrorText, Failed, Released, Settl
 from holdfast.model.worker import WorkerIdentity
 from holdfast.sql import query, query_names
 from holdfast.store import claim as claims
-from holdfast.store import housekeeping, jobs, sweep, workers
+from holdfast.store import housekeeping, sweep, workers
 from holdfast.store.renew import heartbeat, renew
 from holdfast.store.settle import settle, settle_in
 from holdfast.store.statement import Flow, Statement, ids
@@ -329,7 +330,7 @@ def test_c21_a_key_lives_beside_the_job_for_its_lifetime_and_in_its_queue(
     kit: Kit, conn: Conn, worker: str
 ) -> None:
     """A key is unique while its row lives, forgotten with it, and shared by everybody."""
-    run(conn, jobs.create_queue("mail"))
+    make_queue(conn, "mail")
     (first,) = put(conn, keyed("k", life=600))
     assert put(conn, keyed("k", {"other": 1}, queue="mail", life=600))[0].created
     end(conn, take_one(conn, worker).grant, Completed())

@@ -22,6 +22,7 @@ from tests.sql.support import (
     keyed,
     later,
     load,
+    make_queue,
     one,
     put,
     register,
@@ -197,7 +198,7 @@ def test_an_expired_key_makes_a_new_job(kit: Kit, conn: Conn) -> None:
 
 
 def test_the_scope_of_a_key_is_its_queue(conn: Conn) -> None:
-    run(conn, jobs.create_queue("mail"))
+    make_queue(conn, "mail")
     (here,) = put(conn, keyed("k"))
     (there,) = put(conn, keyed("k", {"other": 1}, queue="mail"))
     assert there.created

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from tests.conftest import wait_until
-from tests.sql.support import Conn, enqueue, load, one, register, run, status, take, until_blocked
+from tests.sql.support import Conn, enqueue, load, make_queue, one, register, run, status, take, until_blocked
 from tests.sql.test_plans import BATCH, buffers, check, explain, searched
 
 from holdfast.db.executors import drive
@@ -55,7 +55,7 @@ def test_nothing_is_claimed_from_a_paused_queue(kit: Kit, conn: Conn) -> None:
 
 def test_another_queue_goes_on(kit: Kit, conn: Conn) -> None:
     worker = register(conn)
-    run(conn, jobs.create_queue("mail"))
+    make_queue(conn, "mail")
     enqueue(conn)
     (mail,) = enqueue(conn, queue="mail")
     pauses.pause_queue(kit.database, "inbox")
@@ -122,7 +122,7 @@ def test_a_claim_skips_a_paused_task_before_its_jobs_are_set_aside(conn: Conn) -
 
 def test_resume_brings_back_what_the_pause_set_aside_and_nothing_else(kit: Kit, conn: Conn) -> None:
     worker = register(conn)
-    run(conn, jobs.create_queue("mail"))
+    make_queue(conn, "mail")
     first, second = enqueue(conn, 2)
     (mail,) = enqueue(conn, queue="mail")
     (other,) = enqueue(conn, task="other")

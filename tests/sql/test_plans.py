@@ -19,6 +19,7 @@ from tests.sql.support import (
     end,
     enqueue,
     load,
+    make_queue,
     one,
     register,
     run,
@@ -206,7 +207,7 @@ SHAPES = [no_statistics, analyzed_when_empty, analyzed_when_all_was_claimed, ana
 def test_no_statement_scans_or_sorts_a_queue_whatever_the_statistics_say(
     conn: Conn, shape: Callable[[Conn], None]
 ) -> None:
-    run(conn, jobs.create_queue("mail"))
+    make_queue(conn, "mail")
     conn.execute("ALTER TABLE holdfast.inbox SET (autovacuum_enabled = off)")
     shape(conn)
     check_all(conn, generic=False)
@@ -395,7 +396,7 @@ CHANGING = ("status", "claim_token", "lease_generation", "attempts", "claimed_at
 
 
 def test_no_index_of_a_queue_mentions_what_a_claim_changes(conn: Conn) -> None:
-    run(conn, jobs.create_queue("mail"))
+    make_queue(conn, "mail")
     for table in ("inbox", "queue_mail"):
         definitions = conn.execute(
             "SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = %s::regclass",
@@ -407,7 +408,7 @@ def test_no_index_of_a_queue_mentions_what_a_claim_changes(conn: Conn) -> None:
 
 
 def test_the_changing_columns_carry_no_statistics(conn: Conn) -> None:
-    run(conn, jobs.create_queue("mail"))
+    make_queue(conn, "mail")
     for table in ("inbox", "queue_mail"):
         load(conn, 500, queue="'mail'" if table == "queue_mail" else "'inbox'")
         conn.execute(f"ANALYZE holdfast.{table}".encode())

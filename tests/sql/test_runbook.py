@@ -17,6 +17,7 @@ from tests.sql.support import (
     enqueue,
     later,
     load,
+    make_queue,
     one,
     register,
     run,
@@ -33,7 +34,6 @@ from holdfast.errors import ConfigurationError, DatabaseError, UnknownQueue
 from holdfast.model.outcome import DeadLettered, ErrorText, Failed
 from holdfast.model.tally import Sums
 from holdfast.operate import runbook
-from holdfast.store import jobs
 from holdfast.store import runbook as store
 from holdfast.store.renew import heartbeat, renew
 from holdfast.store.runbook import QUESTIONS
@@ -86,7 +86,7 @@ def test_an_empty_database_has_nothing_to_show(conn: Conn) -> None:
 
 def test_oldest_due_is_the_longest_wait_of_each_queue_over_all_priorities(conn: Conn, kit: Kit) -> None:
     for queue in ("mail", "slow", "empty"):
-        run(conn, jobs.create_queue(queue))
+        make_queue(conn, queue)
     (oldest,) = enqueue(conn, queue="mail", priority=-50, task="letter")
     later(kit, 300, conn)
     enqueue(conn, 3, queue="mail", priority=50)
@@ -521,7 +521,7 @@ def test_a_queue_that_does_not_exist_is_no_good_news(database: Database) -> None
 
 
 def test_dead_letters_of_a_queue_that_is_no_more_are_shown(conn: Conn, database: Database) -> None:
-    run(conn, jobs.create_queue("old"))
+    make_queue(conn, "old")
     enqueue(conn, queue="old")
     (job,) = take(conn, register(conn), queue="old")
     end(conn, job.grant, DeadLettered(BOOM))

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from tests.sql.rows import archive_many, bury_many, one_of_each
-from tests.sql.support import BOOM, Conn, end, enqueue, later, load, one, register, run, take_one
+from tests.sql.support import BOOM, Conn, end, enqueue, later, load, make_queue, one, register, run, take_one
 
 from holdfast.db.connect import CONFIGURE
 from holdfast.db.database import Database
@@ -20,7 +20,6 @@ from holdfast.operate import acts, jobs, preview
 from holdfast.operate import search as searching
 from holdfast.sql import query
 from holdfast.store import dead, owner, search
-from holdfast.store import jobs as store_jobs
 from holdfast.store.operate import CAP, Count, prefer_indexes
 from holdfast.store.search import STATES, JobFilter, Search, Window
 from holdfast.store.statement import Flow
@@ -35,7 +34,7 @@ def worker(conn: Conn) -> str:
 
 
 def create_queue(conn: Conn, name: str) -> None:
-    run(conn, store_jobs.create_queue(name))
+    make_queue(conn, name)
 
 
 def listed(database: Database, **filters: Any) -> list[UUID]:

@@ -10,13 +10,12 @@ from holdfast.model.backoff import Backoff
 from holdfast.model.queue import QueueRules
 from holdfast.tasks.options import (
     EnqueueOptions,
-    QueueOptions,
     TaskOptions,
     TaskSettings,
     enqueue_values,
-    queue_rules,
     task_settings,
 )
+from holdfast.tasks.queueing import QueueOptions, queue_rules
 
 QUEUE_RULE = (
     "queue must be a name of 1 to 40 lower-case letters, digits and '_' that starts with a letter, not "
@@ -254,8 +253,10 @@ def test_task_settings() -> None:
     [
         (
             {"on_dead_letter": "park"},
-            "on_dead_letter='park' needs ordering='key': only there does a job wait for another. "
-            "Add ordering='key', or leave on_dead_letter out",
+            (
+                "on_dead_letter='park' needs ordering='key': only there does a job wait for another. "
+                "Add ordering='key', or leave on_dead_letter out"
+            ),
         ),
         ({"ordering": "keys"}, "ordering must be one of none, key, not str 'keys'"),
         (

@@ -11,7 +11,7 @@ from holdfast.cli.completion import complete_queue
 from holdfast.operate.pauses import QueuePause, pause_queue, resume_queue
 from holdfast.operate.queues import QueueSync, create_queue, list_queues, sync_queues
 from holdfast.store.operate import QueueLoad
-from holdfast.tasks.options import queue_rules
+from holdfast.tasks.queueing import queue_rules
 
 app = typer.Typer(help="Make queues, list them, pause and resume them.", no_args_is_help=True)
 

@@ -1,6 +1,7 @@
 """How a queue is claimed from: its rules, as declared and as stored."""
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 Ordering = Literal["none", "key"]
@@ -8,16 +9,77 @@ OnDeadLetter = Literal["skip", "block", "park"]
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """So many starts in so many seconds: `Rate(100, per=60)`. `burst` may start at once after a quiet time."""
+
+    count: float
+    per: float = 1.0
+    burst: int | None = None  # None: what a second allows, and at least one
+
+    def __post_init__(self) -> None:
+        for name in ("count", "per"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ValueError(f"{name} of a Rate must be a number greater than 0, not {value!r}")
+        if self.burst is not None and (
+            isinstance(self.burst, bool) or not isinstance(self.burst, int) or self.burst < 1
+        ):
+            raise ValueError(f"burst of a Rate must be a whole number of at least 1, not {self.burst!r}")
+
+    @property
+    def per_second(self) -> float:
+        return self.count / self.per
+
+    @property
+    def size(self) -> int:
+        """How many tokens the bucket holds."""
+        return self.burst or max(1, math.ceil(self.per_second))
+
+    @classmethod
+    def of(cls, per_second: float | None, size: int | None) -> "Rate | None":
+        return None if per_second is None else cls(per_second, 1.0, size)
+
+    def same(self, other: "Rate | None") -> bool:
+        return other is not None and (self.size, round(self.per_second, 9)) == (
+            other.size,
+            round(other.per_second, 9),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class QueueRules:
     ordering: Ordering = "none"
     on_dead_letter: OnDeadLetter = "skip"
+    fair: bool = False  # every key gets its turn
+    weights: dict[str, float] = field(default_factory=dict)  # turns of a key, where they are not 1
+    concurrency: int | None = None  # jobs of the queue that run at once, over all workers
+    key_concurrency: int | None = None  # of one key
+    rate: Rate | None = None  # starts of the queue, over all workers
+    key_rate: Rate | None = None  # of one key
+    aging: float | None = None  # seconds of waiting that count as much as one priority
+
+    @property
+    def ordered(self) -> bool:
+        return self.ordering == "key"
 
     @property
     def keyed(self) -> bool:
-        """Claimed key by key."""
-        return self.ordering == "key"
+        """Claimed key by key, and made for it: it has the index, and every job has a key."""
+        return self.ordered or self.fair or self.key_concurrency is not None or self.key_rate is not None
+
+    @property
+    def limited(self) -> bool:
+        """A claim has to ask how much it may take."""
+        limits = (self.concurrency, self.key_concurrency, self.rate, self.key_rate)
+        return any(limit is not None for limit in limits)
 
     def differs(self, other: "QueueRules") -> list[str]:
         """The names of what is not the same."""
-        mine, theirs = asdict(self), asdict(other)
-        return [name for name in mine if mine[name] != theirs[name]]
+        return [f.name for f in fields(self) if not _same(getattr(self, f.name), getattr(other, f.name))]
+
+
+MADE_SO = ("ordering", "fair")  # what a queue is made with, and cannot be changed under its jobs
+
+
+def _same(mine: object, other: object) -> bool:
+    return mine.same(other) if isinstance(mine, Rate) and isinstance(other, Rate) else mine == other

@@ -9,8 +9,9 @@ from ..model.queue import QueueRules
 from ..store import jobs, operate
 from ..store.audit import audit
 from ..store.operate import QueueLoad
+from ..store.queues import create_queue as store_create_queue
+from ..store.queues import queue_rules
 from ..store.statement import Flow
-from ..store.streams import queue_rules
 from ..tasks.checks import queue_name
 from ..tasks.writer import check_rules
 from .audit import actor
@@ -52,7 +53,7 @@ def _create(wanted: Mapping[str, QueueRules], lease: float | None, action: str, 
     """Those of the queues that were not there, made."""
     made: list[str] = []
     for name, rules in wanted.items():
-        created = yield from jobs.create_queue(name, lease, rules)
+        created = yield from store_create_queue(name, lease, rules)
         made += [name] if created else []
     if made:
         given = {name: asdict(wanted[name]) for name in made if wanted[name] != _PLAIN}

@@ -10,7 +10,7 @@ row that makes claims fail. Queues ordered by key are claimed key by key (stream
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -23,12 +23,19 @@ from ..model.job import ClaimedJob
 from ..model.queue import QueueRules
 from ..model.text import storable
 from ..store import claim as store
+from ..store.limits import oldest_of_each, within
+from ..store.queues import queue_rules
+from ..store.statement import Statement
 from ..store.streams import unhold
 from ..store.sweep import disown
 from .handler import Handlers
+from .shares import ShareClaimer
 from .streams import StreamClaimer
 
 _LOOK = 20_000
+_RULES = 5.0  # seconds until a changed rule of a queue is known
+
+Place = tuple[int, datetime | None]  # a priority, and where to begin
 
 
 @dataclass(slots=True)
@@ -61,12 +68,16 @@ class Claimer:
         self._handlers = handlers
         self._lease = lease
         self._marks = {queue: Marks() for queue in lease}
+        self._rules = {queue: rules.get(queue, QueueRules()) for queue in lease}
+        self._rules_at = time.monotonic()
+        self.again_in: float | None = None  # a limit was in the way: when to come again
+        takeover = database.settings.takeover
         self._streams = {
-            queue: StreamClaimer(
-                queue, self._session, self._token, lease=seconds, takeover=database.settings.takeover
+            queue: (StreamClaimer if rule.ordered else ShareClaimer)(
+                queue, self._session, self._token, rules=rule, lease=lease[queue], takeover=takeover
             )
-            for queue, seconds in lease.items()
-            if queue in rules and rules[queue].keyed
+            for queue, rule in self._rules.items()
+            if rule.keyed
         }
         self._turn = 0
         self._open: list[tuple[str, UUID]] = []
@@ -93,28 +104,73 @@ class Claimer:
         """The ring says which buckets of a queue are ours; None: all."""
         self._streams[queue].look_after(buckets)
 
-    def settled(self, queue: str, key: str, priority: int) -> None:
-        """A job of a stream is finished: the next one may be ready."""
-        self._streams[queue].settled(key, priority)
+    def settled(self, job: ClaimedJob) -> None:
+        """A job is finished: the next one of its key may be ready."""
+        if job.grant.queue in self._streams and job.partition_key is not None:
+            self._streams[job.grant.queue].settled(job.partition_key, job.priority)
 
-    async def claim(self, worker: str, want: int, run: int = 1) -> list[ClaimedJob]:
-        """Up to `want` jobs over all queues, each queue first in its turn; of a stream up to `run` count as one."""
+    async def claim(self, worker: str, want: int, run: int = 1, free: int | None = None) -> list[ClaimedJob]:
+        """Up to `want` jobs over all queues, each queue first in its turn; of a stream up to `run` count as one.
+
+        `free` are the slots: of a limited queue nothing is claimed to wait here."""
         await self.disown_doubtful()
+        await self._refresh_rules()
+        self.again_in = None
         queues = self.queues
         self._turn = (self._turn + 1) % len(queues)
         found: list[ClaimedJob] = []
         with self._accounted():
             for queue in queues[self._turn :] + queues[: self._turn]:
-                if want <= 0:
-                    break
+                limited = self._rules[queue].limited
+                most = min(want, free) if limited and free is not None else want
+                if most <= 0:
+                    continue
                 if queue in self._streams:
-                    jobs = await self._claim_streams(queue, worker, want, run)
-                    want -= len({job.partition_key for job in jobs})
+                    jobs = await self._claim_streams(queue, worker, most, run)
+                    self._come_again(self._streams[queue].again_in)
                 else:
-                    jobs = await self._claim_from(queue, worker, want)
-                    want -= len(jobs)
+                    jobs = await self._claim_from(queue, worker, most)
+                slots = len({j.partition_key for j in jobs}) if self._rules[queue].ordered else len(jobs)
+                want -= slots
+                free = None if free is None else free - slots
                 found += jobs
         return found
+
+    def _come_again(self, seconds: float | None) -> None:
+        if seconds is not None:
+            self.again_in = min(seconds, self.again_in or seconds)
+
+    async def _refresh_rules(self) -> None:
+        """What an operator changes of a queue is known here within a few seconds."""
+        if time.monotonic() - self._rules_at < _RULES:
+            return
+        found = await self._session.run(queue_rules(self.queues))
+        self._rules_at = time.monotonic()
+        for queue, rule in found.items():
+            self._rules[queue] = rule
+            if queue in self._streams:
+                self._streams[queue].rules = rule
+
+    async def _run_claim(
+        self, queue: str, want: int, make: Callable[[int], Statement[list[ClaimedJob]]]
+    ) -> list[ClaimedJob]:
+        """Claim up to `want`, and no more than the limits of the queue allow."""
+        if not self._rules[queue].limited:
+            return await self._session.run(make(want))
+        done = await self._session.flow(
+            lambda: within(queue, [], lambda allowed: make(min(want, allowed.total)))
+        )
+        if len(done.jobs) < want:
+            self._come_again(done.again_in)
+        return done.jobs
+
+    async def _by_age(self, queue: str, marks: list[Place]) -> list[Place]:
+        """With aging, waiting counts: the priority whose first job has gained most goes first."""
+        aging = self._rules[queue].aging
+        if aging is None or len(marks) < 2:
+            return marks
+        waited = await self._session.run(oldest_of_each(queue, marks))
+        return sorted(marks, key=lambda m: m[0] + waited.get(m[0], 0.0) / aging, reverse=True)
 
     async def _claim_streams(self, queue: str, worker: str, want: int, run: int) -> list[ClaimedJob]:
         """Held jobs we know go back to their place first; whether it is their turn, the claim finds out."""
@@ -150,7 +206,7 @@ class Claimer:
             return jobs
         if now >= marks.full_at:
             return jobs + await self._full_look(queue, worker, want, marks)
-        taken = await self._take(queue, worker, want, marks.ordered())
+        taken = await self._take(queue, worker, want, await self._by_age(queue, marks.ordered()))
         marks.moved(taken)
         return jobs + taken
 
@@ -158,8 +214,8 @@ class Claimer:
         began = time.monotonic()
         priorities = await self._session.run(store.scan_priorities(queue))
         marks.at = {priority: None for priority, _ in priorities}
-        jobs = await self._take(queue, worker, want, marks.ordered())
-        if len(jobs) < want:  # nothing due is left, but for commits that are late
+        jobs = await self._take(queue, worker, want, await self._by_age(queue, marks.ordered()))
+        if len(jobs) < want and self.again_in is None:  # nothing due is left, but for commits that are late
             marks.at = dict(priorities)
         marks.moved(jobs)
         cost = time.monotonic() - began
@@ -170,9 +226,12 @@ class Claimer:
         self, queue: str, worker: str, want: int, marks: list[tuple[int, datetime | None]]
     ) -> list[ClaimedJob]:
         token = self._token(worker)
-        what = store.claim(queue, worker, token, lease=self._lease[queue], limit=want, marks=marks)
+
+        def what(limit: int) -> Statement[list[ClaimedJob]]:
+            return store.claim(queue, worker, token, lease=self._lease[queue], limit=limit, marks=marks)
+
         try:
-            jobs = await self._session.run(what)
+            jobs = await self._run_claim(queue, want, what)
         except BadRow:
             return await self._bisect(queue, worker, want)
         failpoints.point("claim.after")
@@ -189,9 +248,12 @@ class Claimer:
 
     async def _take_these(self, queue: str, worker: str, ids: Sequence[UUID]) -> list[ClaimedJob]:
         token = self._token(worker)
-        what = store.claim_these(queue, worker, token, lease=self._lease[queue], job_ids=ids)
+
+        def what(limit: int) -> Statement[list[ClaimedJob]]:
+            return store.claim_these(queue, worker, token, lease=self._lease[queue], job_ids=ids[:limit])
+
         try:
-            return await self._session.run(what)
+            return await self._run_claim(queue, len(ids), what)
         except BadRow as error:
             if len(ids) > 1:
                 middle = len(ids) // 2

@@ -16,7 +16,7 @@ Stream = tuple[str, str]
 
 class Lanes:
     def __init__(self, rules: Mapping[str, QueueRules]) -> None:
-        self._ordered = {queue for queue, rule in rules.items() if rule.ordering == "key"}
+        self._ordered = {queue for queue, rule in rules.items() if rule.ordered}
         self._lanes: dict[Stream, deque[Running]] = {}  # the first of each runs, or is about to
 
     def stream(self, running: Running) -> Stream | None:
@@ -27,13 +27,13 @@ class Lanes:
 
     def admit(self, batch: Iterable[Running]) -> list[Running]:
         """Those that may start; the others wait here for the one before them."""
-        start = []
-        for running in sorted(batch, key=lambda r: r.claimed.seq):
-            stream = self.stream(running)
-            lane = None if stream is None else self._lanes.setdefault(stream, deque())
-            if lane is not None:
-                lane.append(running)
-            if lane is None or len(lane) == 1:
+        held = list(batch)
+        start = [running for running in held if self.stream(running) is None]
+        ordered = [(stream, running) for running in held if (stream := self.stream(running)) is not None]
+        for stream, running in sorted(ordered, key=lambda pair: pair[1].claimed.seq):
+            lane = self._lanes.setdefault(stream, deque())
+            lane.append(running)
+            if len(lane) == 1:
                 start.append(running)
         return start
 

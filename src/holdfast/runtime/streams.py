@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 from .. import failpoints, telemetry
@@ -19,13 +20,16 @@ from ..db.faults import BadRow
 from ..db.session import Session
 from ..model.bucket import BUCKETS, bucket
 from ..model.job import ClaimedJob
+from ..model.queue import QueueRules
 from ..model.text import storable
-from ..store import claim, streams
+from ..store import claim, limits, streams
+from ..store.limits import Allowance
+from ..store.statement import Statement
 from ..store.streams import Mark
 
 _ROWS = 2000  # due jobs passed in one look
-_KEYS = 1000  # keys stepped through in one statement
-_MOST = 50_000  # keys remembered; the net finds the others later
+KEYS_AT_ONCE = 1000  # keys stepped through in one statement
+MOST_KEYS = 50_000  # keys remembered; the net finds the others later
 _ROUNDS = 4  # claims in a row, while those before found less than was wanted
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
 
@@ -38,7 +42,7 @@ class Candidates:
         self._known: set[str] = set()
 
     def add(self, key: str, priority: int) -> None:
-        if key not in self._known and len(self._known) < _MOST:
+        if key not in self._known and len(self._known) < MOST_KEYS:
             self._known.add(key)
             self._by.setdefault(priority, {})[key] = None
 
@@ -69,27 +73,37 @@ class Candidates:
 class StreamClaimer:
     """The claims of one ordered queue."""
 
+    suspect_keys = staticmethod(streams.suspect_streams)
+    head = staticmethod(streams.stream_head)
+    rounds = _ROUNDS
+
     def __init__(
         self,
         queue: str,
         session: Session,
         new_token: Callable[[str], UUID],
         *,
+        rules: QueueRules,
         lease: float,
         takeover: float,
     ) -> None:
+        self.rules = rules
+        self.again_in: float | None = None  # a limit was in the way: when to come again
         self._queue = queue
         self._session = session
         self._lease = lease
         self._takeover = takeover
         self._mine: frozenset[int] | None = None  # buckets; None: all of them
         self._new_token = new_token
-        self._found = Candidates()
+        self._found = self._new_candidates()
         self._marks: dict[int, Mark] = {}
         self._marked_at = -1.0
         self._thorough = True
         self._net = _Net(1.0)
         self._others = _Net(takeover / 2)
+
+    def _new_candidates(self) -> Any:
+        return Candidates()
 
     def look_after(self, buckets: Sequence[int] | None) -> None:
         """Claim from the keys of these buckets; None: of all. Keys of the others only when nobody does for long."""
@@ -130,13 +144,13 @@ class StreamClaimer:
             failpoints.point("claim.after")
             jobs += taken
             keys |= {job.partition_key for job in taken}
-            if len(keys) >= want:
+            if len(keys) >= want or self.again_in is not None:
                 break
         return jobs
 
     async def claim_suspects(self, worker: str, most: int) -> list[ClaimedJob]:
         """First jobs of keys that were in a process that died, no more together than they are allowed."""
-        found = await self._session.run(streams.suspect_streams(self._queue, most))
+        found = await self._session.run(self.suspect_keys(self._queue, most))
         if not found:
             return []
         size = found[0][1]
@@ -145,6 +159,7 @@ class StreamClaimer:
 
     async def _look_around(self, want: int) -> None:
         now = time.monotonic()
+        self.again_in = None
         if self._thorough:
             self._net.begin()
             self._marks, self._marked_at = {}, -1.0
@@ -153,13 +168,16 @@ class StreamClaimer:
             self._marked_at = now
         if len(self._found) < want:
             await self._look()
-        while self._net.due() and (self._thorough or len(self._found) < want):
-            await self._net.step(self._session, self._queue, self._found)
+        while self._net.due():  # also while there is enough to do: who is not known yet would wait for ever
+            await self._net.step(self._session, self._scan, self._found)
             if not self._thorough:
                 break
         if len(self._found) < want and self._others.due():
-            await self._others.step(self._session, self._queue, self._found, late=self._takeover)
+            await self._others.step(self._session, self._scan, self._found, late=self._takeover)
         self._thorough = False
+
+    def _scan(self, buckets: Sequence[int], after: str | None) -> Statement[streams.Scan]:
+        return streams.scan_streams(self._queue, buckets, after, KEYS_AT_ONCE)
 
     async def _step_back(self) -> None:
         """Priorities not seen before, and commits that came late: look at the last two seconds again."""
@@ -178,19 +196,39 @@ class StreamClaimer:
     async def _take(
         self, worker: str, keys: Sequence[str], run: int, *, suspects: bool = False
     ) -> list[ClaimedJob]:
-        what = streams.claim_streams(
-            self._queue,
-            worker,
-            self._new_token(worker),
-            lease=self._lease,
-            keys=keys,
-            run=run,
-            suspects=suspects,
-        )
+        def statement(keys: Sequence[str], run: int) -> Statement[list[ClaimedJob]]:
+            return streams.claim_streams(
+                self._queue, worker, token, lease=self._lease, keys=keys, run=run, suspects=suspects
+            )
+
+        def allowed(allowance: Allowance) -> Statement[list[ClaimedJob]]:
+            free = [key for key, most in zip(keys, allowance.keys, strict=True) if most > 0]
+            later = [key for key in keys if key not in free[: allowance.total]]
+            self.unheld(later)
+            return statement(free[: allowance.total], 1)
+
+        token = self._new_token(worker)
         try:
-            return await self._session.run(what)
+            if not self.rules.limited:
+                return await self._session.run(statement(keys, run))
+            taken = await self._within(keys, len(keys), allowed)
+            if self.again_in is not None and not taken:
+                self.unheld(keys)
+            return taken
         except BadRow as error:
             return await self._apart(worker, keys, run, suspects, error)
+
+    async def _within(self, keys: Sequence[str], want: int, take: limits.Take) -> list[ClaimedJob]:
+        done = await self._session.flow(lambda: limits.within(self._queue, keys, take))
+        if len(done.jobs) < want:
+            self.again_in = done.again_in or self._next_token
+        return done.jobs
+
+    @property
+    def _next_token(self) -> float | None:
+        """When the rate of a key may allow one more."""
+        rate = self.rules.key_rate
+        return None if rate is None else min(1.0, max(0.02, 1 / rate.per_second))
 
     async def _apart(
         self, worker: str, keys: Sequence[str], run: int, suspects: bool, error: BadRow
@@ -202,7 +240,7 @@ class StreamClaimer:
             return first + await self._take(worker, keys[middle:], run, suspects=suspects)
         if run > 1:
             return await self._take(worker, keys, 1, suspects=suspects)
-        head = await self._session.run(streams.stream_head(self._queue, keys[0]))
+        head = await self._session.run(self.head(self._queue, keys[0]))
         if head is not None:
             reason = storable(f"claim: {error}")
             await self._session.run(claim.quarantine(head, self._queue, reason))
@@ -234,15 +272,21 @@ class _Net:
     def due(self) -> bool:
         return bool(self._buckets) and time.monotonic() >= self._next
 
-    async def step(self, session: Session, queue: str, found: Candidates, late: float = 0.0) -> None:
+    async def step(
+        self,
+        session: Session,
+        scan_from: Callable[[Sequence[int], str | None], Statement[streams.Scan]],
+        found: Any,
+        late: float = 0.0,
+    ) -> None:
         """Look at some more keys; those count whose first job is due for `late` seconds."""
         began = time.monotonic()
-        scan = await session.run(streams.scan_streams(queue, self._buckets[self._at :], self._after, _KEYS))
+        scan = await session.run(scan_from(self._buckets[self._at :], self._after))
         for ready in scan.ready:
             if ready.late >= late:
                 found.add(ready.key, ready.priority)
         self._cost += time.monotonic() - began
-        if scan.seen < _KEYS or scan.bucket is None:
+        if scan.seen < KEYS_AT_ONCE or scan.bucket is None:
             self._at, self._after = 0, None
             self._next = time.monotonic() + max(self._least, 20 * self._cost)
             self._cost = 0.0

@@ -13,6 +13,7 @@ from ..db.faults import BadRow, LockTimeout
 from ..model.text import storable
 from ..store import housekeeping, pause, sweep
 from ..store.claim import quarantine
+from ..store.limits import prune_key_limits
 from ..store.tally import buried_tasks
 from .service import Service
 
@@ -124,6 +125,7 @@ class Sweeper(Service):
             housekeeping.prune_throughput(days, 5000),
             housekeeping.prune_audit(1000),
             housekeeping.prune_quarantine(1000),
+            prune_key_limits(5000),
         ):
             await self._session.run(batch)
         for table in housekeeping.ORPHANS:

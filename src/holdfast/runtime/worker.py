@@ -131,7 +131,8 @@ class Worker:
         try:
             await self._claim_suspects()
             want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
-            jobs = await self.claimer.claim(self.membership.id, want, self.slots.run) if want else []
+            free = self.slots.free - len(self.ready)
+            jobs = await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
@@ -235,17 +236,14 @@ class Worker:
         self._wake.set()
 
     def _next_of_stream(self, running: Running, state: str) -> None:
-        stream = self.lanes.stream(running)
-        if stream is None:
-            return
         start, back = self.lanes.ended(running, state)
-        if start is not None:
+        if start is None:
+            self.claimer.settled(running.claimed)
+        else:
             self.ready.appendleft(start)
             self._start_ready()
         for behind in back:
             self.conclude(behind, Released("the job before it in its stream went back"))
-        if start is None and not back:
-            self.claimer.settled(*stream, running.claimed.priority)
 
     async def _rest(self, claimed: int | None) -> None:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
@@ -254,7 +252,7 @@ class Worker:
             if self.slots.free > 0:
                 return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._pause):
+            async with asyncio.timeout(min(self._pause, self.claimer.again_in or self._pause)):
                 await self._wake.wait()
                 return
         self._pause = min(self._pause * 1.6, max(self.settings.poll, self._pause))

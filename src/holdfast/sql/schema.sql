@@ -96,8 +96,36 @@ CREATE TABLE holdfast.queues (
     keyed      boolean NOT NULL DEFAULT false,   -- claimed key by key; has the index for it, and every job has a key
     ordering   text NOT NULL DEFAULT 'none' CHECK (ordering IN ('none', 'key')),
     on_dead_letter text NOT NULL DEFAULT 'skip' CHECK (on_dead_letter IN ('skip', 'block', 'park')),   -- what becomes of the rest of its key
-    CONSTRAINT queues_keyed CHECK (keyed OR (ordering = 'none' AND on_dead_letter = 'skip'))
+    fair       boolean NOT NULL DEFAULT false,   -- every key gets its turn
+    weights    jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(weights) = 'object'),   -- turns of a key, where they are not 1
+    concurrency     int CHECK (concurrency > 0),       -- jobs that run at once over all workers
+    key_concurrency int CHECK (key_concurrency > 0),   -- of one key
+    rate       float8 CHECK (rate > 0 AND rate < 'infinity'),   -- starts per second over all workers: a bucket of `burst` tokens
+    burst      int CHECK (burst > 0),
+    key_rate   float8 CHECK (key_rate > 0 AND key_rate < 'infinity'),
+    key_burst  int CHECK (key_burst > 0),
+    aging      float8 CHECK (aging > 0 AND aging < 'infinity'),   -- seconds of waiting that count as much as one priority
+    CONSTRAINT queues_keyed CHECK (keyed OR (ordering = 'none' AND on_dead_letter = 'skip' AND NOT fair AND key_concurrency IS NULL
+                                             AND key_rate IS NULL)),
+    CONSTRAINT queues_burst CHECK ((rate IS NULL) = (burst IS NULL) AND (key_rate IS NULL) = (key_burst IS NULL))
 );
+
+-- What a limited queue has left of its rate. Who claims from such a queue holds its row, so that two cannot both take the last place;
+-- how many run is counted, never kept, so that no crash leaks a place.
+CREATE TABLE holdfast.limits (
+    queue       text PRIMARY KEY,
+    tokens      float8 NOT NULL,
+    refilled_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE holdfast.key_limits (
+    queue         text NOT NULL,
+    partition_key text NOT NULL,
+    tokens        float8 NOT NULL,
+    refilled_at   timestamptz NOT NULL,
+    PRIMARY KEY (queue, partition_key)
+) WITH (fillfactor = 50);
+CREATE INDEX key_limits_refilled ON holdfast.key_limits (refilled_at);
 
 -- Nothing of these tasks is claimed. What waits for one of them is set aside (held), so that it costs no claim anything.
 CREATE TABLE holdfast.paused_tasks (
@@ -157,7 +185,7 @@ CREATE TABLE holdfast.parked_keys (
 
 -- A queue is made beside the parent and attached: PARTITION OF would stall inserts into every other queue.
 CREATE FUNCTION holdfast.create_queue(queue_name text, lease_seconds float8 DEFAULT NULL, key_ordering text DEFAULT 'none',
-                                      dead_letter_policy text DEFAULT 'skip') RETURNS boolean
+                                      dead_letter_policy text DEFAULT 'skip', by_key boolean DEFAULT false) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     AS $$
@@ -191,6 +219,11 @@ BEGIN
                    relation || '_suspect', relation);
     IF key_ordering = 'key' THEN
         EXECUTE format('CREATE INDEX %I ON holdfast.%I (partition_bucket, partition_key, seq)', relation || '_stream', relation);
+    ELSIF by_key THEN
+        EXECUTE format('CREATE INDEX %I ON holdfast.%I (partition_bucket, partition_key, available_at, seq) WHERE hold_reason IS NULL',
+                       relation || '_share', relation);
+    END IF;
+    IF by_key OR key_ordering = 'key' THEN
         EXECUTE format('ALTER TABLE holdfast.%I ADD CONSTRAINT %I CHECK (partition_key IS NOT NULL)', relation, relation || '_keyed');
     END IF;
     FOREACH changing IN ARRAY ARRAY['status', 'claim_token', 'lease_generation', 'attempts', 'claimed_at', 'suspect', 'hold_reason'] LOOP
@@ -198,7 +231,8 @@ BEGIN
     END LOOP;
     EXECUTE format('ALTER TABLE holdfast.work ATTACH PARTITION holdfast.%I FOR VALUES IN (%L)', relation, queue_name);
     INSERT INTO holdfast.queues (name, relation, lease, keyed, ordering, on_dead_letter)
-    VALUES (queue_name, relation, lease_seconds, key_ordering = 'key', key_ordering, dead_letter_policy);
+    VALUES (queue_name, relation, lease_seconds, by_key OR key_ordering = 'key', key_ordering, dead_letter_policy);
+    INSERT INTO holdfast.limits (queue, tokens, refilled_at) VALUES (queue_name, 0, '-infinity') ON CONFLICT DO NOTHING;
     RETURN true;
 END $$;
 
@@ -473,7 +507,7 @@ BEGIN
 END $$;
 
 -- Many jobs in one call, in the caller's transaction. Never raises for what a caller can get wrong in one row: it answers
--- with a conflict ('queue': no such queue, 'key': the queue is ordered by key and the job has none, 'payload': the idempotency key
+-- with a conflict ('queue': no such queue, 'key': the queue is claimed key by key and the job has none, 'payload': the idempotency key
 -- was used with another payload), and then has written nothing at all. Same key and same payload gives the first job's id, also to a concurrent duplicate, which waits.
 CREATE FUNCTION holdfast.enqueue_many(
     tasks text[], payloads text[], queues text[], versions int[], partition_keys text[], priorities int[], max_attempts int[],
@@ -603,7 +637,7 @@ DECLARE
         WHEN queue IS NULL OR NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue)
             THEN format('queue %L does not exist. Create it: holdfast queue create %s', queue, queue)
         WHEN partition_key IS NULL AND EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue AND q.keyed)
-            THEN format('queue %L is ordered by key: pass a partition_key', queue)
+            THEN format('queue %L is claimed key by key: pass a partition_key', queue)
     END;
 BEGIN
     IF wrong IS NOT NULL THEN

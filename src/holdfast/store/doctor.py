@@ -7,7 +7,7 @@ from uuid import UUID
 
 from ..model.queue import QueueRules
 from ..sql import query
-from .jobs import create_queue
+from .queues import create_queue
 from .statement import Flow, Row, Statement, ids
 
 MOST = 1000  # rows that a check lists

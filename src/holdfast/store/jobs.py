@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ..model.job import Enqueued, Fate, NewRow
-from ..model.queue import QueueRules
 from ..sql import query
 from .statement import Flow, Row, Statement, ids
-
-_PLAIN = QueueRules()
 
 
 def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
@@ -76,11 +73,6 @@ def locate(job_id: UUID) -> Statement[str | None]:
 
 def queue_names() -> Statement[list[str]]:
     return Statement("queue_names", query("queue_names"), (), ids)
-
-
-def create_queue(name: str, lease: float | None = None, rules: QueueRules = _PLAIN) -> Statement[bool]:
-    params = (name, lease, rules.ordering, rules.on_dead_letter)
-    return Statement("create_queue", query("create_queue"), params, lambda rows: bool(rows[0][0]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..model.job import ClaimedJob
-from ..model.queue import QueueRules
 from ..sql import query
 from .claim import claimed_jobs
 from .statement import Row, Statement, ids
@@ -79,14 +78,13 @@ def scan_streams(
     queue: str, buckets: Sequence[int], after: str | None, keys: int, *, suspects: bool = False
 ) -> Statement[Scan]:
     """Step from key to key through the buckets, whatever is due and however deep each key is."""
-
-    def decode(rows: Sequence[Row]) -> Scan:
-        seen, bucket, key, found, priorities, lates = rows[0]
-        ready = [Ready(*r) for r in zip(found, priorities, lates, strict=True)]
-        return Scan(seen, bucket, key, ready)
-
     params = (queue, list(buckets), after, keys, suspects)
-    return Statement("scan_streams", query("scan_streams"), params, decode)
+    return Statement("scan_streams", query("scan_streams"), params, decode_scan)
+
+
+def decode_scan(rows: Sequence[Row]) -> Scan:
+    seen, bucket, key, found, priorities, lates = rows[0]
+    return Scan(seen, bucket, key, [Ready(*r) for r in zip(found, priorities, lates, strict=True)])
 
 
 def suspect_streams(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:
@@ -103,10 +101,3 @@ def stream_head(queue: str, key: str) -> Statement[UUID | None]:
 
 def unhold(queue: str, job_ids: Sequence[UUID]) -> Statement[list[str]]:
     return Statement("unhold", query("unhold"), (queue, list(job_ids)), ids)
-
-
-def queue_rules(queues: Sequence[str]) -> Statement[dict[str, QueueRules]]:
-    def decode(rows: Sequence[Row]) -> dict[str, QueueRules]:
-        return {name: QueueRules(ordering, on_dead) for name, _, ordering, on_dead in rows}
-
-    return Statement("queue_rules", query("queue_rules"), (list(queues),), decode)

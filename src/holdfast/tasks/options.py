@@ -1,14 +1,13 @@
-"""The options of enqueue, of task and of queue: their types, and their run-time checks."""
+"""The options of enqueue and of task: their types, and their run-time checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from ..errors import InvalidOption, TaskDefinitionError
 from ..model.backoff import Backoff
 from ..model.duration import Duration
-from ..model.queue import QueueRules
 from . import checks
 from .payload import shown
 
@@ -45,13 +44,6 @@ class TaskOptions(TypedDict, total=False):
     timeout: Duration
     process: bool
     memory_limit: int
-
-
-class QueueOptions(TypedDict, total=False):
-    """What `queue()` takes."""
-
-    ordering: Literal["none", "key"]
-    on_dead_letter: Literal["skip", "block", "park"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +96,6 @@ def task_settings(options: Mapping[str, Any]) -> TaskSettings:
             "Add process=True, or leave memory_limit out"
         )
     return TaskSettings(**values)
-
-
-def queue_rules(options: Mapping[str, Any]) -> QueueRules:
-    """Checked QueueOptions; TaskDefinitionError says what to do."""
-    checks.known_names(options, QueueOptions.__annotations__, "queue", TaskDefinitionError)
-    allowed = {"ordering": ("none", "key"), "on_dead_letter": ("skip", "block", "park")}
-    for name, value in options.items():
-        if value not in allowed[name]:
-            raise TaskDefinitionError(f"{name} must be one of {', '.join(allowed[name])}, not {shown(value)}")
-    rules = QueueRules(**options)
-    if rules.on_dead_letter != "skip" and not rules.keyed:
-        raise TaskDefinitionError(
-            f"on_dead_letter={rules.on_dead_letter!r} needs ordering='key': only there does a job wait for another. "
-            "Add ordering='key', or leave on_dead_letter out"
-        )
-    return rules
 
 
 def _period(what: str) -> Callable[[Any], float]:

@@ -8,9 +8,10 @@ from ..errors import DuplicateTask, TaskDefinitionError
 from ..model.queue import QueueRules
 from . import checks
 from .definition import Binding, Definition, Place
-from .options import QueueOptions, queue_rules, task_settings
+from .options import task_settings
 from .payload import shown
 from .producer import Producer
+from .queueing import QueueOptions, queue_rules
 from .signature import analyse
 from .task import NewJob, Task, TaskDecorator
 

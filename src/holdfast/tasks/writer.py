@@ -10,8 +10,8 @@ from ..db.faults import Forbidden
 from ..db.guests import async_guest, sync_guest
 from ..errors import ConfigurationError, InvalidOption, UnknownQueue
 from ..model.job import Enqueued, Fate, NewRow
-from ..model.queue import QueueRules
-from ..store import jobs
+from ..model.queue import MADE_SO, QueueRules
+from ..store import jobs, queues
 
 
 class Writer:
@@ -33,7 +33,7 @@ class Writer:
         if missing := {r.queue for r in rows} - self._known:
             try:
                 for name, rules in self._missing(missing, self._database().run(jobs.queue_names)):
-                    self._database().run(functools.partial(jobs.create_queue, name, rules=rules))
+                    self._database().run(functools.partial(queues.create_queue, name, rules=rules))
             except Forbidden:
                 pass  # EXECUTE is all a producer needs: the function answers for unknown queues by itself
             self._known |= missing
@@ -46,7 +46,7 @@ class Writer:
         if missing := {r.queue for r in rows} - self._known:
             try:
                 for name, rules in self._missing(missing, await self._database().arun(jobs.queue_names)):
-                    await self._database().arun(functools.partial(jobs.create_queue, name, rules=rules))
+                    await self._database().arun(functools.partial(queues.create_queue, name, rules=rules))
             except Forbidden:
                 pass
             self._known |= missing
@@ -70,7 +70,7 @@ class Writer:
                 raise unknown_queue(row.queue, [])
             if answer.conflict == "key":
                 raise InvalidOption(
-                    f"queue {row.queue!r} is ordered by key, and this job of {row.task} has none. "
+                    f"queue {row.queue!r} is claimed key by key, and this job of {row.task} has none. "
                     'Say whose turn it is: using(partition_key="customer:1")'
                 )
         return answers
@@ -97,13 +97,18 @@ def unknown_queue(name: str, existing: Sequence[str]) -> UnknownQueue:
     )
 
 
-def check_rules(queue: str, declared: QueueRules | None, found: QueueRules) -> None:
-    """A worker that believed in another order than the queue has would break its app's promises."""
-    if declared is None or declared == found or declared == QueueRules():
-        return
-    name = declared.differs(found)[0]
-    has, wants = getattr(found, name), getattr(declared, name)
-    raise ConfigurationError(
-        f"queue {queue!r} has {name}={has!r} in the database, and the app declares {name}={wants!r}. "
-        f"Declare what it has, or change it: holdfast queue set {queue} --{name.replace('_', '-')} {wants}"
-    )
+def check_rules(queue: str, declared: QueueRules | None, found: QueueRules) -> list[str]:
+    """A worker that believed in another order than the queue has would break its app's promises.
+
+    Answers what else differs: limits, which an operator may change at any time, so the database's count."""
+    if declared is None or declared == QueueRules():
+        return []
+    names = declared.differs(found)
+    for name in names:
+        if name in MADE_SO:
+            has, wants = getattr(found, name), getattr(declared, name)
+            raise ConfigurationError(
+                f"queue {queue!r} has {name}={has!r} in the database, and the app declares {name}={wants!r}. "
+                "Declare what it has, or declare another queue: it cannot be changed under its jobs"
+            )
+    return names

@@ -15,7 +15,7 @@ from ..app import Holdfast
 from ..db.database import Database
 from ..model.clock import Clock
 from ..settings import Settings
-from ..store.jobs import create_queue
+from ..store.queues import create_queue
 from ..tasks.task import Task
 
 Row = dict[str, Any]

@@ -55,11 +55,6 @@ SELECT queue FROM holdfast.work WHERE id = $1;
 -- The queues there are.
 SELECT name FROM holdfast.queues ORDER BY name;
 
--- name: create_queue
--- Make a queue; false: it was there.
--- $1 name, $2 lease seconds, $3 ordering, $4 on dead letter
-SELECT holdfast.create_queue($1, $2::float8, $3, $4);
-
 -- name: describe_server
 -- What a process needs to know before it relies on the server. The commit setting is the one the role and database give to everybody,
 -- not the one our own session was raised to.

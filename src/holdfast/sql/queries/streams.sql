@@ -124,8 +124,3 @@ WITH c AS MATERIALIZED (
 UPDATE holdfast.work SET status = 'pending', hold_reason = NULL
 WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
 RETURNING partition_key;
-
--- name: queue_rules
--- How each of these queues is claimed from.
--- $1 queues
-SELECT name, keyed, ordering, on_dead_letter FROM holdfast.queues WHERE name = ANY ($1::text[]);

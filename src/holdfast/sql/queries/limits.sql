@@ -1,0 +1,165 @@
+-- name: lock_limit
+-- Hold the limits of a queue until the commit. No row: another worker claims at this moment.
+-- $1 queue
+SELECT queue FROM holdfast.limits WHERE queue = $1 FOR UPDATE SKIP LOCKED;
+
+-- name: allowance
+-- How many jobs of a queue may be started now, of each of these keys as well, and in how many seconds the rate allows one (0: it does now).
+-- Asked under lock_limit, in a statement of its own: what others claimed before is seen.
+-- $1 queue, $2 keys
+--
+-- What runs is counted by the claims. A quarantined job is left out: its owner may be gone for good.
+WITH q AS MATERIALIZED (
+    SELECT * FROM holdfast.queues WHERE name = $1
+), running AS MATERIALIZED (
+    SELECT w.partition_key AS key
+    FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
+                        WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+    WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
+      AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+), tokens AS MATERIALIZED (
+    SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
+                               ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left
+    FROM q JOIN holdfast.limits l ON l.queue = $1
+)
+SELECT greatest(least(coalesce(q.concurrency - (SELECT count(*) FROM running), 1000000), coalesce(floor((SELECT t.left FROM tokens t)), 1000000)), 0)::int,
+       ARRAY(SELECT greatest(least(coalesce(q.key_concurrency - (SELECT count(*) FROM running r WHERE r.key = k.key), 1000000),
+                                   coalesce(floor(least(q.key_burst, l.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0))),
+                                            q.key_burst, 1000000)), 0)::int
+             FROM unnest($2::text[]) WITH ORDINALITY AS k(key, ord)
+             LEFT JOIN holdfast.key_limits l ON q.key_rate IS NOT NULL AND l.queue = $1 AND l.partition_key = k.key ORDER BY k.ord),
+       coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8
+FROM q;
+
+-- name: spend
+-- Take tokens for jobs that were claimed, of the queue and of their keys. Under lock_limit.
+-- $1 queue, $2 how many, $3 keys, $4 how many of each
+WITH q AS MATERIALIZED (
+    SELECT * FROM holdfast.queues WHERE name = $1
+), spent AS (
+    UPDATE holdfast.limits l
+    SET tokens = least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
+                                     ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) - $2::int,
+        refilled_at = greatest(l.refilled_at, holdfast.now())
+    FROM q WHERE l.queue = $1 AND q.rate IS NOT NULL
+)
+INSERT INTO holdfast.key_limits AS l (queue, partition_key, tokens, refilled_at)
+SELECT $1, k.key, q.key_burst - k.count, holdfast.now()
+FROM q CROSS JOIN unnest($3::text[], $4::int[]) AS k(key, count) WHERE q.key_rate IS NOT NULL
+ON CONFLICT (queue, partition_key) DO UPDATE
+SET tokens = least((SELECT q.key_burst FROM q),
+                   l.tokens + (SELECT q.key_rate FROM q) * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0))
+             - ((SELECT q.key_burst FROM q) - EXCLUDED.tokens),
+    refilled_at = greatest(l.refilled_at, holdfast.now());
+
+-- name: claim_shares
+-- Take due jobs from these keys, so many of each, for a living worker.
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects too?
+WITH c AS MATERIALIZED (
+    SELECT w.id
+    FROM unnest($5::text[], $6::int[]) AS k(key, take)
+    CROSS JOIN LATERAL (
+        SELECT j.id
+        FROM holdfast.work j
+        WHERE j.queue = $1 AND j.partition_bucket = holdfast.bucket(k.key) AND j.partition_key = k.key AND j.hold_reason IS NULL
+          AND j.status = 'pending' AND j.available_at <= holdfast.now() AND (j.suspect = 0 OR $8::boolean)
+          AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
+        ORDER BY j.available_at, j.seq
+        LIMIT k.take
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) w
+    WHERE EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
+      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
+    LIMIT $7
+)
+-- with part: take
+
+-- name: scan_shares
+-- Step from key to key through some buckets, from a place on, looking at so many keys: (keys looked at, the last one, those that have a
+-- due job, its priority, and for how long it is due).
+-- $1 queue, $2 buckets in order, $3 after this key in the first of them (NULL: from its start), $4 keys
+WITH steps AS MATERIALIZED (
+    SELECT b.bucket, s.key
+    FROM unnest($2::int[]) WITH ORDINALITY AS b(bucket, ord)
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE k(key) AS (
+            (SELECT w.partition_key FROM holdfast.work w
+             WHERE w.queue = $1 AND w.partition_bucket = b.bucket AND w.hold_reason IS NULL AND (b.ord > 1 OR $3::text IS NULL OR w.partition_key > $3)
+             ORDER BY w.partition_key LIMIT 1)
+            UNION ALL
+            SELECT (SELECT w.partition_key FROM holdfast.work w
+                    WHERE w.queue = $1 AND w.partition_bucket = b.bucket AND w.hold_reason IS NULL AND w.partition_key > k.key
+                    ORDER BY w.partition_key LIMIT 1)
+            FROM k WHERE k.key IS NOT NULL
+        )
+        SELECT key FROM k WHERE key IS NOT NULL
+    ) s
+    LIMIT $4
+), ready AS MATERIALIZED (
+    SELECT s.key, h.priority, h.late
+    FROM steps s
+    CROSS JOIN LATERAL (
+        SELECT w.priority, extract(epoch FROM holdfast.now() - w.available_at)::float8 AS late
+        FROM holdfast.work w
+        WHERE w.queue = $1 AND w.partition_bucket = s.bucket AND w.partition_key = s.key AND w.hold_reason IS NULL
+          AND w.status = 'pending' AND w.available_at <= holdfast.now() AND w.suspect = 0
+          AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
+        ORDER BY w.available_at, w.seq LIMIT 1
+    ) h
+    ORDER BY h.late DESC
+)
+SELECT (SELECT count(*) FROM steps), (SELECT s.bucket FROM steps s OFFSET greatest((SELECT count(*) FROM steps) - 1, 0) LIMIT 1),
+       (SELECT s.key FROM steps s OFFSET greatest((SELECT count(*) FROM steps) - 1, 0) LIMIT 1),
+       ARRAY(SELECT key FROM ready), ARRAY(SELECT priority::int FROM ready), ARRAY(SELECT late FROM ready);
+
+-- name: suspect_shares
+-- The keys of jobs that were in a process that died, with how many of such jobs may run together.
+-- $1 queue, $2 limit
+SELECT j.partition_key, j.suspect
+FROM holdfast.work j
+WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at <= holdfast.now()
+  AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+  AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
+  AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
+ORDER BY j.available_at, j.seq
+LIMIT $2;
+
+-- name: share_head
+-- The first due job of a key.
+-- $1 queue, $2 key
+SELECT w.id FROM holdfast.work w
+WHERE w.queue = $1 AND w.partition_bucket = holdfast.bucket($2) AND w.partition_key = $2 AND w.hold_reason IS NULL AND w.status = 'pending'
+  AND w.available_at <= holdfast.now() AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+ORDER BY w.available_at, w.seq LIMIT 1;
+
+-- name: oldest_of_each
+-- Of each priority: for how many seconds the first due job that nobody has waits.
+-- $1 queue, $2 priorities, $3 their marks (NULL: from the start)
+SELECT p.priority, j.waited
+FROM unnest($2::int[], $3::timestamptz[]) AS p(priority, mark)
+CROSS JOIN LATERAL (
+    SELECT extract(epoch FROM holdfast.now() - w.available_at)::float8 AS waited FROM holdfast.work w
+    WHERE w.queue = $1 AND w.hold_reason IS NULL AND w.priority = p.priority AND w.available_at >= coalesce(p.mark, '-infinity')
+      AND w.available_at <= holdfast.now() AND w.status = 'pending' AND w.suspect = 0
+      AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND w.task <> ALL (ARRAY(SELECT t.task FROM holdfast.paused_tasks t))
+    ORDER BY w.available_at, w.seq LIMIT 1
+) j;
+
+-- name: prune_key_limits
+-- Forget keys whose bucket is long full again.
+-- $1 limit
+WITH gone AS (
+    DELETE FROM holdfast.key_limits l
+    WHERE (l.queue, l.partition_key) IN (
+        SELECT o.queue, o.partition_key FROM holdfast.key_limits o
+        WHERE o.refilled_at < holdfast.now() - interval '1 minute'
+          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = o.queue AND q.key_rate IS NOT NULL
+                          AND o.tokens + q.key_rate * extract(epoch FROM holdfast.now() - o.refilled_at)::float8 < q.key_burst)
+        ORDER BY o.refilled_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;

@@ -1,0 +1,99 @@
+"""Limits: what a claim may take from a queue, and claiming no more than that."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from ..model.job import ClaimedJob
+from ..sql import query
+from .claim import claimed_jobs
+from .statement import Flow, Row, Statement, count, ids, nothing
+from .streams import Scan, decode_scan
+
+
+class Allowance(NamedTuple):
+    total: int
+    keys: list[int]
+    wait: float  # seconds until the rate allows one
+
+
+class Limited(NamedTuple):
+    """What a claim within limits took, and when to come again if the limits were in the way."""
+
+    jobs: list[ClaimedJob]
+    again_in: float | None = None
+
+
+BUSY = 0.02  # seconds to wait while another worker claims from the same limited queue
+
+Take = Callable[[Allowance], "Flow[list[ClaimedJob]] | Statement[list[ClaimedJob]]"]
+
+
+def within(queue: str, keys: Sequence[str], take: Take) -> Flow[Limited]:
+    """Claim under the lock of the queue's limits. `take` is told what is allowed, and takes no more."""
+    locked = yield from Statement("lock_limit", query("lock_limit"), (queue,), ids)
+    if not locked:
+        return Limited([], BUSY)
+    allowed = yield from allowance(queue, keys)
+    if allowed.total <= 0:
+        return Limited([], allowed.wait or None)
+    jobs = yield from take(allowed)
+    if jobs:
+        spent = Counter(job.partition_key for job in jobs if job.partition_key is not None)
+        params = (queue, len(jobs), sorted(spent), [spent[key] for key in sorted(spent)])
+        yield from Statement("spend", query("spend"), params, nothing)
+    return Limited(jobs)
+
+
+def allowance(queue: str, keys: Sequence[str]) -> Statement[Allowance]:
+    def decode(rows: Sequence[Row]) -> Allowance:
+        return Allowance(rows[0][0], list(rows[0][1]), rows[0][2]) if rows else Allowance(0, [], 0.0)
+
+    return Statement("allowance", query("allowance"), (queue, list(keys)), decode)
+
+
+def claim_shares(
+    queue: str,
+    worker: str,
+    token: UUID,
+    *,
+    lease: float,
+    shares: Sequence[tuple[str, int]],
+    limit: int,
+    suspects: bool = False,
+) -> Statement[list[ClaimedJob]]:
+    """Due jobs of some keys, so many of each, `limit` in all."""
+    keys, takes = [key for key, _ in shares], [take for _, take in shares]
+    params = (queue, worker, token, lease, keys, takes, limit, suspects)
+    return Statement("claim_shares", query("claim_shares"), params, claimed_jobs(queue, token))
+
+
+def scan_shares(queue: str, buckets: Sequence[int], after: str | None, keys: int) -> Statement[Scan]:
+    params = (queue, list(buckets), after, keys)
+    return Statement("scan_shares", query("scan_shares"), params, decode_scan)
+
+
+def suspect_shares(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:
+    return Statement(
+        "suspect_shares", query("suspect_shares"), (queue, limit), lambda rows: [(r[0], r[1]) for r in rows]
+    )
+
+
+def share_head(queue: str, key: str) -> Statement[UUID | None]:
+    return Statement(
+        "share_head", query("share_head"), (queue, key), lambda rows: rows[0][0] if rows else None
+    )
+
+
+def oldest_of_each(queue: str, marks: Sequence[tuple[int, datetime | None]]) -> Statement[dict[int, float]]:
+    """Priority -> seconds that its first due job waits."""
+    params = (queue, [priority for priority, _ in marks], [mark for _, mark in marks])
+    return Statement(
+        "oldest_of_each", query("oldest_of_each"), params, lambda rows: {r[0]: r[1] for r in rows}
+    )
+
+
+def prune_key_limits(limit: int) -> Statement[int]:
+    return Statement("prune_key_limits", query("prune_key_limits"), (limit,), count)

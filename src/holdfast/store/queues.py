@@ -1,0 +1,62 @@
+"""Queues: making one, and its rules."""
+
+import json
+from collections.abc import Sequence
+
+from ..model.queue import QueueRules, Rate
+from ..sql import query
+from .statement import Flow, Row, Statement, ids
+
+_PLAIN = QueueRules()
+
+
+def create_queue(name: str, lease: float | None = None, rules: QueueRules = _PLAIN) -> Flow[bool]:
+    """Make a queue with its rules. False: it was there, and is left as it is."""
+    params = (name, lease, rules.ordering, rules.on_dead_letter, rules.keyed)
+    created = yield from Statement(
+        "create_queue", query("create_queue"), params, lambda rows: bool(rows[0][0])
+    )
+    if created and rules != _PLAIN:
+        yield from set_rules(name, rules)
+    return created
+
+
+def set_rules(name: str, rules: QueueRules) -> Statement[list[str]]:
+    """All but the ordering, which a queue is made with."""
+    rate, key_rate = rules.rate, rules.key_rate
+    params = (
+        name,
+        rules.on_dead_letter,
+        rules.fair,
+        json.dumps(rules.weights),
+        rules.concurrency,
+        rules.key_concurrency,
+        rate.per_second if rate else None,
+        rate.size if rate else None,
+        key_rate.per_second if key_rate else None,
+        key_rate.size if key_rate else None,
+        rules.aging,
+    )
+    return Statement("set_rules", query("set_rules"), params, ids)
+
+
+def queue_rules(queues: Sequence[str]) -> Statement[dict[str, QueueRules]]:
+    def decode(rows: Sequence[Row]) -> dict[str, QueueRules]:
+        return {r[0]: _rules(*r[1:]) for r in rows}
+
+    return Statement("queue_rules", query("queue_rules"), (list(queues),), decode)
+
+
+def _rules(*row: object) -> QueueRules:
+    ordering, on_dead, fair, weights, concurrency, per_key, rate, burst, key_rate, key_burst, aging = row
+    return QueueRules(
+        ordering=ordering,  # type: ignore[arg-type]
+        on_dead_letter=on_dead,  # type: ignore[arg-type]
+        fair=bool(fair),
+        weights=json.loads(str(weights)),
+        concurrency=concurrency,  # type: ignore[arg-type]
+        key_concurrency=per_key,  # type: ignore[arg-type]
+        rate=Rate.of(rate, burst),  # type: ignore[arg-type]
+        key_rate=Rate.of(key_rate, key_burst),  # type: ignore[arg-type]
+        aging=aging,  # type: ignore[arg-type]
+    )
