@@ -1,7 +1,7 @@
 """The supervisor: runs no jobs itself, keeps worker processes running, and leaves when they have left.
 
 run       the story: obey signals, reap who ended, start who is due, wait
-Child     one worker process and the socket to it                            (what it says: tether.py)
+Child     one worker process and the socket to it        (supervised.py; its own end of it: tether.py)
 _ended    what the end of a child means: it left, it crashed, it cannot start
 _roll_on  a rolling restart: the successor is ready before its predecessor drains
 
@@ -11,30 +11,25 @@ children hear it from there, once.
 
 import contextlib
 import logging
-import math
 import os
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from .. import telemetry
 from ..model.backoff import Backoff
 from .processes.process import ended_by
-from .tether import DRAIN, HURRY, LISTENS, READY
+from .supervised import KILL, NEVER, Child, Command
+from .tether import DRAIN, HURRY
 
-KILL: Final = 3
 MISTAKE: Final = 2  # the exit code for a mistake of the user's: another try would end the same way
 LAST: Final = 30.0  # what a worker may need after its handlers: last writes, to a database that is away
 TRIES: Final = 5  # to get a first process to start at all
-_NEVER = math.inf
-
-Command = Callable[[int, int], Sequence[str]]  # number of the place, descriptor of the socket -> what to run
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,68 +38,6 @@ class Ending:
 
     code: int
     message: str = ""
-
-
-class Child:
-    def __init__(self, place: int, command: Command, inherited: Sequence[int]) -> None:
-        self.place = place
-        self.link, theirs = socket.socketpair()
-        try:
-            self._process = subprocess.Popen(
-                list(command(place, theirs.fileno())),
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *inherited],
-                start_new_session=True,
-            )
-        except BaseException:
-            self.link.close()
-            raise
-        finally:
-            theirs.close()
-        self.link.setblocking(False)
-        self.listens = False
-        self.ready_at: float | None = None
-        self.told = 0
-        self.deadline = _NEVER
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def hear(self) -> bool:
-        """Take what it says. False: it has nothing more to say."""
-        try:
-            said = self.link.recv(64)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        self.listens = self.listens or LISTENS in said
-        if READY in said and self.ready_at is None:
-            self.ready_at = time.monotonic()
-        return bool(said)
-
-    def tell(self, how_far: int, seconds: float) -> None:
-        """Pass an order on, with the time it may take. A child that does not listen yet has no jobs: it is just ended."""
-        if how_far <= self.told:
-            return
-        self.told = how_far
-        if how_far >= KILL:
-            self.kill()
-            return
-        self.deadline = min(self.deadline, time.monotonic() + seconds)
-        with contextlib.suppress(OSError):
-            self.link.send(bytes([how_far]))
-        if not self.listens:
-            self._process.terminate()
-
-    def kill(self) -> None:
-        self.deadline = _NEVER
-        with contextlib.suppress(OSError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def exit_code(self) -> int | None:
-        return self._process.poll()
 
 
 @dataclass(slots=True)
@@ -308,7 +241,7 @@ class Supervisor:
             return
         for place in self._places:
             if now >= place.due and self._may_start():
-                place.due = _NEVER
+                place.due = NEVER
                 place.child = self._spawn(place)
         self._roll_on()
 
@@ -366,14 +299,14 @@ class Supervisor:
     # The wait -------------------------------------------------------------------------------------------------------
 
     def _is_over(self) -> bool:
-        return not self._children and (self._stage > 0 or all(p.due == _NEVER for p in self._places))
+        return not self._children and (self._stage > 0 or all(p.due == NEVER for p in self._places))
 
     def _wait(self) -> None:
         times = [child.deadline for child in self._children]
         if not self._stage and self._may_start():
             times += [place.due for place in self._places]
-        first = min(times, default=_NEVER)
-        timeout = None if first == _NEVER else max(0.0, first - time.monotonic())
+        first = min(times, default=NEVER)
+        timeout = None if first == NEVER else max(0.0, first - time.monotonic())
         for key, _ in self._selector.select(timeout):
             if isinstance(key.data, Child):
                 if not self._hear(key.data):
