@@ -239,15 +239,18 @@ class Supervisor:
                 child.kill()
         if self._stage:
             return
-        for place in self._places:
-            if now >= place.due and self._may_start():
+        for place in self._startable():
+            if now >= place.due:
                 place.due = NEVER
                 place.child = self._spawn(place)
         self._roll_on()
 
-    def _may_start(self) -> bool:
-        """One at a time until the first is ready, so that a mistake is made and told once."""
-        return self._proven or not self._children
+    def _startable(self) -> list[Place]:
+        """One place alone until a first child was ready, so that a mistake is made and told once."""
+        waiting = [place for place in self._places if place.due != NEVER]
+        if self._proven:
+            return waiting
+        return [] if self._children else waiting[:1]
 
     def _spawn(self, place: Place) -> Child | None:
         try:
@@ -303,8 +306,8 @@ class Supervisor:
 
     def _wait(self) -> None:
         times = [child.deadline for child in self._children]
-        if not self._stage and self._may_start():
-            times += [place.due for place in self._places]
+        if not self._stage:
+            times += [place.due for place in self._startable()]
         first = min(times, default=NEVER)
         timeout = None if first == NEVER else max(0.0, first - time.monotonic())
         for key, _ in self._selector.select(timeout):
