@@ -3,6 +3,7 @@
 import itertools
 import signal
 import threading
+from typing import Any
 
 import pytest
 from tests.crash.crash_app import app, record
@@ -62,7 +63,7 @@ def workers(scene: Scene) -> list[WorkerProcess]:
 
 def _start(scene: Scene) -> WorkerProcess:
     """Beats that a busy machine does not miss; nothing here waits for them."""
-    timings = {"lease": 20.0, "heartbeat": 1.0, "dead_after": 8.0, "drain": 15.0, "poll": 0.5}
+    timings: dict[str, Any] = {"lease": 20.0, "heartbeat": 1.0, "dead_after": 8.0, "drain": 15.0, "poll": 0.5}
     return scene.start(command_line=True, concurrency=2, ready=False, **timings)
 
 
