@@ -84,8 +84,11 @@ if how == "stray":
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, lambda number, _: note("signal %d" % number))
 link.send(b"l")
-link.send(b"r")
 note("ready")
+try:
+    link.send(b"r")
+except OSError:
+    pass  # the supervisor is gone already
 if how == "crash":
     os.kill(os.getpid(), signal.SIGKILL)
 if how == "leave":
@@ -117,9 +120,11 @@ class Supervision:
         (self.folder / f"{name}.new").write_text(mode)
         (self.folder / f"{name}.new").rename(self.folder / name)
 
-    def start(self, **options: Any) -> "Supervision":
+    def start(self, *, terminal: bool = False, **options: Any) -> "Supervision":
+        """`terminal`: in a terminal of its own, which is closed when `process` is killed."""
+        inside = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"] if terminal else []
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISOR, str(self.folder), json.dumps(options)],
+            [*inside, sys.executable, "-c", SUPERVISOR, str(self.folder), json.dumps(options)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"},
             stdin=subprocess.DEVNULL,

@@ -180,6 +180,17 @@ def test_sighup_replaces_one_after_the_other(supervision: Supervision) -> None:
     assert [supervision.said_to(pid) for pid in fresh] == [["order 1"]] * 3
 
 
+def test_a_terminal_that_is_closed_drains(supervision: Supervision) -> None:
+    """Its hangup is a SIGHUP too."""
+    supervision.start(terminal=True)
+    children = [note["pid"] for note in supervision.until_noted("ready", 2)]
+    supervision.process.kill()
+    (stopped,) = supervision.until_event("supervisor.stopped")
+    assert stopped["code"] == "0"
+    assert [supervision.said_to(pid) for pid in children] == [["order 1"]] * 2
+    assert not supervision.events("supervisor.rolling")
+
+
 def test_a_successor_that_does_not_start_ends_the_replacement_and_nothing_else(
     supervision: Supervision,
 ) -> None:
