@@ -208,6 +208,7 @@ def test_a_successor_that_does_not_start_ends_the_replacement_and_nothing_else(
     supervision.send(signal.SIGHUP)
     supervision.until_event("supervisor.rolled")
     assert all(has_ended(pid) for pid in old)
+    assert len(supervision.notes("start")) == 2 + 1 + 2  # the mistake was made once
 
 
 def test_one_that_dies_while_its_successor_starts_is_replaced_by_it(supervision: Supervision) -> None:

@@ -85,19 +85,16 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> Ending:
+        """Until every child is gone. An error in here ends this process, and the children drain as if it had been killed."""
         telemetry.emit("supervisor.started", pid=os.getpid(), processes=len(self._places))
         with self._on_signals():
-            try:
-                while True:
-                    self._obey()
-                    self._reap()
-                    self._act(time.monotonic())
-                    if self._is_over():
-                        break
-                    self._wait()
-            finally:
-                for child in self._children:  # only after an error of our own: nobody stays behind
-                    child.kill()
+            while True:
+                self._obey()
+                self._reap()
+                self._act(time.monotonic())
+                if self._is_over():
+                    break
+                self._wait()
         telemetry.emit("supervisor.stopped", pid=os.getpid(), code=self._ending.code)
         return self._ending
 
