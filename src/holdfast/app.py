@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -156,7 +157,7 @@ class Holdfast(Registry):
         concurrency: int | None = None,
         until_idle: bool = False,
         on_start: Callable[[Worker], None] = lambda _: None,
-        health: tuple[str, int] | None = None,
+        health: tuple[str, int] | socket.socket | None = None,
     ) -> None:
         if isinstance(queues, str):
             raise ConfigurationError(f"queues= takes a list of names: queues=[{queues!r}]")
@@ -190,7 +191,10 @@ class Holdfast(Registry):
             await worker.run()
 
     async def _open_port(
-        self, stack: contextlib.AsyncExitStack, tasks: TaskSet, address: tuple[str, int] | None
+        self,
+        stack: contextlib.AsyncExitStack,
+        tasks: TaskSet,
+        address: tuple[str, int] | socket.socket | None,
     ) -> Callable[[Worker], None]:
         """Open the health port where one is wanted; it answers already while the worker starts."""
         if address is None:
@@ -200,7 +204,7 @@ class Holdfast(Registry):
         from .observe.port import HealthPort
 
         known = {name for name, _ in tasks.known()}
-        return (await stack.enter_async_context(HealthPort(self.database, known, *address))).attach
+        return (await stack.enter_async_context(HealthPort(self.database, known, address))).attach
 
     async def _open_processes(
         self, stack: contextlib.AsyncExitStack, tasks: TaskSet, options: WorkerOptions
@@ -223,10 +227,7 @@ class Holdfast(Registry):
             "path": sys.path,
             "level": logging.getLogger().getEffectiveLevel(),
         }
-        flags = ["-P", *["-O"] * sys.flags.optimize, *(f"-W{option}" for option in sys.warnoptions)]
-        launch = Launch(
-            (sys.executable, *flags, "-m", "holdfast.child"), hello, jobs=self.settings.process_jobs
-        )
+        launch = Launch(origin.python("holdfast.child"), hello, jobs=self.settings.process_jobs)
         here = [] if options.until_idle else [h.name for h in wanted if h.queue in options.leases]
         pool = Pool(
             launch,

@@ -31,6 +31,7 @@ class Settings:
     connect_timeout: float = 10.0
     statement_timeout: float = 10.0
     process_jobs: int = 100  # a child process is replaced after so many jobs
+    processes: int = 1  # worker processes of `holdfast worker`; 0: one per processor
     health_port: int | None = None  # probes and metrics of a worker; 0: any free port
     health_host: str = "127.0.0.1"
     live_after: float = 60.0  # a claim loop that has not come round for so long is not alive
@@ -41,7 +42,7 @@ class Settings:
             name = field.name
             if field.type is float and not 0 < getattr(self, name) < math.inf:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
-        least = {"prefetch": 0, "pool_size": 1, "max_crashes": 1, "process_jobs": 1}
+        least = {"prefetch": 0, "pool_size": 1, "max_crashes": 1, "process_jobs": 1, "processes": 0}
         for name, lowest in least.items():
             if getattr(self, name) < lowest:
                 raise ConfigurationError(f"{name} must be at least {lowest}, not {getattr(self, name)!r}")

@@ -120,11 +120,13 @@ class Scene:
         failpoints: str = "",
         url: str | None = None,
         command_line: bool = False,
+        words: tuple[str, ...] = (),
         ready: bool = True,
         env: dict[str, str] | None = None,
         **settings: float,
     ) -> WorkerProcess:
-        """A worker process with short timings, or those in `settings`. `ready`: wait until it is in the registry."""
+        """A worker process with short timings, or those in `settings`. `ready`: wait until it is in the registry.
+        `words`: more for the command line."""
         environment = {
             k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PG", "DATABASE_URL"))
         }
@@ -141,8 +143,8 @@ class Scene:
         if failpoints:
             environment["HOLDFAST_FAILPOINTS"] = failpoints
         command = [sys.executable, "-c", RUN]
-        if command_line:
-            command = [sys.executable, "-m", "holdfast", "worker", "tests.crash.crash_app:app"]
+        if command_line or words:
+            command = [sys.executable, "-m", "holdfast", "worker", "tests.crash.crash_app:app", *words]
         worker = WorkerProcess(command, environment | (env or {}), self.folder, len(self._workers))
         self._workers.append(worker)
         return worker.until_ready() if ready else worker

@@ -150,14 +150,16 @@ async def test_a_sweep_with_a_bad_row_of_a_paused_task_goes_on(
 async def test_a_worker_that_is_asked_to_drain_finishes_hands_back_and_leaves(
     app: Holdfast, akit: Kit, events: list[telemetry.Event]
 ) -> None:
-    gate = asyncio.Event()
+    gate, started = asyncio.Event(), asyncio.Event()
 
     @app.task
     async def work() -> None:
+        started.set()
         await gate.wait()
 
     ids = [work.enqueue().id for _ in range(3)]
     async with working(akit, concurrency=1) as worker:
+        await started.wait()
         held = lambda: [akit.job(i)["status"] for i in ids] == ["processing"] * 3  # noqa: E731
         await await_until(held, "one runs, two are prefetched")
         (me,) = drain_workers(akit.database, everyone=True).asked

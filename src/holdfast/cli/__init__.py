@@ -10,6 +10,7 @@ logs       how our own processes write their log
 render     tables, ages and JSON
 report     everything about one job
 serving    a worker in this process, from its start to a clean exit
+supervising  worker processes below this one
 """
 
 import io

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,6 +21,8 @@ from holdfast import telemetry
 from holdfast.app import Holdfast, release
 from holdfast.cli.apps import place_of
 from holdfast.cli.logs import LogFormat
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.tether import Tether
 from holdfast.runtime.worker import Worker
 from holdfast.settings import Settings
 
@@ -33,11 +36,25 @@ class Work:
     until_idle: bool = False
     health_port: int | None = None
     health_host: str | None = None
+    health_fd: int | None = None
 
     def address(self, settings: Settings) -> tuple[str, int] | None:
         """Where the health port is to be, if there is to be one; options win over settings."""
         port = settings.health_port if self.health_port is None else self.health_port
         return None if port is None else (self.health_host or settings.health_host, port)
+
+    def health(self, settings: Settings) -> tuple[str, int] | socket.socket | None:
+        """The same, or the socket that the supervisor has opened already."""
+        return self.address(settings) if self.health_fd is None else _inherited(self.health_fd)
+
+
+def _inherited(descriptor: int) -> socket.socket:
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise ConfigurationError(f"--health-fd {descriptor} is no socket: {error.strerror}") from None
+    found.set_inheritable(False)
+    return found
 
 
 HealthPortOption = Annotated[
@@ -51,21 +68,24 @@ HealthHostOption = Annotated[
 ]
 
 
-def serve(app: Holdfast, work: Work, log_format: LogFormat) -> None:
-    """Run a worker until it is told to stop, or with `until_idle` until nothing is due. Returns after a clean drain."""
-    _announce(app, work, log_format)
+def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: Tether | None = None) -> None:
+    """Run a worker until it is told to stop, or with `until_idle` until nothing is due. Returns after a clean drain.
+
+    With a tether its supervisor has announced it, and may tell it to stop."""
+    if tether is None:
+        announce(app, work, log_format)
     loop = asyncio.new_event_loop()
     executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
     loop.set_default_executor(executor)
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(_serve(app, work))
+        loop.run_until_complete(_serve(app, work, tether))
     finally:
         _close(loop, executor)
     _leave_stuck_threads()
 
 
-def _announce(app: Holdfast, work: Work, log_format: LogFormat) -> None:
+def announce(app: Holdfast, work: Work, log_format: LogFormat, processes: int = 1) -> None:
     queues = list(dict.fromkeys(work.queues)) or sorted({"inbox", *app.tasks.queues()})
     concurrency = work.concurrency or app.settings.concurrency
     place = place_of(app.database)
@@ -75,33 +95,55 @@ def _announce(app: Holdfast, work: Work, log_format: LogFormat) -> None:
             release=release(),
             queues=",".join(queues),
             concurrency=concurrency,
+            **({"processes": processes} if processes > 1 else {}),
             database=place,
         )
     else:
         names = f"queue{'s' if len(queues) > 1 else ''} {', '.join(queues)}"
-        print(f"holdfast {release()}: {names}; {concurrency} at a time; {place}", file=sys.stderr)  # noqa: T201
+        many = f"{processes} processes, each " if processes > 1 else ""
+        print(f"holdfast {release()}: {names}; {many}{concurrency} at a time; {place}", file=sys.stderr)  # noqa: T201
 
 
-async def _serve(app: Holdfast, work: Work) -> None:
+async def _serve(app: Holdfast, work: Work, tether: Tether | None) -> None:
     stop = _Stop(asyncio.current_task())
-    with stop.on_signals():
+    with stop.on_signals(), _tied(tether, stop):
         async with app:
             try:
-                address = work.address(app.settings)
-                await app._serve(work.queues, work.concurrency, work.until_idle, stop.watch, address)
+                health = work.health(app.settings)
+                await app._serve(work.queues, work.concurrency, work.until_idle, stop.watch, health)
             except asyncio.CancelledError:
                 if not stop.asked:
                     raise
 
 
+@contextlib.contextmanager
+def _tied(tether: Tether | None, stop: "_Stop") -> Iterator[None]:
+    """Hear what the supervisor says, and tell it when the worker is in the registry."""
+    if tether is None:
+        yield
+        return
+
+    def tell(event: telemetry.Event) -> None:
+        if event.name == "worker.started":
+            tether.ready()
+
+    unsubscribe = telemetry.subscribe(tell)
+    tether.watch(stop.obey)
+    try:
+        yield
+    finally:
+        unsubscribe()
+
+
 class _Stop:
-    """First signal: drain. Second: drain at once. Third: the system's way.
+    """First signal: drain. Second: drain at once. Third: the system's way. A supervisor says which of them it means.
 
     The handlers are Python's own, not the loop's, so that they count also while a handler blocks the loop.
     """
 
     def __init__(self, task: "asyncio.Task[None] | None") -> None:
         self.asked = 0
+        self._signals = 0
         self._task = task
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
@@ -119,11 +161,21 @@ class _Stop:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        self.asked += 1
-        if self.asked >= 2:
+        self._signals += 1
+        if self._signals >= 2:
             for each in _SIGNALS:
                 signal.signal(each, signal.SIG_DFL)
-        self._loop.call_soon_threadsafe(self._stop)
+        self.obey(self._signals)
+
+    def obey(self, how_far: int) -> None:
+        """From any thread. A signal and an order of the supervisor that mean the same count once."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped
+            self._loop.call_soon_threadsafe(self._reach, how_far)
+
+    def _reach(self, how_far: int) -> None:
+        while self.asked < how_far:
+            self.asked += 1
+            self._stop()
 
     def _stop(self) -> None:
         if self._worker is not None:

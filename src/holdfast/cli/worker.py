@@ -8,6 +8,8 @@ from holdfast.cli.apps import AppArgument, check, load_app
 from holdfast.cli.completion import complete_queue
 from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.cli.serving import HealthHostOption, HealthPortOption, Work, serve
+from holdfast.cli.supervising import how_many, supervise
+from holdfast.runtime.tether import Tether
 
 
 def worker_command(
@@ -26,6 +28,15 @@ def worker_command(
         int | None,
         typer.Option("--concurrency", "-c", min=1, max=10_000, help="Jobs at a time.", show_default="10"),
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="Worker processes with so many jobs each; 0: one per processor. SIGHUP replaces them one by one.",
+            show_default="1",
+        ),
+    ] = None,
     exit_when_idle: Annotated[bool, typer.Option(help="Leave when nothing is due.")] = False,
     health_port: HealthPortOption = None,
     health_host: HealthHostOption = None,
@@ -33,10 +44,21 @@ def worker_command(
         LogFormat, typer.Option(help="auto: console at a terminal, else json.")
     ] = LogFormat.auto,
     log_level: Annotated[LogLevel, typer.Option(help="The least that is logged.")] = LogLevel.info,
+    health_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    tether: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the jobs of an app. SIGTERM or Ctrl-C: drain and leave; a second time: leave at once."""
+    supervisor = None if tether is None else Tether(tether)
     chosen = configure(log_format, log_level)
     found = load_app(app)
     check(found.database)
-    work = Work(tuple(queues or ()), concurrency, exit_when_idle, health_port, health_host)
-    serve(found, work, chosen)
+    work = Work(tuple(queues or ()), concurrency, exit_when_idle, health_port, health_host, health_fd)
+    many = how_many(found.settings.processes if processes is None else processes)
+    if supervisor is not None or many == 1:
+        serve(found, work, chosen, supervisor)
+        return
+    words = [*([] if app is None else [app]), *(f"--queue={name}" for name in work.queues)]
+    words += [] if concurrency is None else [f"--concurrency={concurrency}"]
+    words += ["--exit-when-idle"] if exit_when_idle else []
+    words += [f"--log-format={log_format.value}", f"--log-level={log_level.value}"]
+    supervise(found, work, chosen, many, words)

@@ -23,8 +23,11 @@ _LOCAL = ("127.", "::1")
 class HealthPort:
     """`async with HealthPort(...) as port:` answers from the start of the worker until it is gone."""
 
-    def __init__(self, database: Database, tasks: Iterable[str], host: str, port: int) -> None:
-        self._wanted = (host, port)
+    def __init__(
+        self, database: Database, tasks: Iterable[str], where: tuple[str, int] | socket.socket
+    ) -> None:
+        """`where`: host and port, or a socket that listens already."""
+        self._where = where
         self._snapshots = Snapshots(database)
         self._health = Health(database.settings, self._snapshots)
         self._metrics = Metrics(tasks, self._health, self._snapshots)
@@ -46,7 +49,7 @@ class HealthPort:
         self._health.attach(worker)
 
     async def __aenter__(self) -> Self:
-        sock = listen(*self._wanted)
+        sock = self._where if isinstance(self._where, socket.socket) else listen(*self._where)
         self._unsubscribe = telemetry.subscribe(self._on_event)
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._main(sock)), name="holdfast-health", daemon=True

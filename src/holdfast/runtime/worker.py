@@ -149,6 +149,8 @@ class Worker:
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
     def _start_ready(self) -> None:
+        if self.stopping.is_set():
+            return  # claimed while the signal came: the drain hands it back
         alone = not self.slots.running and not self.ready
         start, hand_back = self.suspects.leave(alone=alone, free=self.slots.free - len(self.ready))
         self.ready.extend(start)

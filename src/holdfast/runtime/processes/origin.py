@@ -29,6 +29,12 @@ class Origin:
         return getattr(module, self.name)
 
 
+def python(module: str) -> tuple[str, ...]:
+    """The command for a module in a fresh interpreter like this one; what is in the current folder comes later."""
+    flags = ["-P", *["-O"] * sys.flags.optimize, *(f"-W{option}" for option in sys.warnoptions)]
+    return (sys.executable, *flags, "-m", module)
+
+
 def find(wanted: object, made_in: str) -> Origin | None:
     """The module global that is this very object; first where it was made, the script that runs last."""
     others = [name for name in reversed(list(sys.modules)) if name not in (made_in, _MAIN)]

@@ -1,0 +1,167 @@
+"""What a worker does with its jobs when it is told to stop: some finish, others go back, and who is late is fenced."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.conftest import QUICK, await_until
+
+from holdfast import Holdfast, Transaction, failpoints, telemetry
+from holdfast.runtime.worker import Worker
+from holdfast.testing import Kit
+
+
+class Stage:
+    """A worker in this loop, and the task it runs in."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self.workers: list[Worker] = []
+        self.task = asyncio.create_task(app._serve((), 2, on_start=self.workers.append))
+
+    async def until_started(self) -> Worker:
+        await await_until(lambda: self.workers, "the worker is made")
+        return self.workers[0]
+
+    async def end(self) -> None:
+        await asyncio.wait_for(self.task, 20)
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Holdfast) -> AsyncIterator[Stage]:
+    stage = Stage(app)
+    try:
+        yield stage
+    finally:
+        stage.task.cancel()
+        await asyncio.wait([stage.task])
+
+
+@pytest.fixture
+async def short(app: Holdfast, holdfast_kit: Callable[..., Kit]) -> AsyncIterator[Kit]:
+    """A kit whose workers have next to no patience with handlers that do not end."""
+    kit = holdfast_kit(app, replace(QUICK, drain=0.2))
+    yield kit
+    await kit.database.aclose()
+
+
+def untouched(kit: Kit) -> bool:
+    rows = kit.sql("SELECT status, attempts, crashes, suspect FROM holdfast.work")
+    return [*rows] == [{"status": "pending", "attempts": 0, "crashes": 0, "suspect": 0}] * len(rows) != []
+
+
+async def test_what_is_claimed_while_the_signal_comes_is_not_started(app: Holdfast, akit: Kit) -> None:
+    ran: list[int] = []
+
+    @app.task
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    work.enqueue(1)
+    async with serving(app) as stage:
+        worker = await stage.until_started()
+        failpoints.arm("claim.after", worker.stop)
+        await stage.end()
+    assert ran == []
+    assert untouched(akit)
+    assert akit.sql("SELECT lease_generation FROM holdfast.work") == [{"lease_generation": 1}]
+
+
+async def test_a_draining_worker_stays_draining_whatever_the_heartbeat_does(app: Holdfast, akit: Kit) -> None:
+    gate = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        await gate.wait()
+
+    job = work.enqueue()
+    async with serving(app) as stage:
+        worker = await stage.until_started()
+        await await_until(lambda: worker.slots.running == 1, "it runs")
+        worker.stop()
+        await await_until(lambda: _registry(akit)["status"] == "draining", "it drains")
+        for _ in range(3):
+            seen = _registry(akit)["last_seen_at"]
+            await await_until(partial(_seen_after, akit, seen), "a heartbeat")
+        assert _registry(akit)["status"] == "draining"
+        assert not worker.hurry.is_set()
+        gate.set()
+        await stage.end()
+    row = akit.job(job.id)
+    assert (row["status"], row["attempts"]) == ("completed", 1)
+
+
+def _seen_after(kit: Kit, at: datetime) -> bool:
+    return bool(_registry(kit)["last_seen_at"] > at)
+
+
+def _registry(kit: Kit) -> dict[str, Any]:
+    (row,) = kit.sql("SELECT status, ended, last_seen_at FROM holdfast.workers")
+    return row
+
+
+async def test_a_sync_handler_past_the_limit_can_change_nothing_any_more(app: Holdfast, short: Kit) -> None:
+    """It cannot be stopped: its job goes back by its fence, and what it does later finds that."""
+    gate, ended = threading.Event(), threading.Semaphore(0)
+    short.sql("CREATE TABLE marks (n int)")
+
+    @app.task
+    def work() -> str:
+        gate.wait(20)
+        ended.release()
+        return "late"
+
+    @app.task
+    def write(tx: Transaction) -> None:
+        tx.execute("INSERT INTO marks VALUES (1)")
+        gate.wait(20)
+        ended.release()
+
+    work.enqueue()
+    write.enqueue()
+    async with serving(app) as stage:
+        worker = await stage.until_started()
+        await await_until(lambda: worker.slots.running == 2, "both run")
+        worker.stop()
+        await stage.end()
+        assert untouched(short)
+        gate.set()
+        for _ in range(2):
+            assert await asyncio.to_thread(ended.acquire, timeout=10)
+        free = (
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in tr%%'"
+        )
+        await await_until(lambda: not short.sql(free), "the late transaction is over")
+    assert untouched(short)
+    assert short.sql("SELECT * FROM marks") == []
+    assert _registry(short)["ended"] == "left"
+
+
+async def test_an_async_handler_that_ignores_its_cancellation_is_released_too(
+    app: Holdfast, short: Kit, events: list[telemetry.Event]
+) -> None:
+    gate = asyncio.Event()
+
+    @app.task
+    async def stubborn() -> str:
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+        return "late"
+
+    stubborn.enqueue()
+    async with serving(app) as stage:
+        worker = await stage.until_started()
+        await await_until(lambda: worker.slots.running == 1, "it runs")
+        worker.stop()
+        await stage.end()
+        assert untouched(short)
+        gate.set()
+        await await_until(lambda: worker.slots.running == 0, "it has ended after all")
+    assert untouched(short)
+    assert [e.name for e in events if e.name.startswith("job.")][-1] == "job.released"
