@@ -21,6 +21,7 @@ from .errors import (
     LeaseLost,
     MigrationFailed,
     NoDatabase,
+    ReplaceConflict,
     ResultError,
     ResultExpired,
     ResultTimeout,
@@ -38,10 +39,13 @@ from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
 from .runtime.execute import Middleware, Next
 from .runtime.job import Job
 from .settings import Settings
+from .store.chains import GroupStatus
+from .tasks.group import GroupHandle
 from .tasks.handle import JobHandle
+from .tasks.newjob import NewJob
 from .tasks.options import EnqueueOptions, QueueOptions, TaskOptions
 from .tasks.registry import Queue, Registry
-from .tasks.task import NewJob, Task, TaskDecorator
+from .tasks.task import Task, TaskDecorator
 
 __all__ = [
     "AsyncTransaction",
@@ -57,6 +61,8 @@ __all__ = [
     "EmbeddedError",
     "EnqueueError",
     "EnqueueOptions",
+    "GroupHandle",
+    "GroupStatus",
     "Holdfast",
     "HoldfastError",
     "IdempotencyConflict",
@@ -78,6 +84,7 @@ __all__ = [
     "Queue",
     "QueueOptions",
     "Registry",
+    "ReplaceConflict",
     "ResultError",
     "ResultExpired",
     "ResultTimeout",

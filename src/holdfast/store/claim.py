@@ -31,6 +31,8 @@ def _claimed(queue: str, token: UUID) -> Any:
                 cancel_requested=r[14],
                 suspect=r[15],
                 waited=r[17],
+                parent_id=r[18],
+                group_id=r[19],
             )
             for r in rows
         ]

@@ -7,11 +7,12 @@ from typing import Any, Literal, NoReturn, Unpack
 from ..errors import DuplicateTask, TaskDefinitionError
 from . import checks
 from .definition import Binding, Definition, Place
+from .newjob import NewJob
 from .options import QueueOptions, queue_options, task_settings
 from .payload import shown
 from .producer import Producer
 from .signature import analyse
-from .task import NewJob, Task, TaskDecorator
+from .task import Task, TaskDecorator
 
 
 class Queue:

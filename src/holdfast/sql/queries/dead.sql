@@ -84,9 +84,12 @@ WITH gone AS (
     DELETE FROM holdfast.quarantine q WHERE q.id = ANY ($1::uuid[]) AND q.id IN (SELECT id FROM gone)
 )
 INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
-                           priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token)
+                           priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token,
+                           parent_id, group_id, follow_ups)
 SELECT g.id, g.seq, g.lease_generation, holdfast.now() + make_interval(secs => least(d.delay, 315360000)), g.created_at, holdfast.now(), 0,
        g.max_attempts, g.version, 0, 0, g.priority, g.queue, 'pending', g.task, g.partition_key, g.payload, g.last_error, g.tags, g.metadata,
-       '00000000-0000-0000-0000-000000000000'
+       '00000000-0000-0000-0000-000000000000', g.parent_id,
+       -- a group that takes any end has counted it already, and counts it no more
+       (SELECT b.id FROM holdfast.groups b WHERE b.id = g.group_id AND b.wanted = 'completed'), g.follow_ups
 FROM gone g JOIN unnest($1::uuid[], $2::float8[]) AS d(id, delay) ON d.id = g.id
 RETURNING id;

@@ -90,12 +90,14 @@ WITH ok AS MATERIALIZED (
     FROM holdfast.work w WHERE $4::int = 1 AND w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok))
 ), dead AS (
     INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
-                                       version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata)
+                                       version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata,
+                                       parent_id, group_id, follow_ups)
     SELECT g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, holdfast.now(), g.attempts, g.max_attempts,
            g.version, g.crashes + 1, g.priority, g.queue, g.task, g.partition_key, g.payload, (SELECT worker FROM owner),
-           format('ProcessDied: the worker process died %s times while it ran this job alone', g.crashes + 1), g.tags, g.metadata
+           format('ProcessDied: the worker process died %s times while it ran this job alone', g.crashes + 1), g.tags, g.metadata,
+           g.parent_id, g.group_id, g.follow_ups
     FROM gone g
-    RETURNING id
+    RETURNING id, group_id
 ), back AS (
     UPDATE holdfast.work w
     SET status = 'pending', claim_token = '00000000-0000-0000-0000-000000000000',
@@ -104,7 +106,7 @@ WITH ok AS MATERIALIZED (
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE NOT crasher))
     RETURNING w.id
 )
-SELECT id, 'dead_letter' FROM dead UNION ALL SELECT id, 'pending' FROM back;
+SELECT id, 'dead_letter', group_id FROM dead UNION ALL SELECT id, 'pending', NULL FROM back;
 
 -- name: sweep_finish
 -- Drop a revoked claim row once no processing job refers to it. A job that was locked a moment ago keeps it for the next sweep;
