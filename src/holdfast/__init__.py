@@ -21,6 +21,7 @@ from .errors import (
     LeaseLost,
     MigrationFailed,
     NoDatabase,
+    ReplaceConflict,
     ResultError,
     ResultExpired,
     ResultTimeout,
@@ -40,11 +41,14 @@ from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
 from .runtime.execute import Middleware, Next
 from .runtime.job import Job
 from .settings import Settings
+from .store.chains import GroupStatus
+from .tasks.group import GroupHandle
 from .tasks.handle import JobHandle
+from .tasks.newjob import NewJob
 from .tasks.options import EnqueueOptions, TaskOptions
 from .tasks.queueing import QueueOptions
 from .tasks.registry import Queue, Registry
-from .tasks.task import NewJob, Task, TaskDecorator
+from .tasks.task import Task, TaskDecorator
 
 __all__ = [
     "AsyncTransaction",
@@ -60,6 +64,8 @@ __all__ = [
     "EmbeddedError",
     "EnqueueError",
     "EnqueueOptions",
+    "GroupHandle",
+    "GroupStatus",
     "Holdfast",
     "HoldfastError",
     "IdempotencyConflict",
@@ -82,6 +88,7 @@ __all__ = [
     "QueueOptions",
     "Rate",
     "Registry",
+    "ReplaceConflict",
     "ResultError",
     "ResultExpired",
     "ResultTimeout",

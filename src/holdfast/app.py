@@ -27,10 +27,12 @@ from .runtime.worker import Worker, WorkerOptions
 from .settings import Settings, database_url, load_settings
 from .store import jobs
 from .store.queues import create_queue, queue_rules
+from .tasks.group import GroupHandle, NewGroup, When
 from .tasks.handle import JobHandle
+from .tasks.newjob import NewJob
 from .tasks.options import EnqueueOptions
 from .tasks.registry import Registry
-from .tasks.task import NewJob, aenqueue_all, enqueue_all, raw_job
+from .tasks.task import aenqueue_all, enqueue_all, raw_job
 from .tasks.taskset import TaskSet
 from .tasks.writer import Writer, check_rules, unknown_queue
 
@@ -127,6 +129,29 @@ class Holdfast(Registry):
 
     async def aenqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:
         return await aenqueue_all(self._writer, jobs, conn)
+
+    def group(
+        self,
+        jobs: Iterable[NewJob[Any]],
+        *,
+        then: NewJob[Any] | Sequence[NewJob[Any]] | None = None,
+        when: When = "completed",
+        conn: object = None,
+    ) -> GroupHandle:
+        """Write jobs and what follows once all of them have completed, or with `when="finished"` ended in any way:
+        `app.group([resize.job(n) for n in pages], then=report.job())`. An empty group is followed at once."""
+        return NewGroup(jobs, then, conn, when).enqueue(self._writer, conn)
+
+    async def agroup(
+        self,
+        jobs: Iterable[NewJob[Any]],
+        *,
+        then: NewJob[Any] | Sequence[NewJob[Any]] | None = None,
+        when: When = "completed",
+        conn: object = None,
+    ) -> GroupHandle:
+        """`await app.agroup([resize.job(n) for n in pages], then=report.job())`: see group()."""
+        return await NewGroup(jobs, then, conn, when).aenqueue(self._writer, conn)
 
     def send(
         self, task: str, payload: Mapping[str, object], **options: Unpack[EnqueueOptions]

@@ -12,6 +12,7 @@
     │   ├── InvalidOption           an enqueue option is out of its range
     │   ├── UnknownQueue            no such queue
     │   ├── IdempotencyConflict     same key, other payload
+    │   ├── ReplaceConflict         same replace key, other task or partition key
     │   └── WrongConnection         conn= is of the wrong kind for this method
     ├── LeaseLost                   this attempt no longer owns its job
     ├── JobSettled                  the job was already completed by this attempt
@@ -90,6 +91,14 @@ class UnknownQueue(EnqueueError, LookupError):
 
 class IdempotencyConflict(EnqueueError):
     """The idempotency key was already used with another payload."""
+
+    job_id: UUID | None = None
+    key: str | None = None
+    queue: str | None = None
+
+
+class ReplaceConflict(EnqueueError):
+    """A job of another task or partition key waits under the replace key."""
 
     job_id: UUID | None = None
     key: str | None = None

@@ -713,7 +713,7 @@ REFUSALS: dict[str, tuple[Callable[[Any, Any, Conn], object], type[EnqueueError]
         InvalidOption,
         (
             "enqueue has no option 'prioritty' (known: conn, idempotency_key, idempotency_lifetime, max_attempts, "
-            "metadata, partition_key, priority, queue, run_after, tags). Did you mean 'priority'?"
+            "metadata, parent, partition_key, priority, queue, replace_key, run_after, tags, then). Did you mean 'priority'?"
         ),
     ),
 }

@@ -17,7 +17,8 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from holdfast import Holdfast, Job, JobHandle
-from holdfast.tasks.task import NewJob, Task
+from holdfast.tasks.newjob import NewJob
+from holdfast.tasks.task import Task
 
 T = TypeVar("T")
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, note text)"

@@ -27,14 +27,14 @@ ENQUEUE_REFUSED: list[tuple[dict[str, Any], str]] = [
         (
             "enqueue has no option 'partition_kye' (known: conn, idempotency_key, "
             "idempotency_lifetime, max_attempts, "
-            "metadata, partition_key, priority, queue, run_after, tags). Did you mean 'partition_key'?"
+            "metadata, parent, partition_key, priority, queue, replace_key, run_after, tags, then). Did you mean 'partition_key'?"
         ),
     ),
     (
         {"zzz": 1},
         (
             "enqueue has no option 'zzz' (known: conn, idempotency_key, idempotency_lifetime, max_attempts, "
-            "metadata, partition_key, priority, queue, run_after, tags)."
+            "metadata, parent, partition_key, priority, queue, replace_key, run_after, tags, then)."
         ),
     ),
     ({"queue": "Mail"}, QUEUE_RULE + "str 'Mail'"),

@@ -40,6 +40,10 @@ def enqueue_command(
     idempotency_key: Annotated[
         str | None, typer.Option(help="For a day the same key and arguments give the same job.")
     ] = None,
+    replace_key: Annotated[
+        str | None,
+        typer.Option(help="A job that waits under this key is changed instead; with --delay: debounce."),
+    ] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is a dead letter.")] = None,
     version: Annotated[int | None, typer.Option(help="Of the arguments.", show_default="the task's")] = None,
@@ -62,6 +66,7 @@ def enqueue_command(
         "priority": priority,
         "run_after": _when(delay, run_after),
         "idempotency_key": idempotency_key,
+        "replace_key": replace_key,
         "tags": tags,
         "max_attempts": max_attempts,
     }
@@ -73,7 +78,7 @@ def enqueue_command(
         if tasks is None:
             typer.echo("note: the arguments were not checked: no app was named (--app MODULE:APP)", err=True)
         if patience is None:
-            _print_job(handle, as_json)
+            _print_job(handle, as_json, replaced=replace_key is not None)
         else:
             _wait(handle, patience, as_json)
 
@@ -86,12 +91,14 @@ def _when(delay: str | None, run_after: str | None) -> datetime | timedelta | fl
     return None if run_after is None else parse_moment(run_after, "--run-after")
 
 
-def _print_job(handle: JobHandle[Any], as_json: bool) -> None:
+def _print_job(handle: JobHandle[Any], as_json: bool, *, replaced: bool) -> None:
     if as_json:
         render.print_json({"id": handle.id, "created": handle.created})
         return
     if not handle.created:
-        typer.echo("note: a job with this idempotency key was there already", err=True)
+        found = "the job that waited under this replace key was changed"
+        note = found if replaced else "a job with this idempotency key was there already"
+        typer.echo(f"note: {note}", err=True)
     typer.echo(f"Enqueued {handle.id}." if sys.stdout.isatty() and handle.created else str(handle.id))
 
 

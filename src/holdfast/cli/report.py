@@ -5,6 +5,7 @@ import typer
 from holdfast.cli import render
 from holdfast.model.text import printable
 from holdfast.operate.jobs import JobReport
+from holdfast.store.chains import GroupStatus
 from holdfast.store.show import JobDetail
 
 _PLACES = {"queue": "live, in queue {}", "archive": "the archive", "dead_letters": "the dead letters"}
@@ -35,6 +36,11 @@ def _print_report(report: JobReport) -> None:
         _print_block(
             "steps", "\n".join(f"{render.moment(s.at)}  {render.line(s.name)}" for s in report.steps)
         )
+    if report.job.follow_ups is not None and report.place != "archive":
+        _print_block("follow-ups", render.pretty_json(report.job.follow_ups))
+    if report.children:
+        lines = [f"{c.id}  {c.task} in {c.queue}, {c.state}" for c in report.children]
+        _print_block("children", "\n".join(render.line(line) for line in lines))
     for failed in report.errors:
         by = f", worker {failed.worker}" if failed.worker else ""
         head = f"attempt {failed.attempt} (generation {failed.generation}{by}) at {render.moment(failed.at)}"
@@ -63,6 +69,8 @@ def _facts(report: JobReport) -> list[tuple[str, object]]:
             f"{job.partition_key} (bucket {job.partition_bucket})" if job.partition_key is not None else None,
         ),
         ("tags", ", ".join(job.tags)),
+        ("parent", job.parent_id),
+        ("group", describe_group(report.group) if report.group else job.group_id),
         ("created", render.moment(job.created_at)),
         ("due", render.moment(job.available_at)),
         ("claimed", render.moment(job.claimed_at)),
@@ -75,6 +83,11 @@ def _facts(report: JobReport) -> list[tuple[str, object]]:
         ("finished", render.moment(job.finished_at)),
         ("error", None if report.cancel_reason else render.one_line(job.last_error, 500)),
     ]
+
+
+def describe_group(group: GroupStatus) -> str:
+    ended = f"{group.total - group.open} of {group.total} {group.when}"
+    return f"{group.id}, {group.state}, {ended}"
 
 
 def _lease(job: JobDetail) -> str | None:

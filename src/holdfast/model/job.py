@@ -39,6 +39,8 @@ class ClaimedJob:
     suspect: int = 0
     waited: float = 0.0  # seconds from due to claimed, by the database's clock
     seq: int = 0  # its place in its stream
+    parent_id: UUID | None = None
+    group_id: UUID | None = None
 
     @property
     def id(self) -> UUID:
@@ -66,11 +68,18 @@ class NewRow:
     idempotency_lifetime: float | None = None
     tags: tuple[str, ...] = ()
     metadata: str | None = None
+    follow_ups: "tuple[NewRow, ...]" = ()
+    parent: UUID | None = None
+    replace_key: str | None = None
+
+    def queues(self) -> set[str]:
+        """Its queue, and those of everything that follows it."""
+        return {self.queue}.union(*(row.queues() for row in self.follow_ups))
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What the database says of one enqueue. `conflict` is None, 'payload', 'queue' or 'key'."""
+    """What the database says of one enqueue. `conflict` is None, 'payload', 'replace', 'queue' or 'key'."""
 
     id: UUID | None
     created: bool

@@ -1,6 +1,6 @@
 """How an attempt ends: values, decided once, settled by the store."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from .job import Grant
@@ -100,3 +100,5 @@ class Settled:
     id: UUID
     state: str
     already: bool = False
+    group: UUID | None = field(default=None, compare=False)  # the group it was in, when it ended
+    then: str | None = field(default=None, compare=False)  # what follows its completion, as JSON

@@ -6,7 +6,8 @@ from uuid import UUID
 
 from ..db.database import Database
 from ..errors import ConfigurationError
-from ..store import search, show
+from ..store import chains, search, show
+from ..store.chains import Child, GroupStatus
 from ..store.operate import prefer_indexes
 from ..store.search import FINISHED, JobFilter
 from ..store.show import Attempt, JobDetail, JobLine, Progress, Step
@@ -34,6 +35,8 @@ class JobReport:
     errors: list[Attempt]
     progress: Progress | None
     steps: list[Step]
+    group: GroupStatus | None
+    children: list[Child]  # some of them
 
 
 def list_jobs(
@@ -136,7 +139,11 @@ def _report(job_id: UUID) -> Flow[JobReport | None]:
     errors = yield from show.show_errors(job_id)
     progress = yield from show.show_progress(job_id)
     steps = yield from show.show_steps(job_id)
-    return JobReport(job, _place(job), _cancel_reason(job, errors), errors, progress, steps)
+    group = (yield from chains.group_status(job.group_id)) if job.group_id else None
+    yield from prefer_indexes()
+    children = yield from chains.show_children(job_id)
+    reason = _cancel_reason(job, errors)
+    return JobReport(job, _place(job), reason, errors, progress, steps, group, children)
 
 
 def _place(job: JobDetail) -> str:

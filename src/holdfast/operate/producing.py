@@ -17,11 +17,12 @@ from ..store.statement import Flow
 from ..tasks.checks import integer
 from ..tasks.definition import Definition
 from ..tasks.handle import JobHandle
+from ..tasks.newjob import NewJob
 from ..tasks.options import EnqueueOptions, enqueue_values
 from ..tasks.payload import dump
-from ..tasks.task import NewJob, enqueue_all, raw_job
+from ..tasks.task import enqueue_all, raw_job
 from ..tasks.taskset import TaskSet
-from ..tasks.writer import Writer
+from ..tasks.writer import Writer, queues_of
 from .audit import actor
 from .queues import create_queue
 
@@ -102,7 +103,7 @@ class _Audited(Writer):
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         database = self._database()
         who = actor()
-        for name, rules in self._missing({row.queue for row in rows}, database.run(jobs.queue_names)):
+        for name, rules in self._missing(queues_of(rows), database.run(jobs.queue_names)):
             create_queue(database, name, rules=rules)
         return self._checked(rows, database.run(lambda: _write(rows, who)))
 
@@ -110,6 +111,9 @@ class _Audited(Writer):
 def _write(rows: Sequence[NewRow], who: str) -> Flow[list[Enqueued]]:
     answers = yield from jobs.enqueue(rows)
     for row, answer in zip(rows, answers, strict=True):
-        if answer.created:
-            yield from audit(who, "enqueue", {"task": row.task, "queue": row.queue, "id": answer.id}, 1)
+        if answer.created or (row.replace_key is not None and answer.conflict is None):
+            more = {} if answer.created else {"replaced": True}
+            yield from audit(
+                who, "enqueue", {"task": row.task, "queue": row.queue, "id": answer.id, **more}, 1
+            )
     return answers

@@ -87,6 +87,16 @@ class Job:
         return self._claimed.partition_key
 
     @property
+    def parent_id(self) -> UUID | None:
+        """The job that this one came from: it named this one as its follow-up, or was given as `parent=`."""
+        return self._claimed.parent_id
+
+    @property
+    def group_id(self) -> UUID | None:
+        """The group that waits for this job."""
+        return self._claimed.group_id
+
+    @property
     def metadata(self) -> dict[str, Any]:
         return json.loads(self._claimed.metadata) if self._claimed.metadata else {}
 

@@ -17,6 +17,7 @@ from ..errors import DatabaseError
 from ..model.outcome import DeadLettered, ErrorText, Failed, Held, Outcome, Settled, Settlement
 from ..model.text import storable
 from ..store import settle as store
+from ..store.chains import GroupBusy
 from ..store.claim import quarantine
 from .service import Service
 
@@ -76,6 +77,11 @@ class Settler(Service):
             return
         try:
             answers = await self._session.flow(lambda: store.settle(batch, self._worker()))
+        except GroupBusy as busy:  # someone counts in their group for a moment; the others go on without them
+            self._busy += [s for s in batch if s.grant.id in busy.job_ids]
+            if others := [s for s in batch if s.grant.id not in busy.job_ids]:
+                await self._write(others)
+            return
         except BadRow as error:
             if len(batch) > 1:
                 middle = len(batch) // 2

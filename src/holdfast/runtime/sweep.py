@@ -11,7 +11,8 @@ from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockTimeout
 from ..model.text import storable
-from ..store import housekeeping, pause, sweep
+from ..store import chains, housekeeping, pause, sweep
+from ..store.chains import GroupBusy
 from ..store.claim import quarantine
 from ..store.limits import prune_key_limits
 from ..store.tally import buried_tasks
@@ -76,7 +77,11 @@ class Sweeper(Service):
 
     async def _take(self, claim: sweep.RevokedClaim, job_ids: Sequence[UUID]) -> int:
         try:
-            back = await self._session.run(sweep.sweep_take(claim, job_ids, self._settings.max_crashes))
+            back = await self._session.flow(
+                lambda: sweep.take_back(claim, job_ids, self._settings.max_crashes)
+            )
+        except GroupBusy:  # the next sweep takes them
+            return 0
         except BadRow as error:
             if len(job_ids) > 1:
                 middle = len(job_ids) // 2
@@ -128,6 +133,9 @@ class Sweeper(Service):
             prune_key_limits(5000),
         ):
             await self._session.run(batch)
+        for group, closed in await self._session.run(chains.retry_groups(100)):
+            level = logging.INFO if closed else logging.WARNING
+            telemetry.emit("group.closed" if closed else "group.stuck", level=level, group=group)
         for table in housekeeping.ORPHANS:
             after = self._pruned.get(table)
             self._pruned[table], _ = await self._session.run(housekeeping.prune(table, days, 5000, after))

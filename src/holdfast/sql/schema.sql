@@ -161,6 +161,9 @@ CREATE TABLE holdfast.work (
     last_error          text,
     tags                text[],
     metadata            jsonb,
+    parent_id           uuid,         -- the job that this one came from
+    group_id            uuid,         -- the group that waits for this job
+    follow_ups          jsonb,        -- jobs to enqueue when this one completes: a list of what enqueue_specs() takes
     CONSTRAINT work_status CHECK (status IN ('pending', 'processing', 'held', 'blocked')),   -- blocked: a dead letter that its key waits for
     CONSTRAINT work_held CHECK ((status IN ('held', 'blocked')) = (hold_reason IS NOT NULL))
 ) PARTITION BY LIST (queue);
@@ -226,6 +229,8 @@ BEGIN
     IF by_key OR key_ordering = 'key' THEN
         EXECUTE format('ALTER TABLE holdfast.%I ADD CONSTRAINT %I CHECK (partition_key IS NOT NULL)', relation, relation || '_keyed');
     END IF;
+    EXECUTE format('CREATE INDEX %I ON holdfast.%I (parent_id) WHERE parent_id IS NOT NULL', relation || '_parent', relation);
+    EXECUTE format('CREATE INDEX %I ON holdfast.%I (group_id) WHERE group_id IS NOT NULL', relation || '_group', relation);
     FOREACH changing IN ARRAY ARRAY['status', 'claim_token', 'lease_generation', 'attempts', 'claimed_at', 'suspect', 'hold_reason'] LOOP
         EXECUTE format('ALTER TABLE holdfast.%I ALTER COLUMN %I SET STATISTICS 0', relation, changing);
     END LOOP;
@@ -320,9 +325,14 @@ CREATE TABLE holdfast.archive (
     result           jsonb,
     last_error       text,
     tags             text[],
-    metadata         jsonb
+    metadata         jsonb,
+    parent_id        uuid,
+    group_id         uuid,
+    follow_ups       jsonb
 ) PARTITION BY LIST (slot);
 CREATE INDEX archive_id ON holdfast.archive (id);
+CREATE INDEX archive_parent ON holdfast.archive (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX archive_group ON holdfast.archive (group_id) WHERE group_id IS NOT NULL;
 
 CREATE TABLE holdfast.archive_slots (
     slot int PRIMARY KEY,
@@ -389,9 +399,14 @@ CREATE TABLE holdfast.dead_letters (
     claimed_by       text,
     last_error       text,
     tags             text[],
-    metadata         jsonb
+    metadata         jsonb,
+    parent_id        uuid,
+    group_id         uuid,
+    follow_ups       jsonb
 );
 CREATE INDEX dead_letters_died ON holdfast.dead_letters (died_at);
+CREATE INDEX dead_letters_parent ON holdfast.dead_letters (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX dead_letters_group ON holdfast.dead_letters (group_id) WHERE group_id IS NOT NULL;
 
 -- Beside the job --------------------------------------------------------------------------------------------------
 
@@ -419,6 +434,33 @@ CREATE TABLE holdfast.idempotency (
     PRIMARY KEY (queue, key)
 );
 CREATE INDEX idempotency_expires ON holdfast.idempotency (expires_at);
+
+-- The job that was last enqueued under a replace key. While it waits, the next enqueue under the key changes it in place.
+CREATE TABLE holdfast.replacements (
+    queue  text NOT NULL,
+    key    text NOT NULL CHECK (octet_length(key) <= 512),
+    job_id uuid NOT NULL,
+    at     timestamptz NOT NULL,   -- when it came to be this job
+    PRIMARY KEY (queue, key)
+) WITH (fillfactor = 50);
+CREATE INDEX replacements_at ON holdfast.replacements (at);
+
+-- Jobs that were enqueued together, and what follows them. `open` counts those that are still to end; whoever brings it to zero
+-- enqueues the callback in the same transaction. No index mentions what a member changes, so that counting is a heap-only update.
+CREATE TABLE holdfast.groups (
+    id           uuid PRIMARY KEY,
+    wanted       text NOT NULL CHECK (wanted IN ('completed', 'finished')),   -- how a member has to end to count
+    total        int  NOT NULL,
+    open         int  NOT NULL CHECK (open >= 0),
+    discarded    int  NOT NULL DEFAULT 0,   -- members that an operator deleted before they completed
+    created_at   timestamptz NOT NULL,
+    finished_at  timestamptz,               -- when the callback was enqueued
+    callback     jsonb,                     -- a list of what enqueue_specs() takes
+    callback_ids uuid[],
+    fault        text                       -- why the callback could not be enqueued; tried again every minute
+) WITH (fillfactor = 50);
+CREATE INDEX groups_created ON holdfast.groups (created_at, id);
+CREATE INDEX groups_fault ON holdfast.groups (id) WHERE fault IS NOT NULL;
 
 -- What job.once() recorded.
 CREATE TABLE holdfast.once (
@@ -506,12 +548,81 @@ BEGIN
     END LOOP;
 END $$;
 
+-- What is wrong with jobs that are given as JSON, or NULL. They are checked when they are written, so that they can be enqueued when
+-- their time comes.
+CREATE FUNCTION holdfast.spec_fault(specs jsonb, level int DEFAULT 1, most int DEFAULT 100) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    spec  jsonb;
+    wrong text;
+BEGIN
+    IF level > 20 THEN RETURN 'more than 20 jobs follow one after the other'; END IF;
+    IF jsonb_typeof(specs) <> 'array' THEN RETURN 'not a list of jobs'; END IF;
+    IF jsonb_array_length(specs) NOT BETWEEN 1 AND most THEN
+        RETURN format('%s jobs in one list, 1 to %s are possible', jsonb_array_length(specs), most);
+    END IF;
+    FOR spec IN SELECT e FROM jsonb_array_elements(specs) AS s(e) LOOP
+        wrong := CASE
+            WHEN jsonb_typeof(spec) <> 'object' THEN 'a job is no object'
+            WHEN coalesce(spec->>'task', '') !~ '^[A-Za-z0-9_.-]{1,200}$' THEN format('task name %L is not usable', spec->>'task')
+            WHEN coalesce(jsonb_typeof(spec->'payload'), 'object') <> 'object' THEN format('payload of %s is no object', spec->>'task')
+            WHEN octet_length((spec->'payload')::text) > 262144 THEN format('payload of %s is more than 262144 bytes', spec->>'task')
+            WHEN octet_length((spec->'metadata')::text) > 8192 OR octet_length((spec->'tags')::text) > 8192
+                THEN format('metadata or tags of %s are more than 8192 bytes', spec->>'task')
+            WHEN coalesce(jsonb_typeof(spec->'tags'), 'array') NOT IN ('array', 'null') THEN format('tags of %s are no list', spec->>'task')
+            WHEN greatest(octet_length(spec->>'partition_key'), octet_length(spec->>'idempotency_key'), octet_length(spec->>'replace_key')) > 512
+                THEN format('a key of %s is more than 512 bytes', spec->>'task')
+            WHEN spec->>'idempotency_key' IS NOT NULL AND spec->>'replace_key' IS NOT NULL
+                THEN format('%s has replace_key and idempotency_key: take one of them', spec->>'task')
+            WHEN EXISTS (SELECT FROM (VALUES ('priority', -100, 100), ('max_attempts', 1, 1000), ('version', 1, 2147483647),
+                                             ('delay', 0, 315360000), ('idempotency_lifetime', 1, 604800)) AS r(name, low, high)
+                         WHERE CASE WHEN spec->>r.name IS NULL THEN false WHEN jsonb_typeof(spec->r.name) <> 'number' THEN true
+                                    ELSE (spec->>r.name)::numeric NOT BETWEEN r.low AND r.high
+                                      OR (r.name IN ('priority', 'max_attempts', 'version') AND (spec->>r.name)::numeric % 1 <> 0) END)
+                THEN format('a number of %s is out of range', spec->>'task')
+            WHEN spec->>'run_at' !~ '^[0-9]{4,5}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{2,8})$' THEN format('run_at of %s is no time with a zone', spec->>'task')
+            WHEN spec->'then' IS NOT NULL AND jsonb_typeof(spec->'then') <> 'null' THEN holdfast.spec_fault(spec->'then', level + 1)
+        END;
+        IF wrong IS NOT NULL THEN RETURN wrong; END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+-- For enqueue_many: what a library checks before it calls.
+CREATE FUNCTION holdfast.check_links(follow_ups text[], groups uuid[], replace_keys text[], idempotency_keys text[]) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    wrong text;
+BEGIN
+    IF array_remove(follow_ups, NULL) <> '{}' THEN
+        SELECT coalesce(CASE WHEN octet_length(f) > 262144 THEN 'more than 262144 bytes' END, holdfast.spec_fault(f::jsonb)) INTO wrong
+        FROM unnest(follow_ups) AS u(f) WHERE f IS NOT NULL AND (octet_length(f) > 262144 OR holdfast.spec_fault(f::jsonb) IS NOT NULL) LIMIT 1;
+        IF wrong IS NOT NULL THEN
+            RAISE EXCEPTION 'the follow-ups of a job cannot be enqueued: %', wrong USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+    END IF;
+    IF array_remove(replace_keys, NULL) <> '{}' OR array_remove(groups, NULL) <> '{}' THEN
+        IF EXISTS (SELECT FROM unnest(replace_keys, idempotency_keys, groups) AS u(replace, idempotency, in_group)
+                   WHERE octet_length(u.replace) > 512 OR num_nonnulls(u.replace, u.idempotency, u.in_group) > 1) THEN
+            RAISE EXCEPTION 'a replace_key is more than 512 bytes, or goes with an idempotency_key or a group'
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+    END IF;
+END $$;
+
 -- Many jobs in one call, in the caller's transaction. Never raises for what a caller can get wrong in one row: it answers
 -- with a conflict ('queue': no such queue, 'key': the queue is claimed key by key and the job has none, 'payload': the idempotency key
--- was used with another payload), and then has written nothing at all. Same key and same payload gives the first job's id, also to a concurrent duplicate, which waits.
+-- was used with another payload, 'replace': a job of another task or partition key waits under the replace key), and then has written
+-- nothing at all. Same key and same payload gives the first job's id, also to a concurrent duplicate, which waits. A job that waits under
+-- the same replace key is changed in place.
 CREATE FUNCTION holdfast.enqueue_many(
     tasks text[], payloads text[], queues text[], versions int[], partition_keys text[], priorities int[], max_attempts int[],
-    run_ats timestamptz[], delays float8[], idempotency_keys text[], idempotency_lifetimes float8[], tags text[], metadatas text[])
+    run_ats timestamptz[], delays float8[], idempotency_keys text[], idempotency_lifetimes float8[], tags text[], metadatas text[],
+    follow_ups text[] DEFAULT NULL, parents uuid[] DEFAULT NULL, groups uuid[] DEFAULT NULL, replace_keys text[] DEFAULT NULL)
     RETURNS TABLE (ordinal int, id uuid, created boolean, conflict text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -522,9 +633,14 @@ DECLARE
     fresh     boolean[] := array_fill(true, ARRAY[greatest(n, 1)]);
     conflicts text[] := array_fill(NULL::text, ARRAY[greatest(n, 1)]);
     mine      int[] := '{}';
+    made      int[] := '{}';   -- replace keys: new ones,
+    moved     int[] := '{}';   -- those whose job no longer waits,
+    changed   int[] := '{}';   -- and those whose job is changed
     item      record;
     found_id  uuid;
     found_hash bytea;
+    found_task text;
+    found_partition text;
     i         int;
 BEGIN
     IF n IS NULL OR n = 0 THEN RETURN; END IF;
@@ -540,6 +656,7 @@ BEGIN
         RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes as jsonb prints it, metadata and tags 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second to 7 days'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    PERFORM holdfast.check_links(follow_ups, groups, replace_keys, idempotency_keys);
     FOR item IN SELECT u.ord::int AS ord, q.name IS NULL AS missing
                 FROM unnest(queues, partition_keys) WITH ORDINALITY AS u(name, key, ord) LEFT JOIN holdfast.queues q ON q.name = u.name
                 WHERE q.name IS NULL OR (q.keyed AND u.key IS NULL) LOOP
@@ -578,31 +695,86 @@ BEGIN
         END LOOP;
     END IF;
 
+    -- The key's row is locked first, then the job: whoever comes second sees what the first one made. A job that a claim is about to
+    -- take is waited for: it then runs, and a new one is made. Of one key in one call the last wins.
+    IF array_remove(conflicts, NULL) = '{}' AND array_remove(replace_keys, NULL) <> '{}' THEN
+        FOR item IN
+            SELECT u.ord::int AS ord, u.queue, u.key, u.task, u.partition_key, (max(u.ord) OVER (PARTITION BY u.queue, u.key))::int AS last
+            FROM unnest(queues, replace_keys, tasks, partition_keys) WITH ORDINALITY AS u(queue, key, task, partition_key, ord)
+            WHERE u.key IS NOT NULL ORDER BY u.queue, u.key, u.ord DESC
+        LOOP
+            IF item.ord <> item.last THEN
+                ids[item.ord] := ids[item.last];
+                fresh[item.ord] := false;
+                IF item.task <> tasks[item.last] OR item.partition_key IS DISTINCT FROM partition_keys[item.last] THEN
+                    conflicts[item.ord] := 'replace';
+                END IF;
+                CONTINUE;
+            END IF;
+            INSERT INTO holdfast.replacements AS r (queue, key, job_id, at) VALUES (item.queue, item.key, ids[item.ord], holdfast.now())
+            ON CONFLICT (queue, key) DO UPDATE SET job_id = r.job_id RETURNING r.job_id INTO found_id;
+            IF found_id = ids[item.ord] THEN
+                made := made || item.ord;
+                CONTINUE;
+            END IF;
+            SELECT w.task, w.partition_key INTO found_task, found_partition FROM holdfast.work w
+            WHERE w.queue = item.queue AND w.id = found_id AND w.status <> 'processing' AND w.cancel_requested_at IS NULL
+              AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+            FOR NO KEY UPDATE;
+            IF NOT FOUND THEN
+                moved := moved || item.ord;
+            ELSE
+                ids[item.ord] := found_id;
+                fresh[item.ord] := false;
+                changed := changed || item.ord;
+                IF found_task <> item.task OR found_partition IS DISTINCT FROM item.partition_key THEN conflicts[item.ord] := 'replace'; END IF;
+            END IF;
+        END LOOP;
+    END IF;
+
     IF array_remove(conflicts, NULL) <> '{}' THEN   -- all or nothing
         FOREACH i IN ARRAY mine LOOP
             DELETE FROM holdfast.idempotency k WHERE k.queue = queues[i] AND k.key = idempotency_keys[i] AND k.job_id = ids[i];
         END LOOP;
+        FOREACH i IN ARRAY made LOOP
+            DELETE FROM holdfast.replacements r WHERE r.queue = queues[i] AND r.key = replace_keys[i] AND r.job_id = ids[i];
+        END LOOP;
         -- A key used twice in this very call has no job behind it.
-        RETURN QUERY SELECT o, CASE WHEN conflicts[o] = 'payload' AND NOT EXISTS (SELECT FROM unnest(mine) m WHERE ids[m] = ids[o]) THEN ids[o] END,
+        RETURN QUERY SELECT o, CASE WHEN conflicts[o] = 'payload' AND NOT EXISTS (SELECT FROM unnest(mine) m WHERE ids[m] = ids[o]) THEN ids[o]
+                                    WHEN conflicts[o] = 'replace' AND EXISTS (SELECT FROM unnest(changed) c WHERE ids[c] = ids[o]) THEN ids[o] END,
                             false, conflicts[o] FROM generate_series(1, n) o ORDER BY o;
         RETURN;
     END IF;
 
+    FOREACH i IN ARRAY moved LOOP
+        UPDATE holdfast.replacements r SET job_id = ids[i], at = holdfast.now() WHERE r.queue = queues[i] AND r.key = replace_keys[i];
+    END LOOP;
+    -- As if it were new, but for its id, its place, its history and its group.
+    FOREACH i IN ARRAY changed LOOP
+        UPDATE holdfast.work w
+        SET payload = payloads[i]::jsonb, version = versions[i], priority = priorities[i], max_attempts = enqueue_many.max_attempts[i],
+            attempts = 0, status = 'pending', hold_reason = NULL,
+            available_at = least(greatest(coalesce(run_ats[i], holdfast.now() + make_interval(secs => delays[i])), 'epoch'), holdfast.now() + interval '10 years'),
+            tags = CASE WHEN enqueue_many.tags[i] IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(enqueue_many.tags[i]::jsonb)) END,
+            metadata = metadatas[i]::jsonb, parent_id = parents[i], follow_ups = enqueue_many.follow_ups[i]::jsonb
+        WHERE w.queue = queues[i] AND w.id = ids[i];
+    END LOOP;
     PERFORM holdfast.lock_streams(o.queue, o.keys)
     FROM (SELECT u.queue, array_agg(u.key) AS keys FROM unnest(queues, partition_keys, fresh) AS u(queue, key, fresh)
           JOIN holdfast.queues q ON q.name = u.queue AND q.ordering = 'key' WHERE u.fresh GROUP BY u.queue ORDER BY u.queue) o;
 
     INSERT INTO holdfast.work (id, queue, task, version, payload, partition_key, priority, max_attempts,
-                               available_at, created_at, claimed_at, claim_token, tags, metadata, seq)
+                               available_at, created_at, claimed_at, claim_token, tags, metadata, seq, parent_id, group_id, follow_ups)
     SELECT u.id, u.queue, u.task, u.version, u.payload::jsonb, u.partition_key, u.priority, u.attempts,
            least(greatest(coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay)), 'epoch'), holdfast.now() + interval '10 years'),
            holdfast.now(), holdfast.now(),
            '00000000-0000-0000-0000-000000000000',
            CASE WHEN u.tags IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(u.tags::jsonb)) END, u.metadata::jsonb,
-           nextval('holdfast.work_seq')
+           nextval('holdfast.work_seq'), u.parent, u.group_id, u.follow_ups::jsonb
     FROM (SELECT * FROM unnest(ids, queues, tasks, versions, payloads, partition_keys, priorities, max_attempts, run_ats, delays, tags,
-                               metadatas, fresh) WITH ORDINALITY
-                   AS r(id, queue, task, version, payload, partition_key, priority, attempts, run_at, delay, tags, metadata, fresh, ord)
+                               metadatas, fresh, parents, groups, follow_ups) WITH ORDINALITY
+                   AS r(id, queue, task, version, payload, partition_key, priority, attempts, run_at, delay, tags, metadata, fresh,
+                        parent, group_id, follow_ups, ord)
           WHERE r.fresh ORDER BY r.ord) AS u;
     RETURN QUERY SELECT o, ids[o], fresh[o], NULL::text FROM generate_series(1, n) o ORDER BY o;
 END $$;
@@ -615,7 +787,8 @@ CREATE FUNCTION holdfast.enqueue(
     task text, payload jsonb DEFAULT '{}', queue text DEFAULT 'inbox', partition_key text DEFAULT NULL, priority int DEFAULT 0,
     run_at timestamptz DEFAULT NULL, delay interval DEFAULT '0', idempotency_key text DEFAULT NULL,
     idempotency_lifetime interval DEFAULT '1 day', max_attempts int DEFAULT 5, version int DEFAULT 1,
-    tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL, OUT id uuid, OUT created boolean, OUT conflict text)
+    tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL, follow_ups jsonb DEFAULT NULL, parent uuid DEFAULT NULL,
+    replace_key text DEFAULT NULL, OUT id uuid, OUT created boolean, OUT conflict text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
@@ -634,6 +807,10 @@ DECLARE
         WHEN NOT isfinite(run_at) OR run_at > now() + interval '10 years' THEN 'run_at must be a time within 10 years'
         WHEN delay IS NULL OR delay NOT BETWEEN interval '0' AND interval '10 years' THEN 'delay must be between 0 and 10 years'
         WHEN octet_length(metadata::text) > 8192 THEN format('metadata is %s bytes, the limit is 8192', octet_length(metadata::text))
+        WHEN octet_length(replace_key) > 512 THEN format('replace_key is %s bytes, the limit is 512', octet_length(replace_key))
+        WHEN replace_key IS NOT NULL AND idempotency_key IS NOT NULL THEN 'replace_key and idempotency_key do not go together: take one of them'
+        WHEN octet_length(follow_ups::text) > 262144 THEN format('follow_ups are %s bytes, the limit is 262144', octet_length(follow_ups::text))
+        WHEN follow_ups IS NOT NULL AND holdfast.spec_fault(follow_ups) IS NOT NULL THEN 'follow_ups: ' || holdfast.spec_fault(follow_ups)
         WHEN queue IS NULL OR NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue)
             THEN format('queue %L does not exist. Create it: holdfast queue create %s', queue, queue)
         WHEN partition_key IS NULL AND EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue AND q.keyed)
@@ -647,12 +824,168 @@ BEGIN
     FROM holdfast.enqueue_many(ARRAY[task], ARRAY[payload::text], ARRAY[queue], ARRAY[version], ARRAY[partition_key], ARRAY[priority],
                                ARRAY[max_attempts], ARRAY[run_at], ARRAY[extract(epoch FROM delay)::float8], ARRAY[idempotency_key],
                                ARRAY[extract(epoch FROM idempotency_lifetime)::float8],
-                               ARRAY[CASE WHEN tags IS NOT NULL THEN to_jsonb(tags)::text END], ARRAY[metadata::text]) r;
+                               ARRAY[CASE WHEN tags IS NOT NULL THEN to_jsonb(tags)::text END], ARRAY[metadata::text],
+                               ARRAY[follow_ups::text], ARRAY[parent], NULL, ARRAY[replace_key]) r;
+END $$;
+
+-- Chains ----------------------------------------------------------------------------------------------------------
+
+-- Jobs that are given as JSON, in lists, each list with a parent and a group: what enqueue_many answers, and beside each which list.
+--   [{"task": "mail.send", "payload": {"to": 1}, "queue": "mail", "priority": 0, "delay": 60, "then": [...]}, ...]
+-- Only the task is needed. A delay counts from the moment at which the job is enqueued.
+CREATE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[], groups uuid[])
+    RETURNS TABLE (list int, task text, queue text, id uuid, created boolean, conflict text)
+    LANGUAGE sql VOLATILE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+        WITH s AS MATERIALIZED (
+            SELECT row_number() OVER (ORDER BY l.list, f.place) AS ord, l.list::int AS list, l.parent, l.in_group, f.*, coalesce(f.queue, 'inbox') AS into_queue
+            FROM unnest(specs, parents, groups) WITH ORDINALITY AS l(spec, parent, in_group, list)
+            CROSS JOIN LATERAL ROWS FROM (jsonb_to_recordset(l.spec) AS (
+                task text, payload jsonb, queue text, version int, partition_key text, priority int, max_attempts int, run_at timestamptz,
+                delay float8, idempotency_key text, idempotency_lifetime float8, tags jsonb, metadata jsonb, "then" jsonb, replace_key text))
+                WITH ORDINALITY AS f(task, payload, queue, version, partition_key, priority, max_attempts, run_at, delay, idempotency_key,
+                                     idempotency_lifetime, tags, metadata, follow_ups, replace_key, place)
+        )
+        SELECT s.list, s.task, s.into_queue, e.id, e.created, e.conflict
+        FROM (SELECT array_agg(s.task ORDER BY s.ord) AS tasks, array_agg(coalesce(s.payload, '{}')::text ORDER BY s.ord) AS payloads,
+                     array_agg(s.into_queue ORDER BY s.ord) AS queues, array_agg(coalesce(s.version, 1) ORDER BY s.ord) AS versions,
+                     array_agg(s.partition_key ORDER BY s.ord) AS partition_keys, array_agg(coalesce(s.priority, 0) ORDER BY s.ord) AS priorities,
+                     array_agg(coalesce(s.max_attempts, 5) ORDER BY s.ord) AS attempts, array_agg(s.run_at ORDER BY s.ord) AS run_ats,
+                     array_agg(coalesce(s.delay, 0) ORDER BY s.ord) AS delays, array_agg(s.idempotency_key ORDER BY s.ord) AS keys,
+                     array_agg(CASE WHEN s.idempotency_key IS NOT NULL THEN coalesce(s.idempotency_lifetime, 86400) END ORDER BY s.ord) AS lives,
+                     array_agg(nullif(s.tags, 'null')::text ORDER BY s.ord) AS tags, array_agg(nullif(s.metadata, 'null')::text ORDER BY s.ord) AS metadatas,
+                     array_agg(nullif(s.follow_ups, 'null')::text ORDER BY s.ord) AS follow_ups, array_agg(s.parent ORDER BY s.ord) AS parents,
+                     array_agg(s.in_group ORDER BY s.ord) AS groups, array_agg(s.replace_key ORDER BY s.ord) AS replace_keys
+              FROM s) a
+        CROSS JOIN LATERAL holdfast.enqueue_many(a.tasks, a.payloads, a.queues, a.versions, a.partition_keys, a.priorities, a.attempts, a.run_ats,
+                                                 a.delays, a.keys, a.lives, a.tags, a.metadatas, a.follow_ups, a.parents, a.groups, a.replace_keys) e
+        JOIN s ON s.ord = e.ordinal
+        ORDER BY s.ord $$;
+
+-- A conflict in words.
+CREATE FUNCTION holdfast.conflict_text(task text, queue text, conflict text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT format('%s cannot be enqueued: ', task) || CASE conflict
+              WHEN 'queue' THEN format('queue %L does not exist. Create it: holdfast queue create %s', queue, queue)
+              WHEN 'payload' THEN 'its idempotency key was used with another payload'
+              ELSE 'a job of another task or partition key waits under its replace key' END $$;
+
+-- Every member of the group has ended: enqueue what follows. The caller has locked the group. What cannot be enqueued is no fault of the
+-- member that happened to be the last: it is noted at the group, and tried again when a worker tidies up.
+CREATE FUNCTION holdfast.close_group(group_id uuid, parent uuid) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    spec  jsonb := (SELECT g.callback FROM holdfast.groups g WHERE g.id = group_id);
+    made  uuid[];
+    wrong text;
+BEGIN
+    IF spec IS NOT NULL THEN
+        SELECT array_agg(s.id), (array_agg(holdfast.conflict_text(s.task, s.queue, s.conflict)) FILTER (WHERE s.conflict IS NOT NULL))[1]
+        INTO made, wrong
+        FROM holdfast.enqueue_specs(ARRAY[spec], ARRAY[parent], NULL) s;
+    END IF;
+    IF wrong IS NOT NULL THEN
+        UPDATE holdfast.groups g SET fault = wrong WHERE g.id = group_id;
+        RETURN false;
+    END IF;
+    UPDATE holdfast.groups g SET finished_at = holdfast.now(), callback_ids = made, fault = NULL WHERE g.id = group_id;
+    RETURN true;
+END $$;
+
+-- What jobs set off that have just ended, in the transaction that ends them: the follow-ups of completed ones, and their groups.
+-- Groups are counted in the order of their ids, so that two callers cannot wait for each other in a circle.
+-- States: completed, cancelled, dead_letter; discarded: deleted before it ended; discarded_after: deleted as a dead letter or cancelled.
+CREATE FUNCTION holdfast.jobs_ended(job_ids uuid[], states text[], group_ids uuid[], follow_ups text[]) RETURNS int
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    item  record;
+    wrong text;
+    made  int := 0;
+BEGIN
+    IF array_remove(follow_ups, NULL) <> '{}' THEN
+        SELECT count(*), (array_agg(format('follow-up %s', holdfast.conflict_text(s.task, s.queue, s.conflict))) FILTER (WHERE s.conflict IS NOT NULL))[1]
+        INTO made, wrong
+        FROM (SELECT array_agg(u.follow_ups::jsonb) AS specs, array_agg(u.id) AS parents
+              FROM unnest(job_ids, states, follow_ups) AS u(id, state, follow_ups)
+              WHERE u.state = 'completed' AND u.follow_ups IS NOT NULL) a
+        CROSS JOIN LATERAL holdfast.enqueue_specs(a.specs, a.parents, NULL) s;
+        IF wrong IS NOT NULL THEN   -- a completion without what follows it must not commit
+            RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
+        END IF;
+    END IF;
+    FOR item IN
+        SELECT u.in_group, max(u.id::text)::uuid AS last, count(*) FILTER (WHERE u.state = 'completed')::int AS completed,
+               count(*) FILTER (WHERE u.state IN ('cancelled', 'dead_letter', 'discarded'))::int AS ended,
+               count(*) FILTER (WHERE u.state IN ('discarded', 'discarded_after'))::int AS discarded
+        FROM unnest(job_ids, states, group_ids) AS u(id, state, in_group) WHERE u.in_group IS NOT NULL
+        GROUP BY u.in_group ORDER BY u.in_group
+    LOOP
+        UPDATE holdfast.groups g
+        SET open = g.open - item.completed - CASE g.wanted WHEN 'finished' THEN item.ended ELSE 0 END, discarded = g.discarded + item.discarded
+        WHERE g.id = item.in_group AND (g.wanted = 'finished' OR item.completed + item.discarded > 0)
+          AND g.finished_at IS NULL AND g.open > 0;
+        IF FOUND AND (SELECT g.open = 0 FROM holdfast.groups g WHERE g.id = item.in_group) THEN
+            PERFORM holdfast.close_group(item.in_group, item.last);
+        END IF;
+    END LOOP;
+    RETURN made;
+END $$;
+REVOKE ALL ON FUNCTION holdfast.spec_fault FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.check_links FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.enqueue_specs FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.conflict_text FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.close_group FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.jobs_ended FROM PUBLIC;
+
+-- A group of jobs and what follows when every one of them has completed, or has ended in any way ('finished'). Answers the group itself
+-- (ordinal 0) and its jobs; a conflict as in enqueue_many, and then nothing was written. An empty group is finished at once.
+--   SELECT * FROM holdfast.enqueue_group('[{"task": "resize", "payload": {"n": 1}}]', '[{"task": "report"}]');
+CREATE FUNCTION holdfast.enqueue_group(members jsonb, callback jsonb DEFAULT NULL, wanted text DEFAULT 'completed')
+    RETURNS TABLE (ordinal int, id uuid, created boolean, conflict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    group_id uuid := holdfast.uuid7();
+    n        int := CASE WHEN jsonb_typeof(members) = 'array' THEN jsonb_array_length(members) END;
+    wrong    text := CASE
+        WHEN n IS NULL THEN 'members must be a list of jobs'
+        WHEN n > 100000 THEN format('%s members, the limit is 100000', n)
+        WHEN wanted IS NULL OR wanted NOT IN ('completed', 'finished') THEN format('wanted must be ''completed'' or ''finished'', not %L', wanted)
+        WHEN octet_length(callback::text) > 262144 THEN format('the callback is %s bytes, the limit is 262144', octet_length(callback::text))
+        WHEN callback IS NOT NULL THEN 'callback: ' || holdfast.spec_fault(callback)
+    END;
+    answers  record;
+BEGIN
+    wrong := coalesce(wrong, CASE WHEN n > 0 THEN 'members: ' || holdfast.spec_fault(members, 1, 100000) END);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF EXISTS (SELECT FROM jsonb_array_elements(callback) AS c(spec)
+               WHERE NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = coalesce(c.spec->>'queue', 'inbox'))) THEN
+        RETURN QUERY SELECT o, NULL::uuid, false, CASE WHEN o = 0 THEN 'queue' END FROM generate_series(0, n) o;
+        RETURN;
+    END IF;
+    SELECT array_agg(s.id) AS ids, array_agg(s.conflict) AS conflicts INTO answers
+    FROM holdfast.enqueue_specs(ARRAY[members], NULL, ARRAY[group_id]) s WHERE n > 0;
+    IF array_remove(answers.conflicts, NULL) <> '{}' THEN
+        RETURN QUERY SELECT o, NULL::uuid, false, answers.conflicts[o] FROM generate_series(0, n) o;
+        RETURN;
+    END IF;
+    INSERT INTO holdfast.groups (id, wanted, total, open, created_at, callback) VALUES (group_id, enqueue_group.wanted, n, n, holdfast.now(), enqueue_group.callback);
+    IF n = 0 THEN PERFORM holdfast.close_group(group_id, NULL); END IF;
+    RETURN QUERY SELECT o, CASE WHEN o = 0 THEN group_id ELSE answers.ids[o] END, true, NULL::text FROM generate_series(0, n) o;
 END $$;
 
 -- A producer needs USAGE on the schema and EXECUTE on these two, and nothing else. PUBLIC gets neither.
 REVOKE ALL ON FUNCTION holdfast.enqueue_many FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.enqueue FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.enqueue_group FROM PUBLIC;   -- and on this one, to make groups
 REVOKE ALL ON FUNCTION holdfast.create_queue FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.lock_streams FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
@@ -665,19 +998,19 @@ CREATE VIEW holdfast.jobs AS
            w.priority, w.attempts, w.max_attempts, w.crashes, w.lease_generation, w.partition_key, w.partition_bucket, w.payload, w.created_at,
            w.available_at, CASE WHEN w.status = 'processing' THEN w.claimed_at END AS claimed_at, c.worker AS claimed_by, c.lease_expires_at,
            NULL::timestamptz AS completed_at, NULL::jsonb AS result, w.last_error, coalesce(q.reason, w.hold_reason) AS hold_reason,
-           w.cancel_requested_at, w.tags, w.metadata, w.seq
+           w.cancel_requested_at, w.tags, w.metadata, w.seq, w.parent_id, w.group_id, w.follow_ups
     FROM holdfast.work w
     LEFT JOIN holdfast.claims c ON w.status = 'processing' AND c.token = w.claim_token
     LEFT JOIN holdfast.quarantine q ON q.id = w.id
   UNION ALL
     SELECT a.id, a.queue, a.task, a.version, a.status, a.priority, a.attempts, a.max_attempts, a.crashes, a.lease_generation, a.partition_key,
            holdfast.bucket(coalesce(a.partition_key, a.id::text)), a.payload, a.created_at, a.available_at, CASE WHEN a.claimed_by IS NOT NULL THEN a.claimed_at END, a.claimed_by, NULL,
-           a.completed_at, a.result, a.last_error, NULL, NULL, a.tags, a.metadata, a.seq
+           a.completed_at, a.result, a.last_error, NULL, NULL, a.tags, a.metadata, a.seq, a.parent_id, a.group_id, a.follow_ups
     FROM holdfast.archive a
   UNION ALL
     SELECT d.id, d.queue, d.task, d.version, 'dead_letter', d.priority, d.attempts, d.max_attempts, d.crashes, d.lease_generation, d.partition_key,
            holdfast.bucket(coalesce(d.partition_key, d.id::text)), d.payload, d.created_at, d.available_at, d.claimed_at, d.claimed_by, NULL,
-           d.died_at, NULL, d.last_error, NULL, NULL, d.tags, d.metadata, d.seq
+           d.died_at, NULL, d.last_error, NULL, NULL, d.tags, d.metadata, d.seq, d.parent_id, d.group_id, d.follow_ups
     FROM holdfast.dead_letters d;
 COMMENT ON VIEW holdfast.jobs IS 'Every job, live, finished or dead';
 

@@ -8,8 +8,10 @@ from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
+from ..model.outcome import Settled
 from ..sql import query
 from . import jobs
+from .chains import follow
 from .statement import Flow, Row, Statement, ids, nothing
 
 
@@ -135,18 +137,29 @@ def cancel(locked: Sequence[Locked], reason: str) -> Flow[tuple[int, int]]:
 
 def discard(locked: Sequence[Locked]) -> Flow[int]:
     """Delete jobs that are not running, with everything beside them."""
-    gone: list[UUID] = []
+    gone: list[Settled] = []
     for queue, job_ids in by_queue([job for job in locked if job.table == "work"]):
-        gone += yield from Statement("discard_live", query("discard_live"), (queue, job_ids), ids)
+        gone += yield from Statement("discard_live", query("discard_live"), (queue, job_ids), _discarded)
     if dead := [job.id for job in locked if job.table == "dead_letters"]:
-        gone += yield from Statement("discard_dead", query("discard_dead"), (dead,), ids)
+        gone += yield from Statement("discard_dead", query("discard_dead"), (dead,), _discarded_after)
     if archived := [job for job in locked if job.table == "archive"]:
-        gone += yield from Statement("discard_archived", query("discard_archived"), _slots(archived), ids)
+        params = _slots(archived)
+        gone += yield from Statement("discard_archived", query("discard_archived"), params, _discarded_after)
     if gone:
         created = [job.created_at for job in locked]
-        times = (min(created), max(created))
-        yield from Statement("discard_beside", query("discard_beside"), (gone, *times), nothing)
+        beside = ([job.id for job in gone], min(created), max(created))
+        yield from Statement("discard_beside", query("discard_beside"), beside, nothing)
+    yield from follow(gone)
     return len(gone)
+
+
+def _discarded(rows: Sequence[Row]) -> list[Settled]:
+    return [Settled(job_id, "discarded", group=group) for job_id, group in rows]
+
+
+def _discarded_after(rows: Sequence[Row]) -> list[Settled]:
+    """They had ended before: a group that takes any end has counted them."""
+    return [Settled(job_id, "discarded_after", group=group) for job_id, group in rows]
 
 
 def _slots(locked: Sequence[Locked]) -> tuple[list[UUID], list[int]]:

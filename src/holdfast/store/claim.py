@@ -33,6 +33,8 @@ def claimed_jobs(queue: str, token: UUID) -> Callable[[Sequence[Row]], list[Clai
                 suspect=r[15],
                 waited=r[17],
                 seq=r[2],
+                parent_id=r[18],
+                group_id=r[19],
             )
             for r in rows
         ]

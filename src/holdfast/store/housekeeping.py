@@ -39,6 +39,8 @@ _PRUNE = {
     "progress": lambda: query("prune_progress"),
     "errors": lambda: query("prune_errors"),
     "fences": lambda: query("prune_fences"),
+    "groups": lambda: query("prune_groups"),
+    "replacements": lambda: query("prune_replacements"),
 }
 ORPHANS = tuple(_PRUNE)
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ..model.job import Enqueued, Fate, NewRow
+from ..model.outcome import Settled
 from ..sql import query
+from .chains import follow, specs
 from .statement import Flow, Row, Statement, ids
 
 
@@ -26,6 +28,10 @@ def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
         [r.idempotency_lifetime for r in rows],
         [json.dumps(list(r.tags)) if r.tags else None for r in rows],
         [r.metadata for r in rows],
+        [specs(r.follow_ups) for r in rows],
+        [r.parent for r in rows],
+        [None for _ in rows],  # members come with their group: chains.enqueue_group
+        [r.replace_key for r in rows],
     )
     return Statement("enqueue", query("enqueue"), columns, _enqueued)
 
@@ -62,9 +68,16 @@ def request_cancel(queue: str, job_ids: Sequence[UUID]) -> Statement[list[UUID]]
     return Statement("request_cancel", query("request_cancel"), (queue, list(job_ids)), ids)
 
 
-def cancel_waiting(queue: str, job_ids: Sequence[UUID], reason: str = "") -> Statement[list[UUID]]:
+def cancel_waiting(queue: str, job_ids: Sequence[UUID], reason: str = "") -> Flow[list[UUID]]:
     """End jobs that are not running; lock them first."""
-    return Statement("cancel_waiting", query("cancel_waiting"), (queue, list(job_ids), reason), ids)
+
+    def decode(rows: Sequence[Row]) -> list[Settled]:
+        return [Settled(job_id, "cancelled", group=group) for job_id, group in rows]
+
+    params = (queue, list(job_ids), reason)
+    ended = yield from Statement("cancel_waiting", query("cancel_waiting"), params, decode)
+    yield from follow(ended)
+    return [job.id for job in ended]
 
 
 def locate(job_id: UUID) -> Statement[str | None]:

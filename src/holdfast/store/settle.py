@@ -20,13 +20,21 @@ from ..model.outcome import (
     Snoozed,
 )
 from ..sql import query
+from .chains import follow
 from .statement import Flow, Row, Statement, ids
 
 _Columns = list[list[Any]]
 
 
 def _settled(rows: Sequence[Row]) -> list[Settled]:
-    return [Settled(UUID(job_id), state, already == ["true"]) for job_id, state, *already in ids(rows)]
+    return [
+        Settled(UUID(job_id), state, group=UUID(group) if group else None, then=then)
+        for job_id, state, group, then in ids(rows)
+    ]
+
+
+def _checked(rows: Sequence[Row]) -> list[Settled]:
+    return [Settled(UUID(job_id), state, already == "true") for job_id, state, already in ids(rows)]
 
 
 def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
@@ -58,8 +66,8 @@ def _grants(grants: Sequence[Grant]) -> _Columns:
     return [[g.id for g in grants], [g.generation for g in grants], [g.token for g in grants]]
 
 
-def settle(batch: Sequence[Settlement], worker: str) -> Flow[list[Settled]]:
-    """End every attempt of the batch; one answer each, in no particular order.
+def settle(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[list[Settled]]:
+    """End every attempt of the batch; one answer each, in no particular order. What follows them commits together with it.
 
     Rows are locked in the order of their ids, so that two settlers cannot wait for each other in a circle.
     """
@@ -77,12 +85,13 @@ def settle(batch: Sequence[Settlement], worker: str) -> Flow[list[Settled]]:
         missed = [g for g in grants if g.id not in seen]
         if missed:
             answers += yield from settle_check(queue, missed)
+    yield from follow(answers, patient=patient)
     return answers
 
 
 def settle_check(queue: str, grants: Sequence[Grant]) -> Statement[list[Settled]]:
     """What happened to grants whose settle touched no row: settled already, busy or lost."""
-    return Statement("settle_check", query("settle_check"), (queue, *_grants(grants)), _settled)
+    return Statement("settle_check", query("settle_check"), (queue, *_grants(grants)), _checked)
 
 
 def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
@@ -92,7 +101,7 @@ def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
     """
     grant = settlement.grant
     for _ in range(2):
-        (answer,) = yield from settle([settlement], worker)
+        (answer,) = yield from settle([settlement], worker, patient=True)
         if answer.state != "busy":
             return answer.state != "lost" and not answer.already
         locked = yield from lock_owned(grant)

@@ -48,6 +48,9 @@ class JobDetail(JobLine):
     metadata: Any
     lease_left_seconds: float | None
     fence: str | None  # of the attempt that runs now
+    parent_id: UUID | None
+    group_id: UUID | None
+    follow_ups: Any  # to be enqueued when it completes
 
 
 def summarize_jobs(job_ids: Sequence[UUID]) -> Statement[list[JobLine]]:
@@ -61,7 +64,9 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
     def decode(rows: Sequence[Row]) -> JobDetail | None:
         if not rows:
             return None
-        *plain, payload, result, claimed_at, cancel, tags, metadata, left, timeline = rows[0]
+        *plain, payload, result, claimed_at, cancel, tags, metadata, left, timeline, parent, group, then = (
+            rows[0]
+        )
         state, generation, sequence = plain[3], plain[16], plain[17]
         own_fence = None
         if state == "processing" and timeline is not None:
@@ -75,6 +80,9 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
             _json(metadata),
             left,
             own_fence,
+            parent,
+            group,
+            _json(then),
         ]
         return JobDetail(*[*plain, *facts])
 

@@ -6,7 +6,8 @@ from uuid import UUID
 
 from ..model.outcome import Settled
 from ..sql import query
-from .statement import Row, Statement, ids
+from .chains import follow
+from .statement import Flow, Row, Statement, ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,15 @@ def sweep_take(claim: RevokedClaim, job_ids: Sequence[UUID], max_crashes: int) -
         "sweep_take",
         query("sweep_take"),
         (claim.queue, claim.token, list(job_ids), claim.unsettled, max_crashes),
-        lambda rows: [Settled(r[0], r[1]) for r in rows],
+        lambda rows: [Settled(r[0], r[1], group=r[2]) for r in rows],
     )
+
+
+def take_back(claim: RevokedClaim, job_ids: Sequence[UUID], max_crashes: int) -> Flow[list[Settled]]:
+    """sweep_take, and what follows for the groups of those it buries."""
+    taken = yield from sweep_take(claim, job_ids, max_crashes)
+    yield from follow(taken, patient=False)
+    return taken
 
 
 def sweep_finish(token: UUID) -> Statement[bool]:

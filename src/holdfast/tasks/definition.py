@@ -107,6 +107,11 @@ def new_row(task: str, payload: str, values: Mapping[str, Any], settings: TaskSe
         raise InvalidOption(
             "idempotency_lifetime needs idempotency_key. Add the key, or leave the lifetime out"
         )
+    if key is not None and "replace_key" in values:
+        raise InvalidOption(
+            "replace_key and idempotency_key do not go together: one changes the job that waits, the other keeps it. "
+            "Take one of them"
+        )
     after = values.get("run_after", 0.0)
     is_delay = isinstance(after, float)
     return NewRow(
@@ -123,4 +128,7 @@ def new_row(task: str, payload: str, values: Mapping[str, Any], settings: TaskSe
         idempotency_lifetime=None if key is None else lifetime or DEFAULT_LIFETIME,
         tags=values.get("tags", ()),
         metadata=values.get("metadata"),
+        follow_ups=values.get("then", ()),
+        parent=values.get("parent"),
+        replace_key=values.get("replace_key"),
     )

@@ -54,7 +54,7 @@ class JobHandle(Generic[R_co]):
 
     @property
     def created(self) -> bool:
-        """False when an earlier job with the same idempotency key was found instead."""
+        """False when there was a job with the same idempotency key, or one that waited under the same replace key."""
         return self._created
 
     def result(self, timeout: Duration | None = None) -> R_co:

@@ -4,11 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypedDict
+from uuid import UUID
 
 from ..errors import InvalidOption, TaskDefinitionError
 from ..model.backoff import Backoff
 from ..model.duration import Duration
+from ..runtime.job import Job
 from . import checks
+from .handle import JobHandle
+from .newjob import NewJob, follow_ups, parent
 from .payload import shown
 
 LEAST_MEMORY = 64 * 1024 * 1024
@@ -27,6 +31,9 @@ class EnqueueOptions(TypedDict, total=False):
     max_attempts: int
     tags: Sequence[str]
     metadata: Mapping[str, object]
+    then: NewJob[Any] | Sequence[NewJob[Any]]
+    parent: UUID | Job | JobHandle[Any]
+    replace_key: str
 
 
 class TaskOptions(TypedDict, total=False):
@@ -75,6 +82,9 @@ _ENQUEUE: dict[str, Callable[[Any], Any]] = {
     "max_attempts": lambda v: checks.integer(v, "max_attempts", 1, 1000, InvalidOption),
     "tags": lambda v: checks.tags(v, InvalidOption),
     "metadata": lambda v: checks.metadata(v, InvalidOption),
+    "then": follow_ups,
+    "parent": parent,
+    "replace_key": lambda v: checks.key(v, "replace_key", InvalidOption, empty=False),
 }
 
 

@@ -5,10 +5,11 @@ from typing import Protocol
 from uuid import UUID
 
 from ..model.job import Enqueued, Fate, NewRow
+from ..store.chains import GroupStatus
 
 
 class Producer(Protocol):
-    """Sync and async twins of four verbs; `conn` is the caller's connection or None for our own pool."""
+    """Sync and async twins of each verb; `conn` is the caller's connection or None for our own pool."""
 
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]: ...
 
@@ -21,3 +22,19 @@ class Producer(Protocol):
     def cancel(self, job_id: UUID, queue: str) -> bool: ...
 
     async def acancel(self, job_id: UUID, queue: str) -> bool: ...
+
+
+class GroupProducer(Producer, Protocol):
+    """A Producer that also makes groups."""
+
+    def enqueue_group(
+        self, rows: Sequence[NewRow], callback: Sequence[NewRow], when: str, conn: object | None
+    ) -> list[Enqueued]: ...
+
+    async def aenqueue_group(
+        self, rows: Sequence[NewRow], callback: Sequence[NewRow], when: str, conn: object | None
+    ) -> list[Enqueued]: ...
+
+    def group_status(self, group_id: UUID) -> GroupStatus | None: ...
+
+    async def agroup_status(self, group_id: UUID) -> GroupStatus | None: ...

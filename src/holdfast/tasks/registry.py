@@ -8,12 +8,13 @@ from ..errors import DuplicateTask, TaskDefinitionError
 from ..model.queue import QueueRules
 from . import checks
 from .definition import Binding, Definition, Place
+from .newjob import NewJob
 from .options import task_settings
 from .payload import shown
 from .producer import Producer
 from .queueing import QueueOptions, queue_rules
 from .signature import analyse
-from .task import NewJob, Task, TaskDecorator
+from .task import Task, TaskDecorator
 
 _PLAIN = QueueRules()
 

@@ -4,13 +4,14 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from ..db.transaction import AsyncTransaction, Transaction
-from ..errors import IdempotencyConflict, InvalidOption, InvalidPayload
+from ..errors import IdempotencyConflict, InvalidOption, InvalidPayload, ReplaceConflict
 from ..model.job import Enqueued, NewRow
 from ..runtime.handler import Handler
 from ..runtime.job import Job
 from . import checks
 from .definition import Definition, new_row
-from .handle import JobHandle, raw_result
+from .handle import JobHandle
+from .newjob import NewJob
 from .options import EnqueueOptions, TaskOptions, TaskSettings, enqueue_values
 from .payload import dump, shown
 from .producer import Producer
@@ -18,28 +19,6 @@ from .tracing import sending
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class NewJob(Generic[R_co]):
-    """A job that is not enqueued yet: `app.enqueue_many(send_receipt.job(order_id=i) for i in ids)`."""
-
-    __slots__ = ("conn", "decode", "row")
-
-    def __init__(
-        self, row: NewRow, conn: object | None = None, decode: Callable[[str | None], Any] = raw_result
-    ) -> None:
-        self.row = row
-        self.conn = conn
-        self.decode = decode
-
-    @property
-    def task(self) -> str:
-        """The name of its task."""
-        return self.row.task
-
-    def __repr__(self) -> str:
-        return f"NewJob({self.row.task} in {self.row.queue})"
 
 
 class Task(Generic[P, R]):
@@ -157,38 +136,39 @@ def raw_job(
 
 def enqueue_all(producer: Producer, jobs: Iterable[NewJob[R]], conn: object | None) -> list[JobHandle[R]]:
     """Write the jobs in one call, in order."""
-    listed = _listed(jobs, conn)
-    if not listed:
+    new = listed(jobs, conn)
+    if not new:
         return []
-    with sending([job.row for job in listed]) as batch:
-        return _handles(producer, listed, batch.sent(producer.enqueue(batch.rows, conn)))
+    with sending([job.row for job in new]) as batch:
+        return handles_of(producer, new, batch.sent(producer.enqueue(batch.rows, conn)))
 
 
 async def aenqueue_all(
     producer: Producer, jobs: Iterable[NewJob[R]], conn: object | None
 ) -> list[JobHandle[R]]:
     """Write the jobs in one call, in order."""
-    listed = _listed(jobs, conn)
-    if not listed:
+    new = listed(jobs, conn)
+    if not new:
         return []
-    with sending([job.row for job in listed]) as batch:
-        return _handles(producer, listed, batch.sent(await producer.aenqueue(batch.rows, conn)))
+    with sending([job.row for job in new]) as batch:
+        return handles_of(producer, new, batch.sent(await producer.aenqueue(batch.rows, conn)))
 
 
-def _listed(jobs: Iterable[NewJob[R]], conn: object | None) -> list[NewJob[R]]:
-    listed = list(jobs)
-    for job in listed:
+def listed(jobs: Iterable[NewJob[R]], conn: object | None, verb: str = "enqueue_many") -> list[NewJob[R]]:
+    """The jobs, checked: all of them go over the one connection."""
+    new = list(jobs)
+    for job in new:
         if not isinstance(job, NewJob):
-            raise TypeError(f"enqueue_many takes what task.job(...) returns, not {shown(job)}")
+            raise TypeError(f"{verb} takes what task.job(...) returns, not {shown(job)}")
         if job.conn is not None and job.conn is not conn:
             raise InvalidOption(
-                f"a job of {job.task} was made with using(conn=...), which enqueue_many does not read. "
-                "Pass it there: enqueue_many(jobs, conn=conn)"
+                f"a job of {job.task} was made with using(conn=...), which {verb} does not read. "
+                f"Pass it there: {verb}(jobs, conn=conn)"
             )
-    return listed
+    return new
 
 
-def _handles(
+def handles_of(
     producer: Producer, jobs: Sequence[NewJob[R]], written: Sequence[Enqueued]
 ) -> list[JobHandle[R]]:
     for job, one in zip(jobs, written, strict=True):
@@ -212,6 +192,14 @@ def _handles(
 
 def _conflict(row: NewRow, found: Enqueued, batch: int) -> NoReturn:
     others = "" if batch == 1 else f". Nothing of this call of {batch} jobs was written"
+    if found.conflict == "replace":
+        waiting = f"job {found.id}" if found.id else "another job of this call"
+        clash = ReplaceConflict(
+            f"replace key {row.replace_key!r} of queue {row.queue!r} belongs to {waiting}, "
+            f"which is of another task or partition key. Use another key{others}"
+        )
+        clash.job_id, clash.key, clash.queue = found.id, row.replace_key, row.queue
+        raise clash
     user = f"job {found.id}" if found.id else "another job of this call"
     error = IdempotencyConflict(
         f"idempotency key {row.idempotency_key!r} of queue {row.queue!r} was used by {user} "

@@ -3,6 +3,7 @@
 import difflib
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from ..db.database import Database
@@ -11,7 +12,10 @@ from ..db.guests import async_guest, sync_guest
 from ..errors import ConfigurationError, InvalidOption, UnknownQueue
 from ..model.job import Enqueued, Fate, NewRow
 from ..model.queue import MADE_SO, QueueRules
-from ..store import jobs, queues
+from ..store import chains, jobs, queues
+from ..store.statement import Statement
+
+T = TypeVar("T")
 
 
 class Writer:
@@ -29,30 +33,52 @@ class Writer:
         self._known = {"inbox"}
 
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
-        guest = None if conn is None else sync_guest(conn, "enqueue", "aenqueue")
-        if missing := {r.queue for r in rows} - self._known:
+        return self._checked(rows, self._write(lambda: jobs.enqueue(rows), rows, conn, "enqueue"))
+
+    async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
+        return self._checked(rows, await self._awrite(lambda: jobs.enqueue(rows), rows, conn, "enqueue"))
+
+    def enqueue_group(
+        self, rows: Sequence[NewRow], callback: Sequence[NewRow], when: str, conn: object | None
+    ) -> list[Enqueued]:
+        written = self._write(
+            lambda: chains.enqueue_group(rows, callback, when), [*rows, *callback], conn, "group"
+        )
+        return self._checked_group(rows, callback, written)
+
+    async def aenqueue_group(
+        self, rows: Sequence[NewRow], callback: Sequence[NewRow], when: str, conn: object | None
+    ) -> list[Enqueued]:
+        written = await self._awrite(
+            lambda: chains.enqueue_group(rows, callback, when), [*rows, *callback], conn, "group"
+        )
+        return self._checked_group(rows, callback, written)
+
+    def _write(
+        self, make: Callable[[], Statement[T]], rows: Sequence[NewRow], conn: object | None, verb: str
+    ) -> T:
+        guest = None if conn is None else sync_guest(conn, verb, f"a{verb}")
+        if missing := queues_of(rows) - self._known:
             try:
                 for name, rules in self._missing(missing, self._database().run(jobs.queue_names)):
                     self._database().run(functools.partial(queues.create_queue, name, rules=rules))
             except Forbidden:
                 pass  # EXECUTE is all a producer needs: the function answers for unknown queues by itself
             self._known |= missing
-        if guest is None:
-            return self._checked(rows, self._database().run(lambda: jobs.enqueue(rows)))
-        return self._checked(rows, guest.run(jobs.enqueue(rows)))
+        return self._database().run(make) if guest is None else guest.run(make())
 
-    async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
-        guest = None if conn is None else async_guest(conn, "aenqueue", "enqueue")
-        if missing := {r.queue for r in rows} - self._known:
+    async def _awrite(
+        self, make: Callable[[], Statement[T]], rows: Sequence[NewRow], conn: object | None, verb: str
+    ) -> T:
+        guest = None if conn is None else async_guest(conn, f"a{verb}", verb)
+        if missing := queues_of(rows) - self._known:
             try:
                 for name, rules in self._missing(missing, await self._database().arun(jobs.queue_names)):
                     await self._database().arun(functools.partial(queues.create_queue, name, rules=rules))
             except Forbidden:
                 pass
             self._known |= missing
-        if guest is None:
-            return self._checked(rows, await self._database().arun(lambda: jobs.enqueue(rows)))
-        return self._checked(rows, await guest.arun(jobs.enqueue(rows)))
+        return await self._database().arun(make) if guest is None else await guest.arun(make())
 
     def _missing(self, wanted: set[str], existing: list[str]) -> list[tuple[str, QueueRules]]:
         """The queues to create: declared ones, on our own embedded server. Any other that does not exist is refused."""
@@ -75,6 +101,22 @@ class Writer:
                 )
         return answers
 
+    def _checked_group(
+        self, rows: Sequence[NewRow], callback: Sequence[NewRow], answers: list[Enqueued]
+    ) -> list[Enqueued]:
+        group, *members = answers
+        if group.conflict == "queue":
+            self.forget()
+            raise unknown_queue(sorted(queues_of(callback))[0], [])
+        self._checked(rows, members)
+        return answers
+
+    def group_status(self, group_id: UUID) -> chains.GroupStatus | None:
+        return self._database().run(lambda: chains.group_status(group_id))
+
+    async def agroup_status(self, group_id: UUID) -> chains.GroupStatus | None:
+        return await self._database().arun(lambda: chains.group_status(group_id))
+
     def fate(self, job_id: UUID, queue: str) -> Fate:
         return self._database().run(lambda: jobs.fate(job_id, queue))
 
@@ -86,6 +128,11 @@ class Writer:
 
     async def acancel(self, job_id: UUID, queue: str) -> bool:
         return await self._database().arun(lambda: jobs.cancel(job_id, queue))
+
+
+def queues_of(rows: Sequence[NewRow]) -> set[str]:
+    """The queues of the rows and of everything that follows them."""
+    return set[str]().union(*(row.queues() for row in rows))
 
 
 def unknown_queue(name: str, existing: Sequence[str]) -> UnknownQueue:

@@ -84,6 +84,7 @@ def job_from_json(data: Frame) -> ClaimedJob:
             "grant": Grant(grant["queue"], UUID(grant["id"]), grant["generation"], UUID(grant["token"])),
             "available_at": datetime.fromisoformat(data["available_at"]),
             "created_at": datetime.fromisoformat(data["created_at"]),
+            **{name: data[name] and UUID(data[name]) for name in ("parent_id", "group_id")},
         }
     )
 

@@ -78,30 +78,33 @@ WITH gone AS (
     DELETE FROM holdfast.quarantine q WHERE q.id = ANY ($1::uuid[]) AND q.id IN (SELECT id FROM gone)
 )
 INSERT INTO holdfast.work (id, seq, lease_generation, available_at, created_at, claimed_at, attempts, max_attempts, version, suspect, crashes,
-                           priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token)
+                           priority, queue, status, task, partition_key, payload, last_error, tags, metadata, claim_token,
+                           parent_id, group_id, follow_ups)
 SELECT g.id, CASE WHEN (SELECT q.ordering FROM holdfast.queues q WHERE q.name = g.queue) = 'key' THEN nextval('holdfast.work_seq') ELSE g.seq END,
        g.lease_generation, holdfast.now(), g.created_at, holdfast.now(), 0, g.max_attempts, g.version, 0, 0,
        g.priority, g.queue, 'pending', g.task, g.partition_key, g.payload,
        (SELECT left(CASE WHEN e.message = '' THEN e.kind ELSE e.kind || ': ' || e.message END, 8192) FROM holdfast.errors e
         WHERE e.job_id = g.id ORDER BY e.at DESC, e.generation DESC LIMIT 1), g.tags, g.metadata,
-       '00000000-0000-0000-0000-000000000000'
+       '00000000-0000-0000-0000-000000000000', g.parent_id,
+       -- a group that takes any end has counted it already, and counts it no more
+       (SELECT b.id FROM holdfast.groups b WHERE b.id = g.group_id AND b.wanted = 'completed'), g.follow_ups
 FROM (SELECT * FROM gone ORDER BY seq) g
 RETURNING id;
 
 -- name: discard_live
 -- Jobs that are not running are deleted for good.
 -- $1 queue, $2 ids
-DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status <> 'processing' RETURNING id;
+DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status <> 'processing' RETURNING id, group_id;
 
 -- name: discard_dead
 -- Dead letters are deleted for good.
 -- $1 ids
-DELETE FROM holdfast.dead_letters WHERE id = ANY ($1::uuid[]) RETURNING id;
+DELETE FROM holdfast.dead_letters WHERE id = ANY ($1::uuid[]) RETURNING id, group_id;
 
 -- name: discard_archived
 -- Finished jobs are deleted for good.
 -- $1 ids, $2 slots
-DELETE FROM holdfast.archive WHERE slot = ANY ($2::int[]) AND id = ANY ($1::uuid[]) RETURNING id;
+DELETE FROM holdfast.archive WHERE slot = ANY ($2::int[]) AND id = ANY ($1::uuid[]) RETURNING id, CASE status WHEN 'cancelled' THEN group_id END;
 
 -- name: discard_beside
 -- What is kept beside jobs that are deleted: errors, steps, progress, fences of their own, and their keys, which are free again.

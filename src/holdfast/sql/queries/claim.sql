@@ -6,7 +6,7 @@
     SET status = 'processing', hold_reason = NULL, claim_token = $3, claimed_at = holdfast.now(), lease_generation = lease_generation + 1
     WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
     RETURNING id, lease_generation, seq, task, version, payload, partition_key, priority, attempts, max_attempts, crashes,
-              available_at, created_at, metadata, cancel_requested_at, suspect
+              available_at, created_at, metadata, cancel_requested_at, suspect, parent_id, group_id
 ), claim AS (
     INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
     SELECT $3, $1, $2, holdfast.now(),
@@ -16,7 +16,8 @@
 SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
        greatest(available_at, 'epoch'), least(greatest(created_at, 'epoch'), holdfast.now()), metadata::text,
        cancel_requested_at IS NOT NULL, suspect, -- a date no client can read would cost every worker its answer
-       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8
+       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8,
+       parent_id, group_id
 FROM taken
 ORDER BY priority DESC, available_at, seq;
 

@@ -1,9 +1,9 @@
 -- name: enqueue
 -- Write jobs in the caller's transaction; answers {id, created, conflict} for each, in order.
--- $1..$13 as in holdfast.enqueue_many
+-- $1..$17 as in holdfast.enqueue_many
 SELECT ARRAY[id::text, created::text, conflict]
 FROM holdfast.enqueue_many($1::text[], $2::text[], $3::text[], $4::int[], $5::text[], $6::int[], $7::int[], $8::timestamptz[], $9::float8[],
-                           $10::text[], $11::float8[], $12::text[], $13::text[])
+                           $10::text[], $11::float8[], $12::text[], $13::text[], $14::text[], $15::uuid[], $16::uuid[], $17::text[])
 ORDER BY ordinal;
 
 -- name: fate
@@ -23,7 +23,7 @@ SELECT 'dead_letter', NULL, d.last_error, d.attempts FROM holdfast.dead_letters 
 SELECT status = 'processing' FROM holdfast.work WHERE queue = $1 AND id = $2 FOR UPDATE;
 
 -- name: cancel_waiting
--- Jobs that are not running leave for the archive as cancelled.
+-- Jobs that are not running leave for the archive as cancelled; answers which, and the groups they were in.
 -- $1 queue, $2 ids, $3 reason
 WITH gone AS (
     DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status <> 'processing'
@@ -33,12 +33,12 @@ WITH gone AS (
 )
 INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts,
                               max_attempts, version, crashes, priority, queue, status, task, partition_key, payload, claimed_by,
-                              result, last_error, tags, metadata)
+                              result, last_error, tags, metadata, parent_id, group_id, follow_ups)
 SELECT holdfast.archive_slot(holdfast.now()), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at,
        holdfast.now(), g.attempts, g.max_attempts, g.version, g.crashes, g.priority, g.queue, 'cancelled',
-       g.task, g.partition_key, g.payload, NULL, NULL, coalesce(nullif($3, ''), g.last_error), g.tags, g.metadata
+       g.task, g.partition_key, g.payload, NULL, NULL, coalesce(nullif($3, ''), g.last_error), g.tags, g.metadata, g.parent_id, g.group_id, g.follow_ups
 FROM gone g
-RETURNING id;
+RETURNING id, group_id;
 
 -- name: request_cancel
 -- Ask the owners of running jobs to stop; they learn so with their next heartbeat. Answers those that were not asked before.

@@ -18,14 +18,14 @@ WITH ok AS MATERIALIZED (
 ), kept AS (
     INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts,
                                   max_attempts, version, crashes, priority, queue, status, task, partition_key, payload, claimed_by,
-                                  result, last_error, tags, metadata)
+                                  result, last_error, tags, metadata, parent_id, group_id, follow_ups)
     SELECT holdfast.archive_slot(holdfast.now()), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at,
            holdfast.now(), least(g.attempts::bigint + 1, 2147483647)::int, g.max_attempts, g.version, g.crashes, g.priority, g.queue, o.status,
-           g.task, g.partition_key, g.payload, $8, o.result::jsonb, coalesce(o.error, g.last_error), g.tags, g.metadata
+           g.task, g.partition_key, g.payload, $8, o.result::jsonb, coalesce(o.error, g.last_error), g.tags, g.metadata, g.parent_id, g.group_id, g.follow_ups
     FROM gone g JOIN ok o ON o.id = g.id
-    RETURNING id, status
+    RETURNING id, status, group_id, follow_ups
 )
-SELECT ARRAY[id::text, status] FROM kept;
+SELECT ARRAY[id::text, status, group_id::text, CASE status WHEN 'completed' THEN follow_ups::text END] FROM kept;
 
 -- name: settle_fail
 -- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once. In a queue
@@ -57,11 +57,13 @@ WITH rule AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 ), dead AS (
     INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
-                                       version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata)
+                                       version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata,
+                                       parent_id, group_id, follow_ups)
     SELECT g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, holdfast.now(), o.attempt, g.max_attempts,
-           g.version, g.crashes, g.priority, g.queue, g.task, g.partition_key, g.payload, $10, o.summary, g.tags, g.metadata
+           g.version, g.crashes, g.priority, g.queue, g.task, g.partition_key, g.payload, $10, o.summary, g.tags, g.metadata,
+           g.parent_id, g.group_id, g.follow_ups
     FROM gone g JOIN ok o ON o.id = g.id
-    RETURNING id
+    RETURNING id, group_id
 ), back AS (
     UPDATE holdfast.work w
     SET status = CASE WHEN (SELECT o.blocks FROM ok o WHERE o.id = w.id) THEN 'blocked' ELSE 'pending' END,
@@ -73,8 +75,8 @@ WITH rule AS MATERIALIZED (
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks OR NOT dies))
     RETURNING w.id, w.status
 )
-SELECT ARRAY[id::text, CASE (SELECT on_dead_letter FROM rule) WHEN 'park' THEN 'parked' ELSE 'dead_letter' END] FROM dead
-UNION ALL SELECT ARRAY[id::text, status] FROM back;
+SELECT ARRAY[id::text, CASE (SELECT on_dead_letter FROM rule) WHEN 'park' THEN 'parked' ELSE 'dead_letter' END, group_id::text, NULL] FROM dead
+UNION ALL SELECT ARRAY[id::text, status, NULL, NULL] FROM back;
 
 -- name: settle_back
 -- Snoozed, released and held jobs stay, and spend no attempt. One that somebody wants cancelled is not held: the next claim ends it.
@@ -98,7 +100,7 @@ WITH ok AS MATERIALIZED (
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok))
     RETURNING w.id, w.status
 )
-SELECT ARRAY[id::text, status] FROM back;
+SELECT ARRAY[id::text, status, NULL, NULL] FROM back;
 
 -- name: settle_check
 -- Why a settle touched no row: an earlier try had done it (then where the job went, and true), someone holds the row right now

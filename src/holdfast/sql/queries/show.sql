@@ -11,7 +11,7 @@ FROM holdfast.jobs WHERE id = ANY ($1::uuid[]) ORDER BY id DESC;
 SELECT id, queue, task, status, priority, attempts, max_attempts, created_at, available_at, claimed_by, lease_expires_at, completed_at,
        last_error, hold_reason, version, crashes, lease_generation, seq, partition_key, partition_bucket, payload::text, result::text,
        claimed_at, cancel_requested_at, tags, metadata::text, extract(epoch FROM lease_expires_at - holdfast.now())::float8,
-       CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END
+       CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END, parent_id, group_id, follow_ups::text
 FROM holdfast.jobs WHERE id = $1;
 
 -- name: show_errors

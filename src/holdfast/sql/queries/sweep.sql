@@ -97,12 +97,14 @@ WITH rule AS MATERIALIZED (
     FROM holdfast.work w WHERE $4::int = 1 AND w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok))
 ), dead AS (
     INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
-                                       version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata)
+                                       version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata,
+                                       parent_id, group_id, follow_ups)
     SELECT g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, holdfast.now(), g.attempts, g.max_attempts,
            g.version, g.crashes + 1, g.priority, g.queue, g.task, g.partition_key, g.payload, (SELECT worker FROM owner),
-           format('ProcessDied: the worker process died %s times while it ran this job alone', g.crashes + 1), g.tags, g.metadata
+           format('ProcessDied: the worker process died %s times while it ran this job alone', g.crashes + 1), g.tags, g.metadata,
+           g.parent_id, g.group_id, g.follow_ups
     FROM gone g
-    RETURNING id
+    RETURNING id, group_id
 ), back AS (
     UPDATE holdfast.work w
     SET status = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks)) THEN 'blocked' ELSE 'pending' END,
@@ -115,7 +117,7 @@ WITH rule AS MATERIALIZED (
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks OR NOT crasher))
     RETURNING w.id, w.status
 )
-SELECT id, 'dead_letter' FROM dead UNION ALL SELECT id, status FROM back;
+SELECT id, 'dead_letter', group_id FROM dead UNION ALL SELECT id, status, NULL FROM back;
 
 -- name: sweep_finish
 -- Drop a revoked claim row once no processing job refers to it. A job that was locked a moment ago keeps it for the next sweep;

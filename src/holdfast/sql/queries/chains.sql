@@ -1,0 +1,90 @@
+-- name: busy_groups
+-- Lock the groups that these ends count for; answers those that somebody else holds at this moment.
+-- $1 groups of completed jobs, $2 groups of jobs that ended otherwise
+WITH mine AS MATERIALIZED (
+    SELECT g.id FROM holdfast.groups g
+    WHERE g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finished')
+    ORDER BY g.id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT g.id FROM holdfast.groups g
+WHERE (g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finished')) AND g.id <> ALL (ARRAY(SELECT id FROM mine));
+
+-- name: jobs_ended
+-- What jobs set off that have just ended: follow-ups, and the counters and callbacks of groups.
+-- $1 ids, $2 how each ended, $3 their groups, $4 their follow-ups (JSON)
+SELECT ARRAY[holdfast.jobs_ended($1::uuid[], $2::text[], $3::uuid[], $4::text[])::text];
+
+-- name: enqueue_group
+-- Write a group and its jobs in the caller's transaction; answers {id, created, conflict} for the group and then for each job.
+-- $1 members, $2 callback, both in a list of one (JSON), $3 what is wanted of members
+SELECT ARRAY[id::text, created::text, conflict]
+FROM holdfast.enqueue_group((($1::text[])[1])::jsonb, (($2::text[])[1])::jsonb, ($3::text[])[1])
+ORDER BY ordinal;
+
+-- name: group_status
+-- How a group stands.
+-- $1 group
+SELECT id, wanted, total, open, discarded, created_at, finished_at, callback_ids, fault FROM holdfast.groups WHERE id = $1;
+
+-- name: list_groups
+-- Groups, the newest first.
+-- $1 only those that are not finished?, $2 limit
+SELECT id, wanted, total, open, discarded, created_at, finished_at, callback_ids, fault FROM holdfast.groups
+WHERE NOT $1::boolean OR finished_at IS NULL
+ORDER BY created_at DESC, id DESC LIMIT $2;
+
+-- name: group_members
+-- How many of a group's jobs are in each state, of those that are still kept.
+-- $1 group
+SELECT status, count(*) FROM holdfast.jobs WHERE group_id = $1 GROUP BY status ORDER BY status;
+
+-- name: show_children
+-- Some jobs that came from a job, the first of them first.
+-- $1 parent, $2 limit
+SELECT id, task, queue, status FROM (
+    SELECT id, task, queue, status, seq FROM holdfast.jobs WHERE parent_id = $1 ORDER BY seq LIMIT $2) j ORDER BY seq;
+
+-- name: retry_groups
+-- Groups whose callback could not be enqueued are tried again; answers those for which it worked.
+-- $1 limit
+WITH due AS MATERIALIZED (
+    SELECT g.id FROM holdfast.groups g WHERE g.fault IS NOT NULL ORDER BY g.id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT d.id, holdfast.close_group(d.id, NULL) FROM due d;
+
+-- name: prune_groups
+-- Groups that finished longer ago than the archive reaches, and those that cannot finish because nothing is kept of their jobs any more.
+-- Looks at so many rows from a moment on, and answers where it got to (NULL: the end) and how many went.
+-- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
+WITH look AS MATERIALIZED (
+    SELECT g.id, g.created_at, g.finished_at FROM holdfast.groups g
+    WHERE g.created_at < holdfast.now() - make_interval(days => $1) AND g.created_at > coalesce($3::timestamptz, '-infinity') AND g.fault IS NULL
+    ORDER BY g.created_at LIMIT $2
+), gone AS (
+    DELETE FROM holdfast.groups x WHERE x.id = ANY (ARRAY(
+        SELECT l.id FROM look l
+        WHERE l.finished_at < holdfast.now() - make_interval(days => $1)
+           OR (l.finished_at IS NULL AND NOT EXISTS (SELECT FROM holdfast.work w WHERE w.group_id = l.id)
+               AND NOT EXISTS (SELECT FROM holdfast.dead_letters d WHERE d.group_id = l.id)
+               AND NOT EXISTS (SELECT FROM holdfast.archive a WHERE a.group_id = l.id))))
+    RETURNING 1
+)
+SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(created_at) FROM look) END, (SELECT count(*) FROM gone);
+
+-- name: prune_replacements
+-- Replace keys whose job no longer waits or runs. One that came to its job a moment ago is left: its job may be too young to be seen.
+-- Looks at so many rows from a moment on, and answers where it got to (NULL: the end) and how many went.
+-- $1 retention days (not used: the key of a job that is gone is of no use), $2 limit, $3 from when (NULL: the beginning)
+WITH look AS MATERIALIZED (
+    SELECT r.queue, r.key, r.job_id, r.at FROM holdfast.replacements r
+    WHERE r.at < holdfast.now() - interval '1 hour' AND r.at > coalesce($3::timestamptz, '-infinity') AND $1::int IS NOT NULL
+    ORDER BY r.at LIMIT $2
+    FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM holdfast.replacements x USING look l
+    WHERE x.queue = l.queue AND x.key = l.key AND x.job_id = l.job_id
+      AND NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = l.queue AND w.id = l.job_id)
+    RETURNING 1
+)
+SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(at) FROM look) END, (SELECT count(*) FROM gone);

@@ -1,0 +1,168 @@
+"""Chains: what jobs set off when they end, and groups. All of it happens in the transaction that ends the job."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ..model.job import Enqueued, NewRow
+from ..model.outcome import Settled
+from ..sql import query
+from .statement import Flow, Row, Statement, ids, nothing
+
+
+class GroupBusy(Exception):
+    """Somebody else counts in the groups of these jobs at this moment."""
+
+    def __init__(self, job_ids: set[UUID]) -> None:
+        super().__init__(f"the groups of {len(job_ids)} jobs are locked")
+        self.job_ids = job_ids
+
+
+def follow(done: Sequence[Settled], *, patient: bool = True) -> Flow[None]:
+    """Enqueue what follows these jobs and count them in their groups. Nothing is asked for jobs that have neither.
+
+    A group that somebody else holds is waited for, or, not `patient`, raises GroupBusy: a settle of many jobs must not
+    hang on the transaction of one stranger.
+    """
+    linked = [d for d in done if d.group is not None or d.then is not None]
+    if not linked:
+        return
+    if not patient and any(d.group for d in linked):
+        busy = set((yield from _busy_groups(linked)))
+        if busy:
+            raise GroupBusy({d.id for d in linked if d.group in busy})
+    columns = (
+        [d.id for d in linked],
+        [d.state for d in linked],
+        [d.group for d in linked],
+        [d.then for d in linked],
+    )
+    yield from Statement("jobs_ended", query("jobs_ended"), columns, nothing)
+
+
+def _busy_groups(linked: Sequence[Settled]) -> Statement[list[UUID]]:
+    completed = [d.group for d in linked if d.group and d.state == "completed"]
+    otherwise = [d.group for d in linked if d.group and d.state != "completed"]
+    return Statement("busy_groups", query("busy_groups"), (completed, otherwise), ids)
+
+
+# Jobs as JSON -----------------------------------------------------------------------------------------------------
+
+
+def specs(rows: Sequence[NewRow]) -> str | None:
+    """Jobs to enqueue later, as the database keeps them; None for none. Payloads go as they are, to the last digit."""
+    return f"[{','.join(map(_spec, rows))}]" if rows else None
+
+
+def _spec(row: NewRow) -> str:
+    plain: dict[str, Any] = {
+        "task": row.task,
+        "queue": row.queue,
+        "version": row.version,
+        "priority": row.priority,
+        "max_attempts": row.max_attempts,
+        "partition_key": row.partition_key,
+        "run_at": row.run_at.isoformat() if row.run_at else None,
+        "delay": row.delay or None,
+        "idempotency_key": row.idempotency_key,
+        "idempotency_lifetime": row.idempotency_lifetime,
+        "replace_key": row.replace_key,
+        "tags": list(row.tags) or None,
+    }
+    parts = {k: json.dumps(v, ensure_ascii=False) for k, v in plain.items() if v is not None}
+    parts["payload"] = row.payload
+    if row.metadata is not None:
+        parts["metadata"] = row.metadata
+    if (then := specs(row.follow_ups)) is not None:
+        parts["then"] = then
+    return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
+
+
+# Groups -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """How a group stands. A member that died is still open where all have to complete."""
+
+    id: UUID
+    when: str  # completed or finished
+    total: int
+    open: int
+    discarded: int  # members that an operator deleted before they completed
+    created_at: datetime
+    finished_at: datetime | None  # when the callback was enqueued
+    callback_ids: list[UUID]
+    fault: str | None  # why the callback could not be enqueued yet
+
+    @property
+    def state(self) -> str:
+        """open, finished, stuck (its callback cannot be enqueued) or broken (it wants members that were discarded)."""
+        if self.finished_at is not None:
+            return "finished"
+        if self.fault is not None:
+            return "stuck"
+        return "broken" if self.when == "completed" and self.discarded else "open"
+
+
+def _status(row: Row) -> GroupStatus:
+    return GroupStatus(*[*row[:7], list(row[7] or ()), row[8]])
+
+
+def enqueue_group(
+    members: Sequence[NewRow], callback: Sequence[NewRow], wanted: str
+) -> Statement[list[Enqueued]]:
+    """The group's own answer, then one for each member; all of them or none."""
+
+    def decode(rows: Sequence[Row]) -> list[Enqueued]:
+        return [
+            Enqueued(UUID(made) if made else None, created == "true", conflict)
+            for made, created, conflict in ids(rows)
+        ]
+
+    params = ([specs(members) or "[]"], [specs(callback)], [wanted])
+    return Statement("enqueue_group", query("enqueue_group"), params, decode)
+
+
+def group_status(group_id: UUID) -> Statement[GroupStatus | None]:
+    return Statement(
+        "group_status", query("group_status"), (group_id,), lambda rows: _status(rows[0]) if rows else None
+    )
+
+
+def list_groups(*, only_open: bool, limit: int) -> Statement[list[GroupStatus]]:
+    return Statement(
+        "list_groups", query("list_groups"), (only_open, limit), lambda rows: [_status(r) for r in rows]
+    )
+
+
+def group_members(group_id: UUID) -> Statement[dict[str, int]]:
+    return Statement(
+        "group_members", query("group_members"), (group_id,), lambda rows: {r[0]: r[1] for r in rows}
+    )
+
+
+def retry_groups(limit: int) -> Statement[list[tuple[UUID, bool]]]:
+    """Groups whose callback could not be enqueued, and whether it could be now."""
+    return Statement(
+        "retry_groups", query("retry_groups"), (limit,), lambda rows: [(r[0], r[1]) for r in rows]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A job that came from another one."""
+
+    id: UUID
+    task: str
+    queue: str
+    state: str
+
+
+def show_children(parent: UUID, limit: int = 20) -> Statement[list[Child]]:
+    return Statement(
+        "show_children", query("show_children"), (parent, limit), lambda rows: [Child(*r) for r in rows]
+    )
