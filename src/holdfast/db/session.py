@@ -23,7 +23,7 @@ from .faults import ConnectionLost, Contended, translate
 T = TypeVar("T")
 
 
-class _Connection(psycopg.AsyncConnection[Any]):
+class LoopConnection(psycopg.AsyncConnection[Any]):
     """A cancelled statement closes it at once. The driver would ask the server to cancel and wait for the answer, up to ten
     seconds on a half-open connection; a session throws the connection away in any case."""
 
@@ -95,7 +95,7 @@ class Session:
 
     async def _connection(self) -> psycopg.AsyncConnection[Any]:
         if self._conn is None or self._conn.closed:
-            self._conn = await _Connection.connect(
+            self._conn = await LoopConnection.connect(
                 self._dsn, **connect_arguments(self._settings, f"holdfast {self._name}")
             )
             await self._configure(self._conn)

@@ -75,7 +75,8 @@ class Sweeper(Service):
 
     async def _take(self, claim: sweep.RevokedClaim, job_ids: Sequence[UUID]) -> int:
         try:
-            back = await self._session.run(sweep.sweep_take(claim, job_ids, self._settings.max_crashes))
+            most = self._settings.max_crashes
+            back = await self._session.flow(lambda: sweep.take_back(claim, job_ids, most))
         except BadRow as error:
             if len(job_ids) > 1:
                 middle = len(job_ids) // 2

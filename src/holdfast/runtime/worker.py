@@ -7,6 +7,7 @@ Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
 Tally       counts what was finished, minute by minute  (tally.py)
+Notify      hears that there is something to do        (notify.py)
 Drainer     stops without losing anything               (drain.py)
 """
 
@@ -30,6 +31,7 @@ from .execute import Executor, Middleware, Processes
 from .handler import Handlers
 from .inflight import InFlight, Running, Stop
 from .membership import Membership
+from .notify import DROWSY, Nap, Notify, Sleep
 from .renew import Renewal, RenewalThread
 from .settle import Settler, event_of
 from .slots import Slots
@@ -78,6 +80,17 @@ class Worker:
         self.sweeper = Sweeper(database, self._look_again, self.tally.buried)
         lease = max(options.leases.values())
         self.renewal = RenewalThread(lambda: self._make_renewal(database, lease), self.inflight)
+        self.sleep = Sleep(
+            self.membership.session,
+            lambda: self.membership.id,
+            list(options.leases),
+            handlers.known,
+            self.settings.poll,
+        )
+        self.notify = Notify(
+            database, self.membership.session, list(options.leases), lambda: self.sleep.heard(self._told)
+        )
+        self.sleep.hears = lambda: self.notify.hears
         self.ready: deque[Running] = deque()
         self.suspects = Suspects(database.settings.sweep)
         self._pause = _FIRST_PAUSE
@@ -102,6 +115,8 @@ class Worker:
         self.settler.start()
         self.sweeper.start()
         self.tally.start()
+        if self.settings.notify and self.settings.poll > DROWSY and not self._until_idle:
+            self.notify.start()
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
@@ -226,13 +241,32 @@ class Worker:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
         if claimed:
             self._pause = _FIRST_PAUSE
-            if self.slots.free > 0:
+        able = self.slots.free > 0 and not self.ready and not self.suspects.quiet
+        again = False
+        while True:
+            nap = Nap(self._pause)
+            if claimed is not None:
+                nap = await self.sleep.rest(self._pause, able=able, again=again)
+            if claimed and self.slots.free > 0:
                 return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._pause):
-                await self._wake.wait()
+            if nap.seconds <= 0:
+                self._told()
                 return
-        self._pause = min(self._pause * 1.6, max(self.settings.poll, self._pause))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(nap.seconds):
+                    await self._wake.wait()
+                    return
+            self._pause = min(self._pause * 1.6, max(self.settings.poll, self._pause))
+            if not nap.deep:
+                return
+            again = True
+            self.ticked_at = time.monotonic()
+
+    def _told(self) -> None:
+        """Something may be due, anywhere in the queues."""
+        self.claimer.reset()
+        self.suspects.look_again()
+        self._wake.set()
 
     async def _is_idle(self) -> bool:
         """Nothing held, and nothing due when looked at from the start."""
@@ -244,10 +278,8 @@ class Worker:
         return claimed == 0 and not self.suspects.waiting and not len(self.inflight)
 
     def _look_again(self) -> None:
-        self.claimer.reset()
-        self.suspects.look_again()
+        self._told()
         self._pause = _FIRST_PAUSE
-        self._wake.set()
 
     def _make_renewal(self, database: Database, lease: float) -> Renewal:
         renewal = Renewal(database, self.inflight, lambda: self.membership.id, lease)

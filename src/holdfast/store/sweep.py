@@ -6,7 +6,8 @@ from uuid import UUID
 
 from ..model.outcome import Settled
 from ..sql import query
-from .statement import Row, Statement, ids
+from .statement import Flow, Row, Statement, ids
+from .wake import wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,14 @@ def revoked_claims(limit: int) -> Statement[list[RevokedClaim]]:
         return [RevokedClaim(*r) for r in rows]
 
     return Statement("revoked_claims", query("revoked_claims"), (limit,), decode)
+
+
+def take_back(claim: RevokedClaim, job_ids: Sequence[UUID], max_crashes: int) -> Flow[list[Settled]]:
+    """sweep_take, and whoever sleeps is told."""
+    taken = yield from sweep_take(claim, job_ids, max_crashes)
+    if any(settled.state == "pending" for settled in taken):
+        yield from wake([claim.queue])
+    return taken
 
 
 def sweep_take(claim: RevokedClaim, job_ids: Sequence[UUID], max_crashes: int) -> Statement[list[Settled]]:
