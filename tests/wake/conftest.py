@@ -1,4 +1,4 @@
-"""Workers that sleep: their poll interval is longer than any test, so whatever they find in time, they were told."""
+"""Workers that sleep. They poll every ten minutes, longer than any test: whatever they find in time, they were told of."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,44 @@ from typing import Any
 import psycopg
 import pytest
 from tests.conftest import QUICK, await_until
+from tests.doctor.conftest import odd_server as odd_server
+from tests.doctor.conftest import pgbouncer as pgbouncer
 
 from holdfast import Holdfast
-from holdfast.settings import Settings
 from holdfast.testing import Kit
 
 SLEEPY = replace(QUICK, poll=600.0)
-Start = Callable[..., "contextlib.AbstractAsyncContextManager[None]"]
+
+
+class Notes:
+    """A task that says that it ran, and ends as it is told to."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self.ran: list[int] = []
+        self.ends: list[BaseException] = []
+        self.gate = asyncio.Event()
+
+        @app.task(max_attempts=2)
+        async def note(n: int) -> None:
+            self.ran.append(n)
+            if self.ends:
+                raise self.ends.pop(0)
+
+        @app.task
+        async def wait(n: int) -> None:
+            self.ran.append(n)
+            await self.gate.wait()
+
+        self.task = note
+        self.wait = wait
+
+    async def until(self, *ran: int) -> None:
+        await await_until(lambda: self.ran == list(ran), f"{ran} ran")
+
+
+@pytest.fixture
+def notes(app: Holdfast) -> Notes:
+    return Notes(app)
 
 
 @pytest.fixture
@@ -24,7 +55,7 @@ def sleepy(app: Holdfast, holdfast_kit: Callable[..., Kit]) -> Kit:
 
 
 @pytest.fixture
-async def asleep(sleepy: Kit) -> AsyncIterator[Kit]:
+async def asleep(sleepy: Kit, notes: Notes) -> AsyncIterator[Kit]:
     """One worker that sleeps in the queue `inbox`."""
     async with working(sleepy):
         await until_asleep(sleepy)
@@ -33,49 +64,50 @@ async def asleep(sleepy: Kit) -> AsyncIterator[Kit]:
 
 
 @contextlib.asynccontextmanager
-async def working(kit: Kit, settings: Settings | None = None, **options: Any) -> AsyncIterator[None]:
+async def working(kit: Kit, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
     """A worker in this process until the block ends."""
-    if settings is not None:
-        kit.database.settings = settings
     worker = asyncio.create_task(kit.app.run_worker(**options))
     try:
-        yield
+        yield worker
     finally:
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
 
 
-def sleepers(kit: Kit) -> list[tuple[str, str]]:
-    return [(r["queue"], r["worker"]) for r in kit.sql("SELECT queue, worker FROM holdfast.sleepers ORDER BY 1, 2")]
+def sleepers(kit: Kit) -> list[str]:
+    return [r["worker"] for r in kit.sql("SELECT worker FROM holdfast.sleepers ORDER BY worker, queue")]
 
 
-async def until_asleep(kit: Kit, count: int = 1) -> None:
-    await await_until(lambda: len(sleepers(kit)) == count, f"{count} sleep")
-
-
-async def until_up(kit: Kit) -> None:
-    await until_asleep(kit, 0)
+async def until_asleep(kit: Kit, count: int = 1, seconds: float = 20.0) -> list[str]:
+    await await_until(lambda: len(sleepers(kit)) == count, f"{count} sleep", seconds)
+    return sleepers(kit)
 
 
 class Ear:
-    """Somebody who listens to what producers say, with no sleeper's row of its own."""
+    """Somebody who listens to what producers say, without a row among the sleepers."""
 
-    def __init__(self, url: str, *channels: str) -> None:
-        self.conn = psycopg.connect(url, autocommit=True)
-        for name in channels or ("holdfast_inbox",):
-            self.conn.execute(f"LISTEN {name}".encode())
-        self.all: list[tuple[str, str]] = []
+    def __init__(self, url: str) -> None:
+        self._conn = psycopg.connect(url, autocommit=True)
+        self._conn.execute("LISTEN holdfast_inbox")
+        self._conn.execute("LISTEN holdfast_mail")
+        self._conn.execute("LISTEN over")
 
     def heard(self) -> list[tuple[str, str]]:
-        """(channel, payload) of everything that was committed before this call, each once."""
-        self.conn.execute("SELECT 1")  # what was committed before comes with the answer, or before it
-        found = [(n.channel, n.payload) for n in self.conn.notifies(timeout=0)]
-        self.all += found
+        """(channel, payload) of everything that was committed before this call, each once: they come in the order of commits."""
+        self._conn.execute("NOTIFY over")
+        found: list[tuple[str, str]] = []
+        for note in self._conn.notifies(timeout=20):
+            if note.channel == "over":
+                break
+            found.append((note.channel, note.payload))
         return found
+
+    def close(self) -> None:
+        self._conn.close()
 
 
 @pytest.fixture
 def ear(sleepy: Kit) -> Iterator[Ear]:
     made = Ear(sleepy.url)
     yield made
-    made.conn.close()
+    made.close()

@@ -1,4 +1,4 @@
-"""An idle worker is woken by whatever gives it something to do. Its poll interval is ten minutes: what it finds, it was told."""
+"""An idle worker is woken by whatever gives it something to do. It polls every ten minutes: what it finds, it was told."""
 
 import pytest
 from tests.conftest import await_until

@@ -78,6 +78,19 @@ class Claimer:
                 found += await self._claim_from(queue, worker, want - len(found))
         return found
 
+    async def claim_new(self, worker: str, queues: Sequence[str], want: int) -> list[ClaimedJob]:
+        """What came into these queues since they were last looked at: one statement each, and no promise to find all."""
+        await self.disown_doubtful()
+        found: list[ClaimedJob] = []
+        with self._accounted():
+            for queue in queues:
+                if len(found) < want:
+                    marks = self._marks[queue]
+                    jobs = await self._take(queue, worker, want - len(found), marks.ordered())
+                    marks.moved(jobs)
+                    found += jobs
+        return found
+
     @contextlib.contextmanager
     def _accounted(self) -> Iterator[None]:
         """What was claimed on the way to an error reaches nobody: it is in doubt, and given back before the next claim."""

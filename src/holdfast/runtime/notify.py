@@ -36,13 +36,17 @@ class Notify(Service):
     name = "notify"
 
     def __init__(
-        self, database: Database, session: Session, queues: Sequence[str], on_heard: Callable[[], None]
+        self,
+        database: Database,
+        session: Session,
+        queues: Sequence[str],
+        on_heard: Callable[[Sequence[str]], None],
     ) -> None:
         super().__init__()
         self._settings = database.settings
         self._session = session
         self._listener = Listener(database.settings.listen_url or database.dsn, database.settings)
-        self._channels = [store.channel(queue) for queue in queues]
+        self._channels = {store.channel(queue): queue for queue in queues}
         self._on_heard = on_heard
         self._proved_at = 0.0
         self._deaf = False
@@ -80,7 +84,7 @@ class Notify(Service):
             await self._listener.listen(self._channels)
             self.hears, self._deaf = True, False
             telemetry.emit("listen.ready", channels=",".join(self._channels))
-            self._on_heard()  # what was said while nobody heard
+            self._on_heard([])  # what was said while nobody heard
         return True
 
     async def _give_up(self) -> None:
@@ -97,14 +101,14 @@ class Notify(Service):
             )
 
     def _tell(self, heard: list[str]) -> None:
-        if any(name != self._listener.proof for name in heard):
-            self._on_heard()
+        if queues := [self._channels[name] for name in heard if name in self._channels]:
+            self._on_heard(queues)
 
     def _lost(self) -> None:
         self._proved_at = 0.0
         if self.hears:
             self.hears = False
-            self._on_heard()  # up, and back to polling
+            self._on_heard([])  # up, and back to polling
 
     async def finish(self) -> None:
         await self._listener.close()
@@ -139,6 +143,7 @@ class Sleep:
         self._hush = _HUSH[0]
         self._not_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._told: set[str] = set()
 
     @property
     def is_asleep(self) -> bool:
@@ -196,9 +201,15 @@ class Sleep:
         if worker is not None:
             await self._session.run(store.get_up(worker))
 
-    def heard(self, look: Callable[[], None]) -> None:
+    def told(self) -> list[str]:
+        """The queues that somebody spoke of since the last call."""
+        queues, self._told = sorted(self._told), set()
+        return queues
+
+    def heard(self, look: Callable[[], None], queues: Sequence[str]) -> None:
         """Look soon, not all sleepers at the same moment, and not for each of many notifications."""
         now = time.monotonic()
+        self._told.update(queues)
         self._heard = [*self._heard[1 - _MANY :], now]
         if self._timer is None:
             last = self._heard[-2] if len(self._heard) > 1 else 0.0

@@ -13,6 +13,7 @@ Drainer     stops without losing anything               (drain.py)
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, Contended, LockTimeout
 from ..errors import DatabaseError, DatabaseUnavailable
+from ..model.job import ClaimedJob
 from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
 from .claim import Claimer
 from .drain import drain
@@ -87,9 +89,8 @@ class Worker:
             handlers.known,
             self.settings.poll,
         )
-        self.notify = Notify(
-            database, self.membership.session, list(options.leases), lambda: self.sleep.heard(self._told)
-        )
+        heard = functools.partial(self.sleep.heard, self._told)
+        self.notify = Notify(database, self.membership.session, list(options.leases), heard)
         self.sleep.hears = lambda: self.notify.hears
         self.ready: deque[Running] = deque()
         self.suspects = Suspects(database.settings.sweep)
@@ -134,15 +135,23 @@ class Worker:
     async def _claim(self) -> int | None:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
         try:
-            await self._claim_suspects()
-            want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
-            jobs = await self.claimer.claim(self.membership.id, want) if want else []
+            jobs = await self._claim_told()
+            if not jobs:
+                await self._claim_suspects()
+                want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
+                jobs = await self.claimer.claim(self.membership.id, want) if want else []
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
         self.ready.extend(self.inflight.add(job) for job in jobs)
         return len(jobs)
+
+    async def _claim_told(self) -> list[ClaimedJob]:
+        """The quick way to what somebody told us of a moment ago; the usual ways find the rest."""
+        queues = self.sleep.told()
+        want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
+        return await self.claimer.claim_new(self.membership.id, queues, want) if queues and want else []
 
     async def _claim_suspects(self) -> None:
         if not self.suspects.due(self.slots.free - len(self.ready)):
