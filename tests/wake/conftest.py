@@ -16,6 +16,9 @@ from holdfast import Holdfast
 from holdfast.testing import Kit
 
 SLEEPY = replace(QUICK, poll=600.0)
+LISTENER = """
+SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast listen' AND datname = current_database()
+"""
 
 
 class Notes:
@@ -93,7 +96,7 @@ class Ear:
         self._conn.execute("LISTEN over")
 
     def heard(self) -> list[tuple[str, str]]:
-        """(channel, payload) of everything that was committed before this call, each once: they come in the order of commits."""
+        """(channel, payload) of everything that was committed before this call: they come in the order of commits."""
         self._conn.execute("NOTIFY over")
         found: list[tuple[str, str]] = []
         for note in self._conn.notifies(timeout=20):

@@ -1,7 +1,8 @@
 """Who is told, and who is not: what the database sends, as somebody who listens hears it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import psycopg
@@ -13,18 +14,21 @@ from holdfast.db import migrate
 from holdfast.db.embedded import EmbeddedServer
 from holdfast.model.worker import WorkerIdentity
 from holdfast.store import sweep, workers
+from holdfast.store.statement import Statement
 from holdfast.store.wake import Prospect, fall_asleep, get_up, next_due, wake
 from holdfast.testing import Kit
 
 pytestmark = pytest.mark.versions
 
 ENQUEUE = "SELECT id FROM holdfast.enqueue('note', '{\"n\": 1}', queue => %s)"
+T = TypeVar("T")
+Expect = Callable[[], Prospect]
 TOLD = [("holdfast_inbox", "")]
 
 
 @pytest.fixture
 def sleeper(sleepy: Kit) -> str:
-    """A worker that sleeps in `inbox`, and looks by itself every ten seconds. There is also a queue `mail`, where nobody does."""
+    """A worker that sleeps in `inbox` and looks by itself every ten seconds. In the queue `mail` nobody sleeps."""
     worker = register(sleepy)
     sleepy.sql("SELECT holdfast.create_queue('mail')")
     assert sleepy.database.run(lambda: fall_asleep(worker, ["inbox"], 10.0))
@@ -37,6 +41,14 @@ def register(kit: Kit) -> str:
         lambda: workers.register(worker, queues=["inbox"], tasks=["note"], concurrency=1, release="test")
     )
     return worker.id
+
+
+def ask(kit: Kit, statement: Statement[T]) -> T:
+    return kit.database.run(lambda: statement)
+
+
+def lie_down(kit: Kit, worker: str) -> bool:
+    return ask(kit, fall_asleep(worker, ["inbox"], 1.0))
 
 
 def test_nobody_sleeps_and_nothing_is_sent(sleepy: Kit, ear: Ear) -> None:
@@ -145,24 +157,29 @@ def test_who_is_not_alive_does_not_fall_asleep(sleepy: Kit) -> None:
     sleepy.database.run(lambda: workers.drain(drains))
     sleepy.database.run(lambda: workers.leave(left))
     for worker in (drains, left, "nobody"):
-        assert not sleepy.database.run(lambda worker=worker: fall_asleep(worker, ["inbox"], 1.0))
+        assert not lie_down(sleepy, worker)
     assert sleepers(sleepy) == []
 
 
 def test_drain_and_leave_and_an_operator_who_drains_take_it_out(sleepy: Kit) -> None:
-    for end in (workers.drain, workers.leave, lambda worker: workers.drain_workers([worker])):
+    ends: list[Callable[[str], Statement[Any]]] = [
+        workers.drain,
+        workers.leave,
+        lambda worker: workers.drain_workers([worker]),
+    ]
+    for end in ends:
         worker, other = register(sleepy), register(sleepy)
-        sleepy.database.run(lambda worker=worker: fall_asleep(worker, ["inbox"], 1.0))
-        sleepy.database.run(lambda other=other: fall_asleep(other, ["inbox"], 1.0))
-        assert sleepy.database.run(lambda worker=worker, end=end: end(worker))
+        lie_down(sleepy, worker)
+        lie_down(sleepy, other)
+        assert ask(sleepy, end(worker))
         assert sleepers(sleepy) == [other]
-        sleepy.database.run(lambda other=other: get_up(other))
+        ask(sleepy, get_up(other))
 
 
 def test_a_fence_takes_it_out_and_a_sweep_what_others_left(sleepy: Kit) -> None:
     silent, lives = register(sleepy), register(sleepy)
     for worker in (silent, lives):
-        sleepy.database.run(lambda worker=worker: fall_asleep(worker, ["inbox"], 1.0))
+        lie_down(sleepy, worker)
     sleepy.sql("INSERT INTO holdfast.sleepers VALUES ('inbox', 'nobody', 1)")
     sleepy.sql("UPDATE holdfast.workers SET last_seen_at = now() - interval '1 hour' WHERE id = %s", [silent])
     assert sleepy.database.run(lambda: sweep.fence_workers(10)) == [silent]
@@ -173,12 +190,12 @@ def test_a_fence_takes_it_out_and_a_sweep_what_others_left(sleepy: Kit) -> None:
 
 
 @pytest.fixture
-def expect(sleepy: Kit, sleeper: str) -> Iterator[object]:
-    def look(within: float = 100.0) -> Prospect:
+def expect(sleepy: Kit, sleeper: str) -> Expect:
+    def look() -> Prospect:
         known = [("note", 1), ("other", 1)]
-        return sleepy.database.run(lambda: next_due(["inbox", "mail"], known, within))
+        return sleepy.database.run(lambda: next_due(["inbox", "mail"], known, 100.0))
 
-    yield look
+    return look
 
 
 def put(kit: Kit, delay: float = 0.0, queue: str = "inbox", priority: int = 0, task: str = "note") -> str:
@@ -189,24 +206,30 @@ def put(kit: Kit, delay: float = 0.0, queue: str = "inbox", priority: int = 0, t
     return str(row["id"])
 
 
-def test_nothing_to_expect(sleepy: Kit, expect) -> None:  # type: ignore[no-untyped-def]
+def due(expect: Expect) -> float:
+    found = expect().due_in
+    assert found is not None
+    return found
+
+
+def test_nothing_to_expect(sleepy: Kit, expect: Expect) -> None:
     assert expect() == (None, 1)
     put(sleepy, 200)
     assert expect() == (None, 1)
 
 
-def test_the_first_of_every_queue_and_priority_counts(sleepy: Kit, expect) -> None:  # type: ignore[no-untyped-def]
+def test_the_first_of_every_queue_and_priority_counts(sleepy: Kit, expect: Expect) -> None:
     put(sleepy, 80, priority=5)
-    assert 70 < expect().due_in <= 80
+    assert 70 < due(expect) <= 80
     put(sleepy, 60, priority=-5)
-    assert 50 < expect().due_in <= 60
+    assert 50 < due(expect) <= 60
     put(sleepy, 40, queue="mail", priority=9)
-    assert 30 < expect().due_in <= 40
+    assert 30 < due(expect) <= 40
     put(sleepy, 0)
-    assert expect().due_in <= 0
+    assert due(expect) <= 0
 
 
-def test_what_cannot_be_claimed_is_not_expected(sleepy: Kit, expect) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_be_claimed_is_not_expected(sleepy: Kit, expect: Expect) -> None:
     job = put(sleepy)
     for hide, show in (
         ("UPDATE holdfast.queues SET paused_at = now()", "UPDATE holdfast.queues SET paused_at = NULL"),
@@ -214,17 +237,17 @@ def test_what_cannot_be_claimed_is_not_expected(sleepy: Kit, expect) -> None:  #
         (f"INSERT INTO holdfast.quarantine VALUES ('{job}', 'inbox', '')", "DELETE FROM holdfast.quarantine"),
         ("UPDATE holdfast.work SET status = 'processing'", "UPDATE holdfast.work SET status = 'pending'"),
     ):
-        assert expect().due_in <= 0
+        assert due(expect) <= 0
         sleepy.sql(hide)
         assert expect().due_in is None
         sleepy.sql(show)
 
 
-def test_held_jobs_are_expected_by_who_knows_their_task(sleepy: Kit, expect) -> None:  # type: ignore[no-untyped-def]
+def test_held_jobs_are_expected_by_who_knows_their_task(sleepy: Kit, expect: Expect) -> None:
     put(sleepy, task="other")
     put(sleepy, task="unknown")
     sleepy.sql("UPDATE holdfast.work SET status = 'held', hold_reason = 'nobody knows it'")
-    assert expect().due_in <= 0
+    assert due(expect) <= 0
     sleepy.sql("DELETE FROM holdfast.work WHERE task = 'other'")
     assert expect().due_in is None
 

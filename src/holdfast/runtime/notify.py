@@ -207,15 +207,15 @@ class Sleep:
         return queues
 
     def heard(self, look: Callable[[], None], queues: Sequence[str]) -> None:
-        """Look soon, not all sleepers at the same moment, and not for each of many notifications."""
+        """Look soon, not all sleepers at the same moment, and not for each of many notifications: a queue for each came."""
         now = time.monotonic()
         self._told.update(queues)
-        self._heard = [*self._heard[1 - _MANY :], now]
         if self._timer is None:
-            last = self._heard[-2] if len(self._heard) > 1 else 0.0
+            last = self._heard[-1] if self._heard else 0.0
             spread = random.uniform(0, min(_SPREAD * (self._asleep - 1), 0.1))  # noqa: S311 no secret
             wait = max(spread, last + _LEAST - now)
             self._timer = asyncio.get_running_loop().call_later(wait, self._look, look)
+        self._heard = [*self._heard, *[now] * len(queues)][-_MANY:]
 
     def _look(self, look: Callable[[], None]) -> None:
         self._timer = None
