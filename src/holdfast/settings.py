@@ -23,6 +23,10 @@ class Settings:
     poll: float = 1.0  # longest pause of an idle worker
     ring: float = 1.0  # between two looks at who serves an ordered queue
     takeover: float = 5.0  # a due key that its worker does not take for so long may be taken by any other
+    notify: bool = True  # idle workers listen, and producers wake them
+    listen_url: str | None = (
+        None  # where a worker listens, when not at database_url: a pooler may not pass it on
+    )
     concurrency: int = 10
     prefetch: int = 2  # jobs claimed beyond the free slots
     drain: float = 25.0  # how long a stopping worker lets handlers finish
@@ -67,6 +71,11 @@ def _convert(name: str, kind: object, value: Any, source: str) -> Any:
         if str(value).lower() in ("", "none"):
             return None
         kind = int
+    if kind is bool:
+        words = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
+        if str(value).lower() not in words:
+            raise ConfigurationError(f"{source}: {name} must be true or false, not {value!r}")
+        return words[str(value).lower()]
     if kind not in (int, float):
         return str(value)
     try:

@@ -51,6 +51,7 @@ class Case:
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
+        self.listen_url: str | None = None
         self.owner: Path | None = None  # whose user runs pg_ctl
         self._workers: list[subprocess.Popen[bytes]] = []
         (folder / "doctor_app.py").write_text(APP)
@@ -58,7 +59,8 @@ class Case:
     @property
     def env(self) -> dict[str, str]:
         path = os.pathsep.join([str(find_binaries().bin), os.environ.get("PATH", "")])
-        return {"HOLDFAST_DATABASE_URL": self.url, "PATH": path, "HOLDFAST_ACTOR": "tester"}
+        listen = {"HOLDFAST_LISTEN_URL": self.listen_url} if self.listen_url else {}
+        return {"HOLDFAST_DATABASE_URL": self.url, "PATH": path, "HOLDFAST_ACTOR": "tester", **listen}
 
     def sql(self, text: str, params: list[Any] | None = None) -> list[dict[str, Any]]:
         with psycopg.connect(self.url, autocommit=True, row_factory=dict_row) as conn:
@@ -96,8 +98,11 @@ class Case:
         words = shlex.split(line)
         if words[0] == "export":
             name, _, value = words[1].partition("=")
-            assert name == "HOLDFAST_DATABASE_URL"
-            self.url = value
+            if name == "HOLDFAST_LISTEN_URL":
+                self.listen_url = value
+            else:
+                assert name == "HOLDFAST_DATABASE_URL"
+                self.url = value
         elif words[:2] == ["holdfast", "worker"]:
             self.start(*words[2:])
         elif words[0] == "holdfast":

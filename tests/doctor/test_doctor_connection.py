@@ -22,13 +22,26 @@ VALUES (%s, 'host', 1, now() + interval '1 hour', now(), '{inbox}', '{}', %s, 't
 
 @pytest.mark.usefixtures("pgbouncer")
 def test_listen(case: Case) -> None:
-    """Behind a pooler that shares its connections nobody hears; on the server itself one does."""
+    """Behind a pooler that shares its connections nobody hears; with a direct address for LISTEN one does."""
     with bouncer(case.url, "transaction") as pooled:
         case.url = pooled
         finding = case.cure("listen", "--limit", "listen=0.3")
     assert finding["level"] == "warning"
     assert "did not come back within 0.3 s" in finding["what"]
-    assert finding["fix"][0].startswith("export HOLDFAST_DATABASE_URL='postgresql://postgres@/holdfast_test_")
+    assert finding["fix"][0].startswith("export HOLDFAST_LISTEN_URL='postgresql://postgres@/holdfast_test_")
+
+
+def test_listening_somewhere_else(case: Case) -> None:
+    """An address for LISTEN that leads to another database hears nothing of this one."""
+    case.listen_url = psycopg.conninfo.make_conninfo(case.url, dbname="postgres")
+    finding = case.cure("listen", "--limit", "listen=0.3")
+    assert "LISTEN does not work at listen_url" in finding["what"]
+
+
+def test_who_does_not_want_to_be_woken_needs_no_listen(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.listen_url = psycopg.conninfo.make_conninfo(case.url, dbname="postgres")
+    monkeypatch.setenv("HOLDFAST_NOTIFY", "off")
+    assert case.found("listen", "--limit", "listen=0.3") is None
 
 
 @pytest.mark.usefixtures("pgbouncer")
@@ -74,7 +87,7 @@ def test_connections_of_the_server(odd: Case, odd_server: object) -> None:
     odd.sql(WORKER, ["one", 30])
     finding = odd.cure("connections")
     assert finding["level"] == "warning"
-    assert finding["what"].startswith("1 worker may open 40 connections, and the server has ")
+    assert finding["what"].startswith("1 worker may open 41 connections, and the server has ")
     assert finding["fix"][1].startswith("pg_ctl restart -D ")
 
 
@@ -91,8 +104,8 @@ def test_connections_of_a_database_or_a_role(case: Case) -> None:
     try:
         case.url = psycopg.conninfo.make_conninfo(mine, user=role)
         report = case.doctor("--only", "connections").stdout
-        assert "1 worker may open 20 connections, and the database has 12 for them" in report
-        assert "1 worker may open 20 connections, and the role has 15 for them" in report
+        assert "1 worker may open 21 connections, and the database has 12 for them" in report
+        assert "1 worker may open 21 connections, and the role has 15 for them" in report
         fixes = [line.split("fix: ")[1] for line in report.splitlines() if "fix: " in line]
         case.url = mine  # a role may not raise its own limit
         for line in fixes:

@@ -64,7 +64,7 @@ def make_queue(conn: Conn, name: str, **rules: Any) -> None:
 def configure(conn: Conn, kit: Kit) -> None:
     """Set a session up as our own are: isolation, plans, and the test's clock."""
     with psycopg.RawCursor(conn) as cursor:
-        cursor.execute(CONFIGURE.encode(), configuration(kit.clock, 20.0, engine=False))
+        cursor.execute(CONFIGURE.encode(), configuration(conn, kit.clock, 20.0, engine=False))
 
 
 def later(kit: Kit, seconds: float, *conns: Conn) -> None:

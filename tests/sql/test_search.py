@@ -393,7 +393,7 @@ def vast(holdfast_server: TestServer) -> Iterator[Conn]:
     name = holdfast_server.clone()
     with psycopg.connect(holdfast_server.url(name), autocommit=True) as conn:
         with psycopg.RawCursor(conn) as cursor:
-            cursor.execute(CONFIGURE.encode(), ("60000", "", False))
+            cursor.execute(CONFIGURE.encode(), ("60000", "", False, conn.info.backend_pid))
         for day in range(7):
             archive_many(conn, 10_000, f"interval '{day} days'", size=20)
         bury_many(conn, 30_000)

@@ -2,25 +2,35 @@
 
 from typing import Any
 
+import psycopg
+
 from ..model.clock import Clock
 from ..settings import Settings
+
+AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 # READ COMMITTED whatever the role's default is: a claim in a stricter one would only fail. Never `off` for
 # synchronous_commit: a claim lost in a crash would issue its generation twice. Custom plans: a generic plan of a
 # partitioned table is planned for every queue at once. The engine's own sessions also never scan a whole table where
 # an index will do: before the first ANALYZE a planner cannot know better. Compiling such plans would take longer than
 # running them. ISO dates, whatever the role's default: a driver reads no others.
+#
+# It answers first whether a pooler stands in between: the server process is not the one we were told of when we connected.
+# Then all of it is for this transaction only, because the next one may meet another server process, and this one may go to a
+# stranger. Nothing is prepared there, and each transaction says its isolation itself.
 CONFIGURE = """
-SELECT set_config('datestyle', 'ISO', false),
-       set_config('default_transaction_isolation', 'read committed', false),
-       set_config('plan_cache_mode', 'force_custom_plan', false),
+SELECT s.pooled,
+       set_config('datestyle', 'ISO', s.pooled),
+       set_config('default_transaction_isolation', 'read committed', s.pooled),
+       set_config('plan_cache_mode', 'force_custom_plan', s.pooled),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
-                                        ELSE current_setting('synchronous_commit') END, false),
-       set_config('statement_timeout', $1, false),
-       set_config('idle_in_transaction_session_timeout', $1, false),
-       set_config('holdfast.clock_offset', $2, false),
-       set_config('enable_seqscan', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('enable_seqscan') END, false),
-       set_config('jit', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('jit') END, false)
+                                        ELSE current_setting('synchronous_commit') END, s.pooled),
+       set_config('statement_timeout', $1, s.pooled),
+       set_config('idle_in_transaction_session_timeout', $1, s.pooled),
+       set_config('holdfast.clock_offset', $2, s.pooled),
+       set_config('enable_seqscan', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('enable_seqscan') END, s.pooled),
+       set_config('jit', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('jit') END, s.pooled)
+FROM (SELECT pg_backend_pid() <> $4::int AS pooled) AS s
 """
 
 # For a handler's transaction with a timeout: nothing of it outlives the attempt by long.
@@ -44,6 +54,9 @@ def connect_arguments(settings: Settings, name: str) -> dict[str, Any]:
     }
 
 
-def configuration(clock: Clock, statement_timeout: float, engine: bool) -> tuple[str, str, bool]:
+def configuration(
+    conn: AnyConnection, clock: Clock, statement_timeout: float, engine: bool
+) -> tuple[str, str, bool, int]:
     """The parameters of CONFIGURE; `engine` for our own loops, not for connections that handlers get."""
-    return f"{round(statement_timeout * 1000)}", f"{clock.offset} seconds" if clock.offset else "", engine
+    offset = f"{clock.offset} seconds" if clock.offset else ""
+    return f"{round(statement_timeout * 1000)}", offset, engine, conn.info.backend_pid

@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 from ..errors import DatabaseUnavailable
 from ..model.clock import Clock
 from ..settings import Settings
-from .connect import CONFIGURE, configuration, connect_arguments
+from .connect import CONFIGURE, AnyConnection, configuration, connect_arguments
 
 _SyncPool = ConnectionPool[psycopg.Connection[Any]]
 _AsyncPool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
@@ -44,6 +44,7 @@ class Pools:
         self._async = weakref.WeakKeyDictionary()
         self._of_loop: dict[asyncio.AbstractEventLoop, weakref.WeakSet[psycopg.AsyncConnection[Any]]] = {}
         self._offsets: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
+        self._pooled: weakref.WeakSet[object] = weakref.WeakSet()  # a pooler gives them to others too
         self._returning: set[asyncio.Future[None]] = set()
 
     async def reserve(self, size: int) -> None:
@@ -66,18 +67,29 @@ class Pools:
             "kwargs": connect_arguments(self._settings, "holdfast"),
         }
 
-    def _parameters(self, conn: object) -> tuple[str, str, bool]:
+    def _parameters(self, conn: AnyConnection) -> tuple[str, str, bool, int]:
         self._offsets[conn] = self._clock.offset
-        return configuration(self._clock, 0.0, engine=False)
+        return configuration(conn, self._clock, 0.0, engine=False)
+
+    def _is_pooled(self, conn: AnyConnection, rows: list[tuple[Any, ...]]) -> bool:
+        if rows[0][0]:
+            self._pooled.add(conn)
+            conn.prepare_threshold = None
+        return conn in self._pooled
 
     def _configure(self, conn: psycopg.Connection[Any]) -> None:
         with psycopg.RawCursor(conn) as cursor:
-            cursor.execute(CONFIGURE, self._parameters(conn))
+            rows = cursor.execute(CONFIGURE, self._parameters(conn)).fetchall()
+        if self._is_pooled(conn, rows):
+            conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
     async def _aconfigure(self, conn: psycopg.AsyncConnection[Any]) -> None:
         self._of_loop.setdefault(asyncio.get_running_loop(), weakref.WeakSet()).add(conn)
         async with psycopg.AsyncRawCursor(conn) as cursor:
             await cursor.execute(CONFIGURE, self._parameters(conn))
+            rows = await cursor.fetchall()
+        if self._is_pooled(conn, rows):
+            await conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
     @contextlib.contextmanager
     def connection(self, *, lent: bool = False) -> Iterator[psycopg.Connection[Any]]:
@@ -105,7 +117,8 @@ class Pools:
             if lent and not conn.closed:
                 try:
                     _restore(conn)
-                    conn.execute(RESET)
+                    if conn not in self._pooled:
+                        conn.execute(RESET)
                     self._configure(conn)
                 except psycopg.Error:
                     conn.close()  # what a handler left on it is not for the next one
@@ -155,7 +168,8 @@ class Pools:
     async def _reset(self, pool: _AsyncPool, conn: psycopg.AsyncConnection[Any]) -> None:
         try:
             _restore(conn)
-            await conn.execute(RESET)
+            if conn not in self._pooled:
+                await conn.execute(RESET)
             await self._aconfigure(conn)
         except psycopg.Error:
             await conn.close()

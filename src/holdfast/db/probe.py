@@ -103,7 +103,9 @@ class Probe:
                 conn.execute("SET LOCAL lock_timeout = '1s'")
                 with psycopg.RawCursor(conn) as cursor:
                     # Undone with the transaction, like everything in it.
-                    cursor.execute(CONFIGURE, configuration(self._database.clock, self._limit, engine=True))
+                    cursor.execute(
+                        CONFIGURE, configuration(conn, self._database.clock, self._limit, engine=True)
+                    )
                 return body(conn)
         except psycopg.Error as error:
             raise translate(error) or DatabaseError(str(error).strip()) from error
@@ -142,12 +144,13 @@ class Probe:
     # Beside it ------------------------------------------------------------------------------------------------------
 
     def listen(self, wait: float) -> bool:
-        """Send ourselves a notification; False: it did not come within `wait` seconds."""
+        """Say something where producers do, hear it where workers listen; False: it did not come within `wait` seconds."""
         return self._aside(lambda: self._listen(wait), wait + 2 * _PROBE_WAIT)
 
     async def _listen(self, wait: float) -> bool:
         channel = f"holdfast_doctor_{uuid4().hex[:12]}"
-        async with await self._aconnect() as hearer, await self._aconnect() as caller:
+        heard_at = self._database.settings.listen_url
+        async with await self._aconnect(heard_at) as hearer, await self._aconnect() as caller:
             await hearer.execute(f"LISTEN {channel}".encode())
             await caller.execute(f"NOTIFY {channel}".encode())
             async for _ in hearer.notifies(timeout=wait, stop_after=1):
@@ -171,8 +174,8 @@ class Probe:
             await adrive(first, store.leave_mark(""))
             return Pooled(between=True, shared=shared)
 
-    async def _aconnect(self) -> psycopg.AsyncConnection[Any]:
-        return await psycopg.AsyncConnection.connect(self._database.dsn, **self._arguments())
+    async def _aconnect(self, dsn: str | None = None) -> psycopg.AsyncConnection[Any]:
+        return await psycopg.AsyncConnection.connect(dsn or self._database.dsn, **self._arguments())
 
     def _aside(self, make: Callable[[], Awaitable[T]], wait: float) -> T:
         """In a thread and loop of its own: the caller may be in a loop already."""

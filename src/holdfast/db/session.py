@@ -23,7 +23,7 @@ from .faults import ConnectionLost, Contended, translate
 T = TypeVar("T")
 
 
-class _Connection(psycopg.AsyncConnection[Any]):
+class LoopConnection(psycopg.AsyncConnection[Any]):
     """A cancelled statement closes it at once. The driver would ask the server to cancel and wait for the answer, up to ten
     seconds on a half-open connection; a session throws the connection away in any case."""
 
@@ -44,6 +44,7 @@ class Session:
         self._lock = asyncio.Lock()
         self._conn: psycopg.AsyncConnection[Any] | None = None
         self._offset = 0.0
+        self._pooled = False
 
     async def run(self, what: Statement[T]) -> T:
         """Run one statement by itself. Serialization failures and deadlocks are tried again."""
@@ -67,11 +68,10 @@ class Session:
                 async with asyncio.timeout(self._settings.statement_timeout + self._settings.connect_timeout):
                     conn = await self._connection()
                     if isinstance(what, Statement):
-                        answer = await adrive(conn, what)
+                        answer = await (self._transact if self._pooled else adrive)(conn, what)
                         failpoints.point(f"{self._name}.{what.name}.done")
                         return answer
-                    async with conn.transaction():
-                        answer = await adrive(conn, what)
+                    answer = await self._transact(conn, what)
                     failpoints.point(f"{self._name}.committed")
                     return answer
             except TimeoutError:
@@ -93,12 +93,21 @@ class Session:
                     raise
                 raise known from error
 
+    async def _transact(self, conn: psycopg.AsyncConnection[Any], what: Statement[T] | Flow[T]) -> T:
+        async with conn.transaction():
+            if self._pooled:
+                await self._configure(conn)
+            return await adrive(conn, what)
+
     async def _connection(self) -> psycopg.AsyncConnection[Any]:
         if self._conn is None or self._conn.closed:
-            self._conn = await _Connection.connect(
+            self._conn = await LoopConnection.connect(
                 self._dsn, **connect_arguments(self._settings, f"holdfast {self._name}")
             )
             await self._configure(self._conn)
+            if self._pooled:
+                self._conn.prepare_threshold = None
+                await self._conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         elif self._offset != self._clock.offset:
             await self._configure(self._conn)
         return self._conn
@@ -106,9 +115,8 @@ class Session:
     async def _configure(self, conn: psycopg.AsyncConnection[Any]) -> None:
         self._offset = self._clock.offset
         async with psycopg.AsyncRawCursor(conn) as cursor:
-            await cursor.execute(
-                CONFIGURE, configuration(self._clock, self._settings.statement_timeout, engine=True)
-            )
+            settings = configuration(conn, self._clock, self._settings.statement_timeout, engine=True)
+            ((self._pooled, *_),) = await (await cursor.execute(CONFIGURE, settings)).fetchall()
 
     async def _drop(self) -> None:
         conn, self._conn = self._conn, None

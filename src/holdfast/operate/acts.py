@@ -25,6 +25,7 @@ from ..store.audit import audit_add, audit_begin
 from ..store.operate import prefer_indexes
 from ..store.search import FINISHED, LIVE, Found, JobFilter
 from ..store.statement import Flow
+from ..store.wake import wake
 from .audit import actor
 from .jobs import no_such_job
 from .search import begin, check_filter, check_queue, find
@@ -107,6 +108,7 @@ def _retry(locked: Sequence[Locked], done: int) -> Flow[Results]:
         results["redriven"] = len((yield from dead.redrive(buried, [0.0] * len(buried))))
     if cancelled := by.get("cancelled"):
         results["revived"] = yield from store.revive(cancelled)
+    yield from wake(sorted({job.queue for job in locked}))
     return results
 
 

@@ -58,7 +58,7 @@ def describe_configuration(
         app_source=app.source if app else None,
         file=str(file),
         file_found=file.is_file(),
-        settings=[database if s.name == "database_url" else s for s in settings],
+        settings=[database if s.name == "database_url" else _no_secret(s) for s in settings],
         warnings=[*_missing_file(), *_typos()],
     )
 
@@ -73,6 +73,11 @@ def _database(url: str | None, app: AppChoice | None) -> Setting:
     if found is None:
         return Setting("database_url", None, "nothing names one")
     return replace(found, value=masked(found.value))
+
+
+def _no_secret(setting: Setting) -> Setting:
+    hide = setting.name == "listen_url" and setting.value
+    return replace(setting, value=masked(setting.value)) if hide else setting
 
 
 def _missing_file() -> list[str]:

@@ -21,6 +21,7 @@ from ..store.dead import DeadFilter, DeadGroup, DeadLine, DeadWindow, Died
 from ..store.operate import CAP, Count, prefer_indexes
 from ..store.search import Found
 from ..store.statement import Flow
+from ..store.wake import wake
 from .acts import BATCH, DISCARD, Results, Selection, Verb, no_queue
 from .preview import Preview, preview_found
 from .search import check_ages, check_limit, check_texts
@@ -122,6 +123,7 @@ def redrive_verb(rate: float | None = None) -> Verb:
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         delays = [(done + n) / rate if rate else 0.0 for n in range(len(locked))]
         moved = yield from store.redrive([job.id for job in locked], delays)
+        yield from wake([job.queue for job in locked], delays)
         return {"redriven": len(moved)}
 
     def refuse(job: Locked) -> str | None:

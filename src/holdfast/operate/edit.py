@@ -14,6 +14,7 @@ from ..store import acts as store
 from ..store.acts import Edit, Editable, Locked
 from ..store.audit import audit
 from ..store.statement import Flow
+from ..store.wake import wake
 from ..tasks.definition import Definition
 from ..tasks.options import enqueue_values
 from ..tasks.payload import PAYLOAD_BYTES, dump
@@ -88,6 +89,8 @@ def _edit(
     checked = _check_signature(job, old, known) if old.edited != old.payload else False
     if not (yield from store.edit(job, _change(old, values))):
         raise Busy([job_id])
+    if job.table == "work":
+        yield from wake([job.queue])  # it may be due earlier than before
     new = yield from store.look_at_edit(job, (), {})
     before, after = _difference(old, new)
     if after:

@@ -19,6 +19,7 @@ from ..store.audit import audit
 from ..store.operate import Count
 from ..store.pause import Pause, PausedTask
 from ..store.statement import Flow, Statement
+from ..store.wake import wake
 from ..tasks.checks import task_name
 from ..tasks.writer import unknown_queue
 from .audit import actor
@@ -65,6 +66,7 @@ def _turn_queue(name: str, turn: Statement[bool], action: str, who: str) -> Flow
     changed = yield from turn
     if changed:
         yield from audit(who, action, {"queue": name}, 1)
+        yield from wake([name])  # a queue that is paused wakes nobody
     pause = yield from store.queue_pause(name)
     if pause is None:
         raise unknown_queue(name, (yield from jobs.queue_names()))
@@ -96,6 +98,7 @@ def _turn_task(turn: Statement[bool], task: str, action: str, who: str) -> Flow[
     changed = yield from turn
     if changed:
         yield from audit(who, action, {"task": task}, 1)
+        yield from wake((yield from jobs.queue_names()))
     return changed
 
 

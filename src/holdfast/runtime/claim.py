@@ -136,6 +136,21 @@ class Claimer:
                 found += jobs
         return found
 
+    async def claim_new(self, worker: str, queues: Sequence[str], want: int) -> list[ClaimedJob]:
+        """What came into these queues since they were last looked at: one statement each, and no promise to find all. Queues
+        that are claimed key by key or have limits are left to the usual way."""
+        await self.disown_doubtful()
+        found: list[ClaimedJob] = []
+        with self._accounted():
+            for queue in queues:
+                rule = self._rules[queue]
+                if len(found) < want and not (rule.keyed or rule.limited):
+                    marks = self._marks[queue]
+                    jobs = await self._take(queue, worker, want - len(found), marks.ordered())
+                    marks.moved(jobs)
+                    found += jobs
+        return found
+
     def _come_again(self, seconds: float | None) -> None:
         if seconds is not None:
             self.again_in = min(seconds, self.again_in or seconds)

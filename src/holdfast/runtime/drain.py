@@ -32,6 +32,7 @@ async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
 
 async def drain(worker: "Worker") -> None:
     worker.stopping.set()
+    await worker.notify.stop()
     await worker.ring.stop()
     await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")
     for running in [*worker.lanes.waiting(), *worker.ready, *worker.suspects.waiting]:

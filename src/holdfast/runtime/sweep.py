@@ -77,9 +77,8 @@ class Sweeper(Service):
 
     async def _take(self, claim: sweep.RevokedClaim, job_ids: Sequence[UUID]) -> int:
         try:
-            back = await self._session.flow(
-                lambda: sweep.take_back(claim, job_ids, self._settings.max_crashes)
-            )
+            most = self._settings.max_crashes
+            back = await self._session.flow(lambda: sweep.take_back(claim, job_ids, most))
         except GroupBusy:  # the next sweep takes them
             return 0
         except BadRow as error:

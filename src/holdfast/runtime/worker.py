@@ -9,11 +9,13 @@ Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
 Tally       counts what was finished, minute by minute  (tally.py)
+Notify      hears that there is something to do        (notify.py)
 Drainer     stops without losing anything               (drain.py)
 """
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import deque
@@ -25,6 +27,7 @@ from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, Contended, LockTimeout
 from ..errors import DatabaseError, DatabaseUnavailable
+from ..model.job import ClaimedJob
 from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
 from ..model.queue import QueueRules
 from .claim import Claimer
@@ -34,6 +37,7 @@ from .handler import Handlers
 from .inflight import InFlight, Running, Stop
 from .lanes import Lanes
 from .membership import Membership
+from .notify import DROWSY, Nap, Notify, Sleep
 from .renew import Renewal, RenewalThread
 from .ring import Ring
 from .settle import Settler, event_of
@@ -86,6 +90,16 @@ class Worker:
         self.sweeper = Sweeper(database, self._look_again, self.tally.buried)
         lease = max(options.leases.values())
         self.renewal = RenewalThread(lambda: self._make_renewal(database, lease), self.inflight)
+        self.sleep = Sleep(
+            self.membership.session,
+            lambda: self.membership.id,
+            list(options.leases),
+            handlers.known,
+            self.settings.poll,
+        )
+        heard = functools.partial(self.sleep.heard, self._told)
+        self.notify = Notify(database, self.membership.session, list(options.leases), heard)
+        self.sleep.hears = lambda: self.notify.hears
         self.ready: deque[Running] = deque()
         self.suspects = Suspects(database.settings.sweep)
         self._pause = _FIRST_PAUSE
@@ -112,6 +126,8 @@ class Worker:
         self.tally.start()
         await self.ring.begin()
         self.ring.start()
+        if self.settings.notify and self.settings.poll > DROWSY and not self._until_idle:
+            self.notify.start()
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
@@ -129,16 +145,26 @@ class Worker:
     async def _claim(self) -> int | None:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
         try:
-            await self._claim_suspects()
-            want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
-            free = self.slots.free - len(self.ready)
-            jobs = await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
+            jobs = await self._claim_told()
+            if not jobs:
+                await self._claim_suspects()
+                want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
+                free = self.slots.free - len(self.ready)
+                jobs = (
+                    await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
+                )
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
         self.ready.extend(self.lanes.admit([self.inflight.add(job) for job in jobs]))
         return len(jobs)
+
+    async def _claim_told(self) -> list[ClaimedJob]:
+        """The quick way to what somebody told us of a moment ago; the usual ways find the rest."""
+        queues = self.sleep.told()
+        want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
+        return await self.claimer.claim_new(self.membership.id, queues, want) if queues and want else []
 
     async def _claim_suspects(self) -> None:
         if not self.suspects.due(self.slots.free - len(self.ready)):
@@ -251,13 +277,32 @@ class Worker:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
         if claimed:
             self._pause = _FIRST_PAUSE
-            if self.slots.free > 0:
+        able = self.slots.free > 0 and not self.ready and not self.suspects.quiet
+        again = False
+        while True:
+            nap = Nap(self._pause)
+            if claimed is not None:
+                nap = await self.sleep.rest(self._pause, able=able, again=again)
+            if claimed and self.slots.free > 0:
                 return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(self._pause, self.claimer.again_in or self._pause)):
-                await self._wake.wait()
+            if nap.seconds <= 0:
+                self._told()
                 return
-        self._pause = min(self._pause * 1.6, max(self.settings.poll, self._pause))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(nap.seconds, self.claimer.again_in or nap.seconds)):
+                    await self._wake.wait()
+                    return
+            self._pause = min(self._pause * 1.6, max(self.settings.poll, self._pause))
+            if not nap.deep:
+                return
+            again = True
+            self.ticked_at = time.monotonic()
+
+    def _told(self) -> None:
+        """Something may be due, anywhere in the queues."""
+        self.claimer.reset()
+        self.suspects.look_again()
+        self._wake.set()
 
     async def _is_idle(self) -> bool:
         """Nothing held, and nothing due when looked at from the start."""
@@ -269,10 +314,8 @@ class Worker:
         return claimed == 0 and not self.suspects.waiting and not len(self.inflight)
 
     def _look_again(self) -> None:
-        self.claimer.reset()
-        self.suspects.look_again()
+        self._told()
         self._pause = _FIRST_PAUSE
-        self._wake.set()
 
     def _look_after(self, queue: str, buckets: list[int] | None) -> None:
         self.claimer.look_after(queue, buckets)

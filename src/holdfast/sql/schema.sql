@@ -283,6 +283,34 @@ CREATE INDEX claims_lease ON holdfast.claims (lease_expires_at);
 CREATE INDEX claims_worker ON holdfast.claims (worker);
 CREATE INDEX claims_revoked ON holdfast.claims (revoked_at) WHERE revoked_at IS NOT NULL;
 
+-- Who sleeps in which queue, so that a producer sends a notification only where it wakes somebody. A worker enters when it has found
+-- nothing for a while and hears, and leaves when it is busy. What a dead one leaves behind goes with the next sweep.
+CREATE TABLE holdfast.sleepers (
+    queue  text NOT NULL,
+    worker text NOT NULL,
+    poll   float8 NOT NULL,   -- seconds: it looks so often by itself
+    PRIMARY KEY (queue, worker)
+) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100,
+        autovacuum_vacuum_cost_delay = 0);
+
+-- Jobs of these queues are due, now or at the time or delay given for each: tell whoever sleeps there, unless it looks by itself before
+-- that. No payload, because anybody may listen; the server makes one of equal ones in a transaction. Nothing is said where nobody
+-- sleeps, because a notification takes a lock over the whole database at the commit, and where holdfast.notify is off: a transaction
+-- that is to be PREPAREd may say nothing.
+CREATE FUNCTION holdfast.wake(queue_names text[], run_ats timestamptz[] DEFAULT NULL, delays float8[] DEFAULT NULL) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM holdfast.sleepers) AND current_setting('holdfast.notify', true) IS DISTINCT FROM 'off' THEN
+        PERFORM pg_notify('holdfast_' || d.queue, '')
+        FROM (SELECT u.queue, min(coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay), holdfast.now())) AS at
+              FROM unnest(queue_names, run_ats, delays) AS u(queue, run_at, delay) WHERE u.queue IS NOT NULL GROUP BY u.queue) d
+        WHERE EXISTS (SELECT FROM holdfast.sleepers s WHERE s.queue = d.queue AND d.at < holdfast.now() + make_interval(secs => s.poll))
+          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = d.queue AND q.paused_at IS NOT NULL);
+    END IF;
+END $$;
+REVOKE ALL ON FUNCTION holdfast.wake FROM PUBLIC;
+
 -- One row: what the engine remembers about itself.
 CREATE TABLE holdfast.engine (
     only_row         boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -776,6 +804,7 @@ BEGIN
                    AS r(id, queue, task, version, payload, partition_key, priority, attempts, run_at, delay, tags, metadata, fresh,
                         parent, group_id, follow_ups, ord)
           WHERE r.fresh ORDER BY r.ord) AS u;
+    PERFORM holdfast.wake(queues, run_ats, delays);
     RETURN QUERY SELECT o, ids[o], fresh[o], NULL::text FROM generate_series(1, n) o ORDER BY o;
 END $$;
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from ..sql import query
 from .operate import CAP, Count, capped, prefer_indexes
 from .statement import Flow, Row, Statement, count, ids
+from .wake import wake
 
 HOLD_BATCH = 10_000  # jobs looked at, or put back, in one statement
 
@@ -74,7 +75,9 @@ def queues_with_held(task: str) -> Statement[list[str]]:
 def release_paused(queue: str, task: str, limit: int = HOLD_BATCH) -> Flow[int]:
     """Put back what a pause of the task set aside; answers how many."""
     yield from prefer_indexes()
-    return (yield from Statement("release_paused", query("release_paused"), (queue, task, limit), count))
+    moved = yield from Statement("release_paused", query("release_paused"), (queue, task, limit), count)
+    yield from wake([queue])
+    return moved
 
 
 def held_of_task(task: str) -> Statement[Count]:

@@ -1,6 +1,6 @@
 """Settle: end attempts, in one flow for a whole batch of any outcomes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -22,6 +22,7 @@ from ..model.outcome import (
 from ..sql import query
 from .chains import follow
 from .statement import Flow, Row, Statement, ids
+from .wake import wake
 
 _Columns = list[list[Any]]
 
@@ -86,7 +87,19 @@ def settle(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -
         if missed:
             answers += yield from settle_check(queue, missed)
     yield from follow(answers, patient=patient)
+    if back := _back(batch, {a.id for a in answers if a.state == "pending" and not a.already}):
+        yield from wake(list(back), list(back.values()))
     return answers
+
+
+def _back(batch: Sequence[Settlement], waiting: Collection[UUID]) -> dict[str, float]:
+    """Queue -> seconds until the first job that went back to it is due."""
+    back: dict[str, float] = {}
+    for s in batch:
+        if s.grant.id in waiting:
+            delay = s.outcome.delay if isinstance(s.outcome, Failed | Snoozed) else 0.0
+            back[s.grant.queue] = min(delay, back.get(s.grant.queue, delay))
+    return back
 
 
 def settle_check(queue: str, grants: Sequence[Grant]) -> Statement[list[Settled]]:

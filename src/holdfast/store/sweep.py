@@ -8,6 +8,7 @@ from ..model.outcome import Settled
 from ..sql import query
 from .chains import follow
 from .statement import Flow, Row, Statement, ids
+from .wake import wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,11 @@ def sweep_take(claim: RevokedClaim, job_ids: Sequence[UUID], max_crashes: int) -
 
 
 def take_back(claim: RevokedClaim, job_ids: Sequence[UUID], max_crashes: int) -> Flow[list[Settled]]:
-    """sweep_take, and what follows for the groups of those it buries."""
+    """sweep_take, what follows for the groups of those it buries, and whoever sleeps is told."""
     taken = yield from sweep_take(claim, job_ids, max_crashes)
     yield from follow(taken, patient=False)
+    if any(settled.state == "pending" for settled in taken):
+        yield from wake([claim.queue])
     return taken
 
 

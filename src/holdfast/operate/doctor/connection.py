@@ -9,16 +9,19 @@ from ..wording import command, several, span
 from .finding import Check, Finding, Patient
 
 # Of a worker, beside one for each slot: four spare ones for handlers, and one for each loop of its own.
-BESIDE = 4 + 6
+BESIDE = 4 + 7
 
 
 def check_listen(p: Patient) -> Iterator[Finding]:
-    if not p.probe.listen(p.limits.listen):
+    """Where workers do not want to be woken, nobody needs it."""
+    settings = p.database.settings
+    if settings.notify and not p.probe.listen(p.limits.listen):
+        where = "at listen_url" if settings.listen_url else "on this connection"
         what = (
-            f"a notification did not come back within {span(p.limits.listen)}: LISTEN does not work on this connection, "
-            "so idle workers are woken by polling only"
+            f"a notification did not come back within {span(p.limits.listen)}: LISTEN does not work {where}, "
+            f"so idle workers find jobs by polling every {span(settings.poll)} only"
         )
-        yield Finding("listen", "warning", what, [direct_address(p)])
+        yield Finding("listen", "warning", what, [direct_address(p, "HOLDFAST_LISTEN_URL")])
 
 
 def check_pooler(p: Patient) -> Iterator[Finding]:
@@ -40,7 +43,7 @@ def check_pooler(p: Patient) -> Iterator[Finding]:
         yield Finding("pooler_session", "info", what, [direct_address(p)])
 
 
-def direct_address(p: Patient) -> str:
+def direct_address(p: Patient, variable: str = "HOLDFAST_DATABASE_URL") -> str:
     """The server itself, as it sees itself; a password is for the reader to add."""
     s = p.server
     name, user = quote(s.name, safe=""), quote(s.user, safe="")
@@ -50,7 +53,7 @@ def direct_address(p: Patient) -> str:
     else:
         folder = (s.sockets or "").split(",")[0].strip().strip('"')
         url = f"postgresql://{user}@/{name}?host={quote(folder, safe='')}&port={s.port}"
-    return f"export HOLDFAST_DATABASE_URL={command(url)}"
+    return f"export {variable}={command(url)}"
 
 
 def check_clock(p: Patient) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from ...store import housekeeping
 from ...store.audit import audit
 from ...store.doctor import CAP, MOST, LongHeld, Unswept
 from ...store.statement import Flow
+from ...store.wake import wake
 from ..audit import actor
 from ..wording import command, cut, listed, several, some, span
 from .finding import Check, Finding, Left, Patient
@@ -50,6 +51,7 @@ def _free(queue: str, ids: list[UUID]) -> Flow[list[UUID]]:
     if freed:
         shown = [str(i) for i in freed[:100]]
         yield from audit(actor(), "doctor fix", {"fix": "stranded", "queue": queue, "ids": shown}, len(freed))
+        yield from wake([queue])
     return freed
 
 

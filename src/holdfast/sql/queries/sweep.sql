@@ -23,12 +23,20 @@ SELECT coalesce((SELECT free FROM begun),
 -- name: fence_workers
 -- A worker not heard of for too long is gone, for good: an identity never comes back. One that was draining counts as having left: when
 -- its process turns out to be there after all, it goes on leaving.
+-- Nobody who is not alive sleeps.
 -- $1 seconds
-UPDATE holdfast.workers w SET status = 'gone', ended = CASE w.status WHEN 'draining' THEN 'left' ELSE 'lost' END
-WHERE w.id = ANY (ARRAY(SELECT v.id FROM holdfast.workers v
-                        WHERE v.status <> 'gone' AND v.last_seen_at < holdfast.now() - make_interval(secs => $1::float8)
-                        ORDER BY v.id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED))
-RETURNING w.id;
+WITH fenced AS (
+    UPDATE holdfast.workers w SET status = 'gone', ended = CASE w.status WHEN 'draining' THEN 'left' ELSE 'lost' END
+    WHERE w.id = ANY (ARRAY(SELECT v.id FROM holdfast.workers v
+                            WHERE v.status <> 'gone' AND v.last_seen_at < holdfast.now() - make_interval(secs => $1::float8)
+                            ORDER BY v.id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED))
+    RETURNING w.id
+), woken AS (
+    DELETE FROM holdfast.sleepers s
+    WHERE s.worker IN (SELECT f.id FROM fenced f)
+       OR NOT EXISTS (SELECT FROM holdfast.workers v WHERE v.id = s.worker AND v.status = 'alive')
+)
+SELECT id FROM fenced;
 
 -- name: revoke_expired
 -- Revoke claims whose lease ran out, and those of workers that are gone: from here on they cannot be renewed.

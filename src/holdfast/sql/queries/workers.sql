@@ -7,6 +7,7 @@ VALUES ($1, $2, $3, 'alive', holdfast.now(), holdfast.now(), $4::text[], $5::tex
 -- name: drain
 -- alive -> draining. A heartbeat never undoes it.
 -- $1 worker
+WITH woken AS (DELETE FROM holdfast.sleepers WHERE worker = $1)
 UPDATE holdfast.workers SET status = 'draining' WHERE id = $1 AND status = 'alive' RETURNING status;
 
 -- name: find_workers
@@ -21,6 +22,7 @@ ORDER BY w.id LIMIT $4;
 -- name: drain_workers
 -- alive -> draining, asked for by an operator; each worker learns it with its next heartbeat.
 -- $1 ids
+WITH woken AS (DELETE FROM holdfast.sleepers WHERE worker = ANY ($1::text[]))
 UPDATE holdfast.workers SET status = 'draining' WHERE id = ANY ($1::text[]) AND status = 'alive' RETURNING id;
 
 -- name: workers_left
@@ -31,6 +33,7 @@ SELECT id FROM holdfast.workers WHERE id = ANY ($1::text[]) AND status <> 'gone'
 -- name: leave
 -- -> gone, after the last job was settled or handed back.
 -- $1 worker
+WITH woken AS (DELETE FROM holdfast.sleepers WHERE worker = $1)
 UPDATE holdfast.workers SET status = 'gone', ended = 'left', last_seen_at = holdfast.now() WHERE id = $1 AND status <> 'gone' RETURNING status;
 
 -- name: ring_seats

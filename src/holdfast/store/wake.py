@@ -1,0 +1,47 @@
+"""Wake-ups: who sleeps, who is told, and when there is something to do without being told."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..sql import query
+from .statement import Row, Statement, nothing
+
+
+def channel(queue: str) -> str:
+    """Where holdfast.wake() tells that a queue has something to do."""
+    return f"holdfast_{queue}"
+
+
+def wake(queues: Sequence[str], delays: Sequence[float] | None = None) -> Statement[None]:
+    """Tell those who sleep that jobs of these queues are due, now or each after its delay."""
+    return Statement("wake", query("wake"), (list(queues), None if delays is None else list(delays)), nothing)
+
+
+def fall_asleep(worker: str, queues: Sequence[str], poll: float) -> Statement[bool]:
+    """False: the worker is not alive any more."""
+    return Statement(
+        "fall_asleep", query("fall_asleep"), (worker, list(queues), poll), lambda rows: bool(rows[0][0])
+    )
+
+
+def get_up(worker: str) -> Statement[None]:
+    return Statement("get_up", query("get_up"), (worker,), nothing)
+
+
+class Prospect(NamedTuple):
+    due_in: float | None  # seconds; 0 or less: now; None: not before the next look
+    asleep: int  # workers in these queues, this one too
+
+
+def next_due(queues: Sequence[str], known: Sequence[tuple[str, int]], within: float) -> Statement[Prospect]:
+    """What a worker of these queues and tasks can expect within so many seconds."""
+
+    def decode(rows: Sequence[Row]) -> Prospect:
+        return Prospect(*rows[0])
+
+    tasks, versions = [t for t, _ in known], [v for _, v in known]
+    return Statement("next_due", query("next_due"), (list(queues), tasks, versions, within), decode)
+
+
+def say_it(name: str) -> Statement[None]:
+    return Statement("say_it", query("say_it"), (name,), nothing)
