@@ -29,12 +29,15 @@ from .errors import (
     TaskDefinitionError,
     UnboundTask,
     UnknownQueue,
+    UnknownSchedule,
     WrongConnection,
 )
 from .model.backoff import Backoff
 from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
+from .operate.backfill import Backfill
+from .operate.schedules import Schedule, Schedules, Slot
 from .runtime.execute import Middleware, Next
 from .runtime.job import Job
 from .settings import Settings
@@ -45,6 +48,7 @@ from .tasks.task import NewJob, Task, TaskDecorator
 
 __all__ = [
     "AsyncTransaction",
+    "Backfill",
     "Backoff",
     "BinariesNotFound",
     "Cancel",
@@ -82,10 +86,13 @@ __all__ = [
     "ResultExpired",
     "ResultTimeout",
     "Retry",
+    "Schedule",
+    "Schedules",
     "SchemaMissing",
     "SchemaTooNew",
     "Settings",
     "Signal",
+    "Slot",
     "Snooze",
     "Task",
     "TaskDecorator",
@@ -94,5 +101,6 @@ __all__ = [
     "Transaction",
     "UnboundTask",
     "UnknownQueue",
+    "UnknownSchedule",
     "WrongConnection",
 ]

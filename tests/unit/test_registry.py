@@ -86,15 +86,8 @@ def test_names() -> None:
             lambda: Registry().queue("orders", ordering="key"),
             "ordering='key': ordered queues are not available in this release. Leave ordering out",
         ),
-        (
-            lambda: Registry().schedule("0 3 * * *", Registry().task(one).job()),
-            (
-                "schedules are not available in this release ('0 3 * * *'). "
-                "Start the job from cron or a systemd timer until then"
-            ),
-        ),
     ],
-    ids=range(7),
+    ids=range(6),
 )
 def test_refusals(declare: Callable[[], Any], message: str) -> None:
     with pytest.raises(TaskDefinitionError) as caught:

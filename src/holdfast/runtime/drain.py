@@ -32,6 +32,8 @@ async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
 
 async def drain(worker: "Worker") -> None:
     worker.stopping.set()
+    for service in worker.services:
+        await service.stop()
     await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")
     for running in [*worker.ready, *worker.suspects.waiting]:
         worker.conclude(running, Released("not started"))

@@ -110,7 +110,7 @@ class Sweeper(Service):
         return held
 
     async def tidy_once(self, days: int) -> None:
-        """Registry, archive slots, keys, throughput, audit and what jobs that are gone left, in bounded batches."""
+        """Registry, archive slots, keys, throughput, audit, firings and what jobs that are gone left, in bounded batches."""
         await self._session.run(housekeeping.note_slots())
         for slot in await self._session.run(housekeeping.expired_slots(days)):
             try:
@@ -124,6 +124,7 @@ class Sweeper(Service):
             housekeeping.prune_throughput(days, 5000),
             housekeeping.prune_audit(1000),
             housekeeping.prune_quarantine(1000),
+            housekeeping.prune_firings(days, 5000),
         ):
             await self._session.run(batch)
         for table in housekeeping.ORPHANS:

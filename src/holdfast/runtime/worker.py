@@ -31,6 +31,7 @@ from .handler import Handlers
 from .inflight import InFlight, Running, Stop
 from .membership import Membership
 from .renew import Renewal, RenewalThread
+from .service import Service
 from .settle import Settler, event_of
 from .slots import Slots
 from .suspects import Suspects
@@ -57,9 +58,11 @@ class Worker:
         options: WorkerOptions,
         middleware: Sequence[Middleware] = (),
         processes: Processes | None = None,
+        services: Sequence[Service] = (),
     ) -> None:
         self.settings = database.settings
         self._until_idle = options.until_idle
+        self.services = services  # of the shapes on top; the first to stop
         self.membership = Membership(
             database,
             queues=list(options.leases),
@@ -102,6 +105,8 @@ class Worker:
         self.settler.start()
         self.sweeper.start()
         self.tally.start()
+        for service in self.services:
+            service.start()
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
@@ -237,6 +242,8 @@ class Worker:
     async def _is_idle(self) -> bool:
         """Nothing held, and nothing due when looked at from the start."""
         if len(self.inflight) or self.settler.pending or self._side_tasks:
+            return False
+        if any([await service.catch_up() for service in self.services]):
             return False
         self._look_again()
         claimed = await self._claim()
