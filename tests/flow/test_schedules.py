@@ -599,11 +599,11 @@ REFUSED: list[tuple[Callable[[Registry, Any], Any], str]] = [
         ),
     ),
     (
-        lambda r, t: r.schedule("0 3 * * *", t.job(), missed="all"),
+        lambda r, t: r.schedule("0 3 * * *", t.job(), missed="all"),  # type: ignore[arg-type]
         "missed must be one of skip, run_once, run_all, not str 'all'",
     ),
     (
-        lambda r, t: r.schedule("0 3 * * *", t.job(), overlap="no"),
+        lambda r, t: r.schedule("0 3 * * *", t.job(), overlap="no"),  # type: ignore[arg-type]
         "overlap must be one of allow, skip, queue, not str 'no'",
     ),
     (

@@ -204,7 +204,7 @@ def test_slots_do_not_depend_on_who_asks_when(
 )
 @settings(deadline=None, max_examples=60)
 def test_a_daily_schedule_fires_once_in_every_local_day(
-    zone: str, minute: int, hour: int, first: object
+    zone: str, minute: int, hour: int, first: date
 ) -> None:
     timing = Timing(f"{minute} {hour} * * *", tz=zone)
     start = datetime.combine(first, time(), ZoneInfo(zone))

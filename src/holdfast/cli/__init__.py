@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from holdfast.app import release
-from holdfast.cli import archive, config, db, dead, jobs, migrate, monitoring, queue, task, workers
+from holdfast.cli import archive, config, db, dead, jobs, migrate, monitoring, queue, schedule, task, workers
 from holdfast.cli.audit import audit_command
 from holdfast.cli.dev import dev_command
 from holdfast.cli.doctor import doctor_command
@@ -72,6 +72,7 @@ app.add_typer(archive.app, name="archive")
 app.command("audit")(audit_command)
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(workers.app, name="workers")
 app.add_typer(config.app, name="config")
 app.command("enqueue")(enqueue_command)

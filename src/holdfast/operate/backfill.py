@@ -67,11 +67,12 @@ class Found:
         return Backfill(self.schedule, fired, self.decided, self.unknown, first, last, self.jobs)
 
 
-def find(name: str, start: datetime, end: datetime) -> Flow[Found]:
+def find(name: str, start: datetime, end: datetime | None) -> Flow[Found]:
+    found = yield from find_schedule(name)
+    end = found.now if end is None else end
     for what, value in (("start", start), ("end", end)):
         if not isinstance(value, datetime) or value.utcoffset() is None:
             raise ConfigurationError(f"the {what} of a backfill must be a time with a zone, not {value!r}")
-    found = yield from find_schedule(name)
     if start >= end:
         raise ConfigurationError(
             f"the backfill's start ({moment(start)}) must be before its end ({moment(end)})"

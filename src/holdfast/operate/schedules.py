@@ -155,8 +155,10 @@ class Schedules:
     async def anext(self, name: str, count: int = 5) -> _Ahead:
         return await self._database().arun(lambda: _next(name, count))
 
-    def backfill(self, name: str, start: datetime, end: datetime, *, dry_run: bool = False) -> Backfill:
-        """Fire the slots from `start` on and before `end` that have not fired. None fires twice."""
+    def backfill(
+        self, name: str, start: datetime, end: datetime | None = None, *, dry_run: bool = False
+    ) -> Backfill:
+        """Fire the slots from `start` on and before `end`, or until now, that have not fired. None fires twice."""
         database = self._database()
         found = database.run(lambda: find(name, start, end))
         if dry_run or not found.slots:
@@ -167,7 +169,7 @@ class Schedules:
         return found.answer()
 
     async def abackfill(
-        self, name: str, start: datetime, end: datetime, *, dry_run: bool = False
+        self, name: str, start: datetime, end: datetime | None = None, *, dry_run: bool = False
     ) -> Backfill:
         database = self._database()
         found = await database.arun(lambda: find(name, start, end))

@@ -7,7 +7,7 @@ schedule moves on. Either all of that commits, or nothing.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
@@ -166,7 +166,7 @@ def _claim_slots(name: str, slots: Sequence[datetime], kind: Kind) -> Flow[list[
     if not slots:
         return []
     new = yield from Statement("claim_slots", query("claim_slots"), (name, list(slots), kind), ids)
-    return sorted(new)
+    return sorted(slot.astimezone(UTC) for slot in new)  # a session may be in any zone
 
 
 def _live(name: str) -> Statement[bool]:
