@@ -16,6 +16,7 @@ from holdfast.db.database import Database
 from holdfast.model.clock import Clock
 from holdfast.model.schedule import BATCH, Spec
 from holdfast.model.timing import Timing
+from holdfast.runtime.worker import Worker
 from holdfast.shapes.schedules import Scheduler
 from holdfast.store import schedules as store
 from holdfast.testing import Kit
@@ -424,6 +425,37 @@ async def test_a_worker_until_idle_fires_what_is_due_and_what_was_kept(
     await akit.arun_worker()
     assert slots(akit) == ahead
     assert {j["status"] for j in akit.jobs("nightly")} == {"completed"}
+
+
+async def test_a_worker_that_stops_fires_nothing_more(app: Holdfast, akit: Kit, scheduler: Make) -> None:
+    """A handler still runs while the worker drains: no slot of that time is this worker's to fire."""
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        begun.set()
+        await gate.wait()
+
+    @app.task
+    async def nightly() -> None: ...
+
+    app.schedule(timedelta(seconds=1), nightly.job())
+    slow.enqueue()
+    workers: list[Worker] = []
+    running = asyncio.ensure_future(app._serve(on_start=workers.append))
+    await begun.wait()
+    await await_until(lambda: bool(slots(akit)), "the schedule fires")
+    workers[0].stop()
+    await await_until(
+        lambda: akit.sql("SELECT id FROM holdfast.workers WHERE status = 'draining'"), "it drains"
+    )
+    before = slots(akit)
+    akit.clock.advance(30)
+    at = row(akit)["now"]
+    await await_until(lambda: row(akit)["now"] - at > timedelta(seconds=1.5), "a slot has passed")
+    assert slots(akit) == before
+    gate.set()
+    await running
 
 
 # Code and rows ------------------------------------------------------------------------------------------------------

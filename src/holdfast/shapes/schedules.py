@@ -23,7 +23,7 @@ from ..store import schedules as store
 DECLARE_EVERY = 30.0
 STALE = 120.0  # a declaration not repeated for so long is of no living worker
 _LONGEST = 5.0  # between two looks: somebody may have added a schedule
-_RETRY = 10.0  # after a schedule failed
+_RETRY = 5.0  # after a schedule failed
 _AT_ONCE = 100
 
 

@@ -257,3 +257,24 @@ def remove(name: str) -> Statement[bool]:
 
 def decided_slots(name: str, slots: Sequence[datetime]) -> Statement[list[datetime]]:
     return Statement("decided_slots", query("decided_slots"), (name, list(slots)), ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A schedule whose slot is long past."""
+
+    name: str
+    queue: str
+    origin: str
+    seconds: float
+    problem: str | None
+    has_queue: bool
+    is_declared: bool  # or an operator's
+    workers: int  # live ones, of any code
+
+
+def overdue(seconds: float, late_after: float, stale_after: float) -> Statement[list[Overdue]]:
+    params = (seconds, late_after, stale_after)
+    return Statement(
+        "schedules_overdue", query("schedules_overdue"), params, lambda rows: [Overdue(*r) for r in rows]
+    )

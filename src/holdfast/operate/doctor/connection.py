@@ -9,7 +9,7 @@ from ..wording import command, several, span
 from .finding import Check, Finding, Patient
 
 # Of a worker, beside one for each slot: four spare ones for handlers, and one for each loop of its own.
-BESIDE = 4 + 6
+BESIDE = 4 + 7
 
 
 def check_listen(p: Patient) -> Iterator[Finding]:

@@ -124,3 +124,17 @@ DELETE FROM holdfast.schedules WHERE name = $1 RETURNING 1;
 -- name: clock
 -- What time it is for the engine.
 SELECT holdfast.now();
+
+-- name: schedules_overdue
+-- Schedules whose slot is long past: (name, queue, origin, seconds, problem, does the queue exist, is it in living code, live workers).
+-- $1 seconds, $2 seconds after which a worker is not heard of, $3 seconds after which a declaration is not alive
+SELECT s.name, s.queue, s.origin, extract(epoch FROM holdfast.now() - s.next_at)::float8, s.problem,
+       EXISTS (SELECT FROM holdfast.queues q WHERE q.name = s.queue),
+       s.origin = 'operator' OR s.declared_at > holdfast.now() - make_interval(secs => $3::float8),
+       (SELECT count(*) FROM holdfast.workers w WHERE w.status = 'alive' AND w.last_seen_at > holdfast.now() - make_interval(secs => $2::float8))
+FROM holdfast.schedules s
+WHERE s.paused_at IS NULL AND s.next_at <= holdfast.now() - make_interval(secs => $1::float8)
+  -- such slots wait for one another
+  AND NOT (s.missed = 'run_all' AND s.overlap = 'queue' AND EXISTS (
+        SELECT FROM holdfast.firings f JOIN holdfast.work w ON w.queue = f.queue AND w.id = f.job_id WHERE f.schedule = s.name AND f.job_id IS NOT NULL))
+ORDER BY s.next_at;
