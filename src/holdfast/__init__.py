@@ -30,6 +30,7 @@ from .errors import (
     TaskDefinitionError,
     UnboundTask,
     UnknownQueue,
+    UnknownSchedule,
     WrongConnection,
 )
 from .model.backoff import Backoff
@@ -38,6 +39,8 @@ from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.queue import Rate
 from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
+from .operate.backfill import Backfill
+from .operate.schedules import Schedule, Schedules, Slot
 from .runtime.execute import Middleware, Next
 from .runtime.job import Job
 from .settings import Settings
@@ -52,6 +55,7 @@ from .tasks.task import Task, TaskDecorator
 
 __all__ = [
     "AsyncTransaction",
+    "Backfill",
     "Backoff",
     "BinariesNotFound",
     "Cancel",
@@ -93,10 +97,13 @@ __all__ = [
     "ResultExpired",
     "ResultTimeout",
     "Retry",
+    "Schedule",
+    "Schedules",
     "SchemaMissing",
     "SchemaTooNew",
     "Settings",
     "Signal",
+    "Slot",
     "Snooze",
     "Task",
     "TaskDecorator",
@@ -105,6 +112,7 @@ __all__ = [
     "Transaction",
     "UnboundTask",
     "UnknownQueue",
+    "UnknownSchedule",
     "WrongConnection",
     "sharded_key",
 ]

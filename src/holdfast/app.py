@@ -19,12 +19,14 @@ from .db.database import Database
 from .errors import ConfigurationError, SchemaMissing
 from .model.queue import QueueRules
 from .observe.tracing import trace_attempt
+from .operate.schedules import Schedules
 from .runtime.execute import Middleware, Processes
 from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
 from .runtime.processes.pool import Pool
 from .runtime.worker import Worker, WorkerOptions
 from .settings import Settings, database_url, load_settings
+from .shapes.schedules import Scheduler
 from .store import jobs
 from .store.queues import create_queue, queue_rules
 from .tasks.group import GroupHandle, NewGroup, When
@@ -119,6 +121,11 @@ class Holdfast(Registry):
         return self._opened
 
     @property
+    def schedules(self) -> Schedules:
+        """Schedules in the database: `app.schedules.add("nightly", "0 3 * * *", nightly.job())`; those of the code too."""
+        return Schedules(lambda: self.database, self._writer)
+
+    @property
     def tasks(self) -> TaskSet:
         """Every task known so far, over all registries."""
         return TaskSet(self._registries)
@@ -210,7 +217,8 @@ class Holdfast(Registry):
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan(self))
             processes = await self._open_processes(stack, tasks, options)
-            worker = Worker(self.database, tasks, options, self._middleware, processes)
+            services = [Scheduler(self.database, tasks.schedules())]
+            worker = Worker(self.database, tasks, options, self._middleware, processes, services)
             attach(worker)
             on_start(worker)
             await worker.run()

@@ -2,7 +2,8 @@
 
     HoldfastError
     ├── ConfigurationError          settings or the app cannot work as given
-    │   └── NoDatabase              no database was named
+    │   ├── NoDatabase              no database was named
+    │   └── UnknownSchedule         no such schedule
     ├── TaskDefinitionError         a task, queue or schedule cannot be declared like this
     │   └── DuplicateTask           two functions want the same task name
     ├── EnqueueError                a job was refused before it was written
@@ -55,6 +56,10 @@ class NoDatabase(ConfigurationError):
             or 'no database was named. Pass Holdfast("postgresql://..."), or set HOLDFAST_DATABASE_URL, '
             'DATABASE_URL or PGHOST/PGDATABASE. To try it without one: Holdfast("embedded:")'
         )
+
+
+class UnknownSchedule(ConfigurationError, LookupError):
+    """The schedule does not exist."""
 
 
 class TaskDefinitionError(HoldfastError):

@@ -36,6 +36,7 @@ class Settings:
     statement_timeout: float = 10.0
     process_jobs: int = 100  # a child process is replaced after so many jobs
     processes: int = 1  # worker processes of `holdfast worker`; 0: one per processor
+    schedule_grace: float = 60.0  # a slot of a schedule that is later than this was missed
     health_port: int | None = None  # probes and metrics of a worker; 0: any free port
     health_host: str = "127.0.0.1"
     live_after: float = 60.0  # a claim loop that has not come round for so long is not alive

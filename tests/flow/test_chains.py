@@ -510,9 +510,9 @@ def test_what_a_group_refuses(kit: Kit, app: Holdfast, tasks: Tasks) -> None:
 
 
 def _create_queue(name: str) -> Any:
-    from holdfast.store import jobs
+    from holdfast.store import queues
 
-    return jobs.create_queue(name)
+    return queues.create_queue(name)
 
 
 def _drop_queue(kit: Kit, name: str) -> None:

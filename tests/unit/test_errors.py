@@ -22,6 +22,7 @@ TEXTS = {
     "InvalidPayload": "The payload cannot be stored.",
     "InvalidOption": "An enqueue option is out of its range.",
     "UnknownQueue": "The queue does not exist.",
+    "UnknownSchedule": "The schedule does not exist.",
     "IdempotencyConflict": "The idempotency key was already used with another payload.",
     "WrongConnection": "conn= is of the wrong kind for this method.",
     "LeaseLost": "This attempt no longer owns its job: another worker may run it. Stop, and change nothing more.",

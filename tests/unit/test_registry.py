@@ -92,15 +92,8 @@ def _two_rules() -> None:
             _two_rules,
             "queue 'orders' is declared twice, with other ordering, on_dead_letter. Declare it once",
         ),
-        (
-            lambda: Registry().schedule("0 3 * * *", Registry().task(one).job()),
-            (
-                "schedules are not available in this release ('0 3 * * *'). "
-                "Start the job from cron or a systemd timer until then"
-            ),
-        ),
     ],
-    ids=range(7),
+    ids=range(6),
 )
 def test_refusals(declare: Callable[[], Any], message: str) -> None:
     with pytest.raises(TaskDefinitionError) as caught:

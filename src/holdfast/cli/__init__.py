@@ -21,7 +21,20 @@ from typing import Annotated
 import typer
 
 from holdfast.app import release
-from holdfast.cli import archive, config, db, dead, group, jobs, migrate, monitoring, queue, task, workers
+from holdfast.cli import (
+    archive,
+    config,
+    db,
+    dead,
+    group,
+    jobs,
+    migrate,
+    monitoring,
+    queue,
+    schedule,
+    task,
+    workers,
+)
 from holdfast.cli.audit import audit_command
 from holdfast.cli.dev import dev_command
 from holdfast.cli.doctor import doctor_command
@@ -74,6 +87,7 @@ app.add_typer(group.app, name="group")
 app.command("audit")(audit_command)
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(workers.app, name="workers")
 app.add_typer(config.app, name="config")
 app.command("enqueue")(enqueue_command)

@@ -49,6 +49,20 @@ def _read_json(name: str, text: str) -> object:
     return value
 
 
+def parse_object(text: str, what: str) -> dict[str, object]:
+    """A JSON object; `what` names the option in errors."""
+    how = """Write it like '{"order_id": 17}'"""
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError:
+        raise ConfigurationError(f"{what} is nested too deep. Flatten it") from None
+    except ValueError as error:
+        raise ConfigurationError(f"{what} is not JSON: {error}. {how}") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{what} must be a JSON object, not {text[:60]}. {how}")
+    return value
+
+
 def _refuse(constant: str) -> object:
     raise ValueError(f"JSON has no {constant}")
 

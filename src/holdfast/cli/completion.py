@@ -17,6 +17,7 @@ from holdfast.cli.apps import APP_VARIABLE, load_app, open_database
 from holdfast.db.database import Database
 from holdfast.operate.pauses import known_tasks
 from holdfast.operate.queues import queue_names
+from holdfast.operate.schedules import Schedules
 from holdfast.operate.workers import list_workers
 from holdfast.store.search import STATES
 
@@ -34,6 +35,10 @@ def complete_task(context: typer.Context, incomplete: str) -> list[Offer]:
 
 def complete_worker(context: typer.Context, incomplete: str) -> list[Offer]:
     return _quickly(incomplete, lambda: _workers(context))
+
+
+def complete_schedule(context: typer.Context, incomplete: str) -> list[Offer]:
+    return _quickly(incomplete, lambda: _schedules(context))
 
 
 def complete_state(incomplete: str) -> list[str]:
@@ -57,6 +62,11 @@ def _workers(context: typer.Context) -> Iterator[Offer]:
     with _database(context) as database:
         for worker in list_workers(database):
             yield worker.id.rpartition(":")[2], f"{worker.host}, process {worker.pid}, {worker.status}"
+
+
+def _schedules(context: typer.Context) -> Iterator[Offer]:
+    with _database(context) as database:
+        yield from ((s.name, s.when) for s in Schedules(lambda: database).list())
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
 
 async def drain(worker: "Worker") -> None:
     worker.stopping.set()
+    for service in worker.services:
+        await service.stop()
     await worker.notify.stop()
     await worker.ring.stop()
     await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")

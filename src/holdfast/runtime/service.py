@@ -29,6 +29,10 @@ class Service(abc.ABC):
     async def tick(self) -> float:
         """One round of work; answers the seconds until the next."""
 
+    async def catch_up(self) -> bool:
+        """Do now what is due, for a worker that ends when it is idle; True: that made work."""
+        return False
+
     async def finish(self) -> None:  # noqa: B027 most services have nothing to finish
         """Runs once after the last tick."""
 

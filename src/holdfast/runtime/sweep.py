@@ -115,7 +115,7 @@ class Sweeper(Service):
         return held
 
     async def tidy_once(self, days: int) -> None:
-        """Registry, archive slots, keys, throughput, audit and what jobs that are gone left, in bounded batches."""
+        """Registry, archive slots, keys, throughput, audit, firings and what jobs that are gone left, in bounded batches."""
         await self._session.run(housekeeping.note_slots())
         for slot in await self._session.run(housekeeping.expired_slots(days)):
             try:
@@ -130,6 +130,7 @@ class Sweeper(Service):
             housekeeping.prune_audit(1000),
             housekeeping.prune_quarantine(1000),
             prune_key_limits(5000),
+            housekeeping.prune_firings(days, 5000),
         ):
             await self._session.run(batch)
         for group, closed in await self._session.run(chains.retry_groups(100)):

@@ -40,6 +40,7 @@ from .membership import Membership
 from .notify import DROWSY, Nap, Notify, Sleep
 from .renew import Renewal, RenewalThread
 from .ring import Ring
+from .service import Service
 from .settle import Settler, event_of
 from .slots import Slots
 from .suspects import Suspects
@@ -67,9 +68,11 @@ class Worker:
         options: WorkerOptions,
         middleware: Sequence[Middleware] = (),
         processes: Processes | None = None,
+        services: Sequence[Service] = (),
     ) -> None:
         self.settings = database.settings
         self._until_idle = options.until_idle
+        self.services = services  # of the shapes on top; the first to stop
         self.membership = Membership(
             database,
             queues=list(options.leases),
@@ -128,6 +131,8 @@ class Worker:
         self.ring.start()
         if self.settings.notify and self.settings.poll > DROWSY and not self._until_idle:
             self.notify.start()
+        for service in self.services:
+            service.start()
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
@@ -307,6 +312,8 @@ class Worker:
     async def _is_idle(self) -> bool:
         """Nothing held, and nothing due when looked at from the start."""
         if len(self.inflight) or self.settler.pending or self._side_tasks:
+            return False
+        if any([await service.catch_up() for service in self.services]):
             return False
         self._look_again()
         claimed = await self._claim()

@@ -34,6 +34,10 @@ def prune_quarantine(limit: int) -> Statement[int]:
     return Statement("prune_quarantine", query("prune_quarantine"), (limit,), count)
 
 
+def prune_firings(days: int, limit: int) -> Statement[int]:
+    return Statement("prune_firings", query("prune_firings"), (days, limit), count)
+
+
 _PRUNE = {
     "once": lambda: query("prune_once"),
     "progress": lambda: query("prune_progress"),

@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NoReturn, Unpack
+from datetime import timedelta
+from typing import Any, NoReturn, Unpack
 
 from ..errors import DuplicateTask, TaskDefinitionError
 from ..model.queue import QueueRules
+from ..model.schedule import Missed, Overlap, Spec
 from . import checks
 from .definition import Binding, Definition, Place
 from .newjob import NewJob
@@ -13,6 +15,7 @@ from .options import task_settings
 from .payload import shown
 from .producer import Producer
 from .queueing import QueueOptions, queue_rules
+from .scheduling import make_spec
 from .signature import analyse
 from .task import Task, TaskDecorator
 
@@ -50,6 +53,7 @@ class Registry:
         self._binding = Binding(name)
         self._tasks: dict[str, Definition] = {}
         self._queues: dict[str, Queue] = {}
+        self._schedules: dict[str, Spec] = {}
 
     @property
     def task(self) -> TaskDecorator:
@@ -69,18 +73,23 @@ class Registry:
 
     def schedule(
         self,
-        cron: str,
+        cron: str | timedelta,
         job: NewJob[Any],
         *,
         tz: str = "UTC",
-        missed: Literal["skip", "run_once", "run_all"] = "skip",
-        overlap: Literal["allow", "skip", "queue"] = "allow",
+        missed: Missed = "skip",
+        overlap: Overlap = "allow",
+        name: str | None = None,
     ) -> None:
-        """Not available in this release."""
-        raise TaskDefinitionError(
-            f"schedules are not available in this release ({cron!r}). "
-            "Start the job from cron or a systemd timer until then"
-        )
+        """Enqueue a job again and again: `app.schedule("0 3 * * *", nightly.job(), tz="Europe/Berlin", missed="run_once")`.
+
+        A timedelta instead of a cron expression is an interval. `name` is the task's unless given; two schedules of one task
+        need names. Workers write it to the database when they start, and fire it, once per slot however many they are.
+        """
+        spec = make_spec(name, cron, job, tz, missed, overlap, TaskDefinitionError)
+        other = self._schedules.setdefault(spec.name, spec)
+        if other.fingerprint != spec.fingerprint:
+            raise_same_schedule(spec.name)
 
     def __repr__(self) -> str:
         return f"Registry({self._registry_name!r})"
@@ -153,4 +162,11 @@ def raise_duplicate(name: str, first: Definition, second: Definition) -> NoRetur
     raise DuplicateTask(
         f"task {name!r} is declared twice: {first.place}, and {second.place}. "
         "Give one of them another name: task(name=...)"
+    )
+
+
+def raise_same_schedule(name: str) -> NoReturn:
+    """Two schedules of one name."""
+    raise TaskDefinitionError(
+        f'there are two schedules {name!r}. Give one of them another name: schedule(..., name="...")'
     )

@@ -4,24 +4,29 @@ from collections.abc import Iterable
 
 from ..errors import TaskDefinitionError
 from ..model.queue import QueueRules
+from ..model.schedule import Spec
 from ..runtime.handler import Handler
 from .definition import Definition
-from .registry import Registry, raise_duplicate
+from .registry import Registry, raise_duplicate, raise_same_schedule
 
 
 class TaskSet:
     """A snapshot of the registries' tasks. Implements runtime.handler.Handlers."""
 
-    __slots__ = ("_definitions", "_handlers", "_queues")
+    __slots__ = ("_definitions", "_handlers", "_queues", "_schedules")
 
     def __init__(self, registries: Iterable[Registry]) -> None:
         self._definitions: dict[str, Definition] = {}
         self._queues: dict[str, QueueRules] = {}
+        self._schedules: dict[str, Spec] = {}
         for registry in registries:
             for name, rules in registry._declared_queues().items():
                 self._queue(name, rules)
             for definition in registry._definitions():
                 self._add(definition)
+            for name, spec in registry._schedules.items():
+                if self._schedules.setdefault(name, spec) is not spec:
+                    raise_same_schedule(name)
         self._handlers = {
             name: handler
             for definition in set(self._definitions.values())
@@ -55,6 +60,10 @@ class TaskSet:
     def queue_rules(self) -> dict[str, QueueRules]:
         """The same with their rules."""
         return {name: self._queues[name] for name in self.queues()}
+
+    def schedules(self) -> list[Spec]:
+        """Every schedule that the code declares."""
+        return list(self._schedules.values())
 
     def check(self) -> None:
         """Build every codec now; TaskDefinitionError names a parameter whose type has no JSON form."""

@@ -44,7 +44,7 @@ class Limits:
     xid_age: float = 1_000_000_000.0  # transactions since a table was frozen
     listen: float = 3.0  # seconds that a notification may take
     skew: float = 1.0  # seconds between this machine's clock and the server's
-    stuck: float = 60.0  # seconds that a sweep may be late
+    stuck: float = 60.0  # seconds that a sweep or a schedule may be late
     cancel: float = 300.0  # seconds that a job may go on after it was asked to stop
     running: float = 14_400.0  # seconds that a job may run
     paused: float = 86_400.0  # seconds that a pause may last

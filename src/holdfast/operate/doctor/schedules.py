@@ -1,0 +1,54 @@
+"""Schedules that nobody fires."""
+
+from collections.abc import Iterator
+
+from ...store.schedules import Overdue, overdue
+from ..schedules import ALIVE
+from ..wording import command, cut, listed, several, span
+from .finding import Check, Finding, Patient
+
+
+def check_schedules(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(overdue(p.limits.stuck, p.dead_after, ALIVE))
+    gone = [s for s in found if not s.is_declared and s.workers]
+    late = [s for s in found if s not in gone]
+    if late:
+        what = f"{several(len(late), 'schedule')} overdue: no worker has fired a slot that is past"
+        fix = list(dict.fromkeys(_fix(p, s) for s in late))
+        drops = [command("holdfast", "schedule", "pause", s.name) for s in late]
+        yield Finding("overdue_schedule", "error", what, fix, listed([_line(s) for s in late]), drops)
+    if gone:
+        what = f"{several(len(gone), 'schedule')} in no living worker's code: nobody fires {_them(gone)}"
+        fix = [command("holdfast", "schedule", "remove", s.name) for s in gone]
+        starts = list(dict.fromkeys(p.worker(s.queue) for s in gone))
+        yield Finding("undeclared_schedule", "warning", what, fix, listed([_line(s) for s in gone]), starts)
+
+
+def _fix(p: Patient, s: Overdue) -> str:
+    """Without a worker nobody fires it. With one: its queue is missing, it fails otherwise, or somebody holds its row."""
+    if not s.workers:
+        return p.worker(s.queue)
+    if not s.has_queue:
+        return command("holdfast", "queue", "create", s.queue)
+    if s.problem is not None:
+        return command("holdfast", "schedule", "pause", s.name)
+    return command("holdfast", "doctor", "--only", "horizon")
+
+
+def _line(s: Overdue) -> str:
+    problem = f": {cut(s.problem)}" if s.problem else ""
+    return f"{cut(s.name)} (of {s.origin}, queue {s.queue}), overdue for {span(s.seconds)}{problem}"
+
+
+def _them(found: list[Overdue]) -> str:
+    return "it" if len(found) == 1 else "them"
+
+
+CHECKS = (
+    Check(
+        "schedules",
+        "every schedule fires at its slots",
+        ("overdue_schedule", "undeclared_schedule"),
+        check_schedules,
+    ),
+)

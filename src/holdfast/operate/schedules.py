@@ -1,0 +1,293 @@
+"""Schedules by hand, behind `app.schedules` and the command line: add, remove, pause, resume, run, look ahead, backfill."""
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from ..db.database import Database
+from ..errors import ConfigurationError
+from ..model.schedule import Kind, Missed, Overlap, Spec
+from ..model.timing import Timing
+from ..store import jobs
+from ..store import schedules as store
+from ..store.audit import audit, audit_begin
+from ..store.schedules import Stored
+from ..store.statement import Flow
+from ..tasks.handle import JobHandle, raw_result
+from ..tasks.newjob import NewJob
+from ..tasks.producer import Producer
+from ..tasks.scheduling import make_spec
+from ..tasks.writer import Writer, unknown_queue
+from .audit import actor
+from .backfill import Backfill, backfill, find, find_schedule
+from .wording import span
+
+ALIVE = 120.0  # seconds since a worker last declared it: one that has it is there
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule as it stands, as `app.schedules.list()` gives it."""
+
+    name: str
+    when: str  # in English
+    cron: str | None
+    every: int | None  # seconds
+    tz: str
+    missed: Missed
+    overlap: Overlap
+    task: str
+    queue: str
+    payload: dict[str, Any]
+    origin: str  # 'code' or 'operator'
+    declared_seconds: float | None  # since a worker last said that its code has it
+    is_declared: bool  # False: it is of code that no living worker has, so that nobody fires it
+    paused_seconds: float | None  # None: it is not paused
+    paused_by: str | None
+    next_at: datetime | None
+    waiting_slot: datetime | None  # overlap="queue": fires when the job before it has ended
+    last_slot: datetime | None
+    last_kind: Kind | None
+    last_job: UUID | None
+    problem: str | None  # why it could not fire
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot to come: the moment, the local time, and what daylight saving does to it."""
+
+    at: datetime  # UTC
+    local: datetime
+    note: str | None
+
+
+_Listed = list[Schedule]
+_Ahead = list[Slot]
+
+
+class Schedules:
+    """Schedules in the database: `app.schedules.add("nightly", "0 3 * * *", nightly.job(), tz="Europe/Berlin")`.
+
+    Each method has an async twin with the prefix `a`. Every change is in the audit.
+    """
+
+    def __init__(self, database: Callable[[], Database], producer: Producer | None = None) -> None:
+        self._database = database
+        self._producer = producer or Writer(database, dict)
+
+    def list(self) -> _Listed:
+        """All of them, by name."""
+        return [describe(s) for s in self._database().run(store.read_schedules)]
+
+    async def alist(self) -> _Listed:
+        return [describe(s) for s in await self._database().arun(store.read_schedules)]
+
+    def get(self, name: str) -> Schedule:
+        """One of them; UnknownSchedule if there is none."""
+        return describe(self._database().run(lambda: find_schedule(name)))
+
+    async def aget(self, name: str) -> Schedule:
+        return describe(await self._database().arun(lambda: find_schedule(name)))
+
+    def add(
+        self,
+        name: str,
+        cron: str | timedelta,
+        job: NewJob[Any],
+        *,
+        tz: str = "UTC",
+        missed: Missed = "skip",
+        overlap: Overlap = "allow",
+    ) -> bool:
+        """Add one that is not in the code; any worker fires it. False: exactly this one was there."""
+        spec = make_spec(name, cron, job, tz, missed, overlap, ConfigurationError)
+        return self._database().run(lambda: _add(spec, actor()))
+
+    async def aadd(
+        self,
+        name: str,
+        cron: str | timedelta,
+        job: NewJob[Any],
+        *,
+        tz: str = "UTC",
+        missed: Missed = "skip",
+        overlap: Overlap = "allow",
+    ) -> bool:
+        spec = make_spec(name, cron, job, tz, missed, overlap, ConfigurationError)
+        return await self._database().arun(lambda: _add(spec, actor()))
+
+    def remove(self, name: str) -> None:
+        """Remove one, and what is known of its firings. What a living worker's code has can only be paused."""
+        self._database().run(lambda: _remove(name, actor()))
+
+    async def aremove(self, name: str) -> None:
+        await self._database().arun(lambda: _remove(name, actor()))
+
+    def pause(self, name: str) -> bool:
+        """Fire nothing until it is resumed. False: it was paused already."""
+        return self._database().run(lambda: _pause(name, actor()))
+
+    async def apause(self, name: str) -> bool:
+        return await self._database().arun(lambda: _pause(name, actor()))
+
+    def resume(self, name: str) -> bool:
+        """Fire again, from the next slot on; slots in the pause are not made up for. False: it was not paused."""
+        return self._database().run(lambda: _resume(name, actor()))
+
+    async def aresume(self, name: str) -> bool:
+        return await self._database().arun(lambda: _resume(name, actor()))
+
+    def run(self, name: str) -> JobHandle[Any]:
+        """Enqueue its job now, beside its slots, also when it is paused."""
+        return self._handle(*self._database().run(lambda: _run(name, actor())))
+
+    async def arun(self, name: str) -> JobHandle[Any]:
+        return self._handle(*await self._database().arun(lambda: _run(name, actor())))
+
+    def next(self, name: str, count: int = 5) -> _Ahead:
+        """The next slots."""
+        return self._database().run(lambda: _next(name, count))
+
+    async def anext(self, name: str, count: int = 5) -> _Ahead:
+        return await self._database().arun(lambda: _next(name, count))
+
+    def backfill(
+        self, name: str, start: datetime, end: datetime | None = None, *, dry_run: bool = False
+    ) -> Backfill:
+        """Fire the slots from `start` on and before `end`, or until now, that have not fired. None fires twice."""
+        database = self._database()
+        found = database.run(lambda: find(name, start, end))
+        if dry_run or not found.slots:
+            return found.answer()
+        entry = database.run(lambda: audit_begin(actor(), "schedule backfill", found.selection()))
+        for batch in found.batches():
+            found.jobs += database.run(functools.partial(backfill, name, batch, entry))
+        return found.answer()
+
+    async def abackfill(
+        self, name: str, start: datetime, end: datetime | None = None, *, dry_run: bool = False
+    ) -> Backfill:
+        database = self._database()
+        found = await database.arun(lambda: find(name, start, end))
+        if dry_run or not found.slots:
+            return found.answer()
+        entry = await database.arun(lambda: audit_begin(actor(), "schedule backfill", found.selection()))
+        for batch in found.batches():
+            found.jobs += await database.arun(functools.partial(backfill, name, batch, entry))
+        return found.answer()
+
+    def _handle(self, stored: Stored, job: UUID) -> JobHandle[Any]:
+        return JobHandle(
+            job,
+            created=True,
+            task=stored.task,
+            queue=stored.queue,
+            producer=self._producer,
+            decode=raw_result,
+        )
+
+
+def describe(s: Stored) -> Schedule:
+    try:
+        when, problem = s.timing.describe(), s.problem
+    except ConfigurationError as error:
+        when, problem = s.cron or f"every {s.every} s", str(error)
+    declared = None if s.declared_at is None else max(0.0, (s.now - s.declared_at).total_seconds())
+    return Schedule(
+        name=s.name,
+        when=when,
+        cron=s.cron,
+        every=s.every,
+        tz=s.tz,
+        missed=s.missed,
+        overlap=s.overlap,
+        task=s.task,
+        queue=s.queue,
+        payload=json.loads(s.payload),
+        origin=s.origin,
+        declared_seconds=declared,
+        is_declared=s.origin != "code" or (declared is not None and declared < ALIVE),
+        paused_seconds=None if s.paused_at is None else (s.now - s.paused_at).total_seconds(),
+        paused_by=s.paused_by,
+        next_at=None if s.paused_at else s.next_at,
+        waiting_slot=s.kept_slot,
+        last_slot=s.last_slot,
+        last_kind=s.last_kind,
+        last_job=s.last_job,
+        problem=problem,
+    )
+
+
+def _add(spec: Spec, who: str) -> Flow[bool]:
+    queues = yield from jobs.queue_names()
+    if spec.row.queue not in queues:
+        raise unknown_queue(spec.row.queue, queues)
+    there = yield from store.read_locked(spec.name)
+    if there is not None and there.origin == "operator" and there.fingerprint == spec.fingerprint:
+        return False
+    now = yield from store.clock()
+    if there is not None or not (yield from store.put(spec, "operator", [], now, spec.timing.after(now))):
+        said = f": {describe(there).when}, {there.task}, from {there.origin}" if there else ""
+        raise ConfigurationError(
+            f"schedule {spec.name!r} exists already{said}. Choose another name, or first: "
+            f"holdfast schedule remove {spec.name}"
+        )
+    t = spec.timing
+    timing = {"cron": t.cron, "every": t.every, "tz": t.tz, "task": spec.row.task}
+    yield from audit(who, "schedule add", {"schedule": spec.name, **timing}, 1)
+    return True
+
+
+def _remove(name: str, who: str) -> Flow[None]:
+    found = yield from find_schedule(name)
+    if found.origin == "code" and describe(found).is_declared:
+        ago = span((found.now - (found.declared_at or found.now)).total_seconds())
+        raise ConfigurationError(
+            f"schedule {name!r} is in the code of a living worker (last heard of {ago} ago), which would bring it back. "
+            f"Take it out of the code, or pause it: holdfast schedule pause {name}"
+        )
+    yield from store.remove(name)
+    yield from audit(who, "schedule remove", {"schedule": name, "task": found.task}, 1)
+
+
+def _pause(name: str, who: str) -> Flow[bool]:
+    yield from find_schedule(name)
+    changed = yield from store.pause(name, who)
+    if changed:
+        yield from audit(who, "schedule pause", {"schedule": name}, 1)
+    return changed
+
+
+def _resume(name: str, who: str) -> Flow[bool]:
+    found = yield from find_schedule(name)
+    to = max(found.now, found.decided_to)
+    changed = yield from store.resume(name, to, found.timing.after(to))
+    if changed:
+        yield from audit(who, "schedule resume", {"schedule": name}, 1)
+    return changed
+
+
+def _run(name: str, who: str) -> Flow[tuple[Stored, UUID]]:
+    found = yield from find_schedule(name)
+    at = found.now.replace(
+        microsecond=found.now.microsecond or 1
+    )  # slots are whole seconds: never one of them
+    ((_, job),) = yield from store.fire_slots(found, [at], "run")
+    yield from audit(who, "schedule run", {"schedule": name, "task": found.task, "id": job}, 1)
+    return found, job
+
+
+def _next(name: str, count: int) -> Flow[list[Slot]]:
+    if not 1 <= count <= 1000:
+        raise ConfigurationError(f"the number of slots must be from 1 to 1000, not {count}")
+    found = yield from find_schedule(name)
+    return slots_ahead(found.timing, max(found.now, found.decided_to), count)
+
+
+def slots_ahead(timing: Timing, now: datetime, count: int) -> list[Slot]:
+    """The next slots of a timing, also of one that is stored nowhere."""
+    return [Slot(s, s.astimezone(timing.zone), timing.oddity(s)) for s in timing.first(now, count)]

@@ -1,0 +1,1 @@
+"""What is built on top of tasks: schedules."""

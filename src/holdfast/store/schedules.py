@@ -1,0 +1,280 @@
+"""Schedules: what is due, firing it, and what code and operators do with them.
+
+Firing is one flow: the schedule is locked, its slots become rows of `firings`, those that are new become jobs, and the
+schedule moves on. Either all of that commits, or nothing.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+from uuid import UUID
+
+from .. import failpoints
+from ..errors import ConfigurationError, UnknownQueue
+from ..model.job import NewRow
+from ..model.schedule import Fired, Kind, Missed, Overlap, Spec, State, plan
+from ..model.timing import Timing
+from ..sql import query
+from .jobs import enqueue
+from .statement import Flow, Statement, ids, nothing
+
+_RETIRED = 20  # fingerprints that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A schedule as it stands in the table."""
+
+    name: str
+    origin: Literal["code", "operator"]
+    cron: str | None
+    every: int | None
+    tz: str
+    missed: Missed
+    overlap: Overlap
+    task: str
+    version: int
+    queue: str
+    payload: str  # JSON text
+    partition_key: str | None
+    priority: int
+    max_attempts: int
+    tags: list[str] | None
+    metadata: str | None
+    fingerprint: str
+    retired: list[str]
+    declared_at: datetime | None
+    created_at: datetime
+    paused_at: datetime | None
+    paused_by: str | None
+    decided_to: datetime
+    next_at: datetime | None
+    kept_slot: datetime | None
+    problem: str | None
+    forgotten_from: datetime | None
+    forgotten_to: datetime | None
+    last_slot: datetime | None  # of the newest firing
+    last_kind: Kind | None
+    last_job: UUID | None
+    now: datetime
+
+    @property
+    def timing(self) -> Timing:
+        try:
+            return Timing(self.cron, self.every, self.tz)
+        except ValueError as error:  # zones differ from machine to machine, and hands reach into tables
+            raise ConfigurationError(f"schedule {self.name!r} cannot be used here: {error}") from None
+
+    @property
+    def row(self) -> NewRow:
+        return NewRow(
+            self.task,
+            self.payload,
+            self.queue,
+            self.version,
+            self.partition_key,
+            self.priority,
+            self.max_attempts,
+            tags=tuple(self.tags or ()),
+            metadata=self.metadata,
+        )
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.name, self.timing, self.row, self.missed, self.overlap)
+
+
+def read_schedules(names: Sequence[str] | None = None) -> Statement[list[Stored]]:
+    given = None if names is None else list(names)
+    return Statement(
+        "schedule_read", query("schedule_read"), (given,), lambda rows: [Stored(*r) for r in rows]
+    )
+
+
+def clock() -> Statement[datetime]:
+    return Statement("clock", query("clock"), (), lambda rows: rows[0][0])
+
+
+def _lock(name: str) -> Statement[bool]:
+    return Statement("schedule_lock", query("schedule_lock"), (name,), bool)
+
+
+def read_locked(name: str) -> Flow[Stored | None]:
+    """The schedule as it stands, held until the transaction ends."""
+    yield from _lock(name)
+    return next(iter((yield from read_schedules([name]))), None)
+
+
+# Firing -------------------------------------------------------------------------------------------------------------
+
+
+def due(declared: Sequence[str], without: Sequence[str], limit: int) -> Statement[list[str]]:
+    return Statement("schedule_due", query("schedule_due"), (list(declared), list(without), limit), ids)
+
+
+def wait(declared: Sequence[str]) -> Statement[float | None]:
+    return Statement("schedule_wait", query("schedule_wait"), (list(declared),), lambda rows: rows[0][0])
+
+
+def fire(name: str, grace: float) -> Flow[Fired | None]:
+    """Fire what is due of one schedule. None: nothing is, or another worker is at it."""
+    if not (yield from Statement("schedule_take", query("schedule_take"), (name,), bool)):
+        return None
+    (stored,) = yield from read_schedules([name])
+    spec = stored.spec
+    live = spec.overlap != "allow" and (yield from _live(name))
+    made = plan(State(spec, stored.now, stored.decided_to, stored.kept_slot), grace, live)
+    fired = yield from fire_slots(stored, made.fire, "slot")
+    skipped = yield from _claim_slots(name, made.skip, "skipped")
+    following = spec.timing.after(made.decided_to)
+    yield from _move(name, made.decided_to, following, made.keep)
+    kept = made.keep if made.keep != stored.kept_slot else None
+    more = following is not None and following <= stored.now and bool(made.fire)
+    return Fired(name, spec.row.task, tuple(fired), tuple(skipped), kept, made.passed, more)
+
+
+def fire_slots(stored: Stored, slots: Sequence[datetime], kind: Kind) -> Flow[list[tuple[datetime, UUID]]]:
+    """A job for each of the slots that nobody has decided yet."""
+    if not slots:
+        return []
+    new = yield from _claim_slots(stored.name, slots, kind)
+    if not new:
+        return []
+    answers = yield from enqueue([_row(stored, slot) for slot in new])
+    fired = [(slot, a.id) for slot, a in zip(new, answers, strict=True) if a.id is not None]
+    if len(fired) < len(new):
+        raise UnknownQueue(
+            f"schedule {stored.name!r}: queue {stored.queue!r} does not exist. "
+            f"Create it: holdfast queue create {stored.queue}"
+        )
+    params = (stored.name, [slot for slot, _ in fired], [job for _, job in fired], stored.queue)
+    yield from Statement("firing_jobs", query("firing_jobs"), params, nothing)
+    failpoints.point("schedules.enqueued")
+    return fired
+
+
+def _row(stored: Stored, slot: datetime) -> NewRow:
+    """The job of a slot. Its handler reads the slot in `job.metadata`."""
+    metadata = {**(json.loads(stored.metadata) if stored.metadata else {})}
+    metadata |= {"schedule": stored.name, "slot": slot.isoformat()}
+    return replace(stored.row, metadata=json.dumps(metadata))
+
+
+def _claim_slots(name: str, slots: Sequence[datetime], kind: Kind) -> Flow[list[datetime]]:
+    if not slots:
+        return []
+    new = yield from Statement("claim_slots", query("claim_slots"), (name, list(slots), kind), ids)
+    return sorted(slot.astimezone(UTC) for slot in new)  # a session may be in any zone
+
+
+def _live(name: str) -> Statement[bool]:
+    return Statement("schedule_live", query("schedule_live"), (name,), lambda rows: bool(rows[0][0]))
+
+
+def _move(name: str, to: datetime, following: datetime | None, kept: datetime | None) -> Statement[None]:
+    return Statement("schedule_move", query("schedule_move"), (name, to, following, kept), nothing)
+
+
+def note_problem(name: str, problem: str) -> Statement[None]:
+    return Statement("schedule_problem", query("schedule_problem"), (name, problem), nothing)
+
+
+# What code declares -------------------------------------------------------------------------------------------------
+
+Declared = Literal["same", "created", "changed", "older", "taken"]
+
+
+def touch(specs: Sequence[Spec], every: float) -> Flow[list[str]]:
+    """Say that this code is alive; answers the names of those that are not stored as it has them."""
+    names, prints = [s.name for s in specs], [s.fingerprint for s in specs]
+    yield from Statement("schedule_touch", query("schedule_touch"), (names, prints, every), nothing)
+    differs = yield from Statement("schedule_differs", query("schedule_differs"), (names, prints), ids)
+    return differs
+
+
+def declare(spec: Spec, stale_after: float) -> Flow[Declared]:
+    """Store a schedule as this worker's code has it.
+
+    What was never seen before is new code, and wins at once. What the schedule was before is old code, or a deploy that is
+    taken back: it wins when no living worker has declared the stored one for `stale_after` seconds. So a worker of the old
+    release that starts while a new one is rolled out changes nothing.
+    """
+    stored = yield from read_locked(spec.name)
+    if stored is None:
+        now = yield from clock()
+        new = yield from put(spec, "code", [], now, spec.timing.after(now))
+        return "created" if new else "taken"
+    if stored.origin != "code":
+        return "taken"
+    if stored.fingerprint == spec.fingerprint:
+        return "same"
+    quiet = (stored.now - stored.declared_at).total_seconds() if stored.declared_at else stale_after
+    if spec.fingerprint in stored.retired and 0 <= quiet < stale_after:
+        return "older"
+    same_timing = (stored.cron, stored.every, stored.tz) == (
+        spec.timing.cron,
+        spec.timing.every,
+        spec.timing.tz,
+    )
+    to = stored.decided_to if same_timing else max(stored.now, stored.decided_to)
+    retired = [p for p in (*stored.retired, stored.fingerprint) if p != spec.fingerprint][-_RETIRED:]
+    yield from put(spec, "code", retired, to, spec.timing.after(to))
+    return "changed"
+
+
+def put(
+    spec: Spec,
+    origin: Literal["code", "operator"],
+    retired: Sequence[str],
+    decided_to: datetime,
+    next_at: datetime | None,
+) -> Statement[bool]:
+    """Write it, new or in place of one of the same origin."""
+    t, r = spec.timing, spec.row
+    when = (t.cron, t.every, t.tz, spec.missed, spec.overlap)
+    job = (r.task, r.version, r.queue, r.payload, r.partition_key, r.priority, r.max_attempts)
+    more = (list(r.tags) or None, r.metadata, spec.fingerprint, list(retired))
+    params = (spec.name, origin, *when, *job, *more, decided_to, next_at)
+    return Statement("schedule_put", query("schedule_put"), params, bool)
+
+
+# What operators do --------------------------------------------------------------------------------------------------
+
+
+def pause(name: str, by: str) -> Statement[bool]:
+    return Statement("schedule_pause", query("schedule_pause"), (name, by), bool)
+
+
+def resume(name: str, decided_to: datetime, next_at: datetime | None) -> Statement[bool]:
+    return Statement("schedule_resume", query("schedule_resume"), (name, decided_to, next_at), bool)
+
+
+def remove(name: str) -> Statement[bool]:
+    return Statement("schedule_remove", query("schedule_remove"), (name,), bool)
+
+
+def decided_slots(name: str, slots: Sequence[datetime]) -> Statement[list[datetime]]:
+    return Statement("decided_slots", query("decided_slots"), (name, list(slots)), ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A schedule whose slot is long past."""
+
+    name: str
+    queue: str
+    origin: str
+    seconds: float
+    problem: str | None
+    has_queue: bool
+    is_declared: bool  # or an operator's
+    workers: int  # live ones, of any code
+
+
+def overdue(seconds: float, late_after: float, stale_after: float) -> Statement[list[Overdue]]:
+    params = (seconds, late_after, stale_after)
+    return Statement(
+        "schedules_overdue", query("schedules_overdue"), params, lambda rows: [Overdue(*r) for r in rows]
+    )

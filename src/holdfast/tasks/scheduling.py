@@ -1,0 +1,66 @@
+"""What a user says about a schedule, checked and turned into a Spec."""
+
+import json
+from datetime import timedelta
+from typing import Any, cast
+
+from ..model.schedule import MISSED, OVERLAP, Missed, Overlap, Spec
+from ..model.timing import Timing
+from . import checks
+from .checks import Fail
+from .newjob import NewJob
+from .payload import METADATA_BYTES, shown
+
+_OWN_METADATA = ("schedule", "slot")
+_ROOM = 600  # bytes of metadata that a firing adds at most
+
+
+def make_spec(
+    name: str | None, when: str | timedelta, job: NewJob[Any], tz: str, missed: str, overlap: str, fail: Fail
+) -> Spec:
+    """A checked schedule; `fail` is the class of the error that says what is wrong."""
+    if not isinstance(job, NewJob):
+        raise fail(
+            f"a schedule takes a job, not {shown(job)}. Write schedule(cron, nightly.job(...)), with the job's arguments"
+        )
+    for what, value, known in (("missed", missed, MISSED), ("overlap", overlap, OVERLAP)):
+        if value not in known:
+            raise fail(f"{what} must be one of {', '.join(known)}, not {shown(value)}")
+    _check_job(job, fail)
+    name = checks.task_name(job.task if name is None else name, "the schedule's name", fail)
+    try:
+        timing = Timing(every=_seconds(when), tz=tz) if isinstance(when, timedelta) else Timing(when, tz=tz)
+    except ValueError as error:
+        raise fail(f"schedule {name!r}: {error}") from None
+    return Spec(name, timing, job.row, cast(Missed, missed), cast(Overlap, overlap))
+
+
+def _seconds(when: timedelta) -> Any:
+    """Whole seconds; anything else is for Timing to refuse, as it was written."""
+    return int(when.total_seconds()) if when.microseconds == 0 else when.total_seconds()
+
+
+def _check_job(job: NewJob[Any], fail: Fail) -> None:
+    row = job.row
+    given = {
+        "conn": job.conn is not None,
+        "run_after": row.run_at is not None or row.delay > 0,
+        "idempotency_key": row.idempotency_key is not None,
+    }
+    for option, there in given.items():
+        if there:
+            raise fail(
+                f"the job of {row.task} was made with using({option}=...), which a schedule has no use for: "
+                f"it enqueues one job per slot, at the slot. Leave {option} out"
+            )
+    metadata = json.loads(row.metadata) if row.metadata else {}
+    for key in _OWN_METADATA:
+        if key in metadata:
+            raise fail(
+                f"the job's metadata has a {key!r}, which the schedule sets itself. Give it another name"
+            )
+    if row.metadata and len(row.metadata.encode()) > METADATA_BYTES - _ROOM:
+        raise fail(
+            f"the job's metadata is {len(row.metadata.encode())} bytes; with what the schedule adds the limit is "
+            f"{METADATA_BYTES - _ROOM}. Put less into it"
+        )
