@@ -35,9 +35,11 @@ from .model.backoff import Backoff
 from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
+from .runtime.batch import Batch, Item
 from .runtime.execute import Middleware, Next
 from .runtime.job import Job
 from .settings import Settings
+from .tasks.batching import BatchDecorator
 from .tasks.handle import JobHandle
 from .tasks.options import EnqueueOptions, QueueOptions, TaskOptions
 from .tasks.registry import Queue, Registry
@@ -46,6 +48,8 @@ from .tasks.task import NewJob, Task, TaskDecorator
 __all__ = [
     "AsyncTransaction",
     "Backoff",
+    "Batch",
+    "BatchDecorator",
     "BinariesNotFound",
     "Cancel",
     "ConfigurationError",
@@ -63,6 +67,7 @@ __all__ = [
     "InvalidArguments",
     "InvalidOption",
     "InvalidPayload",
+    "Item",
     "Job",
     "JobCancelled",
     "JobFailed",

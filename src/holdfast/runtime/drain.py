@@ -33,7 +33,7 @@ async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
 async def drain(worker: "Worker") -> None:
     worker.stopping.set()
     await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")
-    for running in [*worker.ready, *worker.suspects.waiting]:
+    for running in [*worker.ready, *worker.suspects.waiting, *worker.batches.clear()]:
         worker.conclude(running, Released("not started"))
     worker.ready.clear()
     worker.suspects.waiting.clear()

@@ -14,6 +14,14 @@ class PayloadError(ValueError):
     """A stored payload cannot be turned into the handler's arguments. Its text is the reason shown to people."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A batch task: call it for up to `size` jobs, `wait` seconds after the first of them at the latest."""
+
+    size: int
+    wait: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
     name: str
@@ -32,6 +40,7 @@ class Handler:
     backoff: Backoff = field(default_factory=Backoff)
     process: bool = False
     memory_limit: int | None = None
+    gather: Gather | None = None
 
     def failed(self, error: ErrorText, attempt: int) -> Failed:
         return Failed(error, self.backoff.delay(attempt))

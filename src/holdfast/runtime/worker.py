@@ -3,6 +3,7 @@
 run         the story: claim what free slots need, start it, pause, and in the end drain
 _run_one    one job from slot to outcome
 Claimer     which jobs are next                         (claim.py)
+Batches     jobs that gather to be run in one call      (batches.py, calls.py)
 Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
@@ -24,6 +25,8 @@ from ..db.database import Database
 from ..db.faults import BadRow, Contended, LockTimeout
 from ..errors import DatabaseError, DatabaseUnavailable
 from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
+from .batches import Batches, Group
+from .calls import Call
 from .claim import Claimer
 from .drain import drain
 from .execute import Executor, Middleware, Processes
@@ -80,6 +83,7 @@ class Worker:
         self.renewal = RenewalThread(lambda: self._make_renewal(database, lease), self.inflight)
         self.ready: deque[Running] = deque()
         self.suspects = Suspects(database.settings.sweep)
+        self.batches = Batches(handlers, lambda delay: self._loop.call_later(delay, self._wake.set))
         self._pause = _FIRST_PAUSE
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -107,6 +111,8 @@ class Worker:
                 self._wake.clear()
                 self.ticked_at = time.monotonic()
                 claimed = await self._claim()
+                if self._until_idle and claimed == 0 and self.slots.free > 0 and not self.batches.due:
+                    self.batches.hurry()
                 self._start_ready()
                 self._hand_back_stale()
                 if self._until_idle and claimed == 0 and await self._is_idle():
@@ -120,13 +126,14 @@ class Worker:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
         try:
             await self._claim_suspects()
-            want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
+            waiting = len(self.ready) + self.batches.due
+            want = 0 if self.suspects.quiet else self.slots.want(waiting, self.batches.wish)
             jobs = await self.claimer.claim(self.membership.id, want) if want else []
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
-        self.ready.extend(self.inflight.add(job) for job in jobs)
+        self.ready.extend(self.batches.gather([self.inflight.add(job) for job in jobs]))
         return len(jobs)
 
     async def _claim_suspects(self) -> None:
@@ -138,11 +145,13 @@ class Worker:
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
     def _start_ready(self) -> None:
-        alone = not self.slots.running and not self.ready
+        alone = not self.slots.running and not self.ready and not self.batches
         start, hand_back = self.suspects.leave(alone=alone, free=self.slots.free - len(self.ready))
-        self.ready.extend(start)
+        self.ready.extend(self.batches.together(start))
         for running in hand_back:
             self.conclude(running, Released("not started"))
+        while self.slots.free > 0 and (group := self.batches.next()) is not None:
+            self._aside(self._run_together(group, self.slots.started()))
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
             if running.stop is None:
@@ -150,22 +159,55 @@ class Worker:
                 running.task = self._loop.create_task(
                     self._run_one(running, began), name=f"job {running.claimed.id}"
                 )
-            else:  # lost or cancelled while it waited here
-                self.conclude(
-                    running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran")
-                )
+            else:
+                self._end_unstarted(running)
+
+    def _end_unstarted(self, running: Running) -> None:
+        """Lost or cancelled while it waited here."""
+        self.conclude(running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran"))
 
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
-        if self.ready and self.slots.free <= 0:
+        if self.slots.free <= 0:
             stale = [r for r in self.ready if time.monotonic() - r.claimed_at > _STALE]
+            for running in stale:
+                self.ready.remove(running)
+            stale += self.batches.stale(_STALE)
             if stale:
                 self.slots.expect_long()
             for running in stale:
-                self.ready.remove(running)
                 self.conclude(running, Released("not started"))
 
     async def _run_one(self, running: Running, began: float) -> None:
+        self._say_started(running)
+        outcome = await self._executor.execute(running)
+        self.slots.finished(began)
+        self.conclude(running, outcome)
+
+    async def _run_together(self, group: Group, began: float) -> None:
+        """A batch in one slot: each job on its own way to the one call, and back from it."""
+        members = [running for running in group.members if running.stop is None]
+        for running in group.members:
+            if running.stop is not None:
+                self._end_unstarted(running)
+        call = Call(members, group.handler, self._executor.threads)
+
+        async def run(running: Running) -> None:
+            self._say_started(running)
+            outcome = await self._executor.execute(running, call.join)
+            call.came(running)
+            self.conclude(running, outcome)
+
+        for running in members:
+            running.started_at = began
+            running.task = self._loop.create_task(run(running), name=f"job {running.claimed.id}")
+        for running in members:
+            if running.task is not None:
+                await asyncio.wait([running.task])
+        await call.over()
+        self.slots.finished(began)
+
+    def _say_started(self, running: Running) -> None:
         claimed = running.claimed
         telemetry.emit(
             "job.started",
@@ -175,9 +217,6 @@ class Worker:
             generation=claimed.grant.generation,
             worker=self.membership.id,
         )
-        outcome = await self._executor.execute(running)
-        self.slots.finished(began)
-        self.conclude(running, outcome)
 
     def conclude(self, running: Running, outcome: Outcome) -> None:
         """The attempt is over: settle it, unless there is nothing left to settle."""
@@ -266,7 +305,9 @@ class Worker:
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _cancel(self, running: Running) -> None:
-        if running.task is not None and running.is_async and not running.settling:
+        if self.batches.drop(running):
+            self._end_unstarted(running)
+        elif running.task is not None and running.is_async and not running.settling:
             running.task.cancel()
 
     def _start_over(self, fenced: str) -> None:

@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn, Unpack
 
 from ..errors import DuplicateTask, TaskDefinitionError
+from ..model.duration import Duration
+from ..runtime.handler import Gather
 from . import checks
+from .batching import BatchDecorator, analyse_batch, gather
 from .definition import Binding, Definition, Place
-from .options import QueueOptions, queue_options, task_settings
+from .options import QueueOptions, TaskOptions, queue_options, task_settings
 from .payload import shown
 from .producer import Producer
-from .signature import analyse
+from .signature import HandlerSignature, analyse
 from .task import NewJob, Task, TaskDecorator
 
 
@@ -50,6 +53,20 @@ class Registry:
         """Declare a task: `@billing.task` or `@billing.task(queue="mail", max_attempts=5)`."""
         return _Declare(self, {})
 
+    def batch_task(
+        self, *, size: int = 100, wait: Duration = 0.2, **options: Unpack[TaskOptions]
+    ) -> BatchDecorator:
+        """Declare a task that is called once for many jobs: `@app.batch_task(size=100, wait=0.2)` over
+        `async def index(batch: Batch[Doc]) -> None`; a producer says `index.enqueue(doc)`."""
+        rule = gather(size, wait, options)
+        task_settings(options)
+
+        def declare(fn: Any, /) -> Any:
+            signature = analyse_batch(fn, sys._getframe(1).f_locals)
+            return self._declare(signature, options, rule)
+
+        return declare
+
     def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue:
         """Declare a queue: `billing.queue("mail")`."""
         checks.queue_name(name, TaskDefinitionError)
@@ -86,12 +103,12 @@ class Registry:
         return {*self._queues, *(definition.settings.queue for definition in self._tasks.values())}
 
     def _declare(
-        self, func: Callable[..., Any], options: Mapping[str, Any], local: Mapping[str, Any]
+        self, signature: HandlerSignature, options: Mapping[str, Any], rule: Gather | None = None
     ) -> Task[Any, Any]:
         settings = task_settings(options)
-        signature = analyse(func, local)
+        func = signature.func
         name = settings.name or self._name_of(func)
-        definition = Definition(name, settings, signature, self._binding, Place.of(func))
+        definition = Definition(name, settings, signature, self._binding, Place.of(func), rule)
         self._add(definition)
         return Task(definition)
 
@@ -132,7 +149,7 @@ class _Declare:
         local = sys._getframe(
             1
         ).f_locals  # the place of the decorator: types defined inside a function are there
-        return self._registry._declare(fn, self._options, local)
+        return self._registry._declare(analyse(fn, local), self._options)
 
 
 def raise_duplicate(name: str, first: Definition, second: Definition) -> NoReturn:
