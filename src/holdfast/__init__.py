@@ -32,6 +32,7 @@ from .errors import (
     WrongConnection,
 )
 from .model.backoff import Backoff
+from .model.breaker import Breaker
 from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
@@ -51,6 +52,7 @@ __all__ = [
     "Batch",
     "BatchDecorator",
     "BinariesNotFound",
+    "Breaker",
     "Cancel",
     "ConfigurationError",
     "DatabaseError",

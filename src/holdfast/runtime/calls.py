@@ -12,7 +12,8 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from .. import telemetry
 from ..errors import LeaseLost
@@ -21,17 +22,46 @@ from ..model.outcome import Cancelled, Lost, Outcome, Released
 from ..model.signals import Cancel
 from ..model.text import describe
 from .batch import Batch, Item
+from .batches import Group
 from .execute import completion, decide
 from .handler import FORGIVEN, Handler
 from .inflight import Running
 from .job import Job
 from .threads import Threads
 
+if TYPE_CHECKING:
+    from .worker import Worker
+
 Ending = Callable[[Running, Job], Outcome]  # how the call ended, for a job that it said nothing of
 _RETURNED = (
     "{} returned {}; a batch handler returns None, and gives a job its result with item.complete(result)"
 )
 _LATE = 5.0  # seconds: middleware that holds a lock around call_next would keep the others out for ever
+
+
+async def run_together(worker: "Worker", group: Group, began: float) -> None:
+    """A batch in one slot: each job on its own way to the one call, and back from it."""
+    members = [running for running in group.members if running.stop is None]
+    call = Call(members, group.handler, worker.executor.threads)
+
+    async def run(running: Running) -> None:
+        worker.say_started(running)
+        outcome = await worker.executor.execute(running, call.join)
+        call.came(running)
+        worker.conclude(running, outcome)
+
+    number = uuid4()
+    for running in group.members:
+        if running.stop is not None:
+            worker.end_unstarted(running)
+            continue
+        running.started_at, running.call = began, number
+        running.task = asyncio.create_task(run(running), name=f"job {running.claimed.id}")
+    for running in members:
+        if running.task is not None:
+            await asyncio.wait([running.task])
+    await call.over()
+    worker.slots.finished(began)
 
 
 class Call:

@@ -10,7 +10,7 @@ row that makes claims fail.
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID, uuid4
@@ -20,6 +20,7 @@ from ..db.database import Database
 from ..db.faults import BadRow
 from ..model.job import ClaimedJob
 from ..model.text import storable
+from ..store import breaker
 from ..store import claim as store
 from ..store.sweep import disown
 from .handler import Handlers
@@ -148,10 +149,13 @@ class Claimer:
                 middle = len(ids) // 2
                 first = await self._take_these(queue, worker, ids[:middle])
                 return first + await self._take_these(queue, worker, ids[middle:])
-            reason = storable(f"claim: {error}")
-            await self._session.run(store.quarantine(ids[0], queue, reason))
-            telemetry.emit("job.quarantined", level=logging.ERROR, job=ids[0], queue=queue, error=reason)
+            await self._quarantine(ids[0], queue, error)
             return []
+
+    async def _quarantine(self, job_id: UUID, queue: str, error: BadRow) -> None:
+        reason = storable(f"claim: {error}")
+        await self._session.run(store.quarantine(job_id, queue, reason))
+        telemetry.emit("job.quarantined", level=logging.ERROR, job=job_id, queue=queue, error=reason)
 
     async def _bisect(self, queue: str, worker: str, want: int) -> list[ClaimedJob]:
         """Some row makes the claim fail: take the others, and leave that one alone from now on."""
@@ -168,6 +172,37 @@ class Claimer:
                     ids = [i for i, allowed in suspects if allowed >= size][: max(1, min(size, most))]
                     if taken := await self._take_these(queue, worker, ids):
                         return taken
+            return []
+
+    async def claim_trial(
+        self, worker: str, tasks: Mapping[str, Sequence[int]], *, suspects: bool
+    ) -> list[ClaimedJob]:
+        """One job of a task whose breaker may try one: of all workers that look, one gets it."""
+        for task in await self._session.run(breaker.breakers_due(list(tasks))):
+            with self._accounted():
+                for queue in self.queues:
+                    if taken := await self._try(queue, worker, task, tasks[task], suspects):
+                        return taken
+        return []
+
+    async def _try(
+        self, queue: str, worker: str, task: str, versions: Sequence[int], suspects: bool
+    ) -> list[ClaimedJob]:
+        try:
+            job_id = await self._session.flow(
+                lambda: breaker.find_trial(queue, task, versions, suspects=suspects)
+            )
+        except BadRow:  # some row cannot be set aside: whoever sweeps tells
+            job_id = None
+        if job_id is None:
+            return []
+        token, lease = self._token(worker), self._lease[queue]
+        try:
+            return await self._session.flow(
+                lambda: breaker.claim_trial(queue, worker, token, lease=lease, task=task, job_id=job_id)
+            )
+        except BadRow as error:
+            await self._quarantine(job_id, queue, error)
             return []
 
     async def hold_unknown(self, queue: str) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..model.backoff import Backoff
+from ..model.breaker import Breaker
 from ..model.outcome import ErrorText, Failed
 
 FORGIVEN = 10  # claims that spent no attempt, after which an outage counts as a failure
@@ -41,6 +42,7 @@ class Handler:
     process: bool = False
     memory_limit: int | None = None
     gather: Gather | None = None
+    breaker: Breaker | None = None
 
     def failed(self, error: ErrorText, attempt: int) -> Failed:
         return Failed(error, self.backoff.delay(attempt))

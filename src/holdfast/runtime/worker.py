@@ -4,6 +4,7 @@ run         the story: claim what free slots need, start it, pause, and in the e
 _run_one    one job from slot to outcome
 Claimer     which jobs are next                         (claim.py)
 Batches     jobs that gather to be run in one call      (batches.py, calls.py)
+Breakers    one job is tried while a breaker is open    (breakers.py)
 Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
@@ -25,8 +26,9 @@ from ..db.database import Database
 from ..db.faults import BadRow, Contended, LockTimeout
 from ..errors import DatabaseError, DatabaseUnavailable
 from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
-from .batches import Batches, Group
-from .calls import Call
+from .batches import Batches
+from .breakers import Breakers
+from .calls import run_together
 from .claim import Claimer
 from .drain import drain
 from .execute import Executor, Middleware, Processes
@@ -72,11 +74,13 @@ class Worker:
         )
         self.inflight = InFlight()
         self.claimer = Claimer(database, handlers, options.leases)
-        self._executor = Executor(
+        self.executor = Executor(
             database, handlers, lambda: self.membership.id, middleware, processes=processes
         )
-        self.slots = Slots(options.concurrency, database.settings.prefetch, self._executor.abandoned)
-        self.settler = Settler(database, lambda: self.membership.id, self._settled)
+        self.slots = Slots(options.concurrency, database.settings.prefetch, self.executor.abandoned)
+        session, sweep = self.membership.session, database.settings.sweep
+        self.breakers = Breakers(handlers, session, sweep, self._breaker_closed)
+        self.settler = Settler(database, lambda: self.membership.id, self._settled, self.breakers.changed)
         self.tally = Tally(self.membership.session)
         self.sweeper = Sweeper(database, self._look_again, self.tally.buried)
         lease = max(options.leases.values())
@@ -106,6 +110,7 @@ class Worker:
         self.settler.start()
         self.sweeper.start()
         self.tally.start()
+        self._aside(self.breakers.close_unwatched())
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
@@ -120,12 +125,13 @@ class Worker:
                 await self._rest(claimed)
         finally:
             await drain(self)
-            self._executor.close()
+            self.executor.close()
 
     async def _claim(self) -> int | None:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
         try:
             await self._claim_suspects()
+            await self._claim_trial()
             waiting = len(self.ready) + self.batches.due
             want = 0 if self.suspects.quiet else self.slots.want(waiting, self.batches.wish)
             jobs = await self.claimer.claim(self.membership.id, want) if want else []
@@ -144,6 +150,17 @@ class Worker:
             self.suspects.took([self.inflight.add(job) for job in jobs])
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
+    async def _claim_trial(self) -> None:
+        if not self.breakers.due(self.slots.free - len(self.ready)):
+            return
+        can_isolate = not self.suspects.busy
+        for job in await self.breakers.trial(self.claimer, self.membership.id, suspects=can_isolate):
+            running = self.inflight.add(job)
+            if job.suspect:
+                self.suspects.took([running])
+            else:
+                self.ready.extend(self.batches.gather([running]))
+
     def _start_ready(self) -> None:
         alone = not self.slots.running and not self.ready and not self.batches
         start, hand_back = self.suspects.leave(alone=alone, free=self.slots.free - len(self.ready))
@@ -151,7 +168,7 @@ class Worker:
         for running in hand_back:
             self.conclude(running, Released("not started"))
         while self.slots.free > 0 and (group := self.batches.next()) is not None:
-            self._aside(self._run_together(group, self.slots.started()))
+            self._aside(run_together(self, group, self.slots.started()))
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
             if running.stop is None:
@@ -160,9 +177,9 @@ class Worker:
                     self._run_one(running, began), name=f"job {running.claimed.id}"
                 )
             else:
-                self._end_unstarted(running)
+                self.end_unstarted(running)
 
-    def _end_unstarted(self, running: Running) -> None:
+    def end_unstarted(self, running: Running) -> None:
         """Lost or cancelled while it waited here."""
         self.conclude(running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran"))
 
@@ -179,35 +196,12 @@ class Worker:
                 self.conclude(running, Released("not started"))
 
     async def _run_one(self, running: Running, began: float) -> None:
-        self._say_started(running)
-        outcome = await self._executor.execute(running)
+        self.say_started(running)
+        outcome = await self.executor.execute(running)
         self.slots.finished(began)
         self.conclude(running, outcome)
 
-    async def _run_together(self, group: Group, began: float) -> None:
-        """A batch in one slot: each job on its own way to the one call, and back from it."""
-        members = [running for running in group.members if running.stop is None]
-        for running in group.members:
-            if running.stop is not None:
-                self._end_unstarted(running)
-        call = Call(members, group.handler, self._executor.threads)
-
-        async def run(running: Running) -> None:
-            self._say_started(running)
-            outcome = await self._executor.execute(running, call.join)
-            call.came(running)
-            self.conclude(running, outcome)
-
-        for running in members:
-            running.started_at = began
-            running.task = self._loop.create_task(run(running), name=f"job {running.claimed.id}")
-        for running in members:
-            if running.task is not None:
-                await asyncio.wait([running.task])
-        await call.over()
-        self.slots.finished(began)
-
-    def _say_started(self, running: Running) -> None:
+    def say_started(self, running: Running) -> None:
         claimed = running.claimed
         telemetry.emit(
             "job.started",
@@ -227,13 +221,19 @@ class Worker:
             self._settled(Settlement(running.grant, outcome), "lost")
         elif isinstance(outcome, SettledElsewhere):
             self._settled(Settlement(running.grant, outcome), "completed")
+            if (watch := self.breakers.watch(running)) is not None:
+                self._aside(self.breakers.succeeded(watch, running))
         else:
             if isinstance(outcome, Held) and running.grant.queue not in self._holding:
                 self._holding.add(running.grant.queue)
                 self._aside(self._hold_unknown(running.grant.queue))
-            self.settler.settle(Settlement(running.grant, outcome))
+            self.settler.settle(Settlement(running.grant, outcome, self.breakers.watch(running)))
         self._pause = _FIRST_PAUSE
         self._wake.set()
+
+    def _breaker_closed(self) -> None:
+        self._aside(self.sweeper.put_back())
+        self._look_again()
 
     async def _hold_unknown(self, queue: str) -> None:
         try:
@@ -285,6 +285,7 @@ class Worker:
     def _look_again(self) -> None:
         self.claimer.reset()
         self.suspects.look_again()
+        self.breakers.look_again()
         self._pause = _FIRST_PAUSE
         self._wake.set()
 
@@ -306,7 +307,7 @@ class Worker:
 
     def _cancel(self, running: Running) -> None:
         if self.batches.drop(running):
-            self._end_unstarted(running)
+            self.end_unstarted(running)
         elif running.task is not None and running.is_async and not running.settling:
             running.task.cancel()
 

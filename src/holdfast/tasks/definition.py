@@ -95,6 +95,7 @@ class Definition:
             process=settings.process,
             memory_limit=settings.memory_limit,
             gather=self.gather,
+            breaker=settings.breaker,
         )
 
     def row(self, payload: str, values: Mapping[str, Any]) -> NewRow:

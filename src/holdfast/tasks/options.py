@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from ..errors import InvalidOption, TaskDefinitionError
 from ..model.backoff import Backoff
+from ..model.breaker import Breaker
 from ..model.duration import Duration
 from . import checks
 from .payload import shown
@@ -44,6 +45,7 @@ class TaskOptions(TypedDict, total=False):
     timeout: Duration
     process: bool
     memory_limit: int
+    breaker: Breaker
 
 
 class QueueOptions(TypedDict, total=False):
@@ -69,6 +71,7 @@ class TaskSettings:
     timeout: float | None = None
     process: bool = False
     memory_limit: int | None = None
+    breaker: Breaker | None = None
 
 
 _ENQUEUE: dict[str, Callable[[Any], Any]] = {
@@ -138,6 +141,14 @@ def _retry(value: object) -> Backoff:
     return value
 
 
+def _breaker(value: object) -> Breaker:
+    if not isinstance(value, Breaker):
+        raise TaskDefinitionError(
+            f"breaker must be a Breaker, not {shown(value)}. Write breaker=Breaker(failures=5, cooldown=30)"
+        )
+    return value
+
+
 def _upgrade(value: object, version: int) -> dict[int, Callable[[dict[str, Any]], dict[str, Any]]]:
     if not isinstance(value, Mapping):
         raise TaskDefinitionError(
@@ -187,4 +198,5 @@ _TASK: dict[str, Callable[[Any], Any]] = {
     "timeout": _period("timeout"),
     "process": _process,
     "memory_limit": _memory_limit,
+    "breaker": _breaker,
 }
