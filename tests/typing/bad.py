@@ -12,3 +12,4 @@ index.enqueue(1)  # error
 index.enqueue()  # error
 billing.batch_task(sise=1)  # error
 billing.batch_task()(nightly.func)  # error
+billing.task(breaker=5)  # error

@@ -71,9 +71,11 @@ class Breakers:
             self.changed(BreakerChange(task, "closed"))
 
     def changed(self, change: BreakerChange) -> None:
-        closed = change.change == "closed"
-        fields = {} if closed else {"error": change.error, "again": change.change == "reopened"}
-        level = logging.INFO if closed else logging.WARNING
-        telemetry.emit(f"breaker.{'closed' if closed else 'opened'}", level=level, task=change.task, **fields)
-        if closed:
+        if change.change == "closed":
+            telemetry.emit("breaker.closed", task=change.task)
             self._on_closed()
+        else:
+            again = change.change == "reopened"
+            telemetry.emit(
+                "breaker.opened", level=logging.WARNING, task=change.task, error=change.error, again=again
+            )
