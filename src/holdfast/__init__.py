@@ -34,6 +34,7 @@ from .errors import (
     WrongConnection,
 )
 from .model.backoff import Backoff
+from .model.breaker import Breaker
 from .model.bucket import sharded_key
 from .model.duration import Duration
 from .model.outcome import Outcome
@@ -41,10 +42,12 @@ from .model.queue import Rate
 from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
 from .operate.backfill import Backfill
 from .operate.schedules import Schedule, Schedules, Slot
+from .runtime.batch import Batch, Item
 from .runtime.execute import Middleware, Next
 from .runtime.job import Job
 from .settings import Settings
 from .store.chains import GroupStatus
+from .tasks.batching import BatchDecorator
 from .tasks.group import GroupHandle
 from .tasks.handle import JobHandle
 from .tasks.newjob import NewJob
@@ -57,7 +60,10 @@ __all__ = [
     "AsyncTransaction",
     "Backfill",
     "Backoff",
+    "Batch",
+    "BatchDecorator",
     "BinariesNotFound",
+    "Breaker",
     "Cancel",
     "ConfigurationError",
     "DatabaseError",
@@ -76,6 +82,7 @@ __all__ = [
     "InvalidArguments",
     "InvalidOption",
     "InvalidPayload",
+    "Item",
     "Job",
     "JobCancelled",
     "JobFailed",

@@ -497,6 +497,19 @@ def test_json(kit: Kit, conn: Conn) -> None:
     assert (found["code"], found["state"], found["facts"]["queue"]) == ("no_worker", "pending", "inbox")
 
 
+def test_breaker_open(kit: Kit, conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    register(conn)
+    one(conn, "SELECT holdfast.note_breaker('work', false, 1, '{}', '{}', 'E: it is down', 1, 60, 30, 300)")
+    found = why(job_id)
+    assert codes(found) == ["breaker_open"]
+    assert "after E: it is down; next trial at" in found.sentence
+    conn.execute("UPDATE holdfast.breakers SET state = 'half_open'")
+    assert why(job_id).sentence.endswith("; one job of the task is tried right now.")
+    obey(kit, found.advice[0])
+    assert codes(why(job_id)) == ["nothing_wrong"]
+
+
 def test_every_reason_has_a_test() -> None:
     source = Path(operate.__path__[0], "explain.py").read_text(encoding="utf-8")
     made = set(re.findall(r'Reason\(\s*"(\w+)"', source)) | {"no_such_job"}

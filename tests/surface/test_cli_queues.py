@@ -11,9 +11,10 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast import Holdfast
+from holdfast import Backoff, Breaker, Holdfast
 from holdfast.cli import app as cli
 from holdfast.errors import ConfigurationError, UnknownQueue
+from holdfast.operate import pauses
 from holdfast.operate.queues import list_queues
 from holdfast.testing import Kit
 
@@ -161,7 +162,7 @@ def test_pause_resume_and_list_tasks(app: Holdfast, kit: Kit, call: Call) -> Non
     again = call("task", "pause", "work").stdout
     assert re.fullmatch(r"Task work was paused already, for \d+ s, by ann\. Jobs set aside: 0\n", again)
     heads, line = (re.split(r"  +", text) for text in call("task", "list").stdout.splitlines())
-    assert heads == ["task", "workers", "held", "paused"]
+    assert heads == ["task", "workers", "held", "paused", "breaker"]
     assert line[:3] == ["work", "0", "1"]
     assert re.fullmatch(r"\d+ s, by ann", line[3])
     (one,) = read(call("task", "list", "--json"))["tasks"]
@@ -176,6 +177,33 @@ def test_pause_resume_and_list_tasks(app: Holdfast, kit: Kit, call: Call) -> Non
     assert call("task", "resume", "work").stdout == "Task work was not paused. Jobs put back: 0\n"
     assert [row["status"] for row in kit.jobs()] == ["pending"]
     assert [(who, what) for who, what, _, _ in acts(kit)] == [("ann", "task pause"), ("ann", "task resume")]
+
+
+def test_an_open_breaker_is_listed_and_resume_closes_it(app: Holdfast, kit: Kit, call: Call) -> None:
+    @app.task(breaker=Breaker(failures=2, cooldown=90), retry=Backoff(first=9999))
+    def work() -> None:
+        raise ConnectionError("the shop\x1b[31m is closed")
+
+    def line() -> str:
+        return re.split(r"  +", call("task", "list").stdout.splitlines()[1])[4]
+
+    work.enqueue()
+    kit.run_worker(concurrency=1)
+    pauses.pause_task(kit.database, "work")
+    assert line() == r"closed, 1 failure: ConnectionError: the shop\x1b[31m is closed"
+    pauses.resume_task(kit.database, "work")
+    work.enqueue()
+    kit.run_worker(concurrency=1)
+    work.enqueue()
+    assert re.fullmatch(r"open for [.\d]+ s, next trial in 1 min: ConnectionError: the shop.*", line())
+    (one,) = read(call("task", "list", "--json"))["tasks"]
+    assert (one["pause"], one["breaker"]["state"], one["breaker"]["trials"]) == (None, "open", 0)
+    kit.clock.advance(91)
+    kit.sql("UPDATE holdfast.breakers SET retry_at = opened_at")
+    assert "next trial is due" in line()
+    done = call("task", "resume", "work").stdout
+    assert re.fullmatch(r"Task work is resumed\. Its breaker is closed\. Jobs put back: \d\n", done)
+    assert call("task", "resume", "work").stdout == "Task work was not paused. Jobs put back: 0\n"
 
 
 def test_a_task_that_nobody_knows_is_paused_with_a_question(kit: Kit, call: Call, shop: str) -> None:

@@ -1,4 +1,4 @@
-from good import app, both, send_receipt, settle, nightly, crunch
+from good import app, billing, both, index, send_receipt, settle, nightly, crunch
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
 send_receipt.using(delya=1)  # error
@@ -8,3 +8,8 @@ both.enqueue(1, 2)  # error
 app.schedule("0 3 * * *", nightly)  # error
 app.enqueue_many([crunch.job(rows=["x"])])  # error
 app.queue("o", ordering="keys")  # error
+index.enqueue(1)  # error
+index.enqueue()  # error
+billing.batch_task(sise=1)  # error
+billing.batch_task()(nightly.func)  # error
+billing.task(breaker=5)  # error

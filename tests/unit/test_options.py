@@ -163,7 +163,7 @@ TASK_REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"max_attempt": 3},
         (
-            "task has no option 'max_attempt' (known: aliases, lease, max_attempts, memory_limit, "
+            "task has no option 'max_attempt' (known: aliases, breaker, lease, max_attempts, memory_limit, "
             "name, priority, process, "
             "queue, retry, timeout, upgrade, version). Did you mean 'max_attempts'?"
         ),

@@ -11,7 +11,16 @@ from holdfast.cli import render
 from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
 from holdfast.cli.completion import complete_task
 from holdfast.model.text import printable
-from holdfast.operate.pauses import TaskLine, TaskPause, doubt, list_tasks, pause_task, resume_task
+from holdfast.operate.pauses import (
+    TaskLine,
+    TaskPause,
+    doubt,
+    list_tasks,
+    pause_task,
+    resume_task,
+)
+from holdfast.operate.wording import cut, several, span
+from holdfast.store.breaker import BreakerSeen
 from holdfast.tasks.taskset import TaskSet
 
 app = typer.Typer(help="List tasks, pause and resume them.", no_args_is_help=True)
@@ -24,7 +33,7 @@ TaskArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 def list_command(
     database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the tasks that living workers know, and those that are paused."""
+    """List the tasks that living workers know, and those that are paused or whose breaker is open."""
     tasks = _tasks(app)
     with open_database(database_url, app) as database:
         lines = list_tasks(database, _names(tasks))
@@ -33,7 +42,7 @@ def list_command(
     elif not lines:
         typer.echo("No tasks: no worker runs, and none is paused.")
     else:
-        heads = ("task", "workers", "held", "paused")
+        heads = ("task", "workers", "held", "paused", "breaker")
         render.print_table(heads, [_row(line) for line in lines], ("workers", "held"))
 
 
@@ -44,7 +53,19 @@ def _row(line: TaskLine) -> list[str]:
         str(line.workers),
         "-" if line.held is None else render.number(line.held),
         render.since(pause.paused_seconds, pause.paused_by) if pause else "-",
+        _breaker(line.breaker) if line.breaker else "-",
     ]
+
+
+def _breaker(seen: BreakerSeen) -> str:
+    why = f": {cut(seen.last_error)}" if seen.last_error else ""
+    if seen.state == "closed":
+        return f"closed, {several(seen.failures, 'failure')}{why}"
+    state = f"open for {span(seen.open_seconds or 0.0)}"
+    if seen.state == "half_open":
+        return f"{state}, job {seen.trial_job} is tried{why}"
+    left = seen.trial_in_seconds or 0.0
+    return f"{state}, {f'next trial in {span(left)}' if left > 0 else 'next trial is due'}{why}"
 
 
 @app.command("pause")
@@ -78,7 +99,7 @@ def resume_command(
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Claim a paused task's jobs again; those that were set aside go back to waiting."""
+    """Claim a paused task's jobs again; those that were set aside go back to waiting. Closes the task's breaker."""
     tasks = _tasks(app)
     with open_database(database_url, app) as database:
         done = resume_task(database, name, _tell)
@@ -89,7 +110,8 @@ def resume_command(
         render.print_json(done)
         return
     state = "is resumed" if done.changed else "was not paused"
-    typer.echo(f"Task {name} {state}. Jobs put back: {done.moved:,}")
+    closed = " Its breaker is closed." if done.breaker_closed else ""
+    typer.echo(f"Task {name} {state}.{closed} Jobs put back: {done.moved:,}")
     _note_left(done)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from .breaker import Watch
 from .job import Grant
 
 
@@ -87,6 +88,7 @@ class Settlement:
 
     grant: Grant
     outcome: Outcome
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)

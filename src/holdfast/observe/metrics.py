@@ -68,6 +68,7 @@ class Counts:
             "worker.fenced": self._counter("worker_fenced", "Times this worker was fenced and started over."),
             "loop.blocked": self._counter("loop_blocked", "Times a handler blocked the event loop."),
             "job.quarantined": self._counter("jobs_quarantined", "Rows set aside because they make statements fail."),
+            "breaker.opened": self._counter("breakers_opened", "Times a failure that was settled here opened a breaker."),
             "settle.refused": self._counter("settle_refused", "Outcomes that the database refused."),
         }  # fmt: skip
         self._actions: dict[str, Callable[[Event], None]] = {

@@ -94,7 +94,8 @@ class View:
 
     @property
     def is_held(self) -> bool:
-        return self.job.status == "held" and self.seen.rules.task_paused_at is None
+        rules = self.seen.rules
+        return self.job.status == "held" and rules.task_paused_at is None and rules.breaker is None
 
     def facts(self) -> dict[str, Any]:
         job = asdict(self.job)
@@ -231,6 +232,23 @@ class View:
             since = _since(rules.task_paused_at, rules.task_paused_by)
             advice = command("holdfast", "task", "resume", job.task)
             yield Reason("task_paused", f"Task {job.task} is paused {since}.", [advice])
+        if rules.breaker:
+            yield self._breaker()
+
+    def _breaker(self) -> Reason:
+        rules, job = self.seen.rules, self.job
+        since = moment(rules.breaker_opened_at) if rules.breaker_opened_at else "a time not known"
+        said = f"Its task's breaker is open since {since}"
+        said += f", after {cut(rules.breaker_error)}" if rules.breaker_error else ""
+        left = (rules.breaker_retry_at - job.now).total_seconds() if rules.breaker_retry_at else 0.0
+        if rules.breaker == "half_open":
+            said += "; one job of the task is tried right now."
+        elif rules.breaker_retry_at and left > 0:
+            said += f"; next trial at {moment(rules.breaker_retry_at)} (in {span(left)})."
+        else:
+            said += "; the next trial is due, by the first worker that has a free slot."
+        advice = [command("holdfast", "task", "resume", job.task), "holdfast task list"]
+        return Reason("breaker_open", said, advice)
 
     def _set_aside(self) -> Iterator[Reason]:
         if self.is_held:

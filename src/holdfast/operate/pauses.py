@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from ..db.database import Database
 from ..db.faults import BadRow
 from ..errors import ConfigurationError
-from ..store import jobs, operate
+from ..store import breaker, jobs, operate
 from ..store import pause as store
 from ..store.audit import audit
+from ..store.breaker import BreakerSeen
 from ..store.operate import Count
 from ..store.pause import Pause, PausedTask
 from ..store.statement import Flow, Statement
@@ -41,14 +42,16 @@ class TaskPause:
     pause: PausedTask | None  # None: it is not paused
     moved: int  # jobs set aside, or put back
     left: str | None = None  # why some of them could not be moved
+    breaker_closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
     task: str
     workers: int  # living ones that know it
-    pause: PausedTask | None
+    pause: PausedTask | None  # by an operator
     held: Count | None  # how many jobs are set aside; only of a paused task
+    breaker: BreakerSeen | None = None  # None: closed without a failure, or it has none
 
 
 def pause_queue(database: Database, name: str) -> QueuePause:
@@ -79,19 +82,28 @@ def pause_task(database: Database, task: str, on_batch: Tell = lambda _: None) -
     who = actor()
     changed = database.run(lambda: _turn_task(store.pause_task(task, who), task, "task pause", who))
     moved, left = _move(database, store.queues_to_hold(), store.hold_paused, on_batch)
-    pause = next((p for p in database.run(store.paused_tasks) if p.task == task), None)
+    pause = next((p for p in database.run(store.paused_tasks) if p.task == task and not p.by_breaker), None)
     return TaskPause(task, changed, pause, moved, left)
 
 
 def resume_task(database: Database, task: str, on_batch: Tell = lambda _: None) -> TaskPause:
-    """Let the task's jobs run again and put back those that were set aside."""
+    """Let the task's jobs run again, whoever paused it, and put back those that were set aside. Closes its breaker."""
     task_name(task, "a task name", ConfigurationError)
     who = actor()
-    changed = database.run(lambda: _turn_task(store.resume_task(task), task, "task resume", who))
+    closed, changed = database.run(lambda: _resume_task(task, who))
     moved, left = _move(
         database, store.queues_with_held(task), lambda queue: store.release_paused(queue, task), on_batch
     )
-    return TaskPause(task, changed, None, moved, left)
+    return TaskPause(task, changed, None, moved, left, closed)
+
+
+def _resume_task(task: str, who: str) -> Flow[tuple[bool, bool]]:
+    closed = yield from breaker.close_breaker(task)  # first: whoever changes both locks the breaker first
+    lifted = yield from store.resume_task(task)
+    if closed or lifted:
+        what = {"task": task, "breaker": "closed"} if closed else {"task": task}
+        yield from audit(who, "task resume", what, 1)
+    return closed, closed or lifted
 
 
 def _turn_task(turn: Statement[bool], task: str, action: str, who: str) -> Flow[bool]:
@@ -139,11 +151,14 @@ def list_tasks(database: Database, declared: Iterable[str] = ()) -> list[TaskLin
 def _task_lines(late_after: float, declared: list[str]) -> Flow[list[TaskLine]]:
     yield from operate.prefer_indexes()
     known = yield from store.known_tasks(late_after)
-    paused = {p.task: p for p in (yield from store.paused_tasks())}
+    pauses = yield from store.paused_tasks()
+    paused = {p.task: p for p in pauses if not p.by_breaker}
+    breakers = {b.task: b for b in (yield from breaker.list_breakers())}
+    aside = {p.task for p in pauses}
     lines = []
-    for task in sorted({*known, *paused, *declared}):
-        held = (yield from store.held_of_task(task)) if task in paused else None
-        lines.append(TaskLine(task, known.get(task, 0), paused.get(task), held))
+    for task in sorted({*known, *aside, *declared}):
+        held = (yield from store.held_of_task(task)) if task in aside else None
+        lines.append(TaskLine(task, known.get(task, 0), paused.get(task), held, breakers.get(task)))
     return lines
 
 

@@ -22,6 +22,7 @@ from ..db.faults import BadRow
 from ..model.job import ClaimedJob
 from ..model.queue import QueueRules
 from ..model.text import storable
+from ..store import breaker
 from ..store import claim as store
 from ..store.limits import oldest_of_each, within
 from ..store.queues import queue_rules
@@ -274,10 +275,13 @@ class Claimer:
                 middle = len(ids) // 2
                 first = await self._take_these(queue, worker, ids[:middle])
                 return first + await self._take_these(queue, worker, ids[middle:])
-            reason = storable(f"claim: {error}")
-            await self._session.run(store.quarantine(ids[0], queue, reason))
-            telemetry.emit("job.quarantined", level=logging.ERROR, job=ids[0], queue=queue, error=reason)
+            await self._quarantine(ids[0], queue, error)
             return []
+
+    async def _quarantine(self, job_id: UUID, queue: str, error: BadRow) -> None:
+        reason = storable(f"claim: {error}")
+        await self._session.run(store.quarantine(job_id, queue, reason))
+        telemetry.emit("job.quarantined", level=logging.ERROR, job=job_id, queue=queue, error=reason)
 
     async def _bisect(self, queue: str, worker: str, want: int) -> list[ClaimedJob]:
         """Some row makes the claim fail: take the others, and leave that one alone from now on."""
@@ -298,6 +302,40 @@ class Claimer:
                     ids = [i for i, allowed in suspects if allowed >= size][: max(1, min(size, most))]
                     if taken := await self._take_these(queue, worker, ids):
                         return taken
+            return []
+
+    async def claim_trial(
+        self, worker: str, tasks: Mapping[str, Sequence[int]], *, suspects: bool
+    ) -> list[ClaimedJob]:
+        """One job of a task whose breaker may try one: of all workers that look, one gets it."""
+        for task in await self._session.run(breaker.breakers_due(list(tasks))):
+            with self._accounted():
+                for queue in self.queues:
+                    if taken := await self._try(queue, worker, task, tasks[task], suspects):
+                        return taken
+        return []
+
+    async def _try(
+        self, queue: str, worker: str, task: str, versions: Sequence[int], suspects: bool
+    ) -> list[ClaimedJob]:
+        rules = self._rules[queue]
+        try:
+            trial = await self._session.flow(
+                lambda: breaker.find_trial(queue, task, versions, suspects=suspects, ordered=rules.ordered)
+            )
+        except BadRow:  # some row cannot be set aside: whoever sweeps tells
+            trial = None
+        if trial is None:
+            return []
+        token, lease = self._token(worker), self._lease[queue]
+        try:
+            return await self._session.flow(
+                lambda: breaker.claim_trial(
+                    queue, worker, token, lease=lease, task=task, trial=trial, rules=rules
+                )
+            )
+        except BadRow as error:
+            await self._quarantine(trial.job_id, queue, error)
             return []
 
     async def hold_unknown(self, queue: str) -> int:

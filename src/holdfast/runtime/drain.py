@@ -37,7 +37,8 @@ async def drain(worker: "Worker") -> None:
     await worker.notify.stop()
     await worker.ring.stop()
     await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")
-    for running in [*worker.lanes.waiting(), *worker.ready, *worker.suspects.waiting]:
+    unstarted = [*worker.lanes.waiting(), *worker.ready, *worker.suspects.waiting, *worker.batches.clear()]
+    for running in unstarted:
         worker.conclude(running, Released("not started"))
     worker.ready.clear()
     worker.suspects.waiting.clear()

@@ -36,6 +36,7 @@ _LONGEST = 3600 * 24 * 3600.0  # 3600 days: what PostgreSQL takes for ten years
 
 Next = Callable[[], Awaitable[Outcome]]
 Middleware = Callable[[Job, Next], Awaitable[Outcome]]
+Attempt = Callable[[Running, Handler, Job, dict[str, Any]], Awaitable[Outcome]]
 
 
 class Processes(Protocol):
@@ -64,15 +65,16 @@ class Executor:
         self._middleware = tuple(middleware)
         self._processes = processes
         self._supervised = supervised
-        self._threads = Threads()
+        self.threads = Threads()
 
     def close(self) -> None:
-        self._threads.close()
+        self.threads.close()
 
     def abandoned(self) -> int:
-        return self._threads.abandoned
+        return self.threads.abandoned
 
-    async def execute(self, running: Running) -> Outcome:
+    async def execute(self, running: Running, attempt: Attempt | None = None) -> Outcome:
+        """`attempt` is what to do inside of the middleware; the handler's own call, unless a batch shares one."""
         claimed = running.claimed
         if claimed.cancel_requested:
             return Cancelled("cancelled before it ran")
@@ -99,7 +101,7 @@ class Executor:
             attempt=claimed.attempt,
             worker=worker,
         ):
-            call = functools.partial(self._attempt, running, handler, job, arguments)
+            call: Next = functools.partial(attempt or self._attempt, running, handler, job, arguments)
             for layer in reversed(self._middleware):
                 call = functools.partial(_through, layer, job, call)
             try:
@@ -139,8 +141,8 @@ class Executor:
             if handler.is_async:
                 value = await handler.func(*injected, **arguments)
             else:
-                value = await self._threads.run(functools.partial(handler.func, *injected, **arguments))
-            return _completion(job, handler, value)
+                value = await self.threads.run(functools.partial(handler.func, *injected, **arguments))
+            return completion(job, handler, value)
 
         def finish(value: object) -> Any:
             result = handler.encode(value)
@@ -159,7 +161,7 @@ class Executor:
             if handler.is_async:
                 await database.atransact(body, finish, limit)
             else:
-                await self._threads.run(lambda: database.transact(body, finish, limit))
+                await self.threads.run(lambda: database.transact(body, finish, limit))
         except (DatabaseUnavailable, Contended) as error:
             ours = isinstance(error, ConnectionLost | Contended) or not began
             if not ours or job.generation - job.attempt >= FORGIVEN:
@@ -170,7 +172,8 @@ class Executor:
         return SettledElsewhere()
 
 
-def _completion(job: Job, handler: Handler, value: object) -> Outcome:
+def completion(job: Job, handler: Handler, value: object) -> Outcome:
+    """How an attempt ends whose handler returned."""
     result = handler.encode(value)
     if job._completed:
         # Right when its transaction committed: then settling finds the job already done, and this is never stored.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..model.backoff import Backoff
+from ..model.breaker import Breaker
 from ..model.outcome import ErrorText, Failed
 
 FORGIVEN = 10  # claims that spent no attempt, after which an outage counts as a failure
@@ -12,6 +13,14 @@ FORGIVEN = 10  # claims that spent no attempt, after which an outage counts as a
 
 class PayloadError(ValueError):
     """A stored payload cannot be turned into the handler's arguments. Its text is the reason shown to people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A batch task: call it for up to `size` jobs, `wait` seconds after the first of them at the latest."""
+
+    size: int
+    wait: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +41,8 @@ class Handler:
     backoff: Backoff = field(default_factory=Backoff)
     process: bool = False
     memory_limit: int | None = None
+    gather: Gather | None = None
+    breaker: Breaker | None = None
 
     def failed(self, error: ErrorText, attempt: int) -> Failed:
         return Failed(error, self.backoff.delay(attempt))

@@ -33,6 +33,7 @@ class Running:
     settling: bool = False
     tell: Callable[[Job], None] = _nobody
     on_interrupt: Callable[[], None] | None = None
+    call: UUID | None = None  # of a batch: the call it is in
 
     def interrupt(self, reason: Stop) -> None:
         """Tell the handler to stop: an async one is cancelled, a sync one sees it at job.check(), a process is ended."""

@@ -14,9 +14,10 @@ from .. import failpoints, telemetry
 from ..db.database import Database
 from ..db.faults import BadRow
 from ..errors import DatabaseError
+from ..model.breaker import BreakerChange
 from ..model.outcome import DeadLettered, ErrorText, Failed, Held, Outcome, Settled, Settlement
 from ..model.text import storable
-from ..store import settle as store
+from ..store.breaker import settle_watched
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
 from .service import Service
@@ -29,12 +30,17 @@ class Settler(Service):
     name = "settle"
 
     def __init__(
-        self, database: Database, worker: Callable[[], str], on_settled: Callable[[Settlement, str], None]
+        self,
+        database: Database,
+        worker: Callable[[], str],
+        on_settled: Callable[[Settlement, str], None],
+        on_breaker: Callable[[BreakerChange], None] = lambda change: None,
     ) -> None:
         super().__init__()
         self._session = database.session("settle")
         self._worker = worker
         self._on_settled = on_settled
+        self._on_breaker = on_breaker
         self._waiting: deque[Settlement] = deque()
         self._busy: list[Settlement] = []
         self._empty = asyncio.Event()
@@ -76,7 +82,7 @@ class Settler(Service):
             await self._write(list(by_id.values()))
             return
         try:
-            answers = await self._session.flow(lambda: store.settle(batch, self._worker()))
+            answers, changes = await self._session.flow(lambda: settle_watched(batch, self._worker()))
         except GroupBusy as busy:  # someone counts in their group for a moment; the others go on without them
             self._busy += [s for s in batch if s.grant.id in busy.job_ids]
             if others := [s for s in batch if s.grant.id not in busy.job_ids]:
@@ -92,6 +98,8 @@ class Settler(Service):
             return
         for answer in answers:
             self._answer(by_id[answer.id], answer)
+        for change in changes:
+            self._on_breaker(change)
 
     def _answer(self, settlement: Settlement, answer: Settled) -> None:
         if answer.state == "busy":  # someone holds the row for a moment; it is still ours

@@ -19,10 +19,12 @@ class Slots:
         self._mean = 0.0
         self.running = 0
 
-    def want(self, ready: int) -> int:
+    def want(self, ready: int, batches: int = 0) -> int:
+        """`ready` wait for a slot already; `batches` lack so many, which take no slot each."""
         if ready:
             return 0
-        return max(0, self.free + (self._prefetch if self._mean < self._QUICK else 0))
+        want = self.free + (self._prefetch if self._mean < self._QUICK else 0)
+        return max(0, want, batches if self.free > 0 else 0)
 
     @property
     def free(self) -> int:

@@ -41,6 +41,10 @@ class Suspects:
         self._start_by = time.monotonic() + _WAIT
 
     @property
+    def busy(self) -> bool:
+        return bool(self._group)
+
+    @property
     def quiet(self) -> bool:
         return bool(self._group) and time.monotonic() < self._start_by + _QUIET
 

@@ -11,7 +11,7 @@ from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockTimeout
 from ..model.text import storable
-from ..store import chains, housekeeping, pause, sweep
+from ..store import breaker, chains, housekeeping, pause, sweep
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
 from ..store.limits import prune_key_limits
@@ -55,6 +55,7 @@ class Sweeper(Service):
         if turn:
             await self.sweep_once()
             await self.hold_paused()
+            await self.put_back()
         days = await self._session.run(housekeeping.tidy_begin(_TIDY_EVERY))
         if days is not None:
             await self.tidy_once(days)
@@ -113,6 +114,20 @@ class Sweeper(Service):
         if held:
             telemetry.emit("jobs.held", count=held, reason="their task is paused")
         return held
+
+    async def put_back(self) -> int:
+        """What was set aside for a breaker that has closed goes back to waiting."""
+        back = 0
+        for task in await self._session.run(breaker.breakers_to_put_back()):
+            for queue in await self._session.run(pause.queues_with_held(task)):
+                count = pause.HOLD_BATCH
+                while count >= pause.HOLD_BATCH // 4:
+                    count = await self._session.flow(functools.partial(pause.release_paused, queue, task))
+                    back += count
+            await self._session.run(breaker.breaker_put_back(task))
+        if back:
+            self._on_swept()
+        return back
 
     async def tidy_once(self, days: int) -> None:
         """Registry, archive slots, keys, throughput, audit, firings and what jobs that are gone left, in bounded batches."""

@@ -5,6 +5,8 @@ _run_one    one job from slot to outcome
 Claimer     which jobs are next                         (claim.py)
 Lanes       jobs of one stream one after the other      (lanes.py)
 Ring        whose keys it looks after                   (ring.py)
+Batches     jobs that gather to be run in one call      (batches.py, calls.py)
+Breakers    one job is tried while a breaker is open    (breakers.py)
 Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
@@ -30,6 +32,9 @@ from ..errors import DatabaseError, DatabaseUnavailable
 from ..model.job import ClaimedJob
 from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
 from ..model.queue import QueueRules
+from .batches import Batches
+from .breakers import Breakers
+from .calls import run_together
 from .claim import Claimer
 from .drain import drain
 from .execute import Executor, Middleware, Processes
@@ -84,11 +89,13 @@ class Worker:
         self.claimer = Claimer(database, handlers, options.leases, options.rules)
         self.lanes = Lanes(options.rules)
         self.ring = Ring(database, self.claimer.keyed, lambda: self.membership.id, self._look_after)
-        self._executor = Executor(
+        self.executor = Executor(
             database, handlers, lambda: self.membership.id, middleware, processes=processes
         )
-        self.slots = Slots(options.concurrency, database.settings.prefetch, self._executor.abandoned)
-        self.settler = Settler(database, lambda: self.membership.id, self._settled)
+        self.slots = Slots(options.concurrency, database.settings.prefetch, self.executor.abandoned)
+        session, sweep = self.membership.session, database.settings.sweep
+        self.breakers = Breakers(handlers, session, sweep, self._breaker_closed)
+        self.settler = Settler(database, lambda: self.membership.id, self._settled, self.breakers.changed)
         self.tally = Tally(self.membership.session)
         self.sweeper = Sweeper(database, self._look_again, self.tally.buried)
         lease = max(options.leases.values())
@@ -105,6 +112,7 @@ class Worker:
         self.sleep.hears = lambda: self.notify.hears
         self.ready: deque[Running] = deque()
         self.suspects = Suspects(database.settings.sweep)
+        self.batches = Batches(handlers, lambda delay: self._loop.call_later(delay, self._wake.set))
         self._pause = _FIRST_PAUSE
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -133,11 +141,14 @@ class Worker:
             self.notify.start()
         for service in self.services:
             service.start()
+        self._aside(self.breakers.close_unwatched())
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
                 self.ticked_at = time.monotonic()
                 claimed = await self._claim()
+                if self._until_idle and claimed == 0 and self.slots.free > 0 and not self.batches.due:
+                    self.batches.hurry()
                 self._start_ready()
                 self._hand_back_stale()
                 if self._until_idle and claimed == 0 and await self._is_idle():
@@ -145,7 +156,7 @@ class Worker:
                 await self._rest(claimed)
         finally:
             await drain(self)
-            self._executor.close()
+            self.executor.close()
 
     async def _claim(self) -> int | None:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
@@ -153,8 +164,10 @@ class Worker:
             jobs = await self._claim_told()
             if not jobs:
                 await self._claim_suspects()
-                want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
-                free = self.slots.free - len(self.ready)
+                await self._claim_trial()
+                waiting = len(self.ready) + self.batches.due
+                want = 0 if self.suspects.quiet else self.slots.want(waiting, self.batches.wish)
+                free = self.slots.free - waiting
                 jobs = (
                     await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
                 )
@@ -162,7 +175,7 @@ class Worker:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
-        self.ready.extend(self.lanes.admit([self.inflight.add(job) for job in jobs]))
+        self.ready.extend(self.batches.gather(self.lanes.admit([self.inflight.add(job) for job in jobs])))
         return len(jobs)
 
     async def _claim_told(self) -> list[ClaimedJob]:
@@ -179,14 +192,27 @@ class Worker:
             self.suspects.took(self.lanes.admit([self.inflight.add(job) for job in jobs]))
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
+    async def _claim_trial(self) -> None:
+        if not self.breakers.due(self.slots.free - len(self.ready)):
+            return
+        can_isolate = not self.suspects.busy
+        for job in await self.breakers.trial(self.claimer, self.membership.id, suspects=can_isolate):
+            trial = self.lanes.admit([self.inflight.add(job)])
+            if job.suspect:
+                self.suspects.took(trial)
+            else:
+                self.ready.extend(self.batches.gather(trial))
+
     def _start_ready(self) -> None:
         if self.stopping.is_set():
             return  # claimed while the signal came: the drain hands it back
-        alone = not self.slots.running and not self.ready
+        alone = not self.slots.running and not self.ready and not self.batches
         start, hand_back = self.suspects.leave(alone=alone, free=self.slots.free - len(self.ready))
-        self.ready.extend(start)
+        self.ready.extend(self.batches.together(start))
         for running in hand_back:
             self.conclude(running, Released("not started"))
+        while self.slots.free > 0 and (group := self.batches.next()) is not None:
+            self._aside(run_together(self, group, self.slots.started()))
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
             if running.stop is None:
@@ -194,22 +220,32 @@ class Worker:
                 running.task = self._loop.create_task(
                     self._run_one(running, began), name=f"job {running.claimed.id}"
                 )
-            else:  # lost or cancelled while it waited here
-                self.conclude(
-                    running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran")
-                )
+            else:
+                self.end_unstarted(running)
+
+    def end_unstarted(self, running: Running) -> None:
+        """Lost or cancelled while it waited here."""
+        self.conclude(running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran"))
 
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
-        if self.ready and self.slots.free <= 0:
+        if self.slots.free <= 0:
             stale = [r for r in self.ready if time.monotonic() - r.claimed_at > _STALE]
+            for running in stale:
+                self.ready.remove(running)
+            stale += self.batches.stale(_STALE)
             if stale:
                 self.slots.expect_long()
             for running in stale:
-                self.ready.remove(running)
                 self.conclude(running, Released("not started"))
 
     async def _run_one(self, running: Running, began: float) -> None:
+        self.say_started(running)
+        outcome = await self.executor.execute(running)
+        self.slots.finished(began)
+        self.conclude(running, outcome)
+
+    def say_started(self, running: Running) -> None:
         claimed = running.claimed
         telemetry.emit(
             "job.started",
@@ -219,9 +255,6 @@ class Worker:
             generation=claimed.grant.generation,
             worker=self.membership.id,
         )
-        outcome = await self._executor.execute(running)
-        self.slots.finished(began)
-        self.conclude(running, outcome)
 
     def conclude(self, running: Running, outcome: Outcome) -> None:
         """The attempt is over: settle it, unless there is nothing left to settle."""
@@ -232,13 +265,19 @@ class Worker:
             self._settled(Settlement(running.grant, outcome), "lost")
         elif isinstance(outcome, SettledElsewhere):
             self._settled(Settlement(running.grant, outcome), "completed")
+            if (watch := self.breakers.watch(running)) is not None:
+                self._aside(self.breakers.succeeded(watch, running))
         else:
             if isinstance(outcome, Held) and running.grant.queue not in self._holding:
                 self._holding.add(running.grant.queue)
                 self._aside(self._hold_unknown(running.grant.queue))
-            self.settler.settle(Settlement(running.grant, outcome))
+            self.settler.settle(Settlement(running.grant, outcome, self.breakers.watch(running)))
         self._pause = _FIRST_PAUSE
         self._wake.set()
+
+    def _breaker_closed(self) -> None:
+        self._aside(self.sweeper.put_back())
+        self._look_again()
 
     async def _hold_unknown(self, queue: str) -> None:
         try:
@@ -273,7 +312,7 @@ class Worker:
         if start is None:
             self.claimer.settled(running.claimed)
         else:
-            self.ready.appendleft(start)
+            self.ready.extendleft(self.batches.gather([start]))
             self._start_ready()
         for behind in back:
             self.conclude(behind, Released("the job before it in its stream went back"))
@@ -322,6 +361,7 @@ class Worker:
 
     def _look_again(self) -> None:
         self._told()
+        self.breakers.look_again()
         self._pause = _FIRST_PAUSE
 
     def _look_after(self, queue: str, buckets: list[int] | None) -> None:
@@ -346,7 +386,9 @@ class Worker:
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _cancel(self, running: Running) -> None:
-        if running.task is not None and running.is_async and not running.settling:
+        if self.batches.drop(running):
+            self.end_unstarted(running)
+        elif running.task is not None and running.is_async and not running.settling:
             running.task.cancel()
 
     def _start_over(self, fenced: str) -> None:

@@ -127,12 +127,31 @@ CREATE TABLE holdfast.key_limits (
 ) WITH (fillfactor = 50);
 CREATE INDEX key_limits_refilled ON holdfast.key_limits (refilled_at);
 
--- Nothing of these tasks is claimed. What waits for one of them is set aside (held), so that it costs no claim anything.
+-- Nothing of these tasks is claimed. What waits for one of them is set aside (held), so that it costs no claim anything. An
+-- operator and the task's own breaker pause it apart from each other.
 CREATE TABLE holdfast.paused_tasks (
-    task      text PRIMARY KEY,
-    paused_at timestamptz NOT NULL,
-    paused_by text
+    task       text NOT NULL,
+    paused_at  timestamptz NOT NULL,
+    paused_by  text,
+    by_breaker boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (task, by_breaker)
 );
+
+-- Circuit breakers that have counted a failure. While one is not closed, its task is in paused_tasks. Whoever changes one locks
+-- its row first; a half-open one has one trial, which runs as long as that job is in processing under that token.
+CREATE TABLE holdfast.breakers (
+    task        text PRIMARY KEY,
+    state       text NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'half_open')),
+    failed_at   timestamptz[] NOT NULL DEFAULT '{}',   -- while closed: the last failures, none older than a success
+    opened_at   timestamptz,
+    retry_at    timestamptz,              -- from then on one job may be tried
+    trials      int NOT NULL DEFAULT 0,   -- that failed since it opened
+    trial_queue text,
+    trial_id    uuid,
+    trial_token uuid,
+    last_error  text,
+    put_back    boolean NOT NULL DEFAULT false   -- it closed, and what was set aside is still to be put back
+) WITH (fillfactor = 50);
 
 CREATE SEQUENCE holdfast.work_seq;
 
@@ -239,6 +258,67 @@ BEGIN
     VALUES (queue_name, relation, lease_seconds, by_key OR key_ordering = 'key', key_ordering, dead_letter_policy);
     INSERT INTO holdfast.limits (queue, tokens, refilled_at) VALUES (queue_name, 0, '-infinity') ON CONFLICT DO NOTHING;
     RETURN true;
+END $$;
+
+-- Let the task run again. False: its breaker was closed.
+CREATE FUNCTION holdfast.close_breaker(task_name text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    UPDATE holdfast.breakers b
+    SET state = 'closed', failed_at = '{}', opened_at = NULL, retry_at = NULL, trials = 0, trial_queue = NULL, trial_id = NULL, trial_token = NULL,
+        put_back = true
+    WHERE b.task = task_name AND b.state <> 'closed';
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM holdfast.paused_tasks p WHERE p.task = task_name AND p.by_breaker;
+    RETURN true;
+END $$;
+
+-- How attempts of a task ended, as its breaker counts them: whether one succeeded, how many failed after the last success, and the
+-- claims of both. Answers what became of the breaker: opened, reopened, closed, or NULL. A success of a task that is well costs a look.
+CREATE FUNCTION holdfast.note_breaker(
+    task_name text, succeeded boolean, failed int, good uuid[], bad uuid[], error text,
+    failures int, within float8, cooldown float8, cap float8) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    known holdfast.breakers;
+    times timestamptz[];
+BEGIN
+    IF failed = 0 AND NOT EXISTS (SELECT FROM holdfast.breakers b WHERE b.task = task_name AND (b.state = 'half_open' OR b.failed_at <> '{}')) THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO holdfast.breakers (task) VALUES (task_name) ON CONFLICT DO NOTHING;
+    SELECT * INTO known FROM holdfast.breakers b WHERE b.task = task_name FOR UPDATE;
+    IF known.state = 'half_open' AND known.trial_token = ANY (good) THEN
+        PERFORM holdfast.close_breaker(task_name);
+        RETURN 'closed';
+    ELSIF known.state = 'half_open' AND known.trial_token = ANY (bad) THEN
+        UPDATE holdfast.breakers b
+        SET state = 'open', trials = b.trials + 1, last_error = error, trial_queue = NULL, trial_id = NULL, trial_token = NULL,
+            retry_at = holdfast.now() + make_interval(secs => least(cap, cooldown * 2 ^ least(b.trials + 1, 30)))
+        WHERE b.task = task_name;
+        RETURN 'reopened';
+    ELSIF known.state <> 'closed' THEN   -- it was claimed before the breaker opened: the trial alone decides
+        RETURN NULL;
+    END IF;
+    times := ARRAY(SELECT t FROM unnest(known.failed_at) AS t WHERE NOT succeeded AND t > holdfast.now() - make_interval(secs => within) ORDER BY t)
+             || array_fill(holdfast.now(), ARRAY[least(failed, failures)]);
+    IF cardinality(times) >= failures THEN
+        UPDATE holdfast.breakers b
+        SET state = 'open', failed_at = '{}', opened_at = holdfast.now(), retry_at = holdfast.now() + make_interval(secs => cooldown),
+            trials = 0, last_error = error, put_back = false
+        WHERE b.task = task_name;
+        INSERT INTO holdfast.paused_tasks (task, paused_at, paused_by, by_breaker) VALUES (task_name, holdfast.now(), 'its breaker', true)
+        ON CONFLICT DO NOTHING;
+        RETURN 'opened';
+    END IF;
+    UPDATE holdfast.breakers b SET failed_at = times, last_error = coalesce(error, b.last_error) WHERE b.task = task_name;
+    RETURN NULL;
 END $$;
 
 -- Ownership -------------------------------------------------------------------------------------------------------

@@ -50,6 +50,10 @@ class Rules:
     task_paused_at: datetime | None
     task_paused_by: str | None
     grace_until: datetime | None
+    breaker: str | None = None  # open or half_open; None: closed, or there is none
+    breaker_opened_at: datetime | None = None
+    breaker_retry_at: datetime | None = None
+    breaker_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class PausedTask:
     paused_at: datetime
     paused_by: str | None
     paused_seconds: float
+    by_breaker: bool = False
 
 
 def pause_queue(name: str, who: str) -> Statement[bool]:

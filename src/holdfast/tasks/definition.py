@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InvalidOption, UnboundTask
 from ..model.job import NewRow
-from ..runtime.handler import Handler
+from ..runtime.handler import Gather, Handler
 from .checks import DEFAULT_LIFETIME
 from .codec import Codec
 from .options import TaskSettings
@@ -63,6 +63,7 @@ class Definition:
     signature: HandlerSignature
     binding: Binding
     place: Place
+    gather: Gather | None = None  # set: a batch task
     codec: Codec = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +94,8 @@ class Definition:
             backoff=settings.retry,
             process=settings.process,
             memory_limit=settings.memory_limit,
+            gather=self.gather,
+            breaker=settings.breaker,
         )
 
     def row(self, payload: str, values: Mapping[str, Any]) -> NewRow:

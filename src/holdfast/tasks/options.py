@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ..errors import InvalidOption, TaskDefinitionError
 from ..model.backoff import Backoff
+from ..model.breaker import Breaker
 from ..model.duration import Duration
 from ..runtime.job import Job
 from . import checks
@@ -51,6 +52,7 @@ class TaskOptions(TypedDict, total=False):
     timeout: Duration
     process: bool
     memory_limit: int
+    breaker: Breaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class TaskSettings:
     timeout: float | None = None
     process: bool = False
     memory_limit: int | None = None
+    breaker: Breaker | None = None
 
 
 _ENQUEUE: dict[str, Callable[[Any], Any]] = {
@@ -128,6 +131,14 @@ def _retry(value: object) -> Backoff:
     return value
 
 
+def _breaker(value: object) -> Breaker:
+    if not isinstance(value, Breaker):
+        raise TaskDefinitionError(
+            f"breaker must be a Breaker, not {shown(value)}. Write breaker=Breaker(failures=5, cooldown=30)"
+        )
+    return value
+
+
 def _upgrade(value: object, version: int) -> dict[int, Callable[[dict[str, Any]], dict[str, Any]]]:
     if not isinstance(value, Mapping):
         raise TaskDefinitionError(
@@ -177,4 +188,5 @@ _TASK: dict[str, Callable[[Any], Any]] = {
     "timeout": _period("timeout"),
     "process": _process,
     "memory_limit": _memory_limit,
+    "breaker": _breaker,
 }

@@ -6,17 +6,20 @@ from datetime import timedelta
 from typing import Any, NoReturn, Unpack
 
 from ..errors import DuplicateTask, TaskDefinitionError
+from ..model.duration import Duration
 from ..model.queue import QueueRules
 from ..model.schedule import Missed, Overlap, Spec
+from ..runtime.handler import Gather
 from . import checks
+from .batching import BatchDecorator, analyse_batch, gather
 from .definition import Binding, Definition, Place
 from .newjob import NewJob
-from .options import task_settings
+from .options import TaskOptions, task_settings
 from .payload import shown
 from .producer import Producer
 from .queueing import QueueOptions, queue_rules
 from .scheduling import make_spec
-from .signature import analyse
+from .signature import HandlerSignature, analyse
 from .task import Task, TaskDecorator
 
 _PLAIN = QueueRules()
@@ -59,6 +62,20 @@ class Registry:
     def task(self) -> TaskDecorator:
         """Declare a task: `@billing.task` or `@billing.task(queue="mail", max_attempts=5)`."""
         return _Declare(self, {})
+
+    def batch_task(
+        self, *, size: int = 100, wait: Duration = 0.2, **options: Unpack[TaskOptions]
+    ) -> BatchDecorator:
+        """Declare a task that is called once for many jobs: `@app.batch_task(size=100, wait=0.2)` over
+        `async def index(batch: Batch[Doc]) -> None`; a producer says `index.enqueue(doc)`."""
+        rule = gather(size, wait, options)
+        task_settings(options)
+
+        def declare(fn: Any, /) -> Any:
+            signature = analyse_batch(fn, sys._getframe(1).f_locals)
+            return self._declare(signature, options, rule)
+
+        return declare
 
     def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue:
         """Declare a queue: `billing.queue("orders", ordering="key", on_dead_letter="block")`."""
@@ -108,12 +125,12 @@ class Registry:
         return {**named, **{name: queue._rules for name, queue in self._queues.items()}}
 
     def _declare(
-        self, func: Callable[..., Any], options: Mapping[str, Any], local: Mapping[str, Any]
+        self, signature: HandlerSignature, options: Mapping[str, Any], rule: Gather | None = None
     ) -> Task[Any, Any]:
         settings = task_settings(options)
-        signature = analyse(func, local)
+        func = signature.func
         name = settings.name or self._name_of(func)
-        definition = Definition(name, settings, signature, self._binding, Place.of(func))
+        definition = Definition(name, settings, signature, self._binding, Place.of(func), rule)
         self._add(definition)
         return Task(definition)
 
@@ -154,7 +171,7 @@ class _Declare:
         local = sys._getframe(
             1
         ).f_locals  # the place of the decorator: types defined inside a function are there
-        return self._registry._declare(fn, self._options, local)
+        return self._registry._declare(analyse(fn, local), self._options)
 
 
 def raise_duplicate(name: str, first: Definition, second: Definition) -> NoReturn:

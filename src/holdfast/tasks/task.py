@@ -82,6 +82,10 @@ class Task(Generic[P, R]):
     def _check_call(self, verb: str, *, is_async: bool) -> None:
         signature = self.definition.signature
         function = signature.func.__name__
+        if self.definition.gather:
+            raise TypeError(
+                f"{self.name} takes a batch of jobs, which {verb}() cannot supply. Run it with holdfast.testing"
+            )
         if signature.injected:
             kinds = " and ".join(kind.__name__ for kind in signature.injected.values())
             raise TypeError(

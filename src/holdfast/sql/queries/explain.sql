@@ -16,10 +16,12 @@ WHERE j.id = $1;
 -- name: explain_rules
 -- What is paused, whether the queue is known, and until when sweeps wait after an outage.
 -- $1 queue, $2 task
-SELECT q.name IS NOT NULL, q.paused_at, q.paused_by, t.paused_at, t.paused_by, greatest(e.grace_until, 'epoch')
+SELECT q.name IS NOT NULL, q.paused_at, q.paused_by, t.paused_at, t.paused_by, greatest(e.grace_until, 'epoch'), b.state, b.opened_at, b.retry_at,
+       b.last_error
 FROM (VALUES (1)) AS one(row)
 LEFT JOIN holdfast.queues q ON q.name = $1
-LEFT JOIN holdfast.paused_tasks t ON t.task = $2
+LEFT JOIN holdfast.paused_tasks t ON t.task = $2 AND NOT t.by_breaker
+LEFT JOIN holdfast.breakers b ON b.task = $2 AND b.state <> 'closed'
 LEFT JOIN holdfast.engine e ON e.only_row;
 
 -- name: explain_error

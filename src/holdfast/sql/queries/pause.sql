@@ -16,16 +16,16 @@ SELECT paused_at, paused_by, extract(epoch FROM holdfast.now() - paused_at)::flo
 -- name: pause_task
 -- From the commit on nothing of the task is claimed. No row: it is paused already.
 -- $1 task, $2 who
-INSERT INTO holdfast.paused_tasks (task, paused_at, paused_by) VALUES ($1, holdfast.now(), $2) ON CONFLICT (task) DO NOTHING RETURNING task;
+INSERT INTO holdfast.paused_tasks (task, paused_at, paused_by) VALUES ($1, holdfast.now(), $2) ON CONFLICT DO NOTHING RETURNING task;
 
 -- name: resume_task
 -- No row: it was not paused. Waits for whoever sets jobs of it aside at this moment; nobody does after the commit.
 -- $1 task
-DELETE FROM holdfast.paused_tasks WHERE task = $1 RETURNING task;
+DELETE FROM holdfast.paused_tasks WHERE task = $1 AND NOT by_breaker RETURNING task;
 
 -- name: paused_tasks
--- The tasks that are paused.
-SELECT task, paused_at, paused_by, extract(epoch FROM holdfast.now() - paused_at)::float8 FROM holdfast.paused_tasks ORDER BY task;
+-- The tasks that are paused. One that an operator and its breaker have paused is there twice.
+SELECT task, paused_at, paused_by, extract(epoch FROM holdfast.now() - paused_at)::float8, by_breaker FROM holdfast.paused_tasks ORDER BY task, by_breaker;
 
 -- name: queues_to_hold
 -- The queues to look through for jobs of paused tasks: none while no task is paused.

@@ -20,7 +20,7 @@ LEFT JOIN (SELECT u.queue, count(*) AS workers
 -- name: count_paused_tasks
 -- How many tasks are paused, up to the cap.
 -- $1 cap
-SELECT count(*) FROM (SELECT FROM holdfast.paused_tasks LIMIT $1) t;
+SELECT count(*) FROM (SELECT DISTINCT task FROM holdfast.paused_tasks LIMIT $1) t;
 
 -- name: count_expired
 -- Claims past their lease, or revoked, that still have jobs, up to the cap. A sweep takes them within seconds.

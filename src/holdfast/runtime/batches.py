@@ -1,0 +1,130 @@
+"""Batches that gather: jobs of batch tasks that are claimed and wait for company.
+
+A gathering job takes no slot, so claims go on while a batch fills. It is held like any other: renewed, handed back by a
+drain, and out of its batch when it is lost or cancelled. A batch is due when it is full, or `wait` seconds after its first
+job; from then on it waits for a slot as a job does. Tasks and versions do not mix.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from .handler import Handler, Handlers
+from .inflight import Running
+
+_MOST = 500  # jobs wished for at once, beyond the free slots
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    handler: Handler
+    size: int
+    due_at: float
+    members: list[Running] = field(default_factory=list)
+
+
+class Batches:
+    def __init__(self, handlers: Handlers, wake_in: Callable[[float], object]) -> None:
+        self._handlers = handlers
+        self._wake_in = wake_in
+        self._open: dict[tuple[str, int], Group] = {}
+        self._due: deque[Group] = deque()
+        self._only_ours = False
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._due)
+
+    @property
+    def due(self) -> int:
+        """Batches that wait for a slot."""
+        self._ripen()
+        return len(self._due)
+
+    @property
+    def wish(self) -> int:
+        """What the open batches lack, while claims bring nothing but jobs for them: others would wait here for a slot."""
+        if not self._only_ours:
+            return 0
+        return min(sum(group.size - len(group.members) for group in self._open.values()), _MOST)
+
+    def gather(self, claimed: Sequence[Running]) -> list[Running]:
+        """Take those of batch tasks; answers the others."""
+        others = [running for running in claimed if not self._take(running)]
+        self._only_ours = bool(claimed) and not others
+        return others
+
+    def _take(self, running: Running) -> bool:
+        key = (running.claimed.task, running.claimed.version)
+        handler = self._handlers.find(*key)
+        if handler is None or handler.gather is None or running.claimed.cancel_requested:
+            return False
+        group = self._open.get(key)
+        if group is None:
+            rule = handler.gather
+            group = self._open[key] = Group(handler, rule.size, time.monotonic() + rule.wait)
+            self._wake_in(rule.wait)
+        group.members.append(running)
+        if len(group.members) >= group.size:
+            self._fall_due(key)
+        return True
+
+    def together(self, suspects: Sequence[Running]) -> list[Running]:
+        """Suspects of a crash go at once and among themselves, or nobody could tell whose crash it is. Answers those that
+        are not for a batch."""
+        before, self._open, self._only_ours = self._open, {}, False
+        others = [running for running in suspects if not self._take(running)]
+        self.hurry()
+        self._open = before
+        return others
+
+    def hurry(self) -> None:
+        """Nothing more is to come: let every batch go as it is."""
+        for key in list(self._open):
+            self._fall_due(key)
+
+    def next(self) -> Group | None:
+        """The batch to start now, if one is due."""
+        self._ripen()
+        return self._due.popleft() if self._due else None
+
+    def _ripen(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, group in self._open.items() if group.due_at <= now]:
+            self._fall_due(key)
+
+    def _fall_due(self, key: tuple[str, int]) -> None:
+        group = self._open.pop(key)
+        group.due_at = min(group.due_at, time.monotonic())
+        self._due.append(group)
+
+    def drop(self, running: Running) -> bool:
+        """It is lost or cancelled. False: it is not waiting here."""
+        for group in (*self._open.values(), *self._due):
+            if running in group.members:
+                group.members.remove(running)
+                self._forget_empty()
+                return True
+        return False
+
+    def stale(self, seconds: float) -> list[Running]:
+        """Members of batches that have been due for so long without a slot. They are no longer here."""
+        old = [group for group in self._due if time.monotonic() - group.due_at > seconds]
+        for group in old:
+            self._due.remove(group)
+        return _members(old)
+
+    def clear(self) -> list[Running]:
+        """Everything that waits here. It is no longer here."""
+        everything = _members([*self._open.values(), *self._due])
+        self._open.clear()
+        self._due.clear()
+        return everything
+
+    def _forget_empty(self) -> None:
+        self._open = {key: group for key, group in self._open.items() if group.members}
+        self._due = deque(group for group in self._due if group.members)
+
+
+def _members(groups: Iterable[Group]) -> list[Running]:
+    return [running for group in groups for running in group.members]

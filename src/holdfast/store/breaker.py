@@ -1,0 +1,183 @@
+"""Circuit breakers: counting how attempts end, and the one job that is tried while a breaker is not closed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from ..model.breaker import Breaker, BreakerChange, Watch
+from ..model.job import ClaimedJob
+from ..model.outcome import Completed, Failed, Outcome, Settled, Settlement
+from ..model.queue import QueueRules
+from ..sql import query
+from .claim import claim_these
+from .limits import within
+from .operate import CAP
+from .pause import hold_paused
+from .settle import settle
+from .statement import Flow, Row, Statement, ids, nothing
+from .streams import claim_streams, unhold
+
+_LOOK = 1000
+
+
+@dataclass(slots=True)
+class Note:
+    """What a breaker is told of attempts that ended."""
+
+    breaker: Breaker
+    succeeded: bool = False
+    failed: int = 0  # after the last success
+    good: list[UUID] = field(default_factory=list)  # claims
+    bad: list[UUID] = field(default_factory=list)
+    error: str | None = None
+    _calls: set[UUID] = field(default_factory=set)
+
+    def add(self, watch: Watch, outcome: Outcome, token: UUID) -> None:
+        """Completed is a success, Failed (a timeout and Retry are that too) a failure; the rest says nothing of the task."""
+        if isinstance(outcome, Completed):
+            self.succeeded, self.failed, self.error = True, 0, None
+            self._calls.clear()
+            self.good.append(token)
+        elif isinstance(outcome, Failed):
+            self.bad.append(token)
+            self.error = outcome.error.summary
+            if watch.call is None or watch.call not in self._calls:
+                self.failed += 1
+            if watch.call is not None:
+                self._calls.add(watch.call)
+
+
+def settle_watched(
+    batch: Sequence[Settlement], worker: str
+) -> Flow[tuple[list[Settled], list[BreakerChange]]]:
+    """Settle, and tell the breakers of those that have one, in the same transaction."""
+    answers = yield from settle(batch, worker)
+    if all(settlement.watch is None for settlement in batch):
+        return answers, []
+    counted = {a.id for a in answers if not a.already and a.state not in ("lost", "busy")}
+    notes: dict[str, Note] = {}
+    for settlement in batch:
+        watch = settlement.watch
+        if watch is not None and settlement.grant.id in counted:
+            note = notes.setdefault(watch.task, Note(watch.breaker))
+            note.add(watch, settlement.outcome, settlement.grant.token)
+    changes = []
+    for task in sorted(notes):  # in one order, so that two settlers cannot wait for each other in a circle
+        change = yield from tell(task, notes[task])
+        changes.append(change)
+    return answers, [change for change in changes if change is not None]
+
+
+def tell(task: str, note: Note) -> Flow[BreakerChange | None]:
+    if not (note.good or note.bad):
+        return None
+    rule = note.breaker
+    told = (task, note.succeeded, note.failed, note.good, note.bad, note.error)
+    change: str | None = yield from Statement(
+        "note_breaker",
+        query("note_breaker"),
+        (*told, rule.failures, rule.within, rule.cooldown, rule.cap),
+        lambda rows: rows[0][0],
+    )
+    return None if change is None else BreakerChange(task, change, note.error)
+
+
+def close_breaker(task: str) -> Statement[bool]:
+    """False: it was closed, or there is none."""
+    return Statement("close_breaker", query("close_breaker"), (task,), lambda rows: bool(rows[0][0]))
+
+
+def close_unwatched(tasks: Sequence[str]) -> Statement[list[str]]:
+    return Statement("close_unwatched", query("close_unwatched"), (list(tasks),), ids)
+
+
+def breakers_due(tasks: Sequence[str]) -> Statement[list[str]]:
+    return Statement("breakers_due", query("breakers_due"), (list(tasks),), ids)
+
+
+class Trial(NamedTuple):
+    job_id: UUID
+    key: str | None
+
+
+def find_trial(
+    queue: str, task: str, versions: Sequence[int], *, suspects: bool, ordered: bool
+) -> Flow[Trial | None]:
+    """A job to try. What came to the front of the queue since the last sweep is set aside first."""
+
+    def decode(rows: Sequence[Row]) -> list[Trial]:
+        return [Trial(*r) for r in rows]
+
+    params = (queue, task, list(versions), suspects, ordered)
+    what = Statement("find_trial", query("find_trial"), params, decode)
+    found = yield from what
+    if not found and (yield from hold_paused(queue, _LOOK)):
+        found = yield from what
+    return found[0] if found else None
+
+
+def claim_trial(
+    queue: str, worker: str, token: UUID, *, lease: float, task: str, trial: Trial, rules: QueueRules
+) -> Flow[list[ClaimedJob]]:
+    """Take the job for a trial, unless one runs. The lock on the breaker makes it one in the whole fleet.
+
+    The order and the limits of its queue hold for it too."""
+    locked = yield from Statement("lock_breaker", query("lock_breaker"), (task,), ids)
+    if not locked or (yield from Statement("trial_runs", query("trial_runs"), (task,), ids)):
+        return []
+    yield from Statement("lift_breaker", query("lift_breaker"), (task,), nothing)
+
+    def take() -> Flow[list[ClaimedJob]]:
+        if not rules.ordered or trial.key is None:
+            return (yield from claim_these(queue, worker, token, lease=lease, job_ids=[trial.job_id]))
+        yield from unhold(queue, [trial.job_id])
+        return (
+            yield from claim_streams(
+                queue, worker, token, lease=lease, keys=[trial.key], run=1, suspects=True
+            )
+        )
+
+    if rules.limited:
+        keys = [trial.key] if rules.keyed and trial.key is not None else []
+        done = yield from within(queue, keys, lambda allowed: take() if all(allowed.keys) else _nothing())
+        jobs = done.jobs
+    else:
+        jobs = yield from take()
+    taken = (queue, jobs[0].id, token) if jobs else (None, None, None)
+    yield from Statement("begin_trial", query("begin_trial"), (task, *taken), nothing)
+    return jobs
+
+
+def _nothing() -> Flow[list[ClaimedJob]]:
+    yield from ()
+    return []
+
+
+def breakers_to_put_back() -> Statement[list[str]]:
+    return Statement("breakers_to_put_back", query("breakers_to_put_back"), (), ids)
+
+
+def breaker_put_back(task: str) -> Statement[None]:
+    return Statement("breaker_put_back", query("breaker_put_back"), (task,), nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSeen:
+    task: str
+    state: str
+    failures: int  # counted while closed
+    opened_at: datetime | None
+    retry_at: datetime | None
+    open_seconds: float | None
+    trial_in_seconds: float | None  # below 0: due
+    trials: int  # that failed
+    trial_job: UUID | None
+    last_error: str | None
+
+
+def list_breakers() -> Statement[list[BreakerSeen]]:
+    return Statement(
+        "list_breakers", query("list_breakers"), (CAP,), lambda rows: [BreakerSeen(*r) for r in rows]
+    )
