@@ -741,7 +741,7 @@ def test_promise_4_a_sweep_that_waits_behind_a_completion_takes_nothing_back(
     assert count(conn, "claims") == 0
 
 
-# Promise 5: order per key. Ordered queues come with a later release; until then the promise is kept by refusal -------
+# Promise 5: order per key (test_streams.py has the rest) ------------------------------------------------------------
 
 
 def test_promise_5_a_key_runs_in_commit_order_one_after_the_other(
@@ -765,7 +765,7 @@ def test_promise_5_a_key_runs_in_commit_order_one_after_the_other(
 
     kit = holdfast_kit(app)
     app.enqueue_many(step.using(partition_key=f"k{n % 7}").job(key=f"k{n % 7}", n=n) for n in range(200))
-    while kit.sql("SELECT FROM holdfast.work"):
+    while kit.sql("SELECT id FROM holdfast.work"):
         kit.clock.advance(1)
         kit.run_worker()
     assert sum(map(len, ran.values())) == 200

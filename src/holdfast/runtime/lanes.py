@@ -27,15 +27,27 @@ class Lanes:
 
     def admit(self, batch: Iterable[Running]) -> list[Running]:
         """Those that may start; the others wait here for the one before them."""
-        start = []
-        for running in sorted(batch, key=lambda r: r.claimed.seq):
+        start: list[Running] = []
+        runs: dict[Stream, list[Running]] = {}
+        for (
+            running
+        ) in batch:  # in claim order; within a stream the sequence counts, whatever the priorities are
             stream = self.stream(running)
-            lane = None if stream is None else self._lanes.setdefault(stream, deque())
-            if lane is not None:
-                lane.append(running)
-            if lane is None or len(lane) == 1:
+            if stream is None:
                 start.append(running)
-        return start
+            elif stream in runs:
+                runs[stream].append(running)
+            else:
+                runs[stream] = [running]
+                if stream not in self._lanes:
+                    start.append(running)
+        heads: dict[Running, Running] = {}
+        for stream, run in runs.items():
+            first = run[0]
+            run.sort(key=lambda r: r.claimed.seq)
+            heads[first] = run[0]
+            self._lanes.setdefault(stream, deque()).extend(run)
+        return [heads.get(running, running) for running in start]
 
     def ended(self, running: Running, state: str) -> tuple[Running | None, list[Running]]:
         """(the next to start, those to hand back)."""

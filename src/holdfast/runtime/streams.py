@@ -3,11 +3,12 @@
 The database decides what may be taken from a key; this only proposes keys, so that a wrong guess costs a look and
 nothing else. Proposed are: keys of which this worker just settled a job; keys of due jobs, met along the claim index from a
 mark on, each row once; and, as a net under both, every key of this worker's buckets, stepped through one by one
-whatever is due. The net runs at most every second and at most a twentieth of the time: that is the bound for what the
-other two miss (a commit that was late by more than two seconds, a key that somebody else released).
+whatever is due. The net takes a round every second at most, and a twentieth of the time at most: that is the bound for what
+the other two miss (a commit that was late by more than two seconds, a key that somebody else released).
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -16,7 +17,6 @@ from uuid import UUID
 from .. import failpoints, telemetry
 from ..db.faults import BadRow
 from ..db.session import Session
-from ..model.bucket import BUCKETS
 from ..model.job import ClaimedJob
 from ..model.text import storable
 from ..store import claim, streams
@@ -25,7 +25,9 @@ from ..store.streams import Mark
 _ROWS = 2000  # due jobs passed in one look
 _KEYS = 1000  # keys stepped through in one statement
 _MOST = 50_000  # keys remembered; the net finds the others later
-_ROUNDS = 4  # claims in a row, while those before found less than was wanted
+_PATIENCE = 0.05  # seconds of claims in a row, while those before found less than was wanted
+_LOOKS = 8  # looks in a row along the due jobs, while those before met few keys: one key may be deep
+_OVERDUE = 10.0  # seconds after which the net has its turn, also while there is enough to do
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
 
 
@@ -68,13 +70,15 @@ class StreamClaimer:
         self._new_token = new_token
         self._found = Candidates()
         self._marks: dict[int, Mark] = {}
-        self._marked_at = -1.0
-        self._thorough = True
+        self._step_back_at = 0.0
+        self._thorough = False
         self._net = _Net()
 
-    def reset(self) -> None:
-        """Look everywhere the next time."""
-        self._thorough = True
+    def reset(self, *, thorough: bool) -> None:
+        """Look from the start the next time; `thorough`: at every key there is, in one go, whatever it costs."""
+        self._marks, self._step_back_at = {}, 0.0
+        self._net.begin()
+        self._thorough = thorough
 
     def settled(self, key: str, priority: int) -> None:
         """A job of the key is finished: the next one may be ready."""
@@ -86,18 +90,16 @@ class StreamClaimer:
 
     async def claim(self, worker: str, want: int, run: int) -> list[ClaimedJob]:
         """Runs of at most `run` jobs from up to `want` keys."""
-        await self._look_around(want)
+        thorough, self._thorough = self._thorough, False
+        await self._look_around(want, thorough)
+        until = math.inf if thorough else time.monotonic() + _PATIENCE
         jobs: list[ClaimedJob] = []
-        keys: set[str | None] = set()
-        for _ in range(_ROUNDS):
-            proposed = self._found.take(want - len(keys))
-            if not proposed:
-                break
+        while want > 0 and (proposed := self._found.take(want)):
             taken = await self._take(worker, proposed, run)
             failpoints.point("claim.after")
             jobs += taken
-            keys |= {job.partition_key for job in taken}
-            if len(keys) >= want:
+            want -= len({job.partition_key for job in taken})
+            if time.monotonic() > until:
                 break
         return jobs
 
@@ -110,34 +112,36 @@ class StreamClaimer:
         keys = [key for key, allowed in found if allowed >= size][: max(1, min(size, most))]
         return await self._take(worker, keys, 1, suspects=True)
 
-    async def _look_around(self, want: int) -> None:
-        now = time.monotonic()
-        if self._thorough:
-            self._net.begin()
-            self._marks, self._marked_at = {}, -1.0
-        if now - self._marked_at >= 1.0:
+    async def _look_around(self, want: int, thorough: bool) -> None:
+        if time.monotonic() >= self._step_back_at:
             await self._step_back()
-            self._marked_at = now
-        if len(self._found) < want:
-            await self._look()
-        while self._net.due() and (self._thorough or len(self._found) < want):
-            await self._net.step(self._session, self._queue, self._found)
-            if not self._thorough:
+        for _ in range(_LOOKS):
+            if len(self._found) >= want or not await self._look():
                 break
-        self._thorough = False
+        if thorough:
+            while not await self._net.step(self._session, self._queue, self._found):
+                pass
+        elif self._net.due(0.0 if len(self._found) < want else _OVERDUE):
+            await self._net.step(self._session, self._queue, self._found)
 
     async def _step_back(self) -> None:
         """Priorities not seen before, and commits that came late: look at the last two seconds again."""
+        began = time.monotonic()
         for priority, moment in await self._session.run(claim.scan_priorities(self._queue)):
             mark = self._marks.get(priority, _START)
             self._marks[priority] = min(mark, Mark(moment, -1))
+        now = time.monotonic()
+        self._step_back_at = now + max(1.0, 20 * (now - began))
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
+        """True: there may be more behind it."""
         marks = sorted(self._marks.items(), reverse=True)
-        for due in await self._session.run(streams.due_streams(self._queue, marks, _ROWS, self._net.buckets)):
+        found = await self._session.run(streams.due_streams(self._queue, marks, _ROWS, self._net.buckets))
+        for due in found:
             self._marks[due.priority] = due.mark
             for key in due.keys:
                 self._found.add(key, due.priority)
+        return any(due.seen >= _ROWS for due in found)
 
     async def _take(
         self, worker: str, keys: Sequence[str], run: int, *, suspects: bool = False
@@ -179,28 +183,25 @@ class _Net:
 
     def __init__(self) -> None:
         self.buckets: list[int] | None = None  # None: all of them
-        self._at = 0  # which bucket is next
-        self._after: str | None = None
+        self._after: tuple[int, str] | None = None  # the last key looked at in this round
         self._next = 0.0
-        self._cost = 0.0
 
     def begin(self) -> None:
         """A new round, now."""
-        self._at, self._after, self._next, self._cost = 0, None, 0.0, 0.0
+        self._after, self._next = None, 0.0
 
-    def due(self) -> bool:
-        return time.monotonic() >= self._next
+    def due(self, late: float) -> bool:
+        """Is a step due for so many seconds?"""
+        return time.monotonic() >= self._next + late
 
-    async def step(self, session: Session, queue: str, found: Candidates) -> None:
+    async def step(self, session: Session, queue: str, found: Candidates) -> bool:
+        """True: that was the end of the round."""
         began = time.monotonic()
-        buckets = range(BUCKETS) if self.buckets is None else self.buckets
-        scan = await session.run(streams.scan_streams(queue, buckets[self._at :], self._after, _KEYS))
+        scan = await session.run(streams.scan_streams(queue, self.buckets, self._after, _KEYS))
         for ready in scan.ready:
             found.add(ready.key, ready.priority)
-        self._cost += time.monotonic() - began
-        if scan.seen < _KEYS or scan.bucket is None:
-            self._at, self._after = 0, None
-            self._next = time.monotonic() + max(1.0, 20 * self._cost)
-            self._cost = 0.0
-        else:
-            self._at, self._after = buckets.index(scan.bucket), scan.key
+        now = time.monotonic()
+        ended = scan.seen < _KEYS
+        self._after = None if ended else scan.last
+        self._next = now + max(1.0 if ended else 0.0, 20 * (now - began))
+        return ended

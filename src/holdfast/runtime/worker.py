@@ -123,6 +123,7 @@ class Worker:
 
     async def _claim(self) -> int | None:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
+        began = time.monotonic()
         try:
             await self._claim_suspects()
             want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
@@ -131,15 +132,16 @@ class Worker:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
-        self.ready.extend(self.lanes.admit([self.inflight.add(job) for job in jobs]))
+        self.ready.extend(self.lanes.admit([self.inflight.add(job, began) for job in jobs]))
         return len(jobs)
 
     async def _claim_suspects(self) -> None:
         if not self.suspects.due(self.slots.free - len(self.ready)):
             return
+        began = time.monotonic()
         jobs = await self.claimer.claim_suspects(self.membership.id, self.slots.concurrency)
         if jobs:
-            self.suspects.took(self.lanes.admit([self.inflight.add(job) for job in jobs]))
+            self.suspects.took(self.lanes.admit([self.inflight.add(job, began) for job in jobs]))
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
     def _start_ready(self) -> None:
@@ -150,7 +152,9 @@ class Worker:
             self.conclude(running, Released("not started"))
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
-            if running.stop is None:
+            if running.stop is None and self._may_be_taken(running):
+                self.conclude(running, Released("not started: the lease may be over"))
+            elif running.stop is None:
                 began = running.started_at = self.slots.started()  # now: its task may begin after this loop
                 running.task = self._loop.create_task(
                     self._run_one(running, began), name=f"job {running.claimed.id}"
@@ -159,6 +163,12 @@ class Worker:
                 self.conclude(
                     running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran")
                 )
+
+    def _may_be_taken(self, running: Running) -> bool:
+        """A job of a stream whose lease was not renewed for long, as after the process stood still: another worker may be far
+        ahead of it in the stream, so it does not start here. Whether it is still ours, settling it finds out."""
+        silent = time.monotonic() - running.renewed_at
+        return silent > self.settings.dead_after and self.lanes.stream(running) is not None
 
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
@@ -224,7 +234,7 @@ class Worker:
         if running is not None:
             self._next_of_stream(running, state)
         if isinstance(settlement.outcome, Released):
-            self.claimer.reset()
+            self.claimer.released(grant.queue)
         if self.suspects.ended(settlement.grant):
             self._look_again()
         self._wake.set()
@@ -259,6 +269,7 @@ class Worker:
         if len(self.inflight) or self.settler.pending or self._side_tasks:
             return False
         self._look_again()
+        self.claimer.reset(thorough=True)
         claimed = await self._claim()
         self._start_ready()
         return claimed == 0 and not self.suspects.waiting and not len(self.inflight)
