@@ -75,14 +75,14 @@ class Claimer:
         return list(self._marks)
 
     def reset(self, *, thorough: bool = False) -> None:
-        """Look from the start the next time: something was swept or enqueued by hand. `thorough`: miss nothing that is due."""
+        """Look from the start the next time: something was swept or enqueued by hand. `thorough`: and miss nothing."""
         for queue in self.queues:
             self.released(queue)
         for stream in self._streams.values():
             stream.reset(thorough=thorough)
 
     def released(self, queue: str) -> None:
-        """A job went back to its place, which may lie before a mark. Of a stream the key is told (settled), which is all it takes."""
+        """A job went back to its place, which may lie before a mark. For a stream it is enough that its key is told."""
         self._marks[queue].full_at = 0.0
         self._marks[queue].held_at = 0.0
 

@@ -165,8 +165,8 @@ class Worker:
                 )
 
     def _may_be_taken(self, running: Running) -> bool:
-        """A job of a stream whose lease was not renewed for long, as after the process stood still: another worker may be far
-        ahead of it in the stream, so it does not start here. Whether it is still ours, settling it finds out."""
+        """A job of a stream whose lease was not renewed for long, as after the process stood still: another worker may be
+        far ahead of it in the stream, so it does not start here. Whether it is still ours, settling it finds out."""
         silent = time.monotonic() - running.renewed_at
         return silent > self.settings.dead_after and self.lanes.stream(running) is not None
 
