@@ -742,7 +742,7 @@ def test_promise_4_a_sweep_that_waits_behind_a_completion_takes_nothing_back(
     assert count(conn, "claims") == 0
 
 
-# Promise 5: order per key. Ordered queues come with a later release; until then the promise is kept by refusal -------
+# Promise 5: order per key (test_streams.py has the rest) ------------------------------------------------------------
 
 
 def test_promise_5_a_key_runs_in_commit_order_one_after_the_other(

@@ -88,13 +88,17 @@ class Claimer:
     def queues(self) -> list[str]:
         return list(self._marks)
 
-    def reset(self) -> None:
-        """Look from the start the next time: something was released, swept or enqueued by hand."""
-        for marks in self._marks.values():
-            marks.full_at = 0.0
-            marks.held_at = 0.0
+    def reset(self, *, thorough: bool = False) -> None:
+        """Look from the start the next time: something was swept or enqueued by hand. `thorough`: and miss nothing."""
+        for queue in self.queues:
+            self.released(queue)
         for stream in self._streams.values():
-            stream.reset()
+            stream.reset(thorough=thorough)
+
+    def released(self, queue: str) -> None:
+        """A job went back to its place, which may lie before a mark. For a stream it is enough that its key is told."""
+        self._marks[queue].full_at = 0.0
+        self._marks[queue].held_at = 0.0
 
     @property
     def keyed(self) -> list[str]:

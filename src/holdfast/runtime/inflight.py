@@ -24,6 +24,7 @@ class Running:
 
     claimed: ClaimedJob
     claimed_at: float = field(default_factory=time.monotonic)
+    renewed_at: float = field(default_factory=time.monotonic)  # a moment at which it was ours
     job: Job | None = None
     task: asyncio.Task[Any] | None = None
     started_at: float | None = None
@@ -57,8 +58,9 @@ class InFlight:
         self._lock = threading.Lock()
         self._held: dict[tuple[UUID, int], Running] = {}
 
-    def add(self, claimed: ClaimedJob) -> Running:
-        running = Running(claimed)
+    def add(self, claimed: ClaimedJob, asked_at: float) -> Running:
+        """`asked_at`: when the claim was sent, which may be long before its answer is read."""
+        running = Running(claimed, renewed_at=asked_at)
         with self._lock:
             self._held[claimed.grant.id, claimed.grant.generation] = running
         return running

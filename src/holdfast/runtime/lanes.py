@@ -27,15 +27,26 @@ class Lanes:
 
     def admit(self, batch: Iterable[Running]) -> list[Running]:
         """Those that may start; the others wait here for the one before them."""
-        held = list(batch)
-        start = [running for running in held if self.stream(running) is None]
-        ordered = [(stream, running) for running in held if (stream := self.stream(running)) is not None]
-        for stream, running in sorted(ordered, key=lambda pair: pair[1].claimed.seq):
-            lane = self._lanes.setdefault(stream, deque())
-            lane.append(running)
-            if len(lane) == 1:
+        start: list[Running] = []
+        runs: dict[Stream, list[Running]] = {}
+        # In claim order; but within a stream the sequence counts, whatever the priorities are.
+        for running in batch:
+            stream = self.stream(running)
+            if stream is None:
                 start.append(running)
-        return start
+            elif stream in runs:
+                runs[stream].append(running)
+            else:
+                runs[stream] = [running]
+                if stream not in self._lanes:
+                    start.append(running)
+        heads: dict[Running, Running] = {}
+        for stream, run in runs.items():
+            first = run[0]
+            run.sort(key=lambda r: r.claimed.seq)
+            heads[first] = run[0]
+            self._lanes.setdefault(stream, deque()).extend(run)
+        return [heads.get(running, running) for running in start]
 
     def ended(self, running: Running, state: str) -> tuple[Running | None, list[Running]]:
         """(the next to start, those to hand back)."""

@@ -43,7 +43,7 @@ class Renewal(Service):
         self.on_stop: Callable[[Running, Stop], None] = lambda running, reason: running.interrupt(reason)
 
     async def tick(self) -> float:
-        worker = self._worker()
+        worker, began = self._worker(), time.monotonic()
         status = await self._session.run(heartbeat(worker))
         if status in (None, "gone"):
             self.on_fenced()
@@ -56,6 +56,8 @@ class Renewal(Service):
             self._tell(grant, "lost")
         for grant in cancel:
             self._tell(grant, "cancel")
+        for running in held:
+            running.renewed_at = began
         await self._write_progress(held)
         return self._database.settings.heartbeat
 

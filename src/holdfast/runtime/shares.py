@@ -6,6 +6,8 @@ start within a second (a look at every key) and one turn of the keys that are re
 """
 
 import heapq
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,7 +18,7 @@ from ..store import limits
 from ..store.limits import Allowance
 from ..store.statement import Statement
 from ..store.streams import Scan
-from .streams import KEYS_AT_ONCE, MOST_KEYS, StreamClaimer
+from .streams import KEYS_AT_ONCE, MOST_KEYS, PATIENCE, StreamClaimer
 
 Share = tuple[str, int]
 
@@ -69,7 +71,9 @@ class ShareClaimer(StreamClaimer):
     def _new_candidates(self) -> Turns:
         return Turns()
 
-    def _scan(self, buckets: Sequence[int], after: str | None) -> Statement[Scan]:
+    overdue = 0.0  # who is not known yet has to get its turn too
+
+    def _scan(self, buckets: Sequence[int] | None, after: tuple[int, str] | None) -> Statement[Scan]:
         return limits.scan_shares(self._queue, buckets, after, KEYS_AT_ONCE)
 
     def settled(self, key: str, priority: int) -> None:
@@ -79,12 +83,10 @@ class ShareClaimer(StreamClaimer):
 
     async def claim(self, worker: str, want: int, run: int) -> list[ClaimedJob]:
         """Up to `want` jobs, shared out between the keys."""
-        await self._look_around(want)
+        thorough = await self._look_around(want)
+        until = math.inf if thorough else time.monotonic() + PATIENCE
         jobs: list[ClaimedJob] = []
-        for _ in range(self.rounds):
-            turns = self._found.take(want - len(jobs), lambda key: self.rules.weights.get(key, 1.0))
-            if not turns:
-                break
+        while turns := self._found.take(want - len(jobs), lambda key: self.rules.weights.get(key, 1.0)):
             taken = await self._share(worker, [(key, share) for key, share, _ in turns])
             failpoints.point("claim.after")
             got = Counter(job.partition_key for job in taken)
@@ -92,7 +94,7 @@ class ShareClaimer(StreamClaimer):
                 if got[key] == share or self.again_in is not None:
                     self._found.add(key, at=at)
             jobs += taken
-            if len(jobs) >= want or self.again_in is not None:
+            if time.monotonic() > until or self.again_in is not None:
                 break
         return jobs
 

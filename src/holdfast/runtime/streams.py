@@ -3,12 +3,13 @@
 The database decides what may be taken from a key; this only proposes keys, so that a wrong guess costs a look and
 nothing else. Proposed are: keys of which this worker just settled a job; keys of due jobs, met along the claim index from a
 mark on, each row once; and, as a net under both, every key of this worker's buckets, stepped through one by one
-whatever is due. The net runs at most every second and at most a twentieth of the time: that is the bound for what the
-other two miss (a commit that was late by more than two seconds, a key that somebody else released). With a ring
+whatever is due. The net takes a round every second at most, and a twentieth of the time at most: that is the bound for what
+the other two miss (a commit that was late by more than two seconds, a key that somebody else released). With a ring
 (ring.py) a worker proposes keys of its own buckets only, and of the others those that nobody took for `takeover` seconds.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -30,7 +31,8 @@ from ..store.streams import Mark
 _ROWS = 2000  # due jobs passed in one look
 KEYS_AT_ONCE = 1000  # keys stepped through in one statement
 MOST_KEYS = 50_000  # keys remembered; the net finds the others later
-_ROUNDS = 4  # claims in a row, while those before found less than was wanted
+PATIENCE = 0.05  # seconds of claims in a row, while those before found less than was wanted
+_LOOKS = 8  # looks in a row along the due jobs, while those before met few keys: one key may be deep
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
 
 
@@ -75,7 +77,7 @@ class StreamClaimer:
 
     suspect_keys = staticmethod(streams.suspect_streams)
     head = staticmethod(streams.stream_head)
-    rounds = _ROUNDS
+    overdue = 10.0  # seconds after which the net has its turn, also while there is enough to do
 
     def __init__(
         self,
@@ -97,8 +99,8 @@ class StreamClaimer:
         self._new_token = new_token
         self._found = self._new_candidates()
         self._marks: dict[int, Mark] = {}
-        self._marked_at = -1.0
-        self._thorough = True
+        self._step_back_at = 0.0
+        self._thorough = False
         self._net = _Net(1.0)
         self._others = _Net(takeover / 2)
 
@@ -108,19 +110,20 @@ class StreamClaimer:
     def look_after(self, buckets: Sequence[int] | None) -> None:
         """Claim from the keys of these buckets; None: of all. Keys of the others only when nobody does for long."""
         self._mine = None if buckets is None else frozenset(buckets)
-        self._net.look_after(list(range(BUCKETS)) if buckets is None else list(buckets))
+        self._net.look_after(buckets)
         rest = [] if self._mine is None else [b for b in range(BUCKETS) if b not in self._mine]
         self._others.look_after(rest, later=self._takeover)
         self._found.keep(self._is_mine)
-        self._marked_at = -1.0
-        self._marks = {}
+        self._marks, self._step_back_at = {}, 0.0
 
     def _is_mine(self, key: str) -> bool:
         return self._mine is None or bucket(key) in self._mine
 
-    def reset(self) -> None:
-        """Look everywhere the next time."""
-        self._thorough = True
+    def reset(self, *, thorough: bool) -> None:
+        """Look from the start the next time; `thorough`: at every key there is, in one go, whatever it costs."""
+        self._marks, self._step_back_at = {}, 0.0
+        self._net.begin()
+        self._thorough = thorough
 
     def settled(self, key: str, priority: int) -> None:
         """A job of the key is finished: the next one may be ready."""
@@ -133,18 +136,15 @@ class StreamClaimer:
 
     async def claim(self, worker: str, want: int, run: int) -> list[ClaimedJob]:
         """Runs of at most `run` jobs from up to `want` keys."""
-        await self._look_around(want)
+        thorough = await self._look_around(want)
+        until = math.inf if thorough else time.monotonic() + PATIENCE
         jobs: list[ClaimedJob] = []
-        keys: set[str | None] = set()
-        for _ in range(_ROUNDS):
-            proposed = self._found.take(want - len(keys))
-            if not proposed:
-                break
+        while want > 0 and (proposed := self._found.take(want)):
             taken = await self._take(worker, proposed, run)
             failpoints.point("claim.after")
             jobs += taken
-            keys |= {job.partition_key for job in taken}
-            if len(keys) >= want or self.again_in is not None:
+            want -= len({job.partition_key for job in taken})
+            if time.monotonic() > until or self.again_in is not None:
                 break
         return jobs
 
@@ -157,41 +157,46 @@ class StreamClaimer:
         keys = [key for key, allowed in found if allowed >= size][: max(1, min(size, most))]
         return await self._take(worker, keys, 1, suspects=True)
 
-    async def _look_around(self, want: int) -> None:
-        now = time.monotonic()
+    async def _look_around(self, want: int) -> bool:
+        """Propose more keys. True: every key there is was looked at."""
+        thorough, self._thorough = self._thorough, False
         self.again_in = None
-        if self._thorough:
-            self._net.begin()
-            self._marks, self._marked_at = {}, -1.0
-        if now - self._marked_at >= 1.0:
+        if time.monotonic() >= self._step_back_at:
             await self._step_back()
-            self._marked_at = now
-        if len(self._found) < want:
-            await self._look()
-        while self._net.due():  # also while there is enough to do: who is not known yet would wait for ever
-            await self._net.step(self._session, self._scan, self._found)
-            if not self._thorough:
+        for _ in range(_LOOKS):
+            if len(self._found) >= want or not await self._look():
                 break
+        if thorough:
+            while not await self._net.step(self._session, self._scan, self._found):
+                pass
+        elif self._net.due(0.0 if len(self._found) < want else self.overdue):
+            await self._net.step(self._session, self._scan, self._found)
         if len(self._found) < want and self._others.due():
             await self._others.step(self._session, self._scan, self._found, late=self._takeover)
-        self._thorough = False
+        return thorough
 
-    def _scan(self, buckets: Sequence[int], after: str | None) -> Statement[streams.Scan]:
+    def _scan(self, buckets: Sequence[int] | None, after: tuple[int, str] | None) -> Statement[streams.Scan]:
         return streams.scan_streams(self._queue, buckets, after, KEYS_AT_ONCE)
 
     async def _step_back(self) -> None:
         """Priorities not seen before, and commits that came late: look at the last two seconds again."""
+        began = time.monotonic()
         for priority, moment in await self._session.run(claim.scan_priorities(self._queue)):
             mark = self._marks.get(priority, _START)
             self._marks[priority] = min(mark, Mark(moment, -1))
+        now = time.monotonic()
+        self._step_back_at = now + max(1.0, 20 * (now - began))
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
+        """True: there may be more behind it."""
         marks = sorted(self._marks.items(), reverse=True)
         mine = None if self._mine is None else sorted(self._mine)
-        for due in await self._session.run(streams.due_streams(self._queue, marks, _ROWS, mine)):
+        found = await self._session.run(streams.due_streams(self._queue, marks, _ROWS, mine))
+        for due in found:
             self._marks[due.priority] = due.mark
             for key in due.keys:
                 self._found.add(key, due.priority)
+        return any(due.seen >= _ROWS for due in found)
 
     async def _take(
         self, worker: str, keys: Sequence[str], run: int, *, suspects: bool = False
@@ -253,42 +258,40 @@ class _Net:
 
     def __init__(self, least: float) -> None:
         self._least = least  # seconds between two rounds
-        self._buckets = list(range(BUCKETS))
-        self._at = 0  # which bucket is next
-        self._after: str | None = None
+        self._buckets: Sequence[int] | None = None  # None: all of them
+        self._after: tuple[int, str] | None = None  # the last key looked at in this round
         self._next = 0.0
-        self._cost = 0.0
 
     def begin(self) -> None:
         """A new round, now."""
-        self._at, self._after, self._next, self._cost = 0, None, 0.0, 0.0
+        self._after, self._next = None, 0.0
 
-    def look_after(self, buckets: list[int], later: float = 0.0) -> None:
+    def look_after(self, buckets: Sequence[int] | None, later: float = 0.0) -> None:
         """Other buckets: a new round through them, after so many seconds."""
         self._buckets = buckets
         self.begin()
         self._next = time.monotonic() + later
 
-    def due(self) -> bool:
-        return bool(self._buckets) and time.monotonic() >= self._next
+    def due(self, late: float = 0.0) -> bool:
+        """Is a step due for so many seconds?"""
+        wanted = self._buckets is None or len(self._buckets) > 0
+        return wanted and time.monotonic() >= self._next + late
 
     async def step(
         self,
         session: Session,
-        scan_from: Callable[[Sequence[int], str | None], Statement[streams.Scan]],
+        scan_from: Callable[[Sequence[int] | None, tuple[int, str] | None], Statement[streams.Scan]],
         found: Any,
         late: float = 0.0,
-    ) -> None:
-        """Look at some more keys; those count whose first job is due for `late` seconds."""
+    ) -> bool:
+        """Look at some more keys; those count whose first job is due for `late` seconds. True: the end of the round."""
         began = time.monotonic()
-        scan = await session.run(scan_from(self._buckets[self._at :], self._after))
+        scan = await session.run(scan_from(self._buckets, self._after))
         for ready in scan.ready:
             if ready.late >= late:
                 found.add(ready.key, ready.priority)
-        self._cost += time.monotonic() - began
-        if scan.seen < KEYS_AT_ONCE or scan.bucket is None:
-            self._at, self._after = 0, None
-            self._next = time.monotonic() + max(self._least, 20 * self._cost)
-            self._cost = 0.0
-        else:
-            self._at, self._after = self._buckets.index(scan.bucket), scan.key
+        now = time.monotonic()
+        ended = scan.seen < KEYS_AT_ONCE
+        self._after = None if ended else scan.last
+        self._next = now + max(self._least if ended else 0.0, 20 * (now - began))
+        return ended

@@ -160,6 +160,7 @@ class Worker:
 
     async def _claim(self) -> int | None:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
+        began = time.monotonic()
         try:
             jobs = await self._claim_told()
             if not jobs:
@@ -175,7 +176,8 @@ class Worker:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
-        self.ready.extend(self.batches.gather(self.lanes.admit([self.inflight.add(job) for job in jobs])))
+        held = [self.inflight.add(job, began) for job in jobs]
+        self.ready.extend(self.batches.gather(self.lanes.admit(held)))
         return len(jobs)
 
     async def _claim_told(self) -> list[ClaimedJob]:
@@ -187,17 +189,18 @@ class Worker:
     async def _claim_suspects(self) -> None:
         if not self.suspects.due(self.slots.free - len(self.ready)):
             return
+        began = time.monotonic()
         jobs = await self.claimer.claim_suspects(self.membership.id, self.slots.concurrency)
         if jobs:
-            self.suspects.took(self.lanes.admit([self.inflight.add(job) for job in jobs]))
+            self.suspects.took(self.lanes.admit([self.inflight.add(job, began) for job in jobs]))
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
     async def _claim_trial(self) -> None:
         if not self.breakers.due(self.slots.free - len(self.ready)):
             return
-        can_isolate = not self.suspects.busy
+        can_isolate, began = not self.suspects.busy, time.monotonic()
         for job in await self.breakers.trial(self.claimer, self.membership.id, suspects=can_isolate):
-            trial = self.lanes.admit([self.inflight.add(job)])
+            trial = self.lanes.admit([self.inflight.add(job, began)])
             if job.suspect:
                 self.suspects.took(trial)
             else:
@@ -215,7 +218,9 @@ class Worker:
             self._aside(run_together(self, group, self.slots.started()))
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
-            if running.stop is None:
+            if running.stop is None and self._may_be_taken(running):
+                self.conclude(running, Released("not started: the lease may be over"))
+            elif running.stop is None:
                 began = running.started_at = self.slots.started()  # now: its task may begin after this loop
                 running.task = self._loop.create_task(
                     self._run_one(running, began), name=f"job {running.claimed.id}"
@@ -226,6 +231,12 @@ class Worker:
     def end_unstarted(self, running: Running) -> None:
         """Lost or cancelled while it waited here."""
         self.conclude(running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran"))
+
+    def _may_be_taken(self, running: Running) -> bool:
+        """A job of a stream whose lease was not renewed for long, as after the process stood still: another worker may be
+        far ahead of it in the stream, so it does not start here. Whether it is still ours, settling it finds out."""
+        silent = time.monotonic() - running.renewed_at
+        return silent > self.settings.dead_after and self.lanes.stream(running) is not None
 
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
@@ -302,7 +313,7 @@ class Worker:
         if running is not None:
             self._next_of_stream(running, state)
         if isinstance(settlement.outcome, Released):
-            self.claimer.reset()
+            self.claimer.released(grant.queue)
         if self.suspects.ended(settlement.grant):
             self._look_again()
         self._wake.set()
@@ -355,6 +366,7 @@ class Worker:
         if any([await service.catch_up() for service in self.services]):
             return False
         self._look_again()
+        self.claimer.reset(thorough=True)
         claimed = await self._claim()
         self._start_ready()
         return claimed == 0 and not self.suspects.waiting and not len(self.inflight)

@@ -70,8 +70,12 @@ def claim_shares(
     return Statement("claim_shares", query("claim_shares"), params, claimed_jobs(queue, token))
 
 
-def scan_shares(queue: str, buckets: Sequence[int], after: str | None, keys: int) -> Statement[Scan]:
-    params = (queue, list(buckets), after, keys)
+def scan_shares(
+    queue: str, buckets: Sequence[int] | None, after: tuple[int, str] | None, keys: int
+) -> Statement[Scan]:
+    """Step from key to key through the buckets (None: all), whatever is due and however deep each key is."""
+    wanted = None if buckets is None else sorted(buckets)
+    params = (queue, wanted, *(after or (None, None)), keys)
     return Statement("scan_shares", query("scan_shares"), params, decode_scan)
 
 

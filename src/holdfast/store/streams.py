@@ -35,8 +35,7 @@ class Ready(NamedTuple):
 
 class Scan(NamedTuple):
     seen: int  # keys looked at
-    bucket: int | None
-    key: str | None  # the last of them
+    last: tuple[int, str] | None  # bucket and key of the last of them
     ready: list[Ready]
 
 
@@ -75,16 +74,23 @@ def due_streams(
 
 
 def scan_streams(
-    queue: str, buckets: Sequence[int], after: str | None, keys: int, *, suspects: bool = False
+    queue: str,
+    buckets: Sequence[int] | None,
+    after: tuple[int, str] | None,
+    keys: int,
+    *,
+    suspects: bool = False,
 ) -> Statement[Scan]:
-    """Step from key to key through the buckets, whatever is due and however deep each key is."""
-    params = (queue, list(buckets), after, keys, suspects)
+    """Step from key to key through the buckets (None: all), whatever is due and however deep each key is."""
+    wanted = None if buckets is None else sorted(buckets)
+    params = (queue, wanted, *(after or (None, None)), keys, suspects)
     return Statement("scan_streams", query("scan_streams"), params, decode_scan)
 
 
 def decode_scan(rows: Sequence[Row]) -> Scan:
     seen, bucket, key, found, priorities, lates = rows[0]
-    return Scan(seen, bucket, key, [Ready(*r) for r in zip(found, priorities, lates, strict=True)])
+    ready = [Ready(*r) for r in zip(found, priorities, lates, strict=True)]
+    return Scan(seen, None if bucket is None else (bucket, key), ready)
 
 
 def suspect_streams(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:

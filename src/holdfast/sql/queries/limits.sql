@@ -66,7 +66,7 @@ WITH c AS MATERIALIZED (
           AND j.status = 'pending' AND j.available_at <= holdfast.now() AND (j.suspect = 0 OR $8::boolean)
           AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
           AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
-        ORDER BY j.available_at, j.seq
+        ORDER BY j.partition_bucket, j.partition_key, j.available_at, j.seq
         LIMIT k.take
         FOR NO KEY UPDATE SKIP LOCKED
     ) w
@@ -77,26 +77,28 @@ WITH c AS MATERIALIZED (
 -- with part: take
 
 -- name: scan_shares
--- Step from key to key through some buckets, from a place on, looking at so many keys: (keys looked at, the last one, those that have a
--- due job, its priority, and for how long it is due).
--- $1 queue, $2 buckets in order, $3 after this key in the first of them (NULL: from its start), $4 keys
-WITH steps AS MATERIALIZED (
-    SELECT b.bucket, s.key
-    FROM unnest($2::int[]) WITH ORDINALITY AS b(bucket, ord)
+-- Step from key to key through some buckets, from a place on, looking at so many keys: (keys looked at, bucket and key of the last one,
+-- those that have a due job, its priority, and for how long it is due). As in scan_streams, one probe per key and per gap.
+-- $1 queue, $2 buckets in ascending order (NULL: all), $3 and $4 after this bucket and key (NULL: from the start), $5 keys
+WITH RECURSIVE step AS (
+    (SELECT w.partition_bucket AS bucket, w.partition_key AS key
+     FROM holdfast.work w
+     WHERE w.queue = $1 AND w.hold_reason IS NULL AND (w.partition_bucket, w.partition_key, w.available_at)
+           > (coalesce($3::int, 0), coalesce($4::text, ''), CASE WHEN $3::int IS NULL THEN '-infinity' ELSE 'infinity' END::timestamptz)
+     ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1)
+    UNION ALL
+    SELECT n.*
+    FROM (SELECT s.bucket, s.key, $2::int[] IS NULL OR ($2::int[])[width_bucket(s.bucket, $2::int[])] = s.bucket AS wanted FROM step s OFFSET 0) s
     CROSS JOIN LATERAL (
-        WITH RECURSIVE k(key) AS (
-            (SELECT w.partition_key FROM holdfast.work w
-             WHERE w.queue = $1 AND w.partition_bucket = b.bucket AND w.hold_reason IS NULL AND (b.ord > 1 OR $3::text IS NULL OR w.partition_key > $3)
-             ORDER BY w.partition_key LIMIT 1)
-            UNION ALL
-            SELECT (SELECT w.partition_key FROM holdfast.work w
-                    WHERE w.queue = $1 AND w.partition_bucket = b.bucket AND w.hold_reason IS NULL AND w.partition_key > k.key
-                    ORDER BY w.partition_key LIMIT 1)
-            FROM k WHERE k.key IS NOT NULL
-        )
-        SELECT key FROM k WHERE key IS NOT NULL
-    ) s
-    LIMIT $4
+        SELECT w.partition_bucket, w.partition_key
+        FROM holdfast.work w
+        WHERE w.queue = $1 AND w.hold_reason IS NULL AND (w.partition_bucket, w.partition_key, w.available_at)
+              > (CASE WHEN s.wanted THEN s.bucket ELSE ($2::int[])[width_bucket(s.bucket, $2::int[]) + 1] END,
+                 CASE WHEN s.wanted THEN s.key ELSE '' END, CASE WHEN s.wanted THEN 'infinity' ELSE '-infinity' END::timestamptz)
+        ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
+    ) n
+), steps AS MATERIALIZED (
+    SELECT s.* FROM step s WHERE $2::int[] IS NULL OR ($2::int[])[width_bucket(s.bucket, $2::int[])] = s.bucket LIMIT $5
 ), ready AS MATERIALIZED (
     SELECT s.key, h.priority, h.late
     FROM steps s
@@ -107,12 +109,13 @@ WITH steps AS MATERIALIZED (
           AND w.status = 'pending' AND w.available_at <= holdfast.now() AND w.suspect = 0
           AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
           AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
-        ORDER BY w.available_at, w.seq LIMIT 1
+        ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
     ) h
     ORDER BY h.late DESC
+), last AS MATERIALIZED (
+    SELECT s.bucket, s.key FROM steps s ORDER BY s.bucket DESC, s.key DESC LIMIT 1
 )
-SELECT (SELECT count(*) FROM steps), (SELECT s.bucket FROM steps s OFFSET greatest((SELECT count(*) FROM steps) - 1, 0) LIMIT 1),
-       (SELECT s.key FROM steps s OFFSET greatest((SELECT count(*) FROM steps) - 1, 0) LIMIT 1),
+SELECT (SELECT count(*) FROM steps), (SELECT bucket FROM last), (SELECT key FROM last),
        ARRAY(SELECT key FROM ready), ARRAY(SELECT priority::int FROM ready), ARRAY(SELECT late FROM ready);
 
 -- name: suspect_shares

@@ -54,40 +54,44 @@ CROSS JOIN LATERAL (
 ) s;
 
 -- name: scan_streams
--- Step from key to key through some buckets, from a place on, looking at so many keys: (keys looked at, the last one, those whose
--- first job is ready, the priorities of those jobs, and for how long each is due). Costs what the keys are many, not the jobs.
--- $1 queue, $2 buckets in order, $3 after this key in the first of them (NULL: from its start), $4 keys, $5 suspects too?
-WITH steps AS MATERIALIZED (
-    SELECT b.bucket, s.key
-    FROM unnest($2::int[]) WITH ORDINALITY AS b(bucket, ord)
+-- Step from key to key through some buckets, from a place on, looking at so many keys: (keys looked at, bucket and key of the last one,
+-- those whose first job is ready, the priorities of those jobs, and for how long each is due). One index probe per key, however deep it
+-- is, and one per gap between wanted buckets.
+-- $1 queue, $2 buckets in ascending order (NULL: all), $3 and $4 after this bucket and key (NULL: from the start), $5 keys, $6 suspects too?
+--
+-- The first row after (bucket, key, the greatest seq) is the first job of the next key. Compared as a row: with an equality on the bucket
+-- a planner without statistics sorts what is behind the key instead of walking the index.
+WITH RECURSIVE step AS (
+    (SELECT w.partition_bucket AS bucket, w.partition_key AS key, w.id, w.status, w.suspect, w.task, w.priority, w.available_at
+     FROM holdfast.work w
+     WHERE w.queue = $1 AND (w.partition_bucket, w.partition_key, w.seq)
+           > (coalesce($3::int, 0), coalesce($4::text, ''), CASE WHEN $3::int IS NULL THEN -1 ELSE 9223372036854775807 END)
+     ORDER BY w.partition_bucket, w.partition_key, w.seq LIMIT 1)
+    UNION ALL
+    SELECT n.*
+    FROM (SELECT s.bucket, s.key, $2::int[] IS NULL OR ($2::int[])[width_bucket(s.bucket, $2::int[])] = s.bucket AS wanted FROM step s OFFSET 0) s
     CROSS JOIN LATERAL (
-        WITH RECURSIVE k(key) AS (
-            (SELECT w.partition_key FROM holdfast.work w
-             WHERE w.queue = $1 AND w.partition_bucket = b.bucket AND (b.ord > 1 OR $3::text IS NULL OR w.partition_key > $3)
-             ORDER BY w.partition_key LIMIT 1)
-            UNION ALL
-            SELECT (SELECT w.partition_key FROM holdfast.work w
-                    WHERE w.queue = $1 AND w.partition_bucket = b.bucket AND w.partition_key > k.key ORDER BY w.partition_key LIMIT 1)
-            FROM k WHERE k.key IS NOT NULL
-        )
-        SELECT key FROM k WHERE key IS NOT NULL
-    ) s
-    LIMIT $4
+        SELECT w.partition_bucket, w.partition_key, w.id, w.status, w.suspect, w.task, w.priority, w.available_at
+        FROM holdfast.work w
+        WHERE w.queue = $1 AND (w.partition_bucket, w.partition_key, w.seq)
+              > (CASE WHEN s.wanted THEN s.bucket ELSE ($2::int[])[width_bucket(s.bucket, $2::int[]) + 1] END,
+                 CASE WHEN s.wanted THEN s.key ELSE '' END, CASE WHEN s.wanted THEN 9223372036854775807 ELSE -1 END)
+        ORDER BY w.partition_bucket, w.partition_key, w.seq LIMIT 1
+    ) n
+), heads AS MATERIALIZED (
+    SELECT s.* FROM step s WHERE $2::int[] IS NULL OR ($2::int[])[width_bucket(s.bucket, $2::int[])] = s.bucket LIMIT $5
 ), ready AS MATERIALIZED (
-    SELECT s.key, h.priority, h.late
-    FROM steps s
-    CROSS JOIN LATERAL (
-        SELECT w.id, w.status, w.suspect, w.task, w.priority, w.available_at, extract(epoch FROM holdfast.now() - w.available_at)::float8 AS late
-        FROM holdfast.work w WHERE w.queue = $1 AND w.partition_bucket = s.bucket AND w.partition_key = s.key ORDER BY w.seq LIMIT 1
-    ) h
-    WHERE h.status = 'pending' AND h.available_at <= holdfast.now() AND (h.suspect = 0 OR $5::boolean)
+    SELECT h.key, h.priority, extract(epoch FROM holdfast.now() - h.available_at)::float8 AS late
+    FROM heads h
+    WHERE h.status = 'pending' AND h.available_at <= holdfast.now() AND (h.suspect = 0 OR $6::boolean)
       AND h.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
       AND h.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
-      AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = s.key)
+      AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = h.key)
     ORDER BY h.priority DESC, h.available_at
+), last AS MATERIALIZED (
+    SELECT h.bucket, h.key FROM heads h ORDER BY h.bucket DESC, h.key DESC LIMIT 1
 )
-SELECT (SELECT count(*) FROM steps), (SELECT s.bucket FROM steps s OFFSET greatest((SELECT count(*) FROM steps) - 1, 0) LIMIT 1),
-       (SELECT s.key FROM steps s OFFSET greatest((SELECT count(*) FROM steps) - 1, 0) LIMIT 1),
+SELECT (SELECT count(*) FROM heads), (SELECT bucket FROM last), (SELECT key FROM last),
        ARRAY(SELECT key FROM ready), ARRAY(SELECT priority::int FROM ready), ARRAY(SELECT late FROM ready);
 
 -- name: suspect_streams
