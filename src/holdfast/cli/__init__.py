@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from holdfast.app import release
-from holdfast.cli import archive, config, db, dead, jobs, migrate, monitoring, queue, task, workers
+from holdfast.cli import archive, config, db, dead, jobs, keys, migrate, monitoring, queue, task, workers
 from holdfast.cli.audit import audit_command
 from holdfast.cli.dev import dev_command
 from holdfast.cli.doctor import doctor_command
@@ -69,6 +69,7 @@ app.command("doctor")(doctor_command)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(archive.app, name="archive")
+app.add_typer(keys.app, name="keys")
 app.command("audit")(audit_command)
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")

@@ -103,7 +103,11 @@ def check_rules(queue: str, declared: QueueRules | None, found: QueueRules) -> N
         return
     name = declared.differs(found)[0]
     has, wants = getattr(found, name), getattr(declared, name)
+    when, options = "", f"--{name.replace('_', '-')} {wants}"
+    if name == "ordering":
+        when = " while it is empty and no worker serves it"
+        options += f" --on-dead-letter {declared.on_dead_letter}" if wants == "key" else ""
     raise ConfigurationError(
         f"queue {queue!r} has {name}={has!r} in the database, and the app declares {name}={wants!r}. "
-        f"Declare what it has, or change it: holdfast queue set {queue} --{name.replace('_', '-')} {wants}"
+        f"Declare what it has, or change it{when}: holdfast queue set {queue} {options}"
     )

@@ -236,6 +236,9 @@ RETURNING q.lease, q.ordering, q.on_dead_letter, q.created_at, q.paused_at, q.pa
 UPDATE holdfast.queues SET created_at = $2, paused_at = $3, paused_by = $4 WHERE name = $1 RETURNING name;
 
 -- name: note_queue
--- Write down a queue whose table is there.
+-- Write down a queue whose table is there. One with the index of streams is ordered by key; what it did on a dead letter is not known.
 -- $1 queue, $2 table
-INSERT INTO holdfast.queues (name, relation) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING name;
+INSERT INTO holdfast.queues (name, relation, keyed, ordering)
+SELECT $1, $2, s.there, CASE WHEN s.there THEN 'key' ELSE 'none' END
+FROM (SELECT to_regclass(format('holdfast.%I', $2::text || '_stream')) IS NOT NULL AS there) s
+ON CONFLICT DO NOTHING RETURNING name;
