@@ -10,7 +10,7 @@ from ...errors import ConfigurationError, DatabaseError
 from ...store.audit import audit
 from ..audit import actor
 from ..wording import AppName, cut
-from . import connection, jobs, plans, schema, server
+from . import connection, jobs, keys, plans, schema, server
 from .finding import Check, Finding, Left, Limits, NotChecked, Patient
 
 CHECKS: tuple[Check, ...] = (
@@ -19,6 +19,7 @@ CHECKS: tuple[Check, ...] = (
     *server.CHECKS,
     *connection.CHECKS,
     *jobs.CHECKS,
+    *keys.CHECKS,
 )
 CODES = tuple(code for check in CHECKS for code in check.codes)
 

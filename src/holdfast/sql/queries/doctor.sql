@@ -196,7 +196,7 @@ SELECT h.queue, h.task, h.version, h.jobs,
                  AND h.queue = ANY (v.queues) AND h.task = ANY (v.tasks) ORDER BY v.id LIMIT 5)
 FROM (SELECT w.queue, w.task, w.version, count(*) AS jobs
       FROM (SELECT j.queue, j.task, j.version FROM holdfast.work j
-            WHERE j.hold_reason IS NOT NULL AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p)) LIMIT $2) w
+            WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p)) LIMIT $2) w
       GROUP BY w.queue, w.task, w.version) h
 ORDER BY h.queue, h.task, h.version;
 
