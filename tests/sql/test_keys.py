@@ -9,7 +9,6 @@ import pytest
 from tests.sql.keyed import DIES, QUEUE, fail_key, ordered, put_key, take_key
 from tests.sql.support import BOOM, Conn, configure, end, load, one, register, run, status
 
-from holdfast import sharded_key
 from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError, UnknownQueue
@@ -21,7 +20,9 @@ from holdfast.operate.edit import Changes, edit_job
 from holdfast.operate.jobs import list_jobs
 from holdfast.operate.keys import hot_keys, list_keys, release_all, release_keys, show_key, stuck_keys
 from holdfast.operate.queues import list_queues, set_queue
+from holdfast.store import acts as store_acts
 from holdfast.store import keys as store
+from holdfast.store.acts import Place
 from holdfast.store.claim import quarantine
 from holdfast.store.operate import Count
 from holdfast.store.search import JobFilter
@@ -367,6 +368,18 @@ def _same(target: store.Target) -> Any:
     return Statement("all_blocked", "SELECT 1", (), lambda rows: [target])
 
 
+def test_only_what_is_blocked_is_retried_or_buried(conn: Conn, worker: str) -> None:
+    """Whatever is asked for: the statements themselves touch nothing else."""
+    ordered(conn)
+    put_key(conn, "k")
+    (job,) = take_key(conn, worker, "k")
+    with conn.transaction():
+        locked = run(conn, store_acts.lock([Place(job.id, QUEUE, "work")]))
+        assert run(conn, store.unblock(locked)) == 0
+        assert run(conn, store.bury(locked)) == 0
+    assert status(conn, job.id) == "processing"
+
+
 def test_a_key_parked_anew_for_another_job_stays_parked(conn: Conn, database: Database, worker: str) -> None:
     ordered(conn, "park")
     put_key(conn, "k", 3)
@@ -504,9 +517,3 @@ def test_an_order_is_given_and_taken_while_the_queue_is_empty_and_nobody_serves_
     assert one(conn, "SELECT count(*) FROM holdfast.parked_keys") == 0
     conn.execute("SELECT holdfast.enqueue('work')")
     assert [a for a, _, _ in audited(conn)] == ["queue set", "queue set"]
-
-
-def test_sharded_keys_spread_and_keep_the_order_of_what_belongs_together() -> None:
-    keys = {sharded_key("t", shards=8, by=n) for n in range(200)}
-    assert keys == {f"t#{n}" for n in range(8)}
-    assert {sharded_key("t", shards=8, by=7) for _ in range(5)} == {sharded_key("t", shards=8, by="7")}

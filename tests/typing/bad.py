@@ -1,3 +1,4 @@
+from holdfast import sharded_key
 from good import app, both, send_receipt, settle, nightly, crunch
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
@@ -8,3 +9,4 @@ both.enqueue(1, 2)  # error
 app.schedule("0 3 * * *", nightly)  # error
 app.enqueue_many([crunch.job(rows=["x"])])  # error
 app.queue("o", ordering="keys")  # error
+sharded_key("t", shards="8")  # error
