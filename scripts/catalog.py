@@ -17,8 +17,10 @@ from tests.pg_versions import VERSIONS, binaries_for  # noqa: E402
 from holdfast.db import migrate  # noqa: E402
 from holdfast.db.database import Database  # noqa: E402
 from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer  # noqa: E402
+from holdfast.model.queue import QueueRules  # noqa: E402
 from holdfast.settings import Settings  # noqa: E402
 from holdfast.store.catalog import Facts, portable, read_catalog  # noqa: E402
+from holdfast.store.jobs import create_queue  # noqa: E402
 
 FILE = ROOT / "src" / "holdfast" / "sql" / "catalog.json"
 
@@ -32,6 +34,7 @@ def catalog_of(binaries: Path) -> dict[str, Facts]:
             migrate.up(server.dsn())
             database = Database(server.dsn(), Settings())
             try:
+                database.run(lambda: create_queue("keyed", rules=QueueRules("key")))
                 return portable(database.run(read_catalog))
             finally:
                 database.close()

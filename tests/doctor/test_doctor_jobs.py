@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from tests.conftest import wait_until
 from tests.doctor.case import Case, transaction
+from tests.sql.keyed import fail_key, ordered, put_key
 from tests.sql.support import BOOM, Conn, end, enqueue, register, run, take, take_one
 
 from holdfast.model.job import NewRow
@@ -266,3 +267,46 @@ def test_archive_overdue(case: Case) -> None:
     assert finding["level"] == "warning"
     assert finding["what"] == "1 day of finished jobs kept past the 7 days of retention"
     assert case.sql("SELECT FROM holdfast.archive_slots WHERE day IS NOT NULL") == []
+
+
+# Keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_blocked_keys(case: Case, conn: Conn) -> None:
+    ordered(conn, "block")
+    for key in ("a", "-b"):
+        put_key(conn, key, 3)
+    first, _ = fail_key(conn, "a"), fail_key(conn, "-b")
+    finding = case.cure("blocked_keys")
+    assert finding["level"] == "warning"
+    assert finding["what"] == ("2 keys blocked by a dead letter: nothing of them runs until somebody decides")
+    assert finding["details"][0].startswith("queue orders: key a since ")
+    assert finding["details"][0].endswith(f", by {first} (work), 2 jobs behind it: ValueError: boom")
+    assert finding["fix"] == ["holdfast keys release --retry -- orders -b a"]
+    assert state(case, first) == "pending"
+    fail_key(conn, "a")
+    assert case.found("unknown_tasks") is None  # not for want of a worker
+    again = case.found("blocked_keys")
+    assert again is not None
+    case.run(again["otherwise"][0])
+    assert state(case, first) == "dead_letter"
+    assert case.found("blocked_keys") is None
+
+
+def test_parked_keys(case: Case, conn: Conn) -> None:
+    ordered(conn, "park")
+    put_key(conn, "a", 2)
+    job = fail_key(conn, "a")
+    finding = case.cure("parked_keys")
+    assert (finding["level"], finding["fix"]) == ("warning", ["holdfast keys release --retry orders a"])
+    assert state(case, job) == "pending"
+
+
+def test_many_parked_keys_are_released_together(case: Case, conn: Conn) -> None:
+    ordered(conn, "park")
+    for n in range(21):
+        put_key(conn, f"k{n}", 2)
+        fail_key(conn, f"k{n}")
+    finding = case.cure("parked_keys")
+    assert finding["fix"] == ["holdfast keys release --retry --all --yes orders"]
+    assert finding["otherwise"] == ["holdfast keys release --skip --all --yes orders"]

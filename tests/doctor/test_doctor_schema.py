@@ -19,7 +19,9 @@ from holdfast.testing import TestServer
 @pytest.mark.versions
 def test_a_fresh_database_is_what_the_release_makes(case: Case) -> None:
     """If this fails after a change of schema.sql: run scripts/catalog.py."""
-    case.sql("SELECT holdfast.create_queue('mail', 30)")
+    case.sql(
+        "SELECT holdfast.create_queue('mail', 30), holdfast.create_queue('orders', NULL, 'key', 'block')"
+    )
     result = case.doctor(
         "--only", "schema", "--only", "indexes", "--only", "queues", "--only", "plans", "--strict"
     )
@@ -275,6 +277,27 @@ def test_table_without_queue(case: Case) -> None:
     assert case.sql("SELECT relation FROM holdfast.queues WHERE name = 'mail'") == [
         {"relation": "queue_mail"}
     ]
+
+
+def test_a_queue_that_is_written_down_again_is_ordered_if_it_was(case: Case) -> None:
+    case.sql("SELECT holdfast.create_queue('orders', NULL, 'key', 'park')")
+    case.sql("DELETE FROM holdfast.queues WHERE name = 'orders'")
+    case.cure("table_without_queue")
+    (row,) = case.sql("SELECT keyed, ordering, on_dead_letter FROM holdfast.queues WHERE name = 'orders'")
+    assert row == {"keyed": True, "ordering": "key", "on_dead_letter": "skip"}  # nobody knows what it did
+
+
+def test_what_an_ordered_queue_has_beside_the_others_is_mended(case: Case) -> None:
+    case.sql("SELECT holdfast.create_queue('orders', NULL, 'key')")
+    case.sql("DROP INDEX holdfast.queue_orders_stream")
+    finding = case.found("index_missing")
+    assert finding is not None
+    assert finding["details"] == ["index holdfast.queue_orders.queue_orders_stream is missing"]
+    case.run(finding["fix"][0])
+    case.sql("ALTER TABLE holdfast.queue_orders DROP CONSTRAINT queue_orders_keyed")
+    case.run("holdfast doctor --fix schema")
+    assert case.found("index_missing") is None
+    assert case.found("schema_drift") is None
 
 
 # Indexes -----------------------------------------------------------------------------------------------------------

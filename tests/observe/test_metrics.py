@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import prometheus_client
 import psycopg
@@ -20,6 +21,7 @@ from tests.crash.proxy import Proxy
 from tests.observe.support import Port, ready, with_port
 
 from holdfast import Backoff, Cancel, DeadLetter, Holdfast, Job, LeaseLost, Snooze, telemetry
+from holdfast.model.queue import OnDeadLetter
 from holdfast.observe import snapshot
 from holdfast.observe.metrics import Counts
 from holdfast.observe.snapshot import Snapshot, look
@@ -225,6 +227,28 @@ def test_a_silent_worker_is_late_and_serves_nobody(kit: Kit) -> None:
     seen = kit.database.run(lambda: look(60))
     assert seen.workers == {"alive": (1, 3), "draining": (1, 3), "late": (2, 6)}
     assert seen.staff == {"inbox": (False, 1)}
+
+
+def test_blocked_jobs_and_parked_keys_have_their_numbers(app: Holdfast, holdfast_kit: MakeKit) -> None:
+    for name, policy in (("orders", "block"), ("mail", "park")):
+        app.queue(name, ordering="key", on_dead_letter=cast(OnDeadLetter, policy))
+
+    @app.task(max_attempts=1)
+    def fails() -> None:
+        raise ValueError("no")
+
+    kit = holdfast_kit(app, with_port(metrics_snapshot=OFTEN))
+    for queue in ("orders", "mail"):
+        for _ in range(2):
+            fails.using(queue=queue, partition_key="k").enqueue()
+    with ready(kit) as port:
+        for name, labels in (
+            ("queue_jobs", {"queue": "orders", "state": "blocked"}),
+            ("queue_parked_keys", {"queue": "mail"}),
+        ):
+            wait_until(lambda n=name, of=labels: port.value(n, **of) == 1, f"{name} is 1")  # type: ignore[misc]
+        assert port.value("queue_jobs", queue="orders", state="held") == 0
+        assert port.value("queue_parked_keys", queue="orders") == 0
 
 
 def test_scrapes_ask_the_database_nothing(app: Holdfast, holdfast_kit: MakeKit) -> None:

@@ -408,7 +408,7 @@ def test_discard_by_filter(conn: Conn, database: Database, worker: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         act(database, DISCARD, task="work")
     assert str(caught.value) == (
-        "say which states: --state pending, scheduled, held, quarantined, completed, cancelled or dead_letter"
+        "say which states: --state pending, scheduled, held, blocked, quarantined, completed, cancelled or dead_letter"
         " (discard deletes for good)"
     )
     with pytest.raises(ConfigurationError, match="say which states"):
@@ -467,7 +467,7 @@ def test_many_are_done_in_batches_with_one_audit_row(
     done = act_on_all(database, verb, selection, steps.append)
     assert steps == [100, 200]
     assert (done.count, done.left) == (200, {})
-    states = ["pending", "scheduled", "processing", "held", "quarantined"]
+    states = ["pending", "scheduled", "processing", "held", "blocked", "quarantined"]
     assert audited(conn) == [
         ("jobs cancel", {"states": states, "task": "work", "older_than": 60}, 200),
     ]

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from psycopg import sql
+from tests.sql.keyed import fail_key, ordered, put_key, take_key
 from tests.sql.support import (
     BOOM,
     Conn,
@@ -31,7 +32,7 @@ from typer.testing import CliRunner, Result
 from holdfast import operate
 from holdfast.cli import app as cli
 from holdfast.db.database import Database
-from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Released, Snoozed
+from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Held, Released, Snoozed
 from holdfast.operate.explain import Explanation, explain
 from holdfast.operate.pauses import pause_queue, pause_task
 from holdfast.operate.wording import AppName
@@ -521,3 +522,122 @@ def test_every_reason_has_a_test() -> None:
     }
     missing = [code for code in made if not any(name.startswith(f"test_{code}") for name in tests)]
     assert missing == []
+
+
+# Its key ------------------------------------------------------------------------------------------------------------
+
+
+def test_blocked(kit: Kit, conn: Conn, why: Why) -> None:
+    ordered(conn, "block")
+    first, _ = put_key(conn, "k", 2)
+    fail_key(conn, "k")
+    register_for(conn)
+    found = why(first)
+    assert (codes(found), found.state) == (["blocked"], "blocked")
+    assert found.sentence == (
+        "It failed for good in attempt 1 of 5, and its key waits for it: ValueError: boom"
+    )
+    assert found.advice == [f"holdfast jobs retry {first}", "holdfast keys release --skip orders k"]
+    obey(kit, found.advice[1])
+    assert why(first).code == "dead"
+
+
+def test_behind_blocked(kit: Kit, conn: Conn, why: Why) -> None:
+    ordered(conn, "block")
+    first, second, third = put_key(conn, "k", 3)
+    fail_key(conn, "k")
+    register_for(conn)
+    found = why(third)
+    assert codes(found) == ["behind_blocked"]
+    since = one(conn, "SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') FROM holdfast.errors")
+    assert found.sentence == (
+        f"It waits behind job {first} of its key k and 1 more of it, which is blocked since {since} UTC: ValueError: boom"
+    )
+    obey(kit, found.advice[0])
+    assert codes(why(second)) == ["behind_key"]
+
+
+def test_key_parked(kit: Kit, conn: Conn, why: Why) -> None:
+    ordered(conn, "park")
+    dead, second = put_key(conn, "-k", 2)
+    fail_key(conn, "-k")
+    register_for(conn)
+    found = why(second)
+    assert codes(found) == ["key_parked"]
+    assert found.sentence.endswith(f", for dead letter {dead}.")
+    assert found.advice == [
+        "holdfast keys release --retry -- orders -k",
+        "holdfast keys release -- orders -k",
+    ]
+    put_key(conn, "p", 2)
+    other = fail_key(conn, "p")
+    obey(kit, why(put_key(conn, "p")[0]).advice[1])
+    assert (why(other).code, one(conn, "SELECT count(*) FROM holdfast.parked_keys")) == ("dead", 1)
+
+
+def test_behind_scheduled_and_backing_off(kit: Kit, conn: Conn, why: Why) -> None:
+    ordered(conn)
+    (head,) = put_key(conn, "k", delay=3600.0)
+    (second,) = put_key(conn, "k")
+    register_for(conn)
+    found = why(second)
+    assert codes(found) == ["behind_scheduled"]
+    assert re.fullmatch(
+        rf"It waits behind job {head} of its key k, which waits until .* UTC \(in (59 min|1 h)\)\.",
+        found.sentence,
+    )
+    obey(kit, found.advice[0])
+    assert codes(why(second)) == ["behind_key"]
+    fail_key(conn, "k", Failed(BOOM, 600.0))
+    assert codes(why(second)) == ["behind_scheduled"]
+    assert codes(why(head)) == ["backing_off"]
+
+
+def test_behind_held_and_quarantined(conn: Conn, why: Why) -> None:
+    ordered(conn)
+    head, second = put_key(conn, "k", 2)
+    fail_key(conn, "k", Held("no worker here knows it"))
+    register_for(conn)
+    found = why(second)
+    assert codes(found) == ["behind_held"]
+    assert (
+        found.sentence
+        == f"It waits behind job {head} of its key k, which is set aside: no worker here knows it"
+    )
+    assert found.advice == [f"holdfast explain {head}", "holdfast keys show orders k"]
+    run(conn, quarantine(head, "orders", "claim: bad"))
+    assert why(second).sentence.endswith("which is quarantined: claim: bad")
+
+
+def test_behind_running(conn: Conn, why: Why) -> None:
+    ordered(conn)
+    head, second = put_key(conn, "k", 2)
+    worker = register_for(conn)
+    take_key(conn, worker, "k")
+    found = why(second)
+    assert codes(found) == ["behind_running"]
+    assert found.sentence.startswith(f"It waits behind job {head} of its key k, which runs since ")
+    assert found.sentence.endswith(f" on worker {worker}.")
+    assert found.facts["stream"]["before"] == 1
+
+
+def test_behind_key_is_the_reason_only_when_nothing_keeps_the_first_job(conn: Conn, why: Why) -> None:
+    ordered(conn)
+    head, second = put_key(conn, "k", 2)
+    assert codes(why(second)) == ["no_worker"]
+    register_for(conn)
+    assert codes(why(second)) == ["behind_key"]
+    assert codes(why(head)) == ["nothing_wrong"]
+
+
+def test_a_key_of_a_queue_without_order_keeps_nobody(conn: Conn, why: Why) -> None:
+    enqueue(conn, partition_key="k", delay=60.0)
+    (second,) = enqueue(conn, partition_key="k")
+    register(conn)
+    assert codes(why(second)) == ["nothing_wrong"]
+
+
+def register_for(conn: Conn) -> str:
+    worker = register(conn)
+    conn.execute("UPDATE holdfast.workers SET queues = '{orders}' WHERE id = %s", [worker])
+    return worker

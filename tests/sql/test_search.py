@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from tests.sql.keyed import fail_key, ordered, put_key
 from tests.sql.rows import archive_many, bury_many, one_of_each
 from tests.sql.support import BOOM, Conn, end, enqueue, later, load, make_queue, one, register, run, take_one
 
@@ -47,6 +48,9 @@ def listed(database: Database, **filters: Any) -> list[UUID]:
 def test_each_state_lists_its_job(conn: Conn, database: Database, worker: str) -> None:
     expected = one_of_each(conn, worker)
     create_queue(conn, "outbox")
+    ordered(conn, "block")
+    put_key(conn, "k")
+    expected["blocked"] = fail_key(conn, "k")
     for state in STATES:
         wanted = JobFilter(states=(state,))
         page = jobs.list_jobs(database, wanted)

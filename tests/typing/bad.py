@@ -1,3 +1,4 @@
+from holdfast import sharded_key
 from good import app, billing, both, index, send_receipt, settle, nightly, crunch
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
@@ -13,3 +14,4 @@ index.enqueue()  # error
 billing.batch_task(sise=1)  # error
 billing.batch_task()(nightly.func)  # error
 billing.task(breaker=5)  # error
+sharded_key("t", shards="8")  # error

@@ -28,6 +28,7 @@ from holdfast.cli import (
     dead,
     group,
     jobs,
+    keys,
     migrate,
     monitoring,
     queue,
@@ -84,6 +85,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(archive.app, name="archive")
 app.add_typer(group.app, name="group")
+app.add_typer(keys.app, name="keys")
 app.command("audit")(audit_command)
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")

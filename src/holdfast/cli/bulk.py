@@ -22,6 +22,7 @@ _RESULTS = {
     "redriven": "redriven",
     "revived": "back from the cancelled",
     "freed": "out of the quarantine",
+    "unblocked": "going on in their place",
     "cancelled": "cancelled",
     "asked_to_stop": "running, asked to stop",
     "asked_before": "running, asked to stop before",

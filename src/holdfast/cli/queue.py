@@ -1,4 +1,4 @@
-"""`holdfast queue`: make queues, list them, pause and resume them."""
+"""`holdfast queue`: make queues, list them, change, pause and resume them."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -8,12 +8,13 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
 from holdfast.cli.completion import complete_queue
+from holdfast.errors import ConfigurationError
 from holdfast.operate.pauses import QueuePause, pause_queue, resume_queue
-from holdfast.operate.queues import QueueSync, create_queue, list_queues, sync_queues
+from holdfast.operate.queues import QueueSync, create_queue, list_queues, set_queue, sync_queues
 from holdfast.store.operate import QueueLoad
 from holdfast.tasks.queueing import queue_rules
 
-app = typer.Typer(help="Make queues, list them, pause and resume them.", no_args_is_help=True)
+app = typer.Typer(help="Make queues, list them, change, pause and resume them.", no_args_is_help=True)
 
 
 class Ordering(StrEnum):
@@ -71,18 +72,56 @@ def list_command(
     if as_json:
         render.print_json({"queues": loads})
     else:
-        render.print_table(("queue", *NUMBERS, "paused"), [_row(load) for load in loads], NUMBERS)
+        ordered = any(load.ordering == "key" for load in loads)
+        more = ("blocked", "parked", "ordering") if ordered else ()
+        heads = ("queue", *NUMBERS, *more, "paused")
+        render.print_table(heads, [_row(load, ordered) for load in loads], (*NUMBERS, "blocked", "parked"))
 
 
-def _row(load: QueueLoad) -> list[str]:
+def _row(load: QueueLoad, ordered: bool) -> list[str]:
+    order = f"key, {load.on_dead_letter}" if load.ordering == "key" else "-"
+    more = [render.number(load.blocked), render.number(load.parked), order]
     return [
         load.name,
         render.number(load.pending),
         render.age(load.oldest_due_seconds),
         *(render.number(n) for n in (load.scheduled, load.processing, load.held, load.quarantined)),
         "-" if load.lease is None else f"{load.lease:g} s",
+        *(more if ordered else []),
         render.since(load.paused_seconds, load.paused_by),
     ]
+
+
+@app.command("set")
+def set_command(
+    name: NameArgument,
+    ordering: Annotated[
+        Ordering | None, typer.Option(help="Only while the queue is empty and nobody serves it.")
+    ] = None,
+    on_dead_letter: Annotated[
+        OnDeadLetter | None, typer.Option(help="Counts at once, also for workers that run.")
+    ] = None,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the rules of a queue. Keys that are blocked or parked stay so until they are released."""
+    if ordering is None and on_dead_letter is None:
+        raise ConfigurationError(
+            "say what to change: --on-dead-letter skip, block or park, or --ordering none or key"
+        )
+    with open_database(database_url, app) as database:
+        done = set_queue(
+            database,
+            name,
+            ordering=None if ordering is None else ordering.value,
+            on_dead_letter=None if on_dead_letter is None else on_dead_letter.value,
+        )
+    if as_json:
+        render.print_json(done)
+    else:
+        said = "is like this already" if not done.changed else "is changed"
+        typer.echo(f"Queue {name} {said}: ordering {done.ordering}, on dead letter {done.on_dead_letter}.")
 
 
 @app.command("pause")

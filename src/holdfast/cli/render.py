@@ -136,6 +136,8 @@ _STYLES = {
     "draining": "yellow",
     "held": "yellow",
     "quarantined": "red",
+    "blocked": "red",
+    "parked": "red",
     "dead_letter": "red",
     "gone": "dim",
 }

@@ -45,20 +45,23 @@ def _print_paused(found: Overview) -> None:
 
 def _print_queues(found: Overview) -> None:
     dead = found.dead_letters_by_queue
+    ordered = any(load.ordering == "key" for load in found.queues)
+    numbers = (*NUMBERS[:-1], *(("blocked", "parked") if ordered else ()), NUMBERS[-1])
     rows = [
         [
             load.name,
             render.number(load.pending),
             render.age(load.oldest_due_seconds),
             *(render.number(n) for n in (load.scheduled, load.processing, load.held, load.quarantined)),
+            *([render.number(load.blocked), render.number(load.parked)] if ordered else []),
             render.number(dead.get(load.name, Count(0))),
         ]
         for load in found.queues
     ]
     known = {load.name for load in found.queues}
     rows += [
-        [f"{name} (no such queue)", *["-"] * 6, render.number(count)]
+        [f"{name} (no such queue)", *["-"] * (len(numbers) - 1), render.number(count)]
         for name, count in dead.items()
         if name not in known
     ]
-    render.print_table(("queue", *NUMBERS), rows, NUMBERS)
+    render.print_table(("queue", *numbers), rows, numbers)

@@ -34,7 +34,7 @@ _OUTCOMES = {  # of a settled job, by event; None: where the event says that it 
 }
 _EXPECTED = ("completed", "retry", "dead_letter", "lost")  # shown as 0 from a task's first job on
 _HANDLED = frozenset(("completed", "retry", "dead_letter", "cancelled", "snoozed"))  # by the handler itself
-_STATES = ("pending", "scheduled", "processing", "held", "quarantined")
+_STATES = ("pending", "scheduled", "processing", "held", "quarantined", "blocked")
 
 
 class Counts:
@@ -172,7 +172,11 @@ def _of_system(seen: Snapshot) -> Iterator[Metric]:
     paused = _labelled("queue_paused", "1: nothing is claimed from the queue.", "queue")
     staff = _labelled("queue_workers", "Living workers that take jobs from the queue.", "queue")
     dead = _labelled("dead_letters", f"Dead letters, of the newest {CAP}.", "queue")
+    parked = _labelled(
+        "queue_parked_keys", f"Keys of an ordered queue that are parked, up to {CAP}.", "queue"
+    )
     for load in seen.queues:
+        parked.add_metric((load.name,), load.parked.count)
         for state in _STATES:
             jobs.add_metric((load.name, state), getattr(load, state).count)
         oldest.add_metric((load.name,), load.oldest_due_seconds or 0.0)
@@ -181,7 +185,7 @@ def _of_system(seen: Snapshot) -> Iterator[Metric]:
         paused.add_metric((name,), queue.paused)
         staff.add_metric((name,), queue.workers)
     dead.add_metric((_DROPPED,), _of_dropped_queues(seen))
-    yield from (jobs, oldest, paused, staff, dead)
+    yield from (jobs, oldest, paused, staff, dead, parked)
     workers = _labelled(
         "workers", "Workers that have not left; `late` ones are silent for too long.", "status"
     )

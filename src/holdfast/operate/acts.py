@@ -19,7 +19,7 @@ from ..db.faults import BadRow, LockTimeout
 from ..errors import ConfigurationError
 from ..model.text import storable
 from ..store import acts as store
-from ..store import dead
+from ..store import dead, keys
 from ..store.acts import Locked, Place
 from ..store.audit import audit_add, audit_begin
 from ..store.operate import prefer_indexes
@@ -106,6 +106,8 @@ def _retry(locked: Sequence[Locked], done: int) -> Flow[Results]:
         results["freed"] = len(quarantined)
     if buried := [job.id for job in by.get("dead_letter", ())]:
         results["redriven"] = len((yield from dead.redrive(buried, [0.0] * len(buried))))
+    if blocked := by.get("blocked"):
+        results["unblocked"] = yield from keys.unblock(blocked)
     if cancelled := by.get("cancelled"):
         results["revived"] = yield from store.revive(cancelled)
     yield from wake(sorted({job.queue for job in locked}))
@@ -115,8 +117,13 @@ def _retry(locked: Sequence[Locked], done: int) -> Flow[Results]:
 RETRY = Verb(
     "jobs retry",
     "retried",
-    ("scheduled", "quarantined", "dead_letter", "cancelled"),
-    ("scheduled", "quarantined", "dead_letter"),  # what somebody cancelled stays so unless it is asked for
+    ("scheduled", "quarantined", "blocked", "dead_letter", "cancelled"),
+    (
+        "scheduled",
+        "quarantined",
+        "blocked",
+        "dead_letter",
+    ),  # what somebody cancelled stays so unless it is asked for
     _no_retry,
     _retry,
 )
@@ -151,7 +158,7 @@ def _discard(locked: Sequence[Locked], done: int) -> Flow[Results]:
     return {"discarded": (yield from store.discard(locked))}
 
 
-_AT_REST = ("pending", "scheduled", "held", "quarantined", *FINISHED, "dead_letter")
+_AT_REST = ("pending", "scheduled", "held", "blocked", "quarantined", *FINISHED, "dead_letter")
 DISCARD = Verb("jobs discard", "discarded", _AT_REST, (), _no_discard, _discard)
 
 

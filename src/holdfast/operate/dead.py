@@ -114,7 +114,14 @@ def _read_place(text: str) -> Died:
 
 
 def _no_dead_letter(job: Locked) -> str | None:
-    return None if job.table == "dead_letters" else f"is no dead letter: it is {job.state}"
+    if job.table == "dead_letters":
+        return None
+    if job.state == "blocked":
+        return (
+            f"is blocked: a dead letter that its key waits for. Run it again in its place: holdfast jobs retry {job.id}, "
+            "or let its key go on without it: holdfast keys release --skip"
+        )
+    return f"is no dead letter: it is {job.state}"
 
 
 def redrive_verb(rate: float | None = None) -> Verb:

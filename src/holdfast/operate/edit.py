@@ -110,6 +110,10 @@ def _check_state(job: Locked, moved: bool) -> None:
             f"job {job.id} is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}. "
             f"Enqueue a new one: holdfast enqueue {job.task}"
         )
+    if moved and job.state == "blocked":
+        raise ConfigurationError(
+            f"job {job.id} is blocked: it waits for no time. Run it again in its place: holdfast jobs retry {job.id}"
+        )
     if moved and job.table == "dead_letters":
         raise ConfigurationError(
             f"job {job.id} is a dead letter: it waits for no time. Put it back to work: holdfast dead redrive {job.id}"

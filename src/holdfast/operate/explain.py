@@ -10,8 +10,8 @@ from ..db import migrate
 from ..db.database import Database
 from ..settings import Settings
 from ..store import explain as store
-from ..store.explain import AHEAD, Seen, WorkerSeen
-from .wording import AppName, command, cut, moment, several, some, span
+from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
+from .wording import AppName, command, cut, key_command, moment, several, some, span
 
 NO_SUCH_JOB = "no_such_job"
 SCHEMA = ("migrations_missing", "schema_newer")
@@ -107,6 +107,7 @@ class View:
             "jobs_ahead_capped": self.seen.ahead >= AHEAD,
             "slots": self.slots,
             "free_slots": self.free,
+            "stream": None if self.seen.stream is None else asdict(self.seen.stream),
             "workers": [{**asdict(w), "live": self.is_live(w)} for w in self.seen.workers],
         }
 
@@ -120,11 +121,67 @@ class View:
             yield from self._processing()
             return
         aside = [*self._paused(), *self._set_aside()]
-        order = (aside, self._not_yet()) if self.job.state == "held" else (self._not_yet(), aside)
-        found = [*order[0], *order[1], *self._nobody(), *self._suspect()]
+        if self.job.status == "blocked":
+            own = [self._blocked(), *aside]
+        else:
+            later = list(self._not_yet())
+            own = aside + later if self.job.state == "held" else later + aside
+        found = [*self._key(), *own, *self._nobody(), *self._suspect()]
         yield from found
         if not found and self.job.state == "pending":
             yield self._turn()
+
+    # Its key --------------------------------------------------------------------------------------------------------
+
+    def _key(self) -> Iterator[Reason]:
+        """What keeps the whole key, or the first job of it, and so this one."""
+        seen = self.seen.stream
+        if seen is None:
+            return
+        if seen.parked_at is not None:
+            said = f"Its key {cut(seen.key)} is parked since {moment(seen.parked_at)}, for dead letter {seen.parked_for}."
+            yield Reason("key_parked", said, [self._release("--retry"), self._release()])
+        if seen.before:
+            yield from self._behind(seen)
+
+    def _behind(self, seen: StreamSeen) -> Iterator[Reason]:
+        """By how the first job of the key stands. One that only waits its turn is no reason yet: see _turn()."""
+        what, show = self._first(seen), key_command("show", self.job.queue, seen.key)
+        retry, why = f"holdfast jobs retry {seen.first}", f"holdfast explain {seen.first}"
+        match seen.state:
+            case "blocked":
+                said = f"{what} is blocked since {moment(seen.since)}: {cut(seen.last_error)}"
+                yield Reason("behind_blocked", said, [retry, self._release("--skip")])
+            case "held" | "quarantined":
+                aside = "set aside" if seen.state == "held" else "quarantined"
+                yield Reason("behind_held", f"{what} is {aside}: {cut(seen.hold_reason)}", [why, show])
+            case "scheduled":
+                ahead = (seen.due_at - self.job.now).total_seconds()
+                said = f"{what} waits until {moment(seen.due_at)} (in {span(ahead)})."
+                yield Reason("behind_scheduled", said, [retry, why])
+            case "processing":
+                said = f"{what} runs since {moment(seen.since)} on worker {seen.worker}."
+                yield Reason("behind_running", said, [why, show])
+
+    def _first(self, seen: StreamSeen) -> str:
+        others = seen.before - 1
+        more = f" and {others:,}{'+' if seen.before >= AHEAD else ''} more of it" if others else ""
+        return f"It waits behind job {seen.first} of its key {cut(seen.key)}{more}, which"
+
+    def _release(self, *options: str) -> str:
+        assert self.seen.stream is not None
+        return key_command("release", self.job.queue, self.seen.stream.key, options=options)
+
+    def _blocked(self) -> Reason:
+        job = self.job
+        said = (
+            f"It failed for good in attempt {job.attempts} of {job.max_attempts}, and its key waits for it: "
+            f"{cut(job.last_error)}"
+        )
+        advice = [f"holdfast jobs retry {self.id}"]
+        if self.seen.stream:
+            advice.append(self._release("--skip"))
+        return Reason("blocked", said, advice)
 
     # Finished -------------------------------------------------------------------------------------------------------
 
@@ -306,6 +363,10 @@ class View:
 
     def _turn(self) -> Reason:
         """It is due, and somebody can run it: it waits its turn."""
+        if self.seen.stream and self.seen.stream.before:
+            said = f"{self._first(self.seen.stream)} waits its turn too: a key runs one job at a time."
+            show = key_command("show", self.job.queue, self.seen.stream.key)
+            return Reason("behind_key", said, [f"holdfast explain {self.seen.stream.first}", show])
         ahead = f"{self.seen.ahead:,}{'+' if self.seen.ahead >= AHEAD else ''}"
         before = f"{ahead} due job{'' if self.seen.ahead == 1 else 's'} of the queue before it"
         workers = several(len(self.able), "live worker")

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 
 from ..db.database import Database
 from ..errors import ConfigurationError
-from ..model.queue import QueueRules
-from ..store import jobs, operate
+from ..model.queue import OnDeadLetter, Ordering, QueueRules
+from ..store import jobs, keys, operate
 from ..store.audit import audit
 from ..store.operate import QueueLoad
 from ..store.queues import create_queue as store_create_queue
@@ -15,6 +15,7 @@ from ..store.statement import Flow
 from ..tasks.checks import queue_name
 from ..tasks.writer import check_rules
 from .audit import actor
+from .search import check_queue
 
 _PLAIN = QueueRules()
 
@@ -60,6 +61,67 @@ def _create(wanted: Mapping[str, QueueRules], lease: float | None, action: str, 
         selection = {"queues": made, "lease": lease, **({"rules": given} if given else {})}
         yield from audit(who, action, selection, len(made))
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSet:
+    name: str
+    changed: bool  # False: it was like that
+    ordering: str
+    on_dead_letter: str
+
+
+def set_queue(
+    database: Database,
+    name: str,
+    *,
+    ordering: Ordering | None = None,
+    on_dead_letter: OnDeadLetter | None = None,
+) -> QueueSet:
+    """Change the rules of a queue. What is None stays.
+
+    What a key does on a dead letter is decided by the database when a job fails: a change counts at once, also for
+    workers that run. The order is what workers and producers rely on: it changes only while the queue is empty and nobody
+    serves it.
+    """
+    check_queue(database, name)
+    who = actor()
+    return database.run(lambda: _set(name, ordering, on_dead_letter, who))
+
+
+def _set(
+    name: str, ordering: Ordering | None, on_dead_letter: OnDeadLetter | None, who: str
+) -> Flow[QueueSet]:
+    has = (yield from queue_rules([name]))[name]
+    wanted = ordering or has.ordering
+    policy = on_dead_letter or (has.on_dead_letter if wanted == "key" else "skip")
+    if wanted != "key" and policy != "skip":
+        raise ConfigurationError(
+            f"queue {name!r} is not ordered by key: there a dead letter is in nobody's way, and on_dead_letter is 'skip'. "
+            f"Order it: holdfast queue set {name} --ordering key --on-dead-letter {policy}"
+        )
+    if wanted != has.ordering:
+        if why := (yield from keys.order_queue(name, wanted, policy)):
+            raise ConfigurationError(_IN_THE_WAY.get(why, why).format(name=name))
+        changed = True
+    else:
+        changed = yield from keys.set_on_dead_letter(name, policy)
+    if changed:
+        yield from audit(who, "queue set", {"queue": name, "ordering": wanted, "on_dead_letter": policy}, 1)
+    return QueueSet(name, changed, wanted, policy)
+
+
+_IN_THE_WAY = {
+    "jobs": (
+        "queue {name!r} has jobs, which were enqueued without this order. Let them run first, "
+        "or make a queue of another name and enqueue there: holdfast queue create {name}_ordered --ordering key"
+    ),
+    "workers": (
+        "queue {name!r} is served by workers, which read its order when they start. "
+        "Stop them first: holdfast workers, then holdfast workers drain ID"
+    ),
+    "queue": "queue {name!r} does not exist any more",
+}
 
 
 def queue_names(database: Database) -> list[str]:

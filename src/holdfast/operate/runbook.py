@@ -159,10 +159,17 @@ def _lost_workers(rows: list[Line]) -> str | None:
 
 
 def _keys(rows: list[Line]) -> str | None:
-    bad = [r for r in rows if r["held"] or r["most_attempts"] > 1]
-    if not bad:
-        return None
-    return "held or failing again and again: " + some(f"{r['partition_key']} in {r['queue']}" for r in bad)
+    stuck = [r for r in rows if r["because"] and r["because"] != "scheduled"]
+    bad = [r for r in rows if r not in stuck and (r["held"] or r["blocked"] or r["most_attempts"] > 1)]
+    said = []
+    if stuck:
+        names = some(f"{r['partition_key']} in {r['queue']} ({r['because']})" for r in stuck)
+        said.append(f"does not move: {names}. See: holdfast keys blocked")
+    if bad:
+        said.append(
+            "held or failing again and again: " + some(f"{r['partition_key']} in {r['queue']}" for r in bad)
+        )
+    return "; ".join(said) or None
 
 
 def _storage(rows: list[Line]) -> str | None:
@@ -221,7 +228,7 @@ _JUDGES = {
         "none, but for machines you took away yourself", _lost_workers, "no worker vanished in the last hour"
     ),
     "keys": _Judge(
-        "no key has held jobs, or jobs that failed twice",
+        "no key has held or blocked jobs, is parked, or has jobs that failed twice",
         _keys,
         "no live job has a partition key",
         "no key stands out by its failures",

@@ -50,6 +50,12 @@ def command(*words: str) -> str:
     return printable(shlex.join(words))
 
 
+def key_command(verb: str, queue: str, *keys: str, options: Sequence[str] = ()) -> str:
+    """A line of `holdfast keys`, also for keys that look like an option."""
+    dashes = ["--"] if any(key.startswith("-") for key in keys) else []
+    return command("holdfast", "keys", verb, *options, *dashes, queue, *keys)
+
+
 @dataclass(frozen=True, slots=True)
 class AppName:
     """How the application is named in commands that start a worker, and whether it can run a task, as far as is known."""

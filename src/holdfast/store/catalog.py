@@ -2,7 +2,8 @@
 
 What a release makes is in sql/catalog.json, written by scripts/catalog.py from real servers: for every object the facts
 that may be found, more than one where PostgreSQL versions print them differently. Tables of queues and of archive slots
-are alike, so each kind is there once, under the names `*queue` and `*slot`.
+are alike, so each kind is there once, under the names `*queue` and `*slot`; `*keyed` is what a queue that is claimed key by
+key has beside that.
 """
 
 import functools
@@ -16,7 +17,7 @@ from ..sql import expected_catalog, query
 from .statement import Flow, Row, Statement, nothing
 
 Facts = dict[str, Any]
-QUEUE, SLOT = "*queue", "*slot"
+QUEUE, KEYED, SLOT = "*queue", "*keyed", "*slot"
 SLOTS = tuple(f"archive_{n:02}" for n in range(32))
 # What a partition of `work` or `archive` cannot have otherwise than its parent.
 _INHERITED = ("type", "not_null", "generated", "identity", "collation")
@@ -32,6 +33,7 @@ class QueueTable:
     attached: bool
     bound: str | None  # the queue it is attached for
     bytes: int
+    keyed: bool = False  # claimed key by key
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +134,21 @@ def _key(text: str) -> Key:
 def portable(catalog: Catalog) -> dict[str, Facts]:
     """A fresh database's catalog as it is kept in the file: one queue and one slot stand for all."""
     names = {q.table: q.queue or "" for q in catalog.queues}
+    keyed = {q.table for q in catalog.queues if q.keyed}
+    plain = {_renamed(k, k.of, QUEUE) for k in catalog.objects if k.of in names and k.of not in keyed}
     kept: dict[str, Facts] = {}
     for key, facts in catalog.objects.items():
         if key.of in names:
-            kept[str(_as_queue(key, key.of))] = _without(facts, _literal(names[key.of]))
+            own = _without(facts, _literal(names[key.of]))
+            if key.of not in keyed:
+                kept[str(_renamed(key, key.of, QUEUE))] = own
+            elif _renamed(key, key.of, QUEUE) not in plain:
+                kept[str(_renamed(key, key.of, KEYED))] = own
         elif key.of in SLOTS:
             kept[str(_renamed(key, key.of, SLOT))] = _without(facts, str(int(key.of[-2:])))
         else:
             kept[str(key)] = facts
     return kept
-
-
-def _as_queue(key: Key, table: str) -> Key:
-    return _renamed(key, table, QUEUE)
 
 
 def _renamed(key: Key, old: str, new: str) -> Key:
@@ -171,11 +175,11 @@ def expand(catalog: Catalog) -> dict[Key, tuple[list[Facts], str | None]]:
     wanted: dict[Key, tuple[list[Facts], str | None]] = {}
     own = re.compile(re.escape("*own*"))
     for key, choices in expected().objects.items():
-        if key.of == QUEUE:
+        if key.of in (QUEUE, KEYED):
             for queue in catalog.queues:
-                if queue.queue and queue.exists and queue.attached:
+                if queue.queue and queue.exists and queue.attached and (key.of == QUEUE or queue.keyed):
                     filled = [_replaced(f, own, _literal(queue.queue)) for f in choices]
-                    wanted[_renamed(key, QUEUE, queue.table)] = (filled, queue.queue)
+                    wanted[_renamed(key, key.of, queue.table)] = (filled, queue.queue)
         elif key.of == SLOT:
             for number, table in enumerate(SLOTS):
                 filled = [_replaced(f, own, str(number)) for f in choices]

@@ -64,6 +64,23 @@ class LastError:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamSeen:
+    """The stream that the job is in, where its queue is ordered by key."""
+
+    key: str
+    parked_at: datetime | None
+    parked_for: UUID | None  # the dead letter
+    before: int  # jobs of the key before this one, up to AHEAD
+    first: UUID
+    state: str  # of the first one, and so on
+    due_at: datetime
+    since: datetime
+    hold_reason: str | None
+    last_error: str | None
+    worker: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSeen:
     id: str
     status: str
@@ -85,6 +102,7 @@ class Seen:
     moved: bool  # an operator changed when it runs, at some time
     workers: list[WorkerSeen]
     ahead: int
+    stream: StreamSeen | None = None
 
 
 def one_snapshot() -> Statement[None]:
@@ -105,7 +123,8 @@ def explain(job_id: UUID) -> Flow[Seen | None]:
     moved = yield from Statement("explain_moved", query("explain_moved"), (job_id, ENTRIES), count)
     workers = yield from _workers(job.task)
     ahead = (yield from _ahead(job)) if job.state == "pending" else 0
-    return Seen(job, rules, error, moved > 0, workers, ahead)
+    stream = (yield from _stream(job.queue, job_id)) if job.status else None
+    return Seen(job, rules, error, moved > 0, workers, ahead, stream)
 
 
 def _job(job_id: UUID) -> Statement[Subject | None]:
@@ -113,6 +132,13 @@ def _job(job_id: UUID) -> Statement[Subject | None]:
         return Subject(*rows[0]) if rows else None
 
     return Statement("explain_job", query("explain_job"), (job_id,), decode)
+
+
+def _stream(queue: str, job_id: UUID) -> Statement[StreamSeen | None]:
+    def decode(rows: Sequence[Row]) -> StreamSeen | None:
+        return StreamSeen(*rows[0]) if rows else None
+
+    return Statement("explain_stream", query("explain_stream"), (queue, job_id, AHEAD), decode)
 
 
 def _error(job_id: UUID) -> Statement[LastError | None]:

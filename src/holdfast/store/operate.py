@@ -31,7 +31,11 @@ class QueueLoad:
     processing: Count
     held: Count
     quarantined: Count
+    blocked: Count  # dead letters that their keys wait for
+    parked: Count  # keys
     oldest_due_seconds: float | None
+    ordering: str = "none"
+    on_dead_letter: str = "skip"
     lease: float | None = None  # None: what the worker is set to
     paused_at: datetime | None = None
     paused_by: str | None = None
@@ -44,8 +48,11 @@ def queue_load(name: str) -> Statement[QueueLoad | None]:
     def decode(rows: Sequence[Row]) -> QueueLoad | None:
         if not rows:
             return None
-        pending, scheduled, processing, held, quarantined = (capped(n) for n in rows[0][:5])
-        return QueueLoad(name, pending, scheduled, processing, held, quarantined, *rows[0][5:])
+        pending, scheduled, processing, aside, quarantined, parked = (capped(n) for n in rows[0][:6])
+        blocked = Count(min(rows[0][6], CAP), aside.capped)  # of those that are set aside
+        held = Count(aside.count - blocked.count, aside.capped)
+        counts = (pending, scheduled, processing, held, quarantined, blocked, parked)
+        return QueueLoad(name, *counts, *rows[0][7:])
 
     return Statement("queue_load", query("queue_load"), (name, CAP + 1), decode)
 
@@ -67,11 +74,7 @@ def worker_load(late_after: float) -> Statement[dict[str, int]]:
 def finished_per_minute() -> Flow[tuple[int, bool]]:
     """Jobs finished in the last minute: (number, is it an estimate?). Reads the end of the archive and no more."""
     total, estimated = 0.0, False
-    tails = yield from Statement(
-        "archive_tail", query("archive_tail"), (), lambda rows: [(r[0], r[1]) for r in rows]
-    )
-    for slot, blocks in tails:
-        first = max(0, blocks - _TAIL)
+    for slot, first in (yield from archive_tails()):
         found, span = yield from Statement(
             "recent_finished", query("recent_finished"), (slot, first), lambda rows: (rows[0][0], rows[0][1])
         )
@@ -80,6 +83,15 @@ def finished_per_minute() -> Flow[tuple[int, bool]]:
         else:
             total += found
     return round(total), estimated
+
+
+def archive_tails() -> Statement[list[tuple[int, int]]]:
+    """Where what finished in the last minute is: slots, and from which block on to read each."""
+
+    def decode(rows: Sequence[Row]) -> list[tuple[int, int]]:
+        return [(slot, max(0, blocks - _TAIL)) for slot, blocks in rows]
+
+    return Statement("archive_tail", query("archive_tail"), (), decode)
 
 
 def prefer_indexes() -> Statement[None]:

@@ -98,7 +98,8 @@ _ALL = (
         "keys",
         "live jobs by partition key, with the latest error of each",
         lambda: query("runbook_keys"),
-        "queue partition_key waiting due processing held oldest_due_at most_attempts first_job_id latest_error",
+        "queue partition_key waiting due processing held blocked oldest_due_at most_attempts first_job_id in_the_way because"
+        " latest_error",
     ),
     _question(
         "storage",

@@ -12,7 +12,7 @@ from .statement import Flow, Row, Statement, ids
 LOOK = 100_000  # a search reads so many rows and no more
 FEW = 10_000  # so many ids are looked up one by one; of more, the whole queue is walked
 
-LIVE = ("pending", "scheduled", "processing", "held", "quarantined")
+LIVE = ("pending", "scheduled", "processing", "held", "blocked", "quarantined")
 FINISHED = ("completed", "cancelled")
 STATES = (*LIVE, *FINISHED, "dead_letter")
 
@@ -173,5 +173,6 @@ def _search_these(s: Search, named: list[UUID]) -> Flow[Step]:
 _RARE: dict[str, Searcher] = {
     "processing": _search_running,
     "held": _search_held,
+    "blocked": _search_held,  # set aside too
     "quarantined": _search_quarantined,
 }

@@ -156,6 +156,15 @@ def check_rules(queue: str, declared: QueueRules | None, found: QueueRules) -> l
             has, wants = getattr(found, name), getattr(declared, name)
             raise ConfigurationError(
                 f"queue {queue!r} has {name}={has!r} in the database, and the app declares {name}={wants!r}. "
-                "Declare what it has, or declare another queue: it cannot be changed under its jobs"
+                f"Declare what it has, or {_way_out(queue, name, declared)}"
             )
     return names
+
+
+def _way_out(queue: str, name: str, declared: QueueRules) -> str:
+    if name != "ordering":
+        return "declare another queue: this one was not made for it"
+    options = f"--ordering {declared.ordering}"
+    if declared.ordered:
+        options += f" --on-dead-letter {declared.on_dead_letter}"
+    return f"change it while it is empty and no worker serves it: holdfast queue set {queue} {options}"

@@ -10,7 +10,7 @@ from ...errors import ConfigurationError, DatabaseError
 from ...store.audit import audit
 from ..audit import actor
 from ..wording import AppName, cut
-from . import connection, jobs, plans, schedules, schema, server
+from . import connection, jobs, keys, plans, schedules, schema, server
 from .finding import Check, Finding, Left, Limits, NotChecked, Patient
 
 CHECKS: tuple[Check, ...] = (
@@ -20,6 +20,7 @@ CHECKS: tuple[Check, ...] = (
     *connection.CHECKS,
     *jobs.CHECKS,
     *schedules.CHECKS,
+    *keys.CHECKS,
 )
 CODES = tuple(code for check in CHECKS for code in check.codes)
 

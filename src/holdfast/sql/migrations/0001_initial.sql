@@ -321,6 +321,47 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- Order a queue by key, or no longer. Only while it is empty and nobody serves it: workers read the rules when they start, and jobs
+-- that were enqueued without a lock on their key have no order to keep. Answers what is in the way: 'queue', 'jobs', 'workers'; NULL: done.
+CREATE FUNCTION holdfast.order_queue(queue_name text, key_ordering text, dead_letter_policy text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '2s'
+    AS $$
+DECLARE
+    found_relation text;
+    has_jobs       boolean;
+    by_key         boolean;   -- claimed key by key without order: fair, or limited by key
+BEGIN
+    PERFORM pg_advisory_xact_lock(7236837, hashtext('holdfast.create_queue'));
+    SELECT q.relation, q.fair OR q.key_concurrency IS NOT NULL OR q.key_rate IS NOT NULL INTO found_relation, by_key FROM holdfast.queues q WHERE q.name = queue_name FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'queue';
+    END IF;
+    EXECUTE format('LOCK TABLE holdfast.%I IN ACCESS EXCLUSIVE MODE', found_relation);
+    EXECUTE format('SELECT EXISTS (SELECT FROM holdfast.%I)', found_relation) INTO has_jobs;
+    IF has_jobs THEN
+        RETURN 'jobs';
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.workers w WHERE w.status <> 'gone' AND queue_name = ANY (w.queues)) THEN
+        RETURN 'workers';
+    END IF;
+    EXECUTE format('DROP INDEX IF EXISTS holdfast.%I, holdfast.%I', found_relation || '_stream', found_relation || '_share');
+    EXECUTE format('ALTER TABLE holdfast.%I DROP CONSTRAINT IF EXISTS %I', found_relation, found_relation || '_keyed');
+    IF key_ordering = 'key' THEN
+        EXECUTE format('CREATE INDEX %I ON holdfast.%I (partition_bucket, partition_key, seq)', found_relation || '_stream', found_relation);
+    ELSIF by_key THEN
+        EXECUTE format('CREATE INDEX %I ON holdfast.%I (partition_bucket, partition_key, available_at, seq) WHERE hold_reason IS NULL',
+                       found_relation || '_share', found_relation);
+    END IF;
+    IF by_key OR key_ordering = 'key' THEN
+        EXECUTE format('ALTER TABLE holdfast.%I ADD CONSTRAINT %I CHECK (partition_key IS NOT NULL)', found_relation, found_relation || '_keyed');
+    END IF;
+    UPDATE holdfast.queues q SET keyed = by_key OR key_ordering = 'key', ordering = key_ordering, on_dead_letter = dead_letter_policy WHERE q.name = queue_name;
+    DELETE FROM holdfast.parked_keys p WHERE p.queue = queue_name;
+    RETURN NULL;
+END $$;
+
 -- Ownership -------------------------------------------------------------------------------------------------------
 
 -- Heartbeats touch last_seen_at only; status moves alive -> draining -> gone by guarded transitions.
@@ -1144,6 +1185,7 @@ REVOKE ALL ON FUNCTION holdfast.enqueue_many FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.enqueue FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.enqueue_group FROM PUBLIC;   -- and on this one, to make groups
 REVOKE ALL ON FUNCTION holdfast.create_queue FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.order_queue FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.lock_streams FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
 
@@ -1275,22 +1317,36 @@ CREATE VIEW holdfast.lost_workers AS
     GROUP BY v.host, v.release;
 COMMENT ON VIEW holdfast.lost_workers IS 'Workers that vanished in the last hour, by host';
 
--- `waiting` has what is due and what is not due yet: scheduled, or backing off after a failure.
+-- `waiting` has what is due and what is not due yet: scheduled, or backing off after a failure. In a queue ordered by key, `in_the_way` is
+-- the job that the key waits for, and `because` says why: parked, blocked, held, quarantined or scheduled.
 CREATE VIEW holdfast.keys AS
-    SELECT g.queue, g.partition_key, g.waiting, g.due, g.processing, g.held, g.oldest_due_at, g.most_attempts, g.first_job_id,
-           (SELECT w.last_error FROM holdfast.work w WHERE w.queue = g.queue AND w.id = g.tried_job_id) AS latest_error
+    SELECT g.queue, g.partition_key, g.waiting, g.due, g.processing, g.held, g.blocked, g.oldest_due_at, g.most_attempts, g.first_job_id,
+           (SELECT w.last_error FROM holdfast.work w WHERE w.queue = g.queue AND w.id = g.tried_job_id) AS latest_error,
+           CASE o.because WHEN 'parked' THEN o.parked_for ELSE CASE WHEN o.because IS NOT NULL THEN g.first_job_id END END AS in_the_way, o.because
     FROM (
         SELECT w.queue, w.partition_key, count(*) FILTER (WHERE w.status = 'pending') AS waiting,
                count(*) FILTER (WHERE w.status = 'pending' AND w.available_at <= holdfast.now()) AS due,
                count(*) FILTER (WHERE w.status = 'processing') AS processing, count(*) FILTER (WHERE w.status = 'held') AS held,
+               count(*) FILTER (WHERE w.status = 'blocked') AS blocked,
                min(w.available_at) FILTER (WHERE w.status = 'pending' AND w.available_at <= holdfast.now()) AS oldest_due_at,
                max(w.attempts) AS most_attempts, (array_agg(w.id ORDER BY w.seq))[1] AS first_job_id,
                (array_agg(w.id ORDER BY w.claimed_at DESC, w.seq DESC) FILTER (WHERE w.attempts > 0))[1] AS tried_job_id
         FROM holdfast.work w
         WHERE w.partition_key IS NOT NULL
         GROUP BY w.queue, w.partition_key
-    ) g;
-COMMENT ON VIEW holdfast.keys IS 'Live jobs by partition key, with the first of each and the latest error';
+    ) g
+    LEFT JOIN LATERAL (
+        SELECT p.job_id AS parked_for,
+               CASE WHEN p.job_id IS NOT NULL THEN 'parked' WHEN x.id IS NOT NULL THEN 'quarantined' WHEN h.hold_reason IS NOT NULL THEN h.status
+                    WHEN h.status = 'pending' AND h.available_at > holdfast.now() THEN 'scheduled' END AS because
+        FROM holdfast.queues q
+        LEFT JOIN holdfast.parked_keys p ON p.queue = g.queue AND p.partition_key = g.partition_key
+        LEFT JOIN LATERAL (SELECT w.status, w.hold_reason, w.available_at FROM holdfast.work w
+                           WHERE w.queue = g.queue AND w.id = g.first_job_id OFFSET 0) h ON true
+        LEFT JOIN holdfast.quarantine x ON x.id = g.first_job_id
+        WHERE q.name = g.queue AND q.ordering = 'key'
+    ) o ON true;
+COMMENT ON VIEW holdfast.keys IS 'Live jobs by partition key, with the first of each, the latest error, and what an ordered key waits for';
 
 -- Jobs that say they run while no claim holds them. The engine never leaves one; hands in the tables may.
 CREATE VIEW holdfast.stranded_jobs AS

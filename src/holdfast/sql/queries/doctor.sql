@@ -196,7 +196,7 @@ SELECT h.queue, h.task, h.version, h.jobs,
                  AND h.queue = ANY (v.queues) AND h.task = ANY (v.tasks) ORDER BY v.id LIMIT 5)
 FROM (SELECT w.queue, w.task, w.version, count(*) AS jobs
       FROM (SELECT j.queue, j.task, j.version FROM holdfast.work j
-            WHERE j.hold_reason IS NOT NULL AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p)) LIMIT $2) w
+            WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p)) LIMIT $2) w
       GROUP BY w.queue, w.task, w.version) h
 ORDER BY h.queue, h.task, h.version;
 
@@ -236,6 +236,9 @@ RETURNING q.lease, q.ordering, q.on_dead_letter, q.created_at, q.paused_at, q.pa
 UPDATE holdfast.queues SET created_at = $2, paused_at = $3, paused_by = $4 WHERE name = $1 RETURNING name;
 
 -- name: note_queue
--- Write down a queue whose table is there.
+-- Write down a queue whose table is there. One with the index of streams is ordered by key; what it did on a dead letter is not known.
 -- $1 queue, $2 table
-INSERT INTO holdfast.queues (name, relation) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING name;
+INSERT INTO holdfast.queues (name, relation, keyed, ordering)
+SELECT $1, $2, s.there, CASE WHEN s.there THEN 'key' ELSE 'none' END
+FROM (SELECT to_regclass(format('holdfast.%I', $2::text || '_stream')) IS NOT NULL AS there) s
+ON CONFLICT DO NOTHING RETURNING name;

@@ -49,6 +49,26 @@ CROSS JOIN LATERAL (
 ) r
 ORDER BY v.last_seen_at DESC, v.id;
 
+-- name: explain_stream
+-- The stream of a live job in a queue ordered by key: (key, since when it is parked, for which dead letter, jobs before this one up to the
+-- cap, then of the first job: id, state, when it is due, since when it stands so, why it is set aside, last error, worker).
+-- $1 queue, $2 id, $3 cap
+SELECT w.partition_key, p.parked_at, p.job_id,
+       (SELECT count(*) FROM (SELECT FROM holdfast.work b WHERE b.queue = $1 AND b.partition_bucket = w.partition_bucket
+                                AND b.partition_key = w.partition_key AND b.seq < w.seq LIMIT $3) b),
+       h.id, CASE WHEN h.id = ANY (ARRAY(SELECT x.id FROM holdfast.quarantine x)) THEN 'quarantined'
+                  WHEN h.status = 'pending' AND h.available_at > holdfast.now() THEN 'scheduled' ELSE h.status END,
+       least(greatest(h.available_at, 'epoch'), '9999-01-01'),
+       coalesce(CASE WHEN h.status = 'blocked' THEN (SELECT max(e.at) FROM holdfast.errors e WHERE e.job_id = h.id) END, h.claimed_at),
+       coalesce((SELECT x.reason FROM holdfast.quarantine x WHERE x.id = h.id), h.hold_reason), h.last_error,
+       (SELECT c.worker FROM holdfast.claims c WHERE h.status = 'processing' AND c.token = h.claim_token)
+FROM holdfast.queues q
+CROSS JOIN LATERAL (SELECT j.partition_bucket, j.partition_key, j.seq FROM holdfast.work j WHERE j.queue = $1 AND j.id = $2 OFFSET 0) w
+CROSS JOIN LATERAL (SELECT j.* FROM holdfast.work j WHERE j.queue = $1 AND j.partition_bucket = w.partition_bucket
+                      AND j.partition_key = w.partition_key ORDER BY j.seq LIMIT 1) h
+LEFT JOIN holdfast.parked_keys p ON p.queue = $1 AND p.partition_key = w.partition_key
+WHERE q.name = $1 AND q.ordering = 'key';
+
 -- name: explain_ahead
 -- How many due jobs a claim would take before this one, counted along the claim index up to the cap. Priorities are probed one by
 -- one: what is scheduled ahead at a higher priority is not walked through.

@@ -42,16 +42,19 @@ WITH RECURSIVE p(priority) AS (
     WHERE c.queue = $1 AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
     LIMIT $2
 ), held AS MATERIALIZED (
-    SELECT FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NOT NULL
+    SELECT w.status FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NOT NULL
     ORDER BY w.task, w.version, w.available_at LIMIT $2
 ), quarantined AS MATERIALIZED (
     SELECT FROM holdfast.quarantine q
     CROSS JOIN LATERAL (SELECT FROM holdfast.work w WHERE w.queue = $1 AND w.id = q.id OFFSET 0) w
     WHERE q.queue = $1 LIMIT $2
+), parked AS MATERIALIZED (
+    SELECT FROM holdfast.parked_keys k WHERE k.queue = $1 LIMIT $2
 )
 SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM scheduled), (SELECT count(*) FROM running), (SELECT count(*) FROM held),
-       (SELECT count(*) FROM quarantined), (SELECT extract(epoch FROM holdfast.now() - min(available_at))::float8 FROM oldest),
-       q.lease, q.paused_at, q.paused_by, extract(epoch FROM holdfast.now() - q.paused_at)::float8
+       (SELECT count(*) FROM quarantined), (SELECT count(*) FROM parked), (SELECT count(*) FROM held WHERE status = 'blocked'),
+       (SELECT extract(epoch FROM holdfast.now() - min(available_at))::float8 FROM oldest),
+       q.ordering, q.on_dead_letter, q.lease, q.paused_at, q.paused_by, extract(epoch FROM holdfast.now() - q.paused_at)::float8
 FROM holdfast.queues q WHERE q.name = $1;
 
 -- name: queue_leases

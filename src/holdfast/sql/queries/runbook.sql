@@ -70,12 +70,12 @@ ORDER BY lost DESC, last_lost_at DESC, host
 LIMIT $1;
 
 -- name: runbook_keys
--- Live jobs by partition key, those with the most due or held first.
+-- Live jobs by partition key, those with the most due, held or blocked first.
 -- $1 queue, $2 limit
-SELECT queue, partition_key, waiting, due, processing, held, oldest_due_at, most_attempts, first_job_id, latest_error
+SELECT queue, partition_key, waiting, due, processing, held, blocked, oldest_due_at, most_attempts, first_job_id, in_the_way, because, latest_error
 FROM holdfast.keys
 WHERE ($1::text IS NULL OR queue = $1)
-ORDER BY due + held DESC, most_attempts DESC, waiting + processing DESC, queue, partition_key
+ORDER BY due + held + blocked DESC, most_attempts DESC, waiting + processing DESC, queue, partition_key
 LIMIT $2;
 
 -- name: runbook_stranded_jobs

@@ -1,0 +1,271 @@
+"""`holdfast keys`: the keys of ordered queues: which do not move, what is in their way, and letting them go on."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import render
+from holdfast.cli.apps import Where, open_database
+from holdfast.cli.arguments import parse_span
+from holdfast.cli.bulk import Progress
+from holdfast.cli.completion import complete_queue
+from holdfast.cli.confirm import How, confirm
+from holdfast.cli.filters import LimitOption
+from holdfast.cli.groups import spread
+from holdfast.errors import ConfigurationError
+from holdfast.operate.keys import (
+    HotKey,
+    KeyPage,
+    Released,
+    Stream,
+    StuckKeys,
+    hot_keys,
+    list_keys,
+    release_all,
+    release_keys,
+    show_key,
+    stuck_keys,
+)
+from holdfast.operate.wording import command, several
+from holdfast.store.keys import StuckKey, Target
+
+app = typer.Typer(
+    help="Keys of ordered queues: which wait for what, and letting them go on.", no_args_is_help=True
+)
+
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=complete_queue)]
+AnyQueueArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[QUEUE]", help="Only of this queue.", autocompletion=complete_queue),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every blocked and parked key.")]
+_DONE = {"retried": "retried in place", "skipped": "going on without it", "released": "released"}
+
+
+@app.command("list")
+@spread
+def list_command(
+    queue: QueueArgument,
+    where: Where,
+    limit: LimitOption = 50,
+    after: Annotated[str | None, typer.Option(metavar="KEY", help="Go on where a page ended.")] = None,
+) -> None:
+    """List the keys of a queue that have live jobs, with the first job of each. Ordered by bucket, not by name."""
+    with open_database(where.database_url, where.app) as database:
+        page = list_keys(database, queue, after=after, limit=limit)
+    if where.as_json:
+        render.print_json(page)
+    else:
+        _print_page(page)
+
+
+def _print_page(page: KeyPage) -> None:
+    if not page.keys:
+        typer.echo("No keys.")
+        return
+    rows = [
+        [
+            render.line(k.key),
+            render.number(k.jobs),
+            str(k.job_id),
+            k.task,
+            "parked" if k.parked_at else k.state,
+            f"due {render.moment(k.due_at)}" if k.state == "scheduled" else render.one_line(k.note),
+        ]
+        for k in page.keys
+    ]
+    render.print_table(("key", "jobs", "first job", "task", "state", "note"), rows, ("jobs",))
+    if page.next is not None:
+        typer.echo(f"There may be more: {command('--after', page.next)}")
+
+
+@app.command("blocked")
+@spread
+def blocked_command(
+    where: Where,
+    queue: AnyQueueArgument = None,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Also keys whose first job is only due later.")
+    ] = False,
+    later: Annotated[
+        str, typer.Option(metavar="SPAN", help="With --waiting: due later than so much from now.")
+    ] = "1m",
+    limit: LimitOption = 50,
+) -> None:
+    """List the keys that do not move, each with the job in its way and why."""
+    seconds = parse_span(later, "--later")
+    with open_database(where.database_url, where.app) as database:
+        found = stuck_keys(database, queue, waiting=waiting, later=seconds, limit=limit)
+    if where.as_json:
+        render.print_json(found)
+    else:
+        _print_stuck(found)
+
+
+def _print_stuck(found: StuckKeys) -> None:
+    if found.keys:
+        rows = [
+            [
+                k.queue,
+                render.line(k.key),
+                k.why,
+                render.number(k.behind),
+                str(k.job_id),
+                k.task or "-",
+                _when(k),
+                render.one_line(k.note),
+            ]
+            for k in found.keys
+        ]
+        heads = ("queue", "key", "why", "behind", "job in its way", "task", "when", "note")
+        render.print_table(heads, rows, ("behind",))
+    else:
+        typer.echo("No key is blocked, parked or set aside.")
+    if found.more:
+        typer.echo("There are more, or may be: --limit shows up to 1000, a QUEUE narrows the search.")
+
+
+def _when(k: StuckKey) -> str:
+    return f"until {render.moment(k.until)}" if k.until else f"since {render.moment(k.since)}"
+
+
+@app.command("show")
+@spread
+def show_command(
+    queue: QueueArgument,
+    key: Annotated[str, typer.Argument(metavar="KEY")],
+    where: Where,
+    limit: LimitOption = 20,
+) -> None:
+    """Show one key: its first jobs in their order, how many there are, and who runs it."""
+    with open_database(where.database_url, where.app) as database:
+        stream = show_key(database, queue, key, limit=limit)
+    if where.as_json:
+        render.print_json(stream)
+    else:
+        _print_stream(stream)
+
+
+def _print_stream(stream: Stream) -> None:
+    typer.echo(f"key     {render.line(stream.key)}, queue {stream.queue}")
+    typer.echo(f"jobs    {render.number(stream.jobs)}")
+    if stream.parked:
+        p = stream.parked
+        typer.echo(f"parked  since {render.moment(p.since)} for {p.job_id}: {render.one_line(p.note)}")
+    if not stream.front:
+        typer.echo("Nothing of it waits or runs.")
+        return
+    rows = [
+        [
+            str(job.id),
+            job.task,
+            job.state,
+            f"{job.attempts}/{job.max_attempts}",
+            render.moment(job.due_at),
+            f"owned by {job.worker}" if job.worker else render.one_line(job.note),
+        ]
+        for job in stream.front
+    ]
+    typer.echo("")
+    render.print_table(("id", "task", "state", "attempts", "due", "note"), rows, ("attempts",))
+
+
+@app.command("hot")
+@spread
+def hot_command(
+    where: Where,
+    queue: AnyQueueArgument = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most.")] = 10,
+) -> None:
+    """List the keys that most due jobs belong to. Without a QUEUE: of every ordered queue.
+
+    Reads the oldest and the newest 10,000 due jobs of each priority and the end of the archive, whatever waits.
+    """
+    with open_database(where.database_url, where.app) as database:
+        found = hot_keys(database, queue, limit=limit)
+    if where.as_json:
+        render.print_json({"keys": found})
+    else:
+        _print_hot(found)
+
+
+def _print_hot(found: list[HotKey]) -> None:
+    if not found:
+        typer.echo("No due job has a key.")
+        return
+    rows = [
+        [
+            k.queue,
+            render.line(k.key),
+            render.number(k.jobs) if k.jobs else f"{k.seen:,}+",
+            f"{k.share:.0%}",
+            f"{k.finished:,}",
+            "-" if k.finished_share is None else f"{k.finished_share:.0%}",
+        ]
+        for k in found
+    ]
+    heads = ("queue", "key", "jobs", "of due", "finished/min", "of finished")
+    render.print_table(heads, rows, ("jobs", "of due", "finished/min", "of finished"))
+    if hot := [k for k in found if k.hot]:
+        typer.echo(
+            f"Hot: {render.line(hot[0].key)}. One key runs one job at a time, whatever workers there are. "
+            f"To split it: sharded_key({render.line(hot[0].key)!r}, shards=8, by=...), see docs/ordering.md"
+        )
+
+
+@app.command("release")
+@spread
+def release_command(
+    how: How,
+    where: Where,
+    queue: AnyQueueArgument = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY]...", help="These keys, all or none.")
+    ] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Run the job in its way again, in its place, with fresh attempts.")
+    ] = False,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Let the key go on without it; it stays a dead letter.")
+    ] = False,
+    everything: AllOption = False,
+) -> None:
+    """Let blocked and parked keys go on. A parked key needs neither --retry nor --skip: then its dead letter stays dead."""
+    if retry and skip:
+        raise ConfigurationError("give --retry or --skip, not both")
+    if everything == bool(keys) or (keys and queue is None):
+        raise ConfigurationError("say which keys: QUEUE KEY..., or --all (of one queue: QUEUE --all)")
+    chosen = "retry" if retry else "skip" if skip else None
+    with open_database(where.database_url, where.app) as database:
+        if keys and queue is not None:
+            _print_released(release_keys(database, queue, keys, chosen, dry_run=how.dry_run), where.as_json)
+            return
+        found = release_all(database, queue, chosen, dry_run=True)
+        if how.dry_run or not found.count:
+            _print_released(found, where.as_json)
+            return
+        confirm(f"release {several(found.count, 'key')}", how.yes)
+        progress = Progress("released")
+        done = release_all(database, queue, chosen, on_batch=progress)
+        progress.end()
+    _print_released(done, where.as_json)
+
+
+def _print_released(done: Released, as_json: bool) -> None:
+    if as_json:
+        render.print_json(done)
+        return
+    said = ", ".join(f"{n:,} {_DONE[name]}" for name, n in done.results.items())
+    if done.dry_run and done.count:
+        render.print_table(("queue", "key", "why", "job in its way"), [_target(t) for t in done.targets])
+        typer.echo(f"Dry run: {said}. Nothing was changed.")
+    elif not done.results and not done.left:
+        typer.echo("Nothing to release.")
+    elif done.results:
+        typer.echo(f"Release: {said}.")
+    for reason, count in done.left.items():
+        typer.echo(f"Left: {count:,}, {reason}")
+
+
+def _target(t: Target) -> list[str]:
+    return [t.queue, render.line(t.key), t.why, str(t.job_id)]

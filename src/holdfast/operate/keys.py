@@ -1,0 +1,338 @@
+"""Keys of ordered queues: which do not move and what is in their way, which are hot, and letting them go on.
+
+A look costs the same with ten jobs and with ten million: it reads what is set aside, what is parked, and a bounded number of
+jobs from either end of a queue. A release locks what it changes and looks at it again under the lock, so it may run beside
+workers and other operators.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from .. import telemetry
+from ..db.database import Database
+from ..errors import ConfigurationError
+from ..store import acts as store_acts
+from ..store import dead, keys
+from ..store.acts import Locked, Place
+from ..store.audit import audit_add, audit_begin
+from ..store.keys import KeyLine, StreamJob, StuckKey, Target
+from ..store.operate import Count, prefer_indexes
+from ..store.statement import Flow
+from .acts import BATCH, Busy, patiently
+from .audit import actor
+from .search import check_limit, check_queue, check_texts
+
+FRONT = 20  # jobs of a key that are shown
+HOT = 0.2  # of what was looked at: a key with more is called hot
+MANY = 100  # jobs, below which nothing is hot
+_SHOWN = 10
+
+
+# Looks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StuckKeys:
+    keys: list[StuckKey]
+    more: bool  # there are others, or may be
+
+
+def stuck_keys(
+    database: Database,
+    queue: str | None = None,
+    *,
+    waiting: bool = False,
+    later: float = 0.0,
+    limit: int = 50,
+) -> StuckKeys:
+    """Keys that do not move until somebody acts. With `waiting`, also those whose first job is due later than that."""
+    check_limit(limit)
+    if queue is not None:
+        check_ordered(database, queue)
+    return database.run(lambda: stuck(queue, waiting, later, limit))
+
+
+def stuck(queue: str | None, waiting: bool, later: float, limit: int) -> Flow[StuckKeys]:
+    yield from prefer_indexes()
+    found = yield from keys.parked_heads(queue, limit + 1)
+    found += yield from keys.quarantined_heads(queue, limit + 1)
+    found += yield from keys.aside_heads(queue, limit + 1)
+    if waiting:
+        for name in [queue] if queue else (yield from keys.ordered_queues()):
+            found += yield from keys.waiting_heads(name, later, limit + 1)
+    found.sort(key=lambda k: _WHY.index(k.why))
+    more = len(found) > limit or (yield from keys.aside_more(queue))
+    return StuckKeys(found[:limit], more)
+
+
+_WHY = ("blocked", "parked", "quarantined", "held", "backing off", "scheduled")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    queue: str
+    keys: list[KeyLine]
+    next: str | None  # pass it as `after` to go on; None: there is no more
+
+
+def list_keys(database: Database, queue: str, *, after: str | None = None, limit: int = 50) -> KeyPage:
+    """The keys of a queue that have live jobs, in the order of their buckets."""
+    check_limit(limit)
+    check_ordered(database, queue)
+    check_texts({"after": after})
+    found = database.run(lambda: _list(queue, after, limit + 1))
+    return KeyPage(queue, found[:limit], found[limit - 1].key if len(found) > limit else None)
+
+
+def _list(queue: str, after: str | None, limit: int) -> Flow[list[KeyLine]]:
+    yield from prefer_indexes()
+    return (yield from keys.list_keys(queue, after, limit))
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    queue: str
+    key: str
+    jobs: Count
+    parked: StuckKey | None
+    front: list[StreamJob]  # the first jobs, in their order
+
+
+def show_key(database: Database, queue: str, key: str, *, limit: int = FRONT) -> Stream:
+    check_limit(limit)
+    check_ordered(database, queue)
+    check_texts({"key": key})
+    return database.run(lambda: _show(queue, key, limit))
+
+
+def _show(queue: str, key: str, limit: int) -> Flow[Stream]:
+    yield from prefer_indexes()
+    depth = yield from keys.stream_depth(queue, key)
+    front = yield from keys.stream_front(queue, key, limit)
+    parked = yield from keys.parked_heads(queue, 1, key)
+    return Stream(queue, key, depth, parked[0] if parked else None, front)
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    queue: str
+    key: str
+    share: float  # of the due jobs that were looked at
+    seen: int  # jobs of it among them
+    jobs: Count | None  # all its live jobs; None: not known, the queue has no index by key
+    finished: int  # in the last minute, as far as the end of the archive tells
+    finished_share: float | None  # of what its queue finished; None: nothing
+    hot: bool
+
+
+def hot_keys(database: Database, queue: str | None = None, *, limit: int = 10) -> list[HotKey]:
+    """The keys that most of the due jobs belong to, by looking at the oldest and the newest of each queue."""
+    check_limit(limit)
+    check_queue(database, queue)
+    return database.run(lambda: _hot(queue, limit))
+
+
+def _hot(queue: str | None, limit: int) -> Flow[list[HotKey]]:
+    yield from prefer_indexes()
+    finished = yield from keys.finished_keys(10 * limit)
+    found: list[HotKey] = []
+    for name in [queue] if queue else (yield from keys.ordered_queues()):
+        for hot in (yield from keys.hot_keys(name, limit)):
+            share = hot.seen / hot.looked_at
+            jobs = hot.jobs.count if hot.jobs else hot.seen
+            done = finished.get((name, hot.key))
+            found.append(
+                HotKey(
+                    name,
+                    hot.key,
+                    share,
+                    hot.seen,
+                    hot.jobs,
+                    done.jobs if done else 0,
+                    done.jobs / done.of if done and done.of else None,
+                    share >= HOT and jobs >= MANY,
+                )
+            )
+    return sorted(found, key=lambda k: (-(k.jobs.count if k.jobs else k.seen), k.queue, k.key))[:limit]
+
+
+def check_ordered(database: Database, queue: str) -> None:
+    check_queue(database, queue)
+    ordered = database.run(keys.ordered_queues)
+    if queue not in ordered:
+        known = f"ordered are: {', '.join(ordered)}" if ordered else "no queue is"
+        raise ConfigurationError(
+            f"queue {queue!r} is not ordered by key ({known}): there no job waits for another. "
+            f"See its jobs: holdfast jobs list --queue {queue} --key KEY"
+        )
+
+
+# Release ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a release did, or with a dry run what it would."""
+
+    count: int  # keys
+    results: dict[str, int]  # how, and how many: retried, skipped or released
+    left: dict[str, int]  # why not, and how many
+    audit: int | None
+    targets: list[Target]  # some of them
+    dry_run: bool = False
+
+
+How = str | None  # 'retry', 'skip', or None: what is obvious
+_CHOOSE = (
+    "say what becomes of the job in its way: --retry runs it again in its place, "
+    "--skip makes it a dead letter and lets its key go on"
+)
+
+
+def release_keys(
+    database: Database, queue: str, wanted: Sequence[str], how: How = None, *, dry_run: bool = False
+) -> Released:
+    """Let named keys go on, all of them or, with an error that says why, none."""
+    check_ordered(database, queue)
+    names = sorted(set(wanted))
+    check_texts({f"key {n}": name for n, name in enumerate(names, 1)})
+    who = actor()
+    done = patiently(database, lambda: _release_named(queue, names, how, dry_run, who))
+    _tell(done, who)
+    return done
+
+
+def _release_named(queue: str, names: Sequence[str], how: How, dry_run: bool, who: str) -> Flow[Released]:
+    yield from prefer_indexes()
+    parked = yield from keys.lock_parked([(queue, name) for name in names])
+    blocked = yield from keys.blocked_of(queue, names)
+    targets = [*parked, *blocked]
+    if free := [name for name in names if name not in {t.key for t in targets}]:
+        raise ConfigurationError(
+            f"nothing was released: key {free[0]!r} of queue {queue!r} is neither blocked nor parked. "
+            f"See what it waits for: holdfast keys show {queue} {free[0]!r}"
+        )
+    _must_choose(blocked, how)
+    if dry_run:
+        return Released(len(targets), _expected(targets, how), {}, None, targets[:_SHOWN], True)
+    results, left = yield from _apply(targets, how)
+    if left:
+        raise Busy([t.job_id for t in targets])
+    entry = yield from audit_begin(who, "keys release", {"queue": queue, "keys": names, "how": how})
+    yield from audit_add(entry, sum(results.values()))
+    return Released(sum(results.values()), dict(results), {}, entry, targets[:_SHOWN])
+
+
+def release_all(
+    database: Database,
+    queue: str | None = None,
+    how: How = None,
+    *,
+    dry_run: bool = False,
+    on_batch: Callable[[int], None] = lambda _: None,
+) -> Released:
+    """Let every blocked and parked key go on, in batches, each with its count in the audit. What is blocked later stays."""
+    if queue is not None:
+        check_ordered(database, queue)
+    targets = database.run(lambda: _all(queue))
+    _must_choose([t for t in targets if t.why == "blocked"], how)
+    shown = targets[:_SHOWN]
+    if dry_run:
+        return Released(len(targets), _expected(targets, how), {}, None, shown, True)
+    who, entry = actor(), None
+    results, left = Counter[str](), Counter[str]()
+    for start in range(0, len(targets), BATCH):
+        batch = targets[start : start + BATCH]
+        done, not_done, entry = database.run(functools.partial(_release_batch, batch, queue, how, who, entry))
+        results.update(done)
+        left.update(not_done)
+        on_batch(sum(results.values()))
+    released = Released(sum(results.values()), dict(results), dict(left), entry, shown)
+    _tell(released, who)
+    return released
+
+
+def _all(queue: str | None) -> Flow[list[Target]]:
+    yield from prefer_indexes()
+    blocked = yield from keys.all_blocked(queue)
+    return blocked + (yield from keys.all_parked(queue))
+
+
+def _release_batch(
+    batch: Sequence[Target], queue: str | None, how: How, who: str, entry: int | None
+) -> Flow[tuple[Counter[str], Counter[str], int | None]]:
+    yield from prefer_indexes()
+    results, left = yield from _apply(batch, how)
+    if changed := sum(results.values()):
+        if entry is None:
+            given = {"all": True, "queue": queue, "how": how}
+            entry = yield from audit_begin(who, "keys release", given)
+        yield from audit_add(entry, changed)
+    return results, left, entry
+
+
+def _must_choose(blocked: Sequence[Target], how: How) -> None:
+    if blocked and how is None:
+        first = blocked[0]
+        others = f", and {len(blocked) - 1:,} more keys are blocked" if len(blocked) > 1 else ""
+        raise ConfigurationError(
+            f"key {first.key!r} of queue {first.queue!r} is blocked by job {first.job_id}{others}: {_CHOOSE}"
+        )
+
+
+def _expected(targets: Sequence[Target], how: How) -> dict[str, int]:
+    return dict(Counter("released" if how is None else _DONE[how] for _ in targets))
+
+
+_DONE = {"retry": "retried", "skip": "skipped"}
+
+
+def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Counter[str], Counter[str]]]:
+    """Parked keys first, then dead letters, then live jobs: always in this order, and only what nobody else holds."""
+    results, left = Counter[str](), Counter[str]()
+    asked = [(t.queue, t.key) for t in targets if t.why == "parked"]
+    parked = (yield from keys.lock_parked(asked)) if asked else []
+    left["changed meanwhile"] += len(asked) - len(parked)
+    if how == "retry":
+        yield from _redrive(parked, results, left)
+    elif parked:
+        results[_DONE.get(how or "", "released")] += len((yield from keys.unpark(parked)))
+    blocked = [t for t in targets if t.why == "blocked"]
+    locked = yield from store_acts.lock([Place(t.job_id, t.queue, "work") for t in blocked])
+    able: list[Locked] = [job for job in locked if job.state == "blocked"]
+    left["in use by somebody else, or changed meanwhile"] += len(blocked) - len(able)
+    if able:
+        act = keys.unblock if how == "retry" else keys.bury
+        results[_DONE[how or "skip"]] += yield from act(able)
+    return +results, +left
+
+
+def _redrive(parked: Sequence[Target], results: Counter[str], left: Counter[str]) -> Flow[None]:
+    """Dead letters back in their old places; a key whose dead letter is no more is only released."""
+    places = [
+        place
+        for place in (yield from store_acts.locate_jobs([t.job_id for t in parked]))
+        if place.table == "dead_letters"
+    ]
+    locked = yield from store_acts.lock(places)
+    left["in use by somebody else"] += len(places) - len(locked)
+    if locked:
+        moved = yield from dead.redrive([job.id for job in locked], [0.0] * len(locked))
+        results["retried"] += len(moved)
+    there: set[UUID] = {place.id for place in places}
+    if gone := [t for t in parked if t.job_id not in there]:
+        results["released"] += len((yield from keys.unpark(gone)))
+
+
+def _tell(done: Released, who: str) -> None:
+    if not done.dry_run:
+        telemetry.emit(
+            "operator.acted",
+            action="keys release",
+            actor=who,
+            count=done.count,
+            left=sum(done.left.values()),
+        )

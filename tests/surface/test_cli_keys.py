@@ -1,0 +1,186 @@
+"""`holdfast keys`, and `holdfast queue` for ordered queues, as a person and as a program use them."""
+
+import re
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+from tests.surface.running import Cli, unsafe
+
+from holdfast import Holdfast
+from holdfast.errors import ConfigurationError
+from holdfast.model.queue import OnDeadLetter
+from holdfast.testing import Kit
+
+Shop = Callable[[OnDeadLetter], Kit]
+
+
+@pytest.fixture
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("HOLDFAST_ACTOR", "ann@desk")
+    return Cli(dsn, monkeypatch)
+
+
+@pytest.fixture
+def shop(app: Holdfast, kit: Kit) -> Shop:
+    """An ordered queue with a policy; a job whose event is `bad` fails for good, until its payload is mended."""
+
+    def make(policy: OnDeadLetter) -> Kit:
+        app.queue("orders", ordering="key", on_dead_letter=policy)
+
+        @app.task(queue="orders", max_attempts=1)
+        def apply(event: str) -> str:
+            if event == "bad":
+                raise ValueError("a bad\x1b[31m event")
+            return event
+
+        kit.create_queues()
+        return kit
+
+    return make
+
+
+def put(kit: Kit, key: str, *events: str) -> list[str]:
+    return [
+        str(kit.app.send("apply", {"event": event}, queue="orders", partition_key=key).id) for event in events
+    ]
+
+
+def states(kit: Kit, ids: list[str]) -> list[str]:
+    return [str(kit.job(UUID(job_id))["status"]) for job_id in ids]
+
+
+def test_a_blocked_key_from_the_failure_to_its_release(shop: Shop, cli: Cli) -> None:
+    kit = shop("block")
+    assert cli.text("keys", "blocked") == "No key is blocked, parked or set aside.\n"
+    ids = put(kit, "order:1", "a", "bad", "c", "d")
+    other = put(kit, "order:2", "a", "b")
+    kit.run_worker()
+    assert states(kit, ids) == ["completed", "blocked", "pending", "pending"]
+    assert states(kit, other) == ["completed", "completed"]
+    text = cli.text("keys", "blocked")
+    heads, line = text.splitlines()
+    assert re.split(r"\s{2,}", heads) == [
+        "queue", "key", "why", "behind", "job in its way", "task", "when", "note",
+    ]  # fmt: skip
+    assert re.split(r"\s{2,}", line)[:6] == ["orders", "order:1", "blocked", "2", ids[1], "apply"]
+    assert not unsafe(text.replace("\n", ""))
+    (found,) = cli.json("keys", "blocked", "orders")["keys"]
+    assert list(found) == ["queue", "key", "why", "job_id", "task", "since", "until", "note", "behind"]
+    assert (found["job_id"], found["behind"]) == (ids[1], {"count": 2, "capped": False})
+    assert cli.text("keys", "show", "orders", "order:1").splitlines()[:2] == [
+        "key     order:1, queue orders",
+        "jobs    3",
+    ]
+    assert "say what becomes of the job in its way" in cli.refused("keys", "release", "orders", "order:1")
+    assert cli("jobs", "edit", ids[1], "event=mended").code == 0
+    dry = cli.text("keys", "release", "orders", "order:1", "--retry", "--dry-run")
+    assert dry.splitlines()[-1] == "Dry run: 1 retried in place. Nothing was changed."
+    assert cli.text("keys", "release", "orders", "order:1", "--retry") == "Release: 1 retried in place.\n"
+    kit.run_worker()
+    assert states(kit, ids) == ["completed"] * 4
+    (entry,) = [e for e in cli.json("audit")["audit"] if e["action"] == "keys release"]
+    assert (entry["actor"], entry["count"]) == ("ann@desk", 1)
+
+
+def test_a_parked_key_is_released(shop: Shop, cli: Cli) -> None:
+    kit = shop("park")
+    ids = put(kit, "k", "bad", "b")
+    kit.run_worker()
+    assert states(kit, ids) == ["dead_letter", "pending"]
+    assert "parked  since" in cli.text("keys", "show", "orders", "k")
+    line = cli.text("keys", "list", "orders").splitlines()[1]
+    assert re.split(r"\s{2,}", line)[:5] == ["k", "1", ids[1], "apply", "parked"]
+    assert cli.text("keys", "release", "orders", "k") == "Release: 1 released.\n"
+    kit.run_worker()
+    assert states(kit, ids) == ["dead_letter", "completed"]
+
+
+def test_all_are_released_after_a_yes(shop: Shop, cli: Cli) -> None:
+    kit = shop("block")
+    assert cli.text("keys", "release", "--all", "--skip") == "Nothing to release.\n"
+    ids = [put(kit, f"k{n}", "bad", "b") for n in range(3)]
+    kit.run_worker()
+    assert cli.refused("keys", "release", "--all", "--skip") == (
+        "this would release 3 keys. Say so: --yes (or look first: --dry-run)"
+    )
+    assert "Release 3 keys?" in cli.at_terminal("keys", "release", "--all", "--skip", typed="n\n").out
+    done = cli.json("keys", "release", "orders", "--all", "--skip", "--yes")
+    assert (done["count"], done["results"], done["left"]) == (3, {"skipped": 3}, {})
+    kit.run_worker()
+    assert [states(kit, pair) for pair in ids] == [["dead_letter", "completed"]] * 3
+
+
+def test_hot_keys_come_with_advice(shop: Shop, cli: Cli) -> None:
+    kit = shop("skip")
+    assert cli.text("keys", "hot") == "No due job has a key.\n"
+    put(kit, "cold", "a")
+    put(kit, "hot", *"x" * 100)
+    lines = cli.text("keys", "hot").splitlines()
+    assert re.split(r"\s{2,}", lines[1]) == ["orders", "hot", "100", "99%", "0", "-"]
+    assert lines[-1].startswith("Hot: hot. One key runs one job at a time")
+    assert "sharded_key('hot', shards=8, by=...)" in lines[-1]
+    assert [k["hot"] for k in cli.json("keys", "hot", "orders")["keys"]] == [True, False]
+
+
+def test_mistakes(shop: Shop, cli: Cli) -> None:
+    shop("block")
+    which = "say which keys: QUEUE KEY..., or --all (of one queue: QUEUE --all)"
+    assert cli.refused("keys", "release") == which
+    assert cli.refused("keys", "release", "orders") == which
+    assert cli.refused("keys", "release", "orders", "k", "--all") == which
+    both = cli.refused("keys", "release", "orders", "k", "--retry", "--skip")
+    assert both == "give --retry or --skip, not both"
+    assert "is neither blocked nor parked" in cli.refused("keys", "release", "orders", "k")
+    assert "is not ordered by key (ordered are: orders)" in cli.refused("keys", "show", "inbox", "k")
+    assert "queue 'order' does not exist" in cli.refused("keys", "list", "order")
+    assert "limit must be between 1 and 1000, not 0" in cli.refused("keys", "blocked", "-n", "0")
+    assert "say what to change" in cli.refused("queue", "set", "orders")
+
+
+# Queues ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_ordered_queue_is_made_listed_and_changed(cli: Cli) -> None:
+    assert "ordering" not in cli.text("queue", "list").splitlines()[0]
+    assert cli.text("queue", "create", "orders", "--ordering", "key", "--on-dead-letter", "block") == (
+        "Queue orders created.\n"
+    )
+    heads, inbox, orders = cli.text("queue", "list").splitlines()
+    names = re.split(r"\s{2,}", heads.strip())
+    assert names[-4:] == ["blocked", "parked", "ordering", "paused"]
+    assert re.split(r"\s{2,}", orders)[-4:] == ["0", "0", "key, block", "-"]
+    assert re.split(r"\s{2,}", inbox)[-2:] == ["-", "-"]
+    assert "blocked" in cli.text("status").splitlines()[0]
+    changed = cli.json("queue", "set", "orders", "--on-dead-letter", "park")
+    assert changed == {"name": "orders", "changed": True, "ordering": "key", "on_dead_letter": "park"}
+    assert cli.text("queue", "set", "orders", "--on-dead-letter", "park") == (
+        "Queue orders is like this already: ordering key, on dead letter park.\n"
+    )
+    assert "is not ordered by key" in cli.refused("queue", "set", "inbox", "--on-dead-letter", "park")
+    (entry,) = [e for e in cli.json("audit")["audit"] if e["action"] == "queue set"]
+    assert entry["selection"] == {"queue": "orders", "ordering": "key", "on_dead_letter": "park"}
+
+
+@pytest.mark.parametrize(
+    ("options", "declared", "said"),
+    [
+        (("--ordering", "key"), {"ordering": "key", "on_dead_letter": "block"}, "--on-dead-letter block"),
+        ((), {"ordering": "key", "on_dead_letter": "park"}, "--ordering key --on-dead-letter park"),
+    ],
+)
+def test_what_a_worker_prints_when_the_rules_differ_makes_them_agree(
+    app: Holdfast, kit: Kit, cli: Cli, options: tuple[str, ...], declared: dict[str, str], said: str
+) -> None:
+    cli.text("queue", "create", "orders", *options)
+    app.queue("orders", **declared)  # type: ignore[arg-type]
+
+    @app.task(queue="orders")
+    def apply() -> None: ...
+
+    with pytest.raises(ConfigurationError) as caught:
+        kit.run_worker()
+    message = str(caught.value)
+    assert message.endswith(f": holdfast queue set orders {said}")
+    cli.text(*message.rsplit(": holdfast ", 1)[1].split())
+    kit.run_worker()
