@@ -32,8 +32,8 @@ async def _briefly(work: Awaitable[object], seconds: float, what: str) -> None:
 
 async def drain(worker: "Worker") -> None:
     worker.stopping.set()
+    await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")  # its seats are free from here on
     await worker.ring.stop()
-    await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")
     for running in [*worker.lanes.waiting(), *worker.ready, *worker.suspects.waiting]:
         worker.conclude(running, Released("not started"))
     worker.ready.clear()

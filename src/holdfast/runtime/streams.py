@@ -25,6 +25,7 @@ from ..store.streams import Mark
 
 _ROWS = 2000  # due jobs passed in one look
 _KEYS = 1000  # keys stepped through in one statement
+_WHILE = 0.05  # seconds of them in one look around
 _MOST = 50_000  # keys remembered; the net finds the others later
 _ROUNDS = 4  # claims in a row, while those before found less than was wanted
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
@@ -98,8 +99,7 @@ class StreamClaimer:
         rest = [] if self._mine is None else [b for b in range(BUCKETS) if b not in self._mine]
         self._others.look_after(rest, later=self._takeover)
         self._found.keep(self._is_mine)
-        self._marked_at = -1.0
-        self._marks = {}
+        self._thorough = True
 
     def _is_mine(self, key: str) -> bool:
         return self._mine is None or bucket(key) in self._mine
@@ -153,19 +153,26 @@ class StreamClaimer:
             self._marked_at = now
         if len(self._found) < want:
             await self._look()
-        while self._net.due() and (self._thorough or len(self._found) < want):
+        now = time.monotonic()
+        while self._net.due() and (self._thorough or self._has_time(now, want)):
             await self._net.step(self._session, self._queue, self._found)
-            if not self._thorough:
-                break
-        if len(self._found) < want and self._others.due():
-            await self._others.step(self._session, self._queue, self._found, late=self._takeover)
         self._thorough = False
+        now = time.monotonic()
+        while self._others.due() and self._has_time(now, want):
+            await self._others.step(self._session, self._queue, self._found, late=self._takeover)
+
+    def _has_time(self, since: float, want: int) -> bool:
+        return len(self._found) < want and time.monotonic() - since < _WHILE
 
     async def _step_back(self) -> None:
-        """Priorities not seen before, and commits that came late: look at the last two seconds again."""
+        """Priorities not seen before, and commits that came late: look at the last two seconds again.
+
+        With buckets of its own a worker does not pass what is older: it may be others' and deep, and the net has it.
+        """
         for priority, moment in await self._session.run(claim.scan_priorities(self._queue)):
-            mark = self._marks.get(priority, _START)
-            self._marks[priority] = min(mark, Mark(moment, -1))
+            late = Mark(moment, -1)
+            mark = self._marks.get(priority, _START if self._mine is None else late)
+            self._marks[priority] = min(mark, late)
 
     async def _look(self) -> None:
         marks = sorted(self._marks.items(), reverse=True)
