@@ -20,7 +20,7 @@ from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer  # noqa: E402
 from holdfast.model.queue import QueueRules  # noqa: E402
 from holdfast.settings import Settings  # noqa: E402
 from holdfast.store.catalog import Facts, portable, read_catalog  # noqa: E402
-from holdfast.store.jobs import create_queue  # noqa: E402
+from holdfast.store.queues import create_queue  # noqa: E402
 
 FILE = ROOT / "src" / "holdfast" / "sql" / "catalog.json"
 

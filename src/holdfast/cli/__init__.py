@@ -42,6 +42,7 @@ from holdfast.cli.doctor import doctor_command
 from holdfast.cli.enqueue import enqueue_command
 from holdfast.cli.exits import ENVIRONMENT, INTERRUPTED, USER
 from holdfast.cli.explain import explain_command
+from holdfast.cli.ring import ring_command
 from holdfast.cli.runbook import runbook_command
 from holdfast.cli.stats import stats_command
 from holdfast.cli.status import status_command
@@ -91,6 +92,7 @@ app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(workers.app, name="workers")
+app.command("ring")(ring_command)
 app.add_typer(config.app, name="config")
 app.command("enqueue")(enqueue_command)
 app.command("stats")(stats_command)

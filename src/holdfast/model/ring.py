@@ -12,6 +12,8 @@ have the jobs.
 
 import functools
 import hashlib
+import struct
+import threading
 from collections.abc import Collection
 
 from .bucket import BUCKETS
@@ -20,10 +22,13 @@ _taken: list[list[int]] = [
     [0] for _ in range(BUCKETS)
 ]  # of each bucket: the seats that took it, one after the other
 _seats = [1]  # how many seats have taken their share so far
+_growing = threading.Lock()
 
 
-def _score(seat: int, bucket: int) -> bytes:
-    return hashlib.blake2b(b"%d/%d" % (seat, bucket), digest_size=8).digest()
+@functools.lru_cache(maxsize=BUCKETS)
+def _scores(seat: int) -> tuple[int, ...]:
+    """How much a seat would like each bucket: the same in every process and every release."""
+    return struct.unpack(f">{BUCKETS}Q", hashlib.shake_128(b"%d" % seat).digest(8 * BUCKETS))
 
 
 def _grow(seats: int) -> None:
@@ -32,7 +37,7 @@ def _grow(seats: int) -> None:
         for bucket, history in enumerate(_taken):
             held[history[-1]].append(bucket)
         for buckets in held:
-            buckets.sort(key=lambda b: _score(new, b), reverse=True)
+            buckets.sort(key=_scores(new).__getitem__)
         for _ in range(BUCKETS // (new + 1)):
             largest = max(held, key=len)
             _taken[largest.pop()].append(new)
@@ -42,11 +47,13 @@ def _grow(seats: int) -> None:
 @functools.lru_cache(maxsize=64)
 def _owners(seats: frozenset[int]) -> tuple[int, ...]:
     last = max(seats)
-    _grow(last + 1)
+    with _growing:
+        _grow(last + 1)
+    present = sorted(seats)
     found = []
     for bucket, history in enumerate(_taken):
         seat = next(s for s in reversed(history) if s <= last)
-        found.append(seat if seat in seats else max(seats, key=lambda s: _score(s, bucket)))
+        found.append(seat if seat in seats else max(present, key=lambda s: _scores(s)[bucket]))
     return tuple(found)
 
 

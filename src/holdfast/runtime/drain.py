@@ -35,8 +35,8 @@ async def drain(worker: "Worker") -> None:
     for service in worker.services:
         await service.stop()
     await worker.notify.stop()
+    await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")  # its seats are free from here on
     await worker.ring.stop()
-    await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")
     unstarted = [*worker.lanes.waiting(), *worker.ready, *worker.suspects.waiting, *worker.batches.clear()]
     for running in unstarted:
         worker.conclude(running, Released("not started"))

@@ -48,7 +48,7 @@ class Ring(Service):
 
     async def tick(self) -> float:
         if self._queues:
-            found = await self._session.run(store.ring_seats(self._queues, self._settings.dead_after))
+            found = await self._seats(self._queues)
             for queue in self._queues:
                 await self._look(queue, [seat for seat in found if seat.queue == queue])
         return self._settings.ring if self._queues else 3600.0
@@ -59,8 +59,8 @@ class Ring(Service):
         if mine is None or self._may_move_up(queue, mine, seats):
             mine = await self._session.flow(functools.partial(store.sit_down, queue, me))
             if mine is None:
-                return  # again with the next tick
-            seats = await self._session.run(store.ring_seats([queue], self._settings.dead_after))
+                return  # fenced, and its new identity is not in the registry yet: again with the next tick
+            seats = await self._seats([queue])
         taken = {mine, *(seat.seat for seat in seats)}
         buckets: Buckets = None if len(taken) == 1 else buckets_of(mine, taken)
         if queue not in self._mine or self._mine[queue] != buckets:
@@ -68,14 +68,17 @@ class Ring(Service):
             telemetry.emit("ring.changed", worker=me, queue=queue, seat=mine, workers=len(taken))
             self._on_change(queue, buckets)
 
+    async def _seats(self, queues: Sequence[str]) -> list[store.Seat]:
+        return await self._session.run(store.ring_seats(queues, self._settings.dead_after, self._worker()))
+
     def _may_move_up(self, queue: str, mine: int, seats: Sequence[store.Seat]) -> bool:
-        """Seats were left empty below, and for a while nobody came to take them."""
+        """Seats were left empty below, and for a while nobody came to take them: the last one does, then the next."""
         last = max(seat.seat for seat in seats)
-        if mine < last or last < len(seats):
+        if last < len(seats):
             self._hole_since.pop(queue, None)
             return False
         since = self._hole_since.setdefault(queue, time.monotonic())
-        return time.monotonic() - since > _MOVE_UP
+        return mine == last and time.monotonic() - since > _MOVE_UP
 
     async def finish(self) -> None:
         await self._session.close()

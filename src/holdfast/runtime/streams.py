@@ -179,11 +179,15 @@ class StreamClaimer:
         return streams.scan_streams(self._queue, buckets, after, KEYS_AT_ONCE)
 
     async def _step_back(self) -> None:
-        """Priorities not seen before, and commits that came late: look at the last two seconds again."""
+        """Priorities not seen before, and commits that came late: look at the last two seconds again.
+
+        With buckets of its own a worker does not pass what is older: it may be others' and deep, and the net has it.
+        """
         began = time.monotonic()
         for priority, moment in await self._session.run(claim.scan_priorities(self._queue)):
-            mark = self._marks.get(priority, _START)
-            self._marks[priority] = min(mark, Mark(moment, -1))
+            late = Mark(moment, -1)
+            mark = self._marks.get(priority, _START if self._mine is None else late)
+            self._marks[priority] = min(mark, late)
         now = time.monotonic()
         self._step_back_at = now + max(1.0, 20 * (now - began))
 
@@ -260,11 +264,12 @@ class _Net:
         self._least = least  # seconds between two rounds
         self._buckets: Sequence[int] | None = None  # None: all of them
         self._after: tuple[int, str] | None = None  # the last key looked at in this round
-        self._next = 0.0
+        self._next = self._cost = 0.0
+        self._first = True
 
     def begin(self) -> None:
-        """A new round, now."""
-        self._after, self._next = None, 0.0
+        """A new round, now, and without a pause."""
+        self._after, self._next, self._first, self._cost = None, 0.0, True, 0.0
 
     def look_after(self, buckets: Sequence[int] | None, later: float = 0.0) -> None:
         """Other buckets: a new round through them, after so many seconds."""
@@ -293,5 +298,9 @@ class _Net:
         now = time.monotonic()
         ended = scan.seen < KEYS_AT_ONCE
         self._after = None if ended else scan.last
-        self._next = now + max(self._least if ended else 0.0, 20 * (now - began))
+        self._cost += now - began
+        pause = 0.0 if self._first else 20 * (now - began)  # what is new here is looked through in one go
+        if ended:
+            pause, self._first, self._cost = max(self._least, 20 * self._cost), False, 0.0
+        self._next = now + pause
         return ended

@@ -88,7 +88,9 @@ class Worker:
         self.inflight = InFlight()
         self.claimer = Claimer(database, handlers, options.leases, options.rules)
         self.lanes = Lanes(options.rules)
-        self.ring = Ring(database, self.claimer.keyed, lambda: self.membership.id, self._look_after)
+        # One that runs until nothing is due looks after everything, also after what a dead neighbour left.
+        rings = [] if options.until_idle else self.claimer.keyed
+        self.ring = Ring(database, rings, lambda: self.membership.id, self._look_after)
         self.executor = Executor(
             database, handlers, lambda: self.membership.id, middleware, processes=processes
         )

@@ -63,15 +63,16 @@ class Seat(NamedTuple):
     pid: int
 
 
-def ring_seats(queues: Sequence[str], dead_after: float) -> Statement[list[Seat]]:
+def ring_seats(queues: Sequence[str], dead_after: float, asking: str | None = None) -> Statement[list[Seat]]:
     def decode(rows: Sequence[Row]) -> list[Seat]:
         return [Seat(*r) for r in rows]
 
-    return Statement("ring_seats", query("ring_seats"), (list(queues), dead_after), decode)
+    return Statement("ring_seats", query("ring_seats"), (list(queues), dead_after, asking), decode)
 
 
 def sit_down(queue: str, worker: str) -> Flow[int | None]:
-    """Take the lowest free seat. None: somebody was faster, or the worker is not alive."""
+    """Take the lowest free seat, in place of the one it has. None: the worker is not alive."""
+    yield from Statement("lock_seats", query("lock_seats"), (), nothing)
     yield from Statement("free_seats", query("free_seats"), (queue, worker), nothing)
     taken = yield from Statement("take_seat", query("take_seat"), (queue, worker), ids)
     return taken[0] if taken else None

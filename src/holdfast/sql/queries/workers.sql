@@ -37,12 +37,17 @@ WITH woken AS (DELETE FROM holdfast.sleepers WHERE worker = $1)
 UPDATE holdfast.workers SET status = 'gone', ended = 'left', last_seen_at = holdfast.now() WHERE id = $1 AND status <> 'gone' RETURNING status;
 
 -- name: ring_seats
--- Who sits where in the rings of these queues, of the workers that are alive.
--- $1 queues, $2 seconds after which a worker no longer counts
+-- Who sits where in the rings of these queues, of the workers that are alive. Whoever asks counts, however long ago its last heartbeat is.
+-- $1 queues, $2 seconds after which a worker no longer counts, $3 who asks (NULL: nobody of them)
 SELECT s.queue, s.seat, s.worker, w.host, w.pid
 FROM holdfast.seats s JOIN holdfast.workers w ON w.id = s.worker
-WHERE s.queue = ANY ($1::text[]) AND w.status = 'alive' AND w.last_seen_at > holdfast.now() - make_interval(secs => $2::float8)
+WHERE s.queue = ANY ($1::text[]) AND w.status = 'alive'
+  AND (w.last_seen_at > holdfast.now() - make_interval(secs => $2::float8) OR s.worker = $3::text)
 ORDER BY s.queue, s.seat;
+
+-- name: lock_seats
+-- One sits down after the other. Nobody who only looks waits.
+LOCK TABLE holdfast.seats IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: free_seats
 -- The seats of workers that are not alive are free, and so is this worker's own.
@@ -51,12 +56,11 @@ DELETE FROM holdfast.seats s
 WHERE s.queue = $1 AND (s.worker = $2 OR NOT EXISTS (SELECT FROM holdfast.workers w WHERE w.id = s.worker AND w.status = 'alive'));
 
 -- name: take_seat
--- Sit down on the lowest seat that is free. No row: somebody was faster, or the worker is not alive.
+-- Sit down on the lowest seat that is free. No row: the worker is not alive.
 -- $1 queue, $2 worker
 INSERT INTO holdfast.seats (queue, seat, worker)
 SELECT $1, f.seat, $2
 FROM (SELECT n AS seat FROM generate_series(0, (SELECT count(*)::int FROM holdfast.seats s WHERE s.queue = $1)) AS n
       WHERE NOT EXISTS (SELECT FROM holdfast.seats s WHERE s.queue = $1 AND s.seat = n) ORDER BY n LIMIT 1) f
 WHERE EXISTS (SELECT FROM holdfast.workers w WHERE w.id = $2 AND w.status = 'alive')
-ON CONFLICT DO NOTHING
 RETURNING seat;

@@ -1,0 +1,134 @@
+"""The ring of a queue that is claimed key by key: who looks after which buckets, and how well keys stay where they are."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ..db.database import Database
+from ..errors import ConfigurationError
+from ..model.bucket import BUCKETS, bucket
+from ..model.ring import owners
+from ..model.text import storable
+from ..store import ring as store
+from ..store.ring import Affinity
+from ..store.statement import Flow
+from ..store.workers import Seat, ring_seats
+from ..tasks.writer import unknown_queue
+
+LAST = 300.0
+LONGEST = 7 * 86400.0
+_LOOK = 100_000
+_WORST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RingWorker:
+    worker: str
+    host: str
+    pid: int
+    seat: int
+    buckets: int
+    share: float
+    ranges: list[tuple[int, int]]  # first and last
+
+
+@dataclass(frozen=True, slots=True)
+class RingKey:
+    key: str
+    bucket: int
+    worker: str | None  # None: whoever comes first
+
+
+@dataclass(frozen=True, slots=True)
+class RingReport:
+    queue: str
+    buckets: int
+    workers: list[RingWorker]  # by seat
+    unserved: int  # buckets that nobody looks after: all, when nobody sits in the ring
+    empty_seats: list[int]  # below the last one
+    key: RingKey | None
+
+
+def rings(database: Database, queue: str | None = None, *, key: str | None = None) -> list[RingReport]:
+    """Of one queue that is claimed key by key, or of all of them; with `key`, who looks after that key."""
+    dead_after = database.settings.dead_after
+    if key is not None and storable(key) != key:
+        raise ConfigurationError(
+            f"no key can be {key!r}: it is not text that UTF-8 can write, or has a zero in it"
+        )
+    return database.run(lambda: _rings(queue, key, dead_after))
+
+
+def affinities(database: Database, queue: str | None = None, *, last: float = LAST) -> dict[str, Affinity]:
+    """By queue: the share of the jobs of the last seconds that ran where most of their key's jobs ran.
+
+    It looks at the newest 100,000 finished jobs and no more.
+    """
+    if not 0 < last <= LONGEST:
+        raise ConfigurationError(f"--last must be more than 0 s and at most 7 d, not {last:g} s")
+    return database.run(lambda: _affinities(queue, last))
+
+
+def _rings(queue: str | None, key: str | None, dead_after: float) -> Flow[list[RingReport]]:
+    names = yield from _names(queue)
+    seats = yield from ring_seats(names, dead_after)
+    return [_report(name, [seat for seat in seats if seat.queue == name], key) for name in names]
+
+
+def _affinities(queue: str | None, last: float) -> Flow[dict[str, Affinity]]:
+    names = yield from _names(queue)
+    found = {}
+    for name in names:
+        found[name] = yield from store.affinity(name, last, _LOOK, _WORST)
+    return found
+
+
+def _names(queue: str | None) -> Flow[list[str]]:
+    known = yield from store.ring_queues()
+    if queue is None:
+        return [name for name, keyed in known.items() if keyed]
+    if queue not in known:
+        raise unknown_queue(queue, list(known))
+    if not known[queue]:
+        raise ConfigurationError(
+            f"queue {queue!r} has no ring: it is not claimed key by key, so every worker takes from all of it. "
+            "Those that have one: holdfast ring"
+        )
+    return [queue]
+
+
+def _report(queue: str, seats: list[Seat], key: str | None) -> RingReport:
+    held = owners([seat.seat for seat in seats]) if seats else ()
+    count = Counter(held)
+    workers = [
+        RingWorker(
+            s.worker, s.host, s.pid, s.seat, count[s.seat], count[s.seat] / BUCKETS, _ranges(held, s.seat)
+        )
+        for s in seats
+    ]
+    taken = {seat.seat for seat in seats}
+    return RingReport(
+        queue,
+        BUCKETS,
+        workers,
+        BUCKETS - len(held),
+        [n for n in range(max(taken, default=0)) if n not in taken],
+        None if key is None else _key(key, held, seats),
+    )
+
+
+def _key(key: str, held: tuple[int, ...], seats: list[Seat]) -> RingKey:
+    number = bucket(key)
+    worker = next((seat.worker for seat in seats if seat.seat == held[number]), None)
+    return RingKey(key, number, worker)
+
+
+def _ranges(held: tuple[int, ...], seat: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for number, owner in enumerate(held):
+        if owner != seat:
+            continue
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
