@@ -180,6 +180,7 @@ class Supervision:
             self._process.wait(10)
             if self._process.stdout:
                 self._process.stdout.close()
-        for note in self.notes("start"):
-            if not has_ended(note["pid"]):
-                os.kill(note["pid"], signal.SIGKILL)
+        supervisors = [int(event["pid"]) for event in self.events("supervisor.started")]
+        for pid in (*supervisors, *(note["pid"] for note in self.notes("start"))):
+            if not has_ended(pid):
+                os.kill(pid, signal.SIGKILL)

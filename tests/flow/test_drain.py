@@ -29,7 +29,9 @@ class Stage:
         return self.workers[0]
 
     async def end(self) -> None:
-        await asyncio.wait_for(self.task, 20)
+        done, _ = await asyncio.wait([self.task], timeout=20)
+        assert done, "the worker does not leave"
+        self.task.result()
 
 
 @contextlib.asynccontextmanager
@@ -159,9 +161,11 @@ async def test_an_async_handler_that_ignores_its_cancellation_is_released_too(
         worker = await stage.until_started()
         await await_until(lambda: worker.slots.running == 1, "it runs")
         worker.stop()
-        await stage.end()
-        assert untouched(short)
-        gate.set()
+        try:
+            await stage.end()
+            assert untouched(short)
+        finally:
+            gate.set()
         await await_until(lambda: worker.slots.running == 0, "it has ended after all")
     assert untouched(short)
     assert [e.name for e in events if e.name.startswith("job.")][-1] == "job.released"
