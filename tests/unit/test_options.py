@@ -27,7 +27,8 @@ ENQUEUE_REFUSED: list[tuple[dict[str, Any], str]] = [
         (
             "enqueue has no option 'partition_kye' (known: conn, idempotency_key, "
             "idempotency_lifetime, max_attempts, "
-            "metadata, parent, partition_key, priority, queue, replace_key, run_after, tags, then). Did you mean 'partition_key'?"
+            "metadata, parent, partition_key, priority, queue, replace_key, run_after, tags, then). "
+            "Did you mean 'partition_key'?"
         ),
     ),
     (
