@@ -469,13 +469,39 @@ async def test_a_group_that_a_stranger_holds_delays_its_own_members_only(
     assert akit.job(group.jobs[0].id)["attempts"] == 1
 
 
-def test_a_callback_that_cannot_be_enqueued_harms_no_member_and_is_tried_again(
-    kit: Kit, app: Holdfast, tasks: Tasks
+async def test_a_key_that_a_stranger_holds_delays_its_own_job_only(
+    akit: Kit, app: Holdfast, tasks: Tasks
 ) -> None:
+    """The follow-up wants an idempotency key that an open transaction has just used."""
+    keyed = tasks.report.using(idempotency_key="k")
+    with psycopg.connect(akit.url) as stranger:
+        keyed.using(conn=stranger).enqueue()
+        first = await tasks.step.using(then=keyed.job()).aenqueue(1)
+        others = [await tasks.step.using(then=tasks.step.job(0)).aenqueue(n) for n in range(2, 8)]
+        worker = asyncio.create_task(akit.arun_worker(until_idle=False))
+        try:
+            await await_until(
+                lambda: all(akit.job(h.id)["status"] == "completed" for h in others), "the others are settled"
+            )
+            after = await tasks.step.aenqueue(9)
+            await await_until(lambda: akit.job(after.id)["status"] == "completed", "and later ones")
+            assert akit.job(first.id)["status"] == "processing"
+            stranger.rollback()
+            await await_until(tasks.reports, "the follow-up ran")
+        finally:
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+    assert (akit.job(first.id)["attempts"], len(akit.jobs(tasks.report))) == (1, 1)
+
+
+async def test_a_callback_that_cannot_be_enqueued_harms_no_member_and_is_tried_again(
+    akit: Kit, app: Holdfast, tasks: Tasks
+) -> None:
+    kit = akit
     kit.database.run(lambda: _create_queue("doomed"))
     group = app.group([tasks.step.job(1)], then=tasks.report.using(queue="doomed").job())
     _drop_queue(kit, "doomed")
-    kit.run_worker(queues=["inbox"])
+    await kit.arun_worker(queues=["inbox"])
     assert kit.job(group.jobs[0].id)["status"] == "completed"
     status = group.status()
     assert (status.state, status.open) == ("stuck", 0)
@@ -485,7 +511,12 @@ def test_a_callback_that_cannot_be_enqueued_harms_no_member_and_is_tried_again(
     )
     kit.database.run(lambda: _create_queue("doomed"))
     kit.clock.advance(61)  # the next time that a worker tidies up
-    kit.run_worker(queues=["inbox", "doomed"], until_idle=True)
+    worker = asyncio.create_task(kit.arun_worker(queues=["inbox", "doomed"], until_idle=False))
+    try:
+        await await_until(tasks.reports, "the callback ran")
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
     assert group.status().state == "finished"
 
 

@@ -208,6 +208,20 @@ def test_a_follow_up_belongs_to_the_same_trace(app: Holdfast, kit: Kit, spans: S
     assert parent(spans.one("process second")) == ids(spans.one("send second"))
 
 
+def test_what_is_chained_and_the_callback_of_a_group_belong_to_the_trace_that_enqueued_them(
+    app: Holdfast, kit: Kit, spans: Spans
+) -> None:
+    @app.task
+    def step(n: int) -> None: ...
+
+    with spans.tracer.start_as_current_span("request"):
+        app.group([step.using(then=step.using(then=step.job(3)).job(2)).job(1)], then=step.job(4))
+    kit.run_worker()
+    runs = spans.all("process step")
+    assert len(runs) == 4
+    assert {s.context.trace_id for s in runs if s.context} == {spans.one("request").context.trace_id}
+
+
 def test_middleware_of_the_application_is_inside_too(holdfast_kit: Callable[..., Kit], spans: Spans) -> None:
     async def layer(job: Job, call_next: Next) -> Outcome:
         with spans.tracer.start_as_current_span("layer"):

@@ -83,6 +83,11 @@ def pid() -> int:
 
 
 @app.task(process=True)
+def family(job: Job, tx: Transaction) -> list[str | None]:
+    return [str(job.parent_id), str(job.group_id), tx.execute("SELECT current_database()").fetchone()[0]]  # type: ignore[index]
+
+
+@app.task(process=True)
 async def apid() -> int:
     assert asyncio.current_task() is not None
     return os.getpid()

@@ -24,6 +24,7 @@ TEXTS = {
     "UnknownQueue": "The queue does not exist.",
     "UnknownSchedule": "The schedule does not exist.",
     "IdempotencyConflict": "The idempotency key was already used with another payload.",
+    "ReplaceConflict": "A job of another task or partition key waits under the replace key.",
     "WrongConnection": "conn= is of the wrong kind for this method.",
     "LeaseLost": "This attempt no longer owns its job: another worker may run it. Stop, and change nothing more.",
     "JobSettled": "This attempt already completed its job; nothing more can be done through it.",

@@ -40,10 +40,7 @@ def enqueue_command(
     idempotency_key: Annotated[
         str | None, typer.Option(help="For a day the same key and arguments give the same job.")
     ] = None,
-    replace_key: Annotated[
-        str | None,
-        typer.Option(help="A job that waits under this key is changed instead; with --delay: debounce."),
-    ] = None,
+    replace_key: Annotated[str | None, typer.Option(help="Change the job that waits under this key.")] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is a dead letter.")] = None,
     version: Annotated[int | None, typer.Option(help="Of the arguments.", show_default="the task's")] = None,

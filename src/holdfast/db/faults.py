@@ -31,6 +31,10 @@ class LockTimeout(DatabaseError):
     """Something else held a lock for too long."""
 
 
+class LockNotAvailable(LockTimeout):
+    """A lock was not to be had within the time that the statement gave itself for it."""
+
+
 # Errors a single row can cause: bad values, broken constraints, limits, raising triggers, damaged storage.
 _ROW_CLASSES = ("22", "23", "54", "P0", "XX")
 _RETRY = ("40001", "40P01")
@@ -54,6 +58,8 @@ def translate(error: psycopg.Error) -> HoldfastError | None:
         return Contended(text)
     if state == "42501":
         return Forbidden(text)
+    if state == "55P03":
+        return LockNotAvailable(text)
     if state in _LOCK:
         return LockTimeout(text)
     if missing := schema_missing(state, text):

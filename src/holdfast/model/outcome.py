@@ -103,4 +103,4 @@ class Settled:
     state: str
     already: bool = False
     group: UUID | None = field(default=None, compare=False)  # the group it was in, when it ended
-    then: str | None = field(default=None, compare=False)  # what follows its completion, as JSON
+    then: str | None = field(default=None, compare=False)  # what follows if it completed, as JSON

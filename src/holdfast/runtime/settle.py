@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import failpoints, telemetry
 from ..db.database import Database
-from ..db.faults import BadRow
+from ..db.faults import BadRow, LockNotAvailable
 from ..errors import DatabaseError
 from ..model.breaker import BreakerChange
 from ..model.outcome import DeadLettered, ErrorText, Failed, Held, Outcome, Settled, Settlement
@@ -24,6 +24,7 @@ from .service import Service
 
 _MOST = 500
 _BUSY_PAUSE = 0.05
+_AGAIN = 50
 
 
 class Settler(Service):
@@ -60,14 +61,18 @@ class Settler(Service):
         await self._empty.wait()
 
     async def tick(self) -> float:
-        self._waiting.extend(self._busy)
-        self._busy.clear()
+        again = self._busy[:_AGAIN]
         while self._waiting:
             batch = list(self._waiting)[:_MOST]
             failpoints.point("settle.before")
             await self._write(batch)
             for _ in batch:
                 self._waiting.popleft()
+        if again:  # apart: what somebody holds up must not hold up the others
+            await self._write(again)
+            del self._busy[: len(again)]
+        if self._waiting:  # came meanwhile
+            return 0.0
         if self._busy:
             return _BUSY_PAUSE
         self._empty.set()
@@ -88,11 +93,13 @@ class Settler(Service):
             if others := [s for s in batch if s.grant.id not in busy.job_ids]:
                 await self._write(others)
             return
-        except BadRow as error:
+        except (BadRow, LockNotAvailable) as error:
             if len(batch) > 1:
                 middle = len(batch) // 2
                 await self._write(batch[:middle])
                 await self._write(batch[middle:])
+            elif isinstance(error, LockNotAvailable):  # of a key that a follow-up wants
+                self._busy += batch
             else:
                 await self._give_up(batch[0], error)
             return

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from .. import telemetry
 from ..db.database import Database
-from ..db.faults import BadRow, LockTimeout
+from ..db.faults import BadRow, LockNotAvailable, LockTimeout
 from ..model.text import storable
 from ..store import breaker, chains, housekeeping, pause, sweep
 from ..store.chains import GroupBusy
@@ -80,7 +80,7 @@ class Sweeper(Service):
         try:
             most = self._settings.max_crashes
             back = await self._session.flow(lambda: sweep.take_back(claim, job_ids, most))
-        except GroupBusy:  # the next sweep takes them
+        except (GroupBusy, LockNotAvailable):  # the next sweep takes them
             return 0
         except BadRow as error:
             if len(job_ids) > 1:
@@ -148,12 +148,12 @@ class Sweeper(Service):
             housekeeping.prune_firings(days, 5000),
         ):
             await self._session.run(batch)
-        for group, closed in await self._session.run(chains.retry_groups(100)):
-            level = logging.INFO if closed else logging.WARNING
-            telemetry.emit("group.closed" if closed else "group.stuck", level=level, group=group)
         for table in housekeeping.ORPHANS:
             after = self._pruned.get(table)
             self._pruned[table], _ = await self._session.run(housekeeping.prune(table, days, 5000, after))
+        for group, closed in await self._session.run(chains.retry_groups(100)):
+            level = logging.INFO if closed else logging.WARNING
+            telemetry.emit("group.closed" if closed else "group.stuck", level=level, group=group)
 
     async def finish(self) -> None:
         await self._session.close()

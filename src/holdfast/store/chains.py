@@ -12,6 +12,8 @@ from ..model.outcome import Settled
 from ..sql import query
 from .statement import Flow, Row, Statement, ids, nothing
 
+_BRIEF = "250ms"
+
 
 class GroupBusy(Exception):
     """Somebody else counts in the groups of these jobs at this moment."""
@@ -25,11 +27,13 @@ def follow(done: Sequence[Settled], *, patient: bool = True) -> Flow[None]:
     """Enqueue what follows these jobs and count them in their groups. Nothing is asked for jobs that have neither.
 
     A group that somebody else holds is waited for, or, not `patient`, raises GroupBusy: a settle of many jobs must not
-    hang on the transaction of one stranger.
+    hang on the transaction of one stranger. The same for a key of a follow-up: then the server gives up after a moment.
     """
     linked = [d for d in done if d.group is not None or d.then is not None]
     if not linked:
         return
+    if not patient:
+        yield from Statement("brief_locks", query("brief_locks"), (_BRIEF,), nothing)
     if not patient and any(d.group for d in linked):
         busy = set((yield from _busy_groups(linked)))
         if busy:

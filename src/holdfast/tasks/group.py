@@ -84,11 +84,13 @@ class NewGroup:
 
     def enqueue(self, producer: GroupProducer, conn: object | None) -> GroupHandle:
         with sending([job.row for job in self.jobs]) as batch:
-            return self._handle(producer, producer.enqueue_group(batch.rows, self.callback, self.when, conn))
+            callback = batch.carrying(self.callback)
+            return self._handle(producer, producer.enqueue_group(batch.rows, callback, self.when, conn))
 
     async def aenqueue(self, producer: GroupProducer, conn: object | None) -> GroupHandle:
         with sending([job.row for job in self.jobs]) as batch:
-            written = await producer.aenqueue_group(batch.rows, self.callback, self.when, conn)
+            callback = batch.carrying(self.callback)
+            written = await producer.aenqueue_group(batch.rows, callback, self.when, conn)
             return self._handle(producer, written)
 
     def _handle(self, producer: GroupProducer, written: Sequence[Enqueued]) -> GroupHandle:

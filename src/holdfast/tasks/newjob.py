@@ -1,6 +1,6 @@
 """NewJob: a job that is not enqueued yet. To be enqueued in bulk, as a follow-up or in a group."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -95,10 +95,3 @@ def parent(value: object) -> UUID:
     if not isinstance(found, UUID):
         raise InvalidOption(f"parent must be a job, its handle or its id (a UUID), not {shown(value)}")
     return found
-
-
-def all_rows(rows: Sequence[NewRow]) -> Iterator[NewRow]:
-    """The rows, and everything that follows them."""
-    for row in rows:
-        yield row
-        yield from all_rows(row.follow_ups)

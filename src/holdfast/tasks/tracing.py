@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from .. import telemetry
 from ..errors import InvalidPayload
 from ..model.job import Enqueued, NewRow
+from ..store.chains import specs
+from .newjob import FOLLOW_UP_BYTES
 from .payload import METADATA_BYTES, dump
 
 if TYPE_CHECKING:
@@ -61,9 +63,16 @@ def tracer() -> "Tracer | None":
 class Sending:
     """The rows of one enqueue, and what becomes of them."""
 
-    def __init__(self, rows: Sequence[NewRow], span: Any = None) -> None:
-        self.rows = rows
+    def __init__(
+        self, rows: Sequence[NewRow], span: Any = None, context: Mapping[str, str] | None = None
+    ) -> None:
+        self._context = context
+        self.rows = self.carrying(rows)
         self._span = span
+
+    def carrying(self, rows: Sequence[NewRow]) -> Sequence[NewRow]:
+        """The rows with the context, and everything that follows them."""
+        return [_carrying(row, self._context) for row in rows] if self._context else rows
 
     def sent(self, written: Sequence[Enqueued]) -> Sequence[Enqueued]:
         if self._span is not None and len(written) == 1:
@@ -94,12 +103,15 @@ def sending(rows: Sequence[NewRow]) -> Iterator[Sending]:
     with active.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
         context: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(context)
-        yield Sending([_carrying(row, context) for row in rows] if context else rows, span)
+        yield Sending(rows, span, context)
 
 
 def _carrying(row: NewRow, context: Mapping[str, str]) -> NewRow:
     """The row with the context in its metadata. What the user put there wins, and so does the limit: a job without a trace
     is better than none."""
+    then = tuple(_carrying(follow_up, context) for follow_up in row.follow_ups)
+    if then and len((specs(then) or "").encode()) <= FOLLOW_UP_BYTES:
+        row = replace(row, follow_ups=then)
     metadata = json.loads(row.metadata) if row.metadata else {}
     if "traceparent" in metadata:
         return row

@@ -896,9 +896,9 @@ BEGIN
     -- take is waited for: it then runs, and a new one is made. Of one key in one call the last wins.
     IF array_remove(conflicts, NULL) = '{}' AND array_remove(replace_keys, NULL) <> '{}' THEN
         FOR item IN
-            SELECT u.ord::int AS ord, u.queue, u.key, u.task, u.partition_key, (max(u.ord) OVER (PARTITION BY u.queue, u.key))::int AS last
-            FROM unnest(queues, replace_keys, tasks, partition_keys) WITH ORDINALITY AS u(queue, key, task, partition_key, ord)
-            WHERE u.key IS NOT NULL ORDER BY u.queue, u.key, u.ord DESC
+            SELECT x.ord::int AS ord, x.queue, x.key, x.task, x.partition_key, (max(x.ord) OVER (PARTITION BY x.queue, x.key))::int AS last
+            FROM unnest(queues, replace_keys, tasks, partition_keys) WITH ORDINALITY AS x(queue, key, task, partition_key, ord)
+            WHERE x.key IS NOT NULL ORDER BY x.queue, x.key, x.ord DESC
         LOOP
             IF item.ord <> item.last THEN
                 ids[item.ord] := ids[item.last];

@@ -10,6 +10,11 @@ WITH mine AS MATERIALIZED (
 SELECT g.id FROM holdfast.groups g
 WHERE (g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finished')) AND g.id <> ALL (ARRAY(SELECT id FROM mine));
 
+-- name: brief_locks
+-- Wait for no lock longer than this, until the transaction ends.
+-- $1 how long
+SELECT set_config('lock_timeout', $1, true);
+
 -- name: jobs_ended
 -- What jobs set off that have just ended: follow-ups, and the counters and callbacks of groups.
 -- $1 ids, $2 how each ended, $3 their groups, $4 their follow-ups (JSON)

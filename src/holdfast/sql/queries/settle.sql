@@ -25,7 +25,7 @@ WITH ok AS MATERIALIZED (
     FROM gone g JOIN ok o ON o.id = g.id
     RETURNING id, status, group_id, follow_ups
 )
-SELECT ARRAY[id::text, status, group_id::text, CASE status WHEN 'completed' THEN follow_ups::text END] FROM kept;
+SELECT ARRAY[id::text, status, group_id::text, follow_ups::text] FROM kept;
 
 -- name: settle_fail
 -- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once. In a queue
