@@ -1,10 +1,10 @@
 """`python -m holdfast.bench.wake`: how quickly an idle worker is woken, and what wake-ups cost producers.
 
 pickup      from the commit of one job to the first line of its handler, in an idle system, woken and polling
-producers   64 of them, each with a connection of its own, one commit per job; the rate with wake-ups against the rate without,
-            in rounds that take turns. `busy`: a worker runs the jobs. `idle`: a worker sleeps in the queue and may not take any,
-            because the task is paused. `never up`: a row among the sleepers that nobody takes away, which no worker does: it
-            shows what a notification in every transaction would cost.
+producers   64 of them, each with a connection of its own, one commit per job; the rate with wake-ups against the rate
+            without, in rounds that take turns. `busy`: a worker runs the jobs. `idle`: a worker sleeps in the queue and may
+            not take any, because the task is paused. `never up`: somebody listens, and nobody takes its row among the
+            sleepers away when there is much to do, as a worker would.
 """
 
 import argparse

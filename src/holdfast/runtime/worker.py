@@ -11,13 +11,13 @@ Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
 Tally       counts what was finished, minute by minute  (tally.py)
-Notify      hears that there is something to do        (notify.py)
+Notify      hears that there is something to do         (notify.py)
+Sleep       how an idle worker waits for that           (sleep.py)
 Drainer     stops without losing anything               (drain.py)
 """
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
 from collections import deque
@@ -42,11 +42,12 @@ from .handler import Handlers
 from .inflight import InFlight, Running, Stop
 from .lanes import Lanes
 from .membership import Membership
-from .notify import DROWSY, Nap, Notify, Sleep
+from .notify import Notify
 from .renew import Renewal, RenewalThread
 from .ring import Ring
 from .service import Service
 from .settle import Settler, event_of
+from .sleep import DROWSY, Nap, Sleep
 from .slots import Slots
 from .suspects import Suspects
 from .sweep import Sweeper
@@ -109,9 +110,9 @@ class Worker:
             handlers.known,
             self.settings.poll,
         )
-        heard = functools.partial(self.sleep.heard, self._told)
-        self.notify = Notify(database, self.membership.session, list(options.leases), heard)
-        self.sleep.hears = lambda: self.notify.hears
+        self.notify = Notify(
+            database, self.membership.session, list(options.leases), self.sleep, self._look_again
+        )
         self.ready: deque[Running] = deque()
         self.suspects = Suspects(database.settings.sweep)
         self.batches = Batches(handlers, lambda delay: self._loop.call_later(delay, self._wake.set))
@@ -343,7 +344,8 @@ class Worker:
             if claimed and self.slots.free > 0:
                 return
             if nap.seconds <= 0:
-                self._told()
+                self.claimer.reset()
+                self.suspects.look_again()
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(nap.seconds, self.claimer.again_in or nap.seconds)):
@@ -354,12 +356,6 @@ class Worker:
                 return
             again = True
             self.ticked_at = time.monotonic()
-
-    def _told(self) -> None:
-        """Something may be due, anywhere in the queues."""
-        self.claimer.reset()
-        self.suspects.look_again()
-        self._wake.set()
 
     async def _is_idle(self) -> bool:
         """Nothing held, and nothing due when looked at from the start."""
@@ -374,9 +370,11 @@ class Worker:
         return claimed == 0 and not self.suspects.waiting and not len(self.inflight)
 
     def _look_again(self) -> None:
-        self._told()
+        self.claimer.reset()
+        self.suspects.look_again()
         self.breakers.look_again()
         self._pause = _FIRST_PAUSE
+        self._wake.set()
 
     def _look_after(self, queue: str, buckets: list[int] | None) -> None:
         self.claimer.look_after(queue, buckets)

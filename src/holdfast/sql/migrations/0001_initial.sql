@@ -415,20 +415,30 @@ CREATE TABLE holdfast.sleepers (
         autovacuum_vacuum_cost_delay = 0);
 
 -- Jobs of these queues are due, now or at the time or delay given for each: tell whoever sleeps there, unless it looks by itself before
--- that. No payload, because anybody may listen; the server makes one of equal ones in a transaction. Nothing is said where nobody
--- sleeps, because a notification takes a lock over the whole database at the commit, and where holdfast.notify is off: a transaction
--- that is to be PREPAREd may say nothing.
+-- that. No payload, because anybody may listen; the server makes one of equal ones in a transaction. A notification takes a lock over
+-- the whole database at the commit, so nothing is said where nobody sleeps, nor while four other transactions are about to say the
+-- same. Nothing is said either where holdfast.notify is off: a transaction that is to be PREPAREd may not.
 CREATE FUNCTION holdfast.wake(queue_names text[], run_ats timestamptz[] DEFAULT NULL, delays float8[] DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    told text;
 BEGIN
-    IF EXISTS (SELECT FROM holdfast.sleepers) AND current_setting('holdfast.notify', true) IS DISTINCT FROM 'off' THEN
-        PERFORM pg_notify('holdfast_' || d.queue, '')
+    IF NOT EXISTS (SELECT FROM holdfast.sleepers) OR current_setting('holdfast.notify', true) = 'off' THEN RETURN; END IF;
+    FOR told IN
+        SELECT d.queue
         FROM (SELECT u.queue, min(coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay), holdfast.now())) AS at
               FROM unnest(queue_names, run_ats, delays) AS u(queue, run_at, delay) WHERE u.queue IS NOT NULL GROUP BY u.queue) d
         WHERE EXISTS (SELECT FROM holdfast.sleepers s WHERE s.queue = d.queue AND d.at < holdfast.now() + make_interval(secs => s.poll))
-          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = d.queue AND q.paused_at IS NOT NULL);
-    END IF;
+          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = d.queue AND q.paused_at IS NOT NULL)
+    LOOP
+        FOR place IN 0..3 LOOP
+            IF pg_try_advisory_xact_lock(7236838, hashtext(told) # place) THEN
+                PERFORM pg_notify('holdfast_' || told, '');
+                EXIT;
+            END IF;
+        END LOOP;
+    END LOOP;
 END $$;
 REVOKE ALL ON FUNCTION holdfast.wake FROM PUBLIC;
 

@@ -1,0 +1,138 @@
+"""Sleep: when an idle worker lies down, how long it sleeps at most, and when it gets up.
+
+A worker that has found nothing for half a second enters the sleepers, looks once more, and sleeps: until it is told of
+something (notify.py), until the next job is due, or for the poll interval, whichever comes first. So a notification only
+makes it quicker. While it sleeps it asks one cheap question per poll interval, instead of trying a claim in every queue.
+
+It stays among the sleepers while it does what it was told of, and leaves them when it is told often, or has no slot free for
+a while: notifications are for idle systems, and the many of a busy one would hold up the commits of producers.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .. import telemetry
+from ..db.session import Session
+from ..errors import DatabaseError
+from ..store import wake as store
+
+DROWSY = 0.25  # a pause that has grown to this: half a second has brought nothing
+_SPREAD = 0.0005  # seconds per sleeper: not all of them look at once
+_LEAST = 0.02  # between two looks that notifications ask for
+_MANY = 10  # notifications within a second: too many to be told one by one
+_HUSH = (1.0, 30.0)  # seconds until it may lie down again after that, doubling
+
+
+class Nap(NamedTuple):
+    seconds: float  # 0: look now
+    deep: bool = False  # nothing was due when it began: ask again before a claim is tried
+
+
+class Sleep:
+    def __init__(
+        self,
+        session: Session,
+        worker: Callable[[], str],
+        queues: Sequence[str],
+        known: Callable[[], Sequence[tuple[str, int]]],
+        poll: float,
+    ) -> None:
+        self._session = session
+        self._worker = worker
+        self._queues = list(queues)
+        self._known = known
+        self._poll = poll
+        self.hears = False
+        self._entered: str | None = None  # under which identity
+        self._asleep = 1  # workers in these queues
+        self._dear_until = 0.0
+        self._heard_at: list[float] = []
+        self._told: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._hush = _HUSH[0]
+        self._not_before = 0.0
+
+    # Down and up --------------------------------------------------------------------------------------------------------
+
+    async def rest(self, pause: float, *, able: bool, again: bool) -> Nap:
+        """How to spend a pause. `able`: there is a slot to fill; `again`: it slept and has not looked since."""
+        try:
+            return await self._rest(pause, able, again)
+        except DatabaseError as error:  # the next claim meets it too
+            telemetry.emit("sleep.failed", level=logging.WARNING, error=str(error))
+            self._entered = None
+            return Nap(pause)
+
+    async def _rest(self, pause: float, able: bool, again: bool) -> Nap:
+        if not self.hears or (pause >= DROWSY and not able):
+            await self._get_up()
+            return Nap(pause)
+        await self.calm()
+        if pause < DROWSY or time.monotonic() < self._not_before:
+            return Nap(pause)
+        if self._entered != self._worker():
+            return await self._lie_down(pause)
+        return await self._until_due(pause, again)
+
+    async def _lie_down(self, pause: float) -> Nap:
+        """Enter, and look once more: of what was committed before that nobody was told."""
+        worker = self._worker()
+        if not await self._session.run(store.fall_asleep(worker, self._queues, self._poll)):
+            return Nap(pause)
+        self._entered = worker
+        return Nap(0.0)
+
+    async def _until_due(self, pause: float, again: bool) -> Nap:
+        """Until the next job is due, at most; one that is due but could not be claimed a moment ago does not count."""
+        began = time.monotonic()
+        if began < self._dear_until:
+            return Nap(0.0 if again else pause)
+        found = await self._session.run(store.next_due(self._queues, self._known(), self._poll))
+        due_in, self._asleep = found
+        # Under an old snapshot it walks over all that is finished. A claim does not: it starts at its mark.
+        self._dear_until = time.monotonic() + 20 * (time.monotonic() - began) - self._poll
+        if due_in is not None and due_in <= 0:
+            return Nap(0.0) if again else Nap(pause)
+        return Nap(pause if due_in is None else min(pause, due_in), deep=True)
+
+    async def calm(self) -> None:
+        """Get up when there were too many notifications, and stay up for a while."""
+        now = time.monotonic()
+        if self._entered is None or len(self._heard_at) < _MANY or now - self._heard_at[0] > 1.0:
+            return
+        if now - self._not_before > 2 * _HUSH[1]:
+            self._hush = _HUSH[0]
+        self._not_before = now + self._hush
+        self._hush = min(self._hush * 2, _HUSH[1])
+        await self._get_up()
+
+    async def _get_up(self) -> None:
+        worker, self._entered = self._entered, None
+        if worker is not None:
+            await self._session.run(store.get_up(worker))
+
+    # Being told ---------------------------------------------------------------------------------------------------------
+
+    def heard(self, queues: Sequence[str], look: Callable[[], None]) -> None:
+        """A notification came for each of these. Look soon: not all sleepers at once, and not once for each of many."""
+        now = time.monotonic()
+        self._told.update(queues)
+        if self._timer is None:
+            last = self._heard_at[-1] if self._heard_at else 0.0
+            spread = random.uniform(0, min(_SPREAD * (self._asleep - 1), 0.1))  # noqa: S311 no secret
+            wait = max(spread, last + _LEAST - now)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._now, look)
+        self._heard_at = [*self._heard_at, *[now] * len(queues)][-_MANY:]
+
+    def _now(self, look: Callable[[], None]) -> None:
+        self._timer = None
+        look()
+
+    def told(self) -> list[str]:
+        """The queues that were spoken of since the last call."""
+        queues, self._told = sorted(self._told), set()
+        return queues
