@@ -21,6 +21,7 @@ from ..model.job import Grant
 from ..model.outcome import Cancelled, Lost, Outcome, Released
 from ..model.signals import Cancel
 from ..model.text import describe
+from . import report
 from .batch import Batch, Item
 from .batches import Group
 from .execute import completion, decide
@@ -45,7 +46,7 @@ async def run_together(worker: "Worker", group: Group, began: float) -> None:
     call = Call(members, group.handler, worker.executor.threads)
 
     async def run(running: Running) -> None:
-        worker.say_started(running)
+        report.started(running, worker.membership.id)
         outcome = await worker.executor.execute(running, call.join)
         call.came(running)
         worker.conclude(running, outcome)

@@ -83,6 +83,7 @@ class Claimer:
         self._turn = 0
         self._open: list[tuple[str, UUID]] = []
         self._in_doubt: list[tuple[str, UUID]] = []
+        self._holding: set[str] = set()
 
     @property
     def queues(self) -> list[str]:
@@ -343,13 +344,17 @@ class Claimer:
             return []
 
     async def hold_unknown(self, queue: str) -> int:
-        """Set aside what this worker does not know, from the front of the queue on."""
-        held = 0
-        while True:
-            count = await self._session.run(store.hold_unknown(queue, self._handlers.known(), _LOOK))
-            held += count
-            if count < _LOOK // 4:
-                break
+        """Set aside what this worker does not know, from the front of the queue on. One at a time of each queue."""
+        if queue in self._holding:
+            return 0
+        self._holding.add(queue)
+        held, count = 0, _LOOK
+        try:
+            while count >= _LOOK // 4:
+                count = await self._session.run(store.hold_unknown(queue, self._handlers.known(), _LOOK))
+                held += count
+        finally:
+            self._holding.discard(queue)
         if held:
             telemetry.emit(
                 "jobs.held", level=logging.WARNING, queue=queue, count=held, reason="unknown task or version"

@@ -8,14 +8,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from .. import failpoints, telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockNotAvailable
 from ..errors import DatabaseError
 from ..model.breaker import BreakerChange
-from ..model.outcome import DeadLettered, ErrorText, Failed, Held, Outcome, Settled, Settlement
+from ..model.outcome import DeadLettered, ErrorText, Settled, Settlement
 from ..model.text import storable
 from ..store.breaker import settle_watched
 from ..store.chains import GroupBusy
@@ -127,21 +126,3 @@ class Settler(Service):
 
     async def finish(self) -> None:
         await self._session.close()
-
-
-def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
-    """What to tell the world about a settled job: event name, fields, level."""
-    match state, outcome:
-        case "completed", _:
-            return "job.completed", {}, logging.INFO
-        case "lost", _:
-            return "job.lost", {}, logging.WARNING
-        case "dead_letter" | "blocked" | "parked", Failed(error=error) | DeadLettered(error=error):
-            return "job.dead_letter", {"error": error.summary, "trace": error.trace}, logging.ERROR
-        case "held", Held(reason=reason):
-            return "job.held", {"reason": reason}, logging.WARNING
-        case "pending", Failed(error=error, delay=delay):
-            fields = {"error": error.summary, "retry_in": round(delay, 2), "trace": error.trace}
-            return "job.retry", fields, logging.WARNING
-        case _:
-            return f"job.{type(outcome).__name__.lower()}", {"state": state}, logging.INFO

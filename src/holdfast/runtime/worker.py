@@ -32,6 +32,7 @@ from ..errors import DatabaseError, DatabaseUnavailable
 from ..model.job import ClaimedJob
 from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
 from ..model.queue import QueueRules
+from . import report
 from .batches import Batches
 from .breakers import Breakers
 from .calls import run_together
@@ -46,7 +47,7 @@ from .notify import Notify
 from .renew import Renewal, RenewalThread
 from .ring import Ring
 from .service import Service
-from .settle import Settler, event_of
+from .settle import Settler
 from .sleep import DROWSY, Nap, Sleep
 from .slots import Slots
 from .suspects import Suspects
@@ -122,7 +123,6 @@ class Worker:
         self.hurry = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._side_tasks: set[asyncio.Task[None]] = set()
-        self._holding: set[str] = set()
         self.ticked_at = time.monotonic()  # when the claim loop last came round
 
     def stop(self) -> None:
@@ -254,21 +254,10 @@ class Worker:
                 self.conclude(running, Released("not started"))
 
     async def _run_one(self, running: Running, began: float) -> None:
-        self.say_started(running)
+        report.started(running, self.membership.id)
         outcome = await self.executor.execute(running)
         self.slots.finished(began)
         self.conclude(running, outcome)
-
-    def say_started(self, running: Running) -> None:
-        claimed = running.claimed
-        telemetry.emit(
-            "job.started",
-            level=logging.DEBUG,
-            job=claimed.id,
-            task=claimed.task,
-            generation=claimed.grant.generation,
-            worker=self.membership.id,
-        )
 
     def conclude(self, running: Running, outcome: Outcome) -> None:
         """The attempt is over: settle it, unless there is nothing left to settle."""
@@ -282,9 +271,8 @@ class Worker:
             if (watch := self.breakers.watch(running)) is not None:
                 self._aside(self.breakers.succeeded(watch, running))
         else:
-            if isinstance(outcome, Held) and running.grant.queue not in self._holding:
-                self._holding.add(running.grant.queue)
-                self._aside(self._hold_unknown(running.grant.queue))
+            if isinstance(outcome, Held):
+                self._aside(self.claimer.hold_unknown(running.grant.queue))
             self.settler.settle(Settlement(running.grant, outcome, self.breakers.watch(running)))
         self._pause = _FIRST_PAUSE
         self._wake.set()
@@ -293,30 +281,14 @@ class Worker:
         self._aside(self.sweeper.put_back())
         self._look_again()
 
-    async def _hold_unknown(self, queue: str) -> None:
-        try:
-            await self.claimer.hold_unknown(queue)
-        finally:
-            self._holding.discard(queue)
-
     def _settled(self, settlement: Settlement, state: str) -> None:
         running = self.inflight.get(settlement.grant)
         self.inflight.remove(settlement.grant)
-        name, fields, level = event_of(settlement.outcome, state)
-        grant = settlement.grant
-        fields |= {"job": grant.id, "queue": grant.queue, "generation": grant.generation}
-        if running is not None:
-            fields |= {"task": running.claimed.task, "attempt": running.claimed.attempt}
-            if running.started_at is not None:
-                fields["seconds"] = round(time.monotonic() - running.started_at, 4)
-                fields["waited"] = round(running.claimed.waited + running.started_at - running.claimed_at, 4)
-            times = fields.get("seconds", 0.0), fields.get("waited", 0.0)
-            self.tally.settled(grant.queue, running.claimed.task, settlement.outcome, state, *times)
-        telemetry.emit(name, level=level, worker=self.membership.id, **fields)
+        report.ended(settlement, state, running, self.membership.id, self.tally)
         if running is not None:
             self._next_of_stream(running, state)
         if isinstance(settlement.outcome, Released):
-            self.claimer.released(grant.queue)
+            self.claimer.released(settlement.grant.queue)
         if self.suspects.ended(settlement.grant):
             self._look_again()
         self._wake.set()
