@@ -74,7 +74,7 @@ def test_connections_of_the_server(odd: Case, odd_server: object) -> None:
     odd.sql(WORKER, ["one", 30])
     finding = odd.cure("connections")
     assert finding["level"] == "warning"
-    assert finding["what"].startswith("1 worker may open 40 connections, and the server has ")
+    assert finding["what"].startswith("1 worker may open 41 connections, and the server has ")
     assert finding["fix"][1].startswith("pg_ctl restart -D ")
 
 
@@ -91,8 +91,8 @@ def test_connections_of_a_database_or_a_role(case: Case) -> None:
     try:
         case.url = psycopg.conninfo.make_conninfo(mine, user=role)
         report = case.doctor("--only", "connections").stdout
-        assert "1 worker may open 20 connections, and the database has 12 for them" in report
-        assert "1 worker may open 20 connections, and the role has 15 for them" in report
+        assert "1 worker may open 21 connections, and the database has 12 for them" in report
+        assert "1 worker may open 21 connections, and the role has 15 for them" in report
         fixes = [line.split("fix: ")[1] for line in report.splitlines() if "fix: " in line]
         case.url = mine  # a role may not raise its own limit
         for line in fixes:
