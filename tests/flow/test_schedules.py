@@ -565,6 +565,23 @@ async def test_a_schedule_that_cannot_fire_stops_no_other_and_says_why(
     assert len(slots(akit, "a")) == 1
 
 
+async def test_a_schedule_that_somebody_holds_stops_no_other(
+    app: Holdfast, akit: Kit, nightly: Any, scheduler: Make
+) -> None:
+    """A transaction that went to lunch with the row of one schedule: nobody waits for it."""
+    app.schedule(timedelta(minutes=10), nightly.job(), name="a")
+    app.schedule(timedelta(minutes=10), nightly.job())
+    one = scheduler()
+    await one.tick()
+    go_past(akit)
+    with akit.connect() as conn:
+        conn.execute("SELECT FROM holdfast.schedules WHERE name = 'a' FOR UPDATE")
+        assert await asyncio.wait_for(one.catch_up(), 5)
+        assert (len(slots(akit)), len(slots(akit, "a"))) == (1, 0)
+    assert await one.catch_up()
+    assert len(slots(akit, "a")) == 1
+
+
 # Tidying ------------------------------------------------------------------------------------------------------------
 
 

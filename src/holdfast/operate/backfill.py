@@ -32,9 +32,12 @@ class Backfill:
     jobs: list[UUID]  # none with a dry run
 
 
-def find_schedule(name: str) -> Flow[Stored]:
-    """The schedule, held until the transaction ends."""
-    found = yield from store.read_locked(name)
+def find_schedule(name: str, *, held: bool = True) -> Flow[Stored]:
+    """The schedule, held until the transaction ends; one that is only looked at is not held."""
+    if held:
+        found = yield from store.read_locked(name)
+    else:
+        found = next(iter((yield from store.read_schedules([name]))), None)
     if found is not None:
         return found
     known = [s.name for s in (yield from store.read_schedules())]
@@ -68,7 +71,7 @@ class Found:
 
 
 def find(name: str, start: datetime, end: datetime | None) -> Flow[Found]:
-    found = yield from find_schedule(name)
+    found = yield from find_schedule(name, held=False)
     end = found.now if end is None else end
     for what, value in (("start", start), ("end", end)):
         if not isinstance(value, datetime) or value.utcoffset() is None:

@@ -88,10 +88,10 @@ class Schedules:
 
     def get(self, name: str) -> Schedule:
         """One of them; UnknownSchedule if there is none."""
-        return describe(self._database().run(lambda: find_schedule(name)))
+        return describe(self._database().run(lambda: find_schedule(name, held=False)))
 
     async def aget(self, name: str) -> Schedule:
-        return describe(await self._database().arun(lambda: find_schedule(name)))
+        return describe(await self._database().arun(lambda: find_schedule(name, held=False)))
 
     def add(
         self,
@@ -284,7 +284,7 @@ def _run(name: str, who: str) -> Flow[tuple[Stored, UUID]]:
 def _next(name: str, count: int) -> Flow[list[Slot]]:
     if not 1 <= count <= 1000:
         raise ConfigurationError(f"the number of slots must be from 1 to 1000, not {count}")
-    found = yield from find_schedule(name)
+    found = yield from find_schedule(name, held=False)
     return slots_ahead(found.timing, max(found.now, found.decided_to), count)
 
 

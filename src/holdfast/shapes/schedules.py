@@ -24,7 +24,7 @@ DECLARE_EVERY = 30.0
 STALE = 120.0  # a declaration not repeated for so long is of no living worker
 _LONGEST = 5.0  # between two looks: somebody may have added a schedule
 _RETRY = 5.0  # after a schedule failed
-_AT_ONCE = 100
+_AT_ONCE = 1000
 
 
 class Scheduler(Service):
@@ -36,7 +36,7 @@ class Scheduler(Service):
         self._session = database.session("schedules")
         self._specs = {spec.name: spec for spec in specs}
         self._declared_at: float | None = None
-        self._told: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
         self._failed: dict[str, float] = {}  # name -> when to try again
         self._working = asyncio.Lock()
 
@@ -71,9 +71,9 @@ class Scheduler(Service):
         self._declared_at = time.monotonic()
 
     def _say_declared(self, name: str, done: store.Declared) -> None:
-        if done in ("older", "taken") and name in self._told:
+        if (name, done) in self._told:
             return
-        self._told.add(name)
+        self._told.add((name, done))
         why = {
             "older": "living workers declare a newer one",
             "taken": "an operator added one of this name, which stays",
