@@ -31,6 +31,7 @@ from holdfast import (
 )
 from holdfast.model.outcome import Cancelled
 from holdfast.operate.acts import act_on, cancel_verb
+from holdfast.operate.workers import drain_workers
 from holdfast.testing import Kit
 
 Events = list[telemetry.Event]
@@ -382,8 +383,11 @@ async def test_a_drain_hands_back_what_gathers_without_spending_an_attempt(app: 
         calls.append(len(batch))
 
     jobs = await app.aenqueue_many(index.job(n) for n in range(5))
-    async with working(akit):
+    async with working(akit) as worker:
         await await_until(lambda: states(akit) == ["processing"] * 5, "they gather")
+        drain_workers(akit.database, everyone=True)
+        await asyncio.wait([worker], timeout=10)
+        assert worker.done()
     assert calls == []
     assert [(akit.job(j.id)["status"], akit.job(j.id)["attempts"]) for j in jobs] == [("pending", 0)] * 5
 
@@ -510,15 +514,17 @@ async def test_what_check_raises_ends_one_job_and_hands_the_others_back(
 
 async def test_a_drain_that_is_over_releases_the_jobs_of_a_call(app: Holdfast, akit: Kit) -> None:
     app.database.settings = replace(QUICK, drain=0.1)
+    began = asyncio.Event()
 
     @app.batch_task(size=2, wait=60)
     async def index(batch: Batch[int]) -> None:
         batch[0].complete("done")
+        began.set()
         await asyncio.sleep(60)
 
     await app.aenqueue_many(index.job(n) for n in range(2))
     async with working(akit):
-        await await_until(lambda: states(akit) == ["processing"] * 2, "they run")
+        await await_until(began.is_set, "they run")
     assert [(row["status"], row["attempts"]) for row in akit.jobs()] == [("completed", 1), ("pending", 0)]
 
 
