@@ -439,11 +439,12 @@ async def test_a_job_that_is_lost_while_it_gathers_is_not_in_the_call(
 async def test_one_that_is_lost_or_cancelled_in_the_call_ends_by_itself_and_the_others_go_on(
     app: Holdfast, akit: Kit, events: Events
 ) -> None:
-    gate = asyncio.Event()
+    began, gate = asyncio.Event(), asyncio.Event()
     told: list[tuple[int, str]] = []
 
     @app.batch_task(size=3, wait=60)
     async def index(batch: Batch[int]) -> None:
+        began.set()
         await gate.wait()
         for item in batch:
             try:
@@ -453,7 +454,7 @@ async def test_one_that_is_lost_or_cancelled_in_the_call_ends_by_itself_and_the_
 
     lost, cancelled, kept = await app.aenqueue_many(index.job(n) for n in range(3))
     async with working(akit):
-        await await_until(lambda: states(akit) == ["processing"] * 3, "they run")
+        await await_until(began.is_set, "they run")
         akit.sql("UPDATE holdfast.work SET claim_token = gen_random_uuid() WHERE id = %s", [lost.id])
         akit.sql("UPDATE holdfast.work SET cancel_requested_at = now() WHERE id = %s", [cancelled.id])
         await await_until(lambda: akit.job(cancelled.id)["status"] == "cancelled", "the cancelled one ends")
@@ -468,10 +469,11 @@ async def test_one_that_is_lost_or_cancelled_in_the_call_ends_by_itself_and_the_
 
 
 async def test_the_call_is_stopped_when_nobody_is_left_in_it(app: Holdfast, akit: Kit) -> None:
-    stopped = asyncio.Event()
+    began, stopped = asyncio.Event(), asyncio.Event()
 
     @app.batch_task(size=2, wait=60)
     async def index(batch: Batch[int]) -> None:
+        began.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -480,7 +482,7 @@ async def test_the_call_is_stopped_when_nobody_is_left_in_it(app: Holdfast, akit
 
     jobs = await app.aenqueue_many(index.job(n) for n in range(2))
     async with working(akit):
-        await await_until(lambda: states(akit) == ["processing"] * 2, "they run")
+        await await_until(began.is_set, "they run")
         act_on(akit.database, cancel_verb(), [job.id for job in jobs])
         await await_until(stopped.is_set, "the handler is cancelled")
         await await_until(lambda: states(akit) == ["cancelled"] * 2, "both are cancelled")
