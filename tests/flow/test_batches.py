@@ -31,6 +31,7 @@ from holdfast import (
 )
 from holdfast.model.outcome import Cancelled
 from holdfast.operate.acts import act_on, cancel_verb
+from holdfast.operate.workers import drain_workers
 from holdfast.testing import Kit
 
 Events = list[telemetry.Event]
@@ -382,8 +383,11 @@ async def test_a_drain_hands_back_what_gathers_without_spending_an_attempt(app: 
         calls.append(len(batch))
 
     jobs = await app.aenqueue_many(index.job(n) for n in range(5))
-    async with working(akit):
+    async with working(akit) as worker:
         await await_until(lambda: states(akit) == ["processing"] * 5, "they gather")
+        drain_workers(akit.database, everyone=True)
+        await asyncio.wait([worker], timeout=10)
+        assert worker.done()
     assert calls == []
     assert [(akit.job(j.id)["status"], akit.job(j.id)["attempts"]) for j in jobs] == [("pending", 0)] * 5
 
@@ -435,11 +439,12 @@ async def test_a_job_that_is_lost_while_it_gathers_is_not_in_the_call(
 async def test_one_that_is_lost_or_cancelled_in_the_call_ends_by_itself_and_the_others_go_on(
     app: Holdfast, akit: Kit, events: Events
 ) -> None:
-    gate = asyncio.Event()
+    began, gate = asyncio.Event(), asyncio.Event()
     told: list[tuple[int, str]] = []
 
     @app.batch_task(size=3, wait=60)
     async def index(batch: Batch[int]) -> None:
+        began.set()
         await gate.wait()
         for item in batch:
             try:
@@ -449,7 +454,7 @@ async def test_one_that_is_lost_or_cancelled_in_the_call_ends_by_itself_and_the_
 
     lost, cancelled, kept = await app.aenqueue_many(index.job(n) for n in range(3))
     async with working(akit):
-        await await_until(lambda: states(akit) == ["processing"] * 3, "they run")
+        await await_until(began.is_set, "they run")
         akit.sql("UPDATE holdfast.work SET claim_token = gen_random_uuid() WHERE id = %s", [lost.id])
         akit.sql("UPDATE holdfast.work SET cancel_requested_at = now() WHERE id = %s", [cancelled.id])
         await await_until(lambda: akit.job(cancelled.id)["status"] == "cancelled", "the cancelled one ends")
@@ -464,10 +469,11 @@ async def test_one_that_is_lost_or_cancelled_in_the_call_ends_by_itself_and_the_
 
 
 async def test_the_call_is_stopped_when_nobody_is_left_in_it(app: Holdfast, akit: Kit) -> None:
-    stopped = asyncio.Event()
+    began, stopped = asyncio.Event(), asyncio.Event()
 
     @app.batch_task(size=2, wait=60)
     async def index(batch: Batch[int]) -> None:
+        began.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -476,7 +482,7 @@ async def test_the_call_is_stopped_when_nobody_is_left_in_it(app: Holdfast, akit
 
     jobs = await app.aenqueue_many(index.job(n) for n in range(2))
     async with working(akit):
-        await await_until(lambda: states(akit) == ["processing"] * 2, "they run")
+        await await_until(began.is_set, "they run")
         act_on(akit.database, cancel_verb(), [job.id for job in jobs])
         await await_until(stopped.is_set, "the handler is cancelled")
         await await_until(lambda: states(akit) == ["cancelled"] * 2, "both are cancelled")
@@ -510,15 +516,17 @@ async def test_what_check_raises_ends_one_job_and_hands_the_others_back(
 
 async def test_a_drain_that_is_over_releases_the_jobs_of_a_call(app: Holdfast, akit: Kit) -> None:
     app.database.settings = replace(QUICK, drain=0.1)
+    began = asyncio.Event()
 
     @app.batch_task(size=2, wait=60)
     async def index(batch: Batch[int]) -> None:
         batch[0].complete("done")
+        began.set()
         await asyncio.sleep(60)
 
     await app.aenqueue_many(index.job(n) for n in range(2))
     async with working(akit):
-        await await_until(lambda: states(akit) == ["processing"] * 2, "they run")
+        await await_until(began.is_set, "they run")
     assert [(row["status"], row["attempts"]) for row in akit.jobs()] == [("completed", 1), ("pending", 0)]
 
 

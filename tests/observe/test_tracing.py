@@ -20,6 +20,7 @@ from opentelemetry.util._once import Once
 
 from holdfast import (
     AsyncTransaction,
+    Batch,
     Cancel,
     DeadLetter,
     Holdfast,
@@ -535,3 +536,25 @@ def test_metadata_that_python_cannot_read_costs_the_trace_and_not_the_job(
     assert kit.sql("SELECT status, attempts FROM holdfast.archive") == [
         {"status": "completed", "attempts": 1}
     ]
+
+
+def test_each_job_of_a_batch_has_a_span_in_the_trace_of_its_producer(
+    app: Holdfast, kit: Kit, spans: Spans
+) -> None:
+    @app.batch_task(size=3, wait=30, max_attempts=1)
+    async def index(batch: Batch[int]) -> None:
+        batch[1].fail("no")
+        with spans.tracer.start_as_current_span("bulk"):
+            pass
+
+    for n in range(3):
+        index.enqueue(n)
+    kit.run_worker()
+    sent = {s.context.trace_id for s in spans.all("send index") if s.context}
+    processed = spans.all("process index")
+    assert len(processed) == len(sent) == 3
+    assert {s.context.trace_id for s in processed if s.context} == sent
+    assert sorted(s.status.status_code.name for s in processed) == ["ERROR", "UNSET", "UNSET"]
+    inner = spans.one("bulk")
+    assert inner.parent is not None
+    assert inner.parent.span_id in {s.context.span_id for s in processed if s.context}
