@@ -118,7 +118,7 @@ RETRY = Verb(
     "jobs retry",
     "retried",
     ("scheduled", "quarantined", "blocked", "dead_letter", "cancelled"),
-    # what somebody cancelled stays so unless it is asked for
+    # What somebody cancelled stays so unless it is asked for.
     ("scheduled", "quarantined", "blocked", "dead_letter"),
     _no_retry,
     _retry,
