@@ -78,6 +78,8 @@ def test_where_the_database_comes_from(folder: Path, monkeypatch: pytest.MonkeyP
     assert found()[0]["database_url"] == (shown, "holdfast.toml")
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", url)
     assert found()[0]["database_url"] == (shown, "HOLDFAST_DATABASE_URL")
+    monkeypatch.setenv("HOLDFAST_LISTEN_URL", url)
+    assert found()[0]["listen_url"] == (shown, "HOLDFAST_LISTEN_URL")
     (folder / "confshop.py").write_text(f"from holdfast import Holdfast\n\napp = Holdfast({url!r})\n")
     assert found("--app", "confshop")[0]["database_url"] == (shown, "app confshop")
     assert found("--app", "confshop", "-d", url)[0]["database_url"] == (shown, "--database-url")

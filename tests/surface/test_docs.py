@@ -106,7 +106,11 @@ def test_every_setting_is_documented() -> None:
         row = re.search(rf"^\| `{field.name}` \|([^|]*)\|", text, re.MULTILINE)
         assert row is not None, f"{field.name} has no row in docs/configuration.md"
         default = (
-            "" if field.default is None else f"{field.default:g}" if field.type is not str else field.default
+            ""
+            if field.default is None
+            else str(field.default).lower()
+            if field.type in (str, bool)
+            else f"{field.default:g}"
         )
         assert row[1].strip() == default, f"{field.name}: documented {row[1].strip()!r}, is {default!r}"
 

@@ -20,6 +20,17 @@ def test_numbers_from_the_environment_are_numbers() -> None:
     assert isinstance(found.concurrency, int)
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("1", True), ("ON", True), ("False", False), ("0", False), ("off", False)],
+)
+def test_yes_and_no_from_the_environment_and_the_file(tmp_path: Path, text: str, value: bool) -> None:
+    assert load_settings({"HOLDFAST_NOTIFY": text}, NOWHERE).notify is value
+    file = tmp_path / "holdfast.toml"
+    file.write_text(f"notify = {str(value).lower()}\n")
+    assert load_settings({}, file).notify is value
+
+
 def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.toml"
     file.write_text("poll = 3\ndrain = 4\nsweep = 5\n")
@@ -36,6 +47,7 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
             {"HOLDFAST_CONCURRENCY": "1.5"},
             "environment: HOLDFAST_CONCURRENCY must be a whole number, not '1.5'",
         ),
+        ({"HOLDFAST_NOTIFY": "maybe"}, "environment: HOLDFAST_NOTIFY must be true or false, not 'maybe'"),
         ({"HOLDFAST_CONCURRENCY": "0"}, "concurrency must be between 1 and 10000, not 0"),
         ({"HOLDFAST_POLL": "-1"}, "poll must be more than 0 seconds, not -1.0"),
         ({"HOLDFAST_STATEMENT_TIMEOUT": "0"}, "statement_timeout must be more than 0 seconds, not 0.0"),

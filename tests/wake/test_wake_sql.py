@@ -1,5 +1,6 @@
 """Who is told, and who is not: what the database sends, as somebody who listens hears it."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -129,6 +130,21 @@ def test_it_can_be_switched_off(sleepy: Kit, ear: Ear, sleeper: str, whose: str)
     assert len(sleepy.jobs()) == 1
 
 
+def test_no_more_than_four_transactions_are_about_to_notify(sleepy: Kit, ear: Ear, sleeper: str) -> None:
+    with contextlib.ExitStack() as stack:
+        conns = [stack.enter_context(sleepy.connect()) for _ in range(6)]
+        for conn in conns:
+            conn.execute(ENQUEUE, ["inbox"])
+            conn.execute(ENQUEUE, ["inbox"])
+        for conn in conns:
+            conn.commit()
+        assert ear.heard() == TOLD * 4
+        conns[5].execute(ENQUEUE, ["inbox"])
+        conns[5].commit()
+        assert ear.heard() == TOLD
+    assert len(sleepy.jobs()) == 13
+
+
 def test_a_producer_needs_no_right_but_enqueue(sleepy: Kit, ear: Ear, sleeper: str) -> None:
     role = sql.Identifier(f"producer_{uuid4().hex[:8]}")
     with sleepy.connect(autocommit=True) as conn:
@@ -184,6 +200,18 @@ def test_a_fence_takes_it_out_and_a_sweep_what_others_left(sleepy: Kit) -> None:
     sleepy.sql("UPDATE holdfast.workers SET last_seen_at = now() - interval '1 hour' WHERE id = %s", [silent])
     assert sleepy.database.run(lambda: sweep.fence_workers(10)) == [silent]
     assert sleepers(sleepy) == [lives]
+
+
+def test_a_sweep_tells_those_who_sleep(sleepy: Kit, ear: Ear, sleeper: str) -> None:
+    (job,) = sleepy.sql(
+        """INSERT INTO holdfast.work (id, queue, task, payload, status, claim_token)
+           VALUES (holdfast.uuid7(), 'inbox', 'note', '{"n": 3}', 'processing', gen_random_uuid()) RETURNING id, claim_token"""
+    )
+    claim = sweep.RevokedClaim(job["claim_token"], "inbox", "dead", None, [job["id"]])
+    assert len(sleepy.database.run(lambda: sweep.take_back(claim, claim.job_ids, 3))) == 1
+    assert ear.heard() == TOLD
+    assert sleepy.database.run(lambda: sweep.take_back(claim, claim.job_ids, 3)) == []
+    assert ear.heard() == []
 
 
 # What a sleeper can expect ----------------------------------------------------------------------------------------------
