@@ -663,6 +663,20 @@ REFUSED: list[tuple[Callable[[Registry, Any], Any], str]] = [
         ),
     ),
     (
+        lambda r, t: r.schedule("0 3 * * *", t.using(then=t.job()).job()),
+        (
+            "the job of billing.nightly was made with using(then=...), which a schedule does not keep. "
+            "Enqueue what follows in the handler"
+        ),
+    ),
+    (
+        lambda r, t: r.schedule("0 3 * * *", t.using(replace_key="x").job()),
+        (
+            "the job of billing.nightly was made with using(replace_key=...), which a schedule has no use for: "
+            "it enqueues one job per slot, at the slot. Leave replace_key out"
+        ),
+    ),
+    (
         lambda r, t: r.schedule("0 3 * * *", t.using(metadata={"slot": 1}).job()),
         "the job's metadata has a 'slot', which the schedule sets itself. Give it another name",
     ),

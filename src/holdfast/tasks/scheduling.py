@@ -46,7 +46,14 @@ def _check_job(job: NewJob[Any], fail: Fail) -> None:
         "conn": job.conn is not None,
         "run_after": row.run_at is not None or row.delay > 0,
         "idempotency_key": row.idempotency_key is not None,
+        "replace_key": row.replace_key is not None,
+        "parent": row.parent is not None,
     }
+    if row.follow_ups:
+        raise fail(
+            f"the job of {row.task} was made with using(then=...), which a schedule does not keep. "
+            "Enqueue what follows in the handler"
+        )
     for option, there in given.items():
         if there:
             raise fail(
