@@ -202,7 +202,7 @@ def test_looks_cost_what_is_stuck_and_not_what_waits(conn: Conn, monkeypatch: py
     )
     monkeypatch.setattr(store, "LOOK", 100)
     monkeypatch.setattr(store, "DEPTH", 100)
-    looks = [
+    looks: list[Statement[Any]] = [
         store.aside_heads(None, 50),
         store.aside_more(None),
         store.parked_heads(None, 50),
