@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from tests.sql.keyed import DIES, QUEUE, fail_key, ordered, put_key, take_key
 from tests.sql.support import BOOM, Conn, configure, end, load, one, register, run, status
+from tests.sql.test_plans import buffers, explain, nodes
 
 from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
@@ -24,7 +25,7 @@ from holdfast.store import acts as store_acts
 from holdfast.store import keys as store
 from holdfast.store.acts import Place
 from holdfast.store.claim import quarantine
-from holdfast.store.operate import Count
+from holdfast.store.operate import Count, prefer_indexes
 from holdfast.store.search import JobFilter
 from holdfast.store.statement import Statement
 from holdfast.testing import Kit
@@ -181,6 +182,49 @@ def test_hot_keys_are_found_by_a_bounded_look_at_both_ends(
     (job,) = take_key(conn, worker, "hot")
     end(conn, job.grant, Completed("1"), worker)
     assert (hot_keys(database)[0].finished, hot_keys(database)[0].finished_share) == (1, 1.0)
+
+
+def test_looks_cost_what_is_stuck_and_not_what_waits(conn: Conn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 jobs wait: 1,000 for keys of their own, the others deep in ten keys; 30 are set aside, 3 of them in the way."""
+    ordered(conn, "block")
+    load(
+        conn,
+        20_000,
+        queue="'orders'",
+        partition_key="CASE WHEN n <= 1000 THEN 'k' || n ELSE 'deep' || n % 10 END",
+    )
+    conn.execute(
+        "UPDATE holdfast.work SET status = 'blocked', hold_reason = 'x' WHERE partition_key IN ('k1', 'k2', 'k3')"
+    )
+    conn.execute(
+        "UPDATE holdfast.work SET status = 'held', hold_reason = 'x' "
+        "WHERE seq IN (SELECT seq FROM holdfast.work WHERE partition_key = 'deep1' ORDER BY seq OFFSET 9 LIMIT 27)"
+    )
+    monkeypatch.setattr(store, "LOOK", 100)
+    monkeypatch.setattr(store, "DEPTH", 100)
+    looks: list[Statement[Any]] = [
+        store.aside_heads(None, 50),
+        store.aside_more(None),
+        store.parked_heads(None, 50),
+        store.quarantined_heads(None, 50),
+        store.waiting_heads(QUEUE, 0.0, 50),
+        store.list_keys(QUEUE, None, 10),
+        store.stream_front(QUEUE, "deep1", 10),
+        store.hot_keys(QUEUE, 5),
+        store.all_blocked(QUEUE),
+        store.blocked_of(QUEUE, ["k1", "deep1"]),
+    ]
+    for statement in looks:
+        with conn.transaction(force_rollback=True):
+            run(conn, prefer_indexes())
+            plan = explain(conn, statement)
+            assert buffers(plan) < 2500, f"{statement.name} touches {buffers(plan)} buffers"
+            assert not [
+                n
+                for n in nodes(plan)
+                if n["Node Type"] == "Seq Scan" and n["Relation Name"] == "queue_orders"
+            ]
+    assert [k.key for k in run(conn, store.aside_heads(None, 50))] == ["k1", "k2", "k3"]
 
 
 def test_hot_keys_of_a_queue_without_order(conn: Conn, database: Database) -> None:

@@ -14,7 +14,7 @@ from holdfast.operate import acts, preview, search
 from holdfast.testing import Kit
 
 NASTY = "\x1b[31mred\x07\x9b2J\u202e"
-ALL_STATES = "pending, scheduled, processing, held, quarantined, completed, cancelled, dead_letter"
+ALL_STATES = "pending, scheduled, processing, held, blocked, quarantined, completed, cancelled, dead_letter"
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_an_act_over_many_wants_a_yes(shop: Kit, cli: Cli) -> None:
         assert cli("jobs", "cancel", "--task", "good", *words).code == 0
     assert cli.text("jobs", "cancel", "--task", "good") == "Nothing to cancel.\n"
     assert cli.refused("jobs", "retry", "-s", "held", "--yes") == (
-        "jobs retry cannot change jobs that are held (it can: scheduled, quarantined, dead_letter, cancelled)"
+        "jobs retry cannot change jobs that are held (it can: scheduled, quarantined, blocked, dead_letter, cancelled)"
     )
 
 

@@ -143,6 +143,8 @@ def test_making_a_queue_is_written_down(kit: Kit, call: Call) -> None:
         "name": "mail",
         "created": True,
         "lease": 30,
+        "ordering": "none",
+        "on_dead_letter": "skip",
     }
     call("queue", "create", "mail")
     assert acts(kit) == [("ann", "queue create", {"queues": ["mail"], "lease": 30}, 1)]
