@@ -34,7 +34,8 @@ def catalog_of(binaries: Path) -> dict[str, Facts]:
             migrate.up(server.dsn())
             database = Database(server.dsn(), Settings())
             try:
-                database.run(lambda: create_queue("keyed", rules=QueueRules("key")))
+                database.run(lambda: create_queue("ordered", rules=QueueRules("key")))
+                database.run(lambda: create_queue("shared", rules=QueueRules(fair=True)))
                 return portable(database.run(read_catalog))
             finally:
                 database.close()

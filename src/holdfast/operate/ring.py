@@ -85,12 +85,12 @@ def _affinities(queue: str | None, last: float) -> Flow[dict[str, Affinity]]:
 def _names(queue: str | None) -> Flow[list[str]]:
     known = yield from store.ring_queues()
     if queue is None:
-        return [name for name, keyed in known.items() if keyed]
+        return [name for name, ordered in known.items() if ordered]
     if queue not in known:
         raise unknown_queue(queue, list(known))
     if not known[queue]:
         raise ConfigurationError(
-            f"queue {queue!r} has no ring: it is not claimed key by key, so every worker takes from all of it. "
+            f"queue {queue!r} has no ring: it is not ordered by key, so every worker takes from all of it. "
             "Those that have one: holdfast ring"
         )
     return [queue]

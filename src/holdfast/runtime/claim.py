@@ -102,9 +102,9 @@ class Claimer:
         self._marks[queue].held_at = 0.0
 
     @property
-    def keyed(self) -> list[str]:
-        """The queues that are claimed key by key."""
-        return list(self._streams)
+    def ordered(self) -> list[str]:
+        """The queues that are ordered by key: whose jobs run where is up to the ring."""
+        return [queue for queue, rule in self._rules.items() if rule.ordered]
 
     def look_after(self, queue: str, buckets: Sequence[int] | None) -> None:
         """The ring says which buckets of a queue are ours; None: all."""

@@ -379,7 +379,7 @@ CREATE TABLE holdfast.workers (
     ended        text CHECK (ended IN ('left', 'lost'))   -- how it went: said so, or was not heard of again
 ) WITH (fillfactor = 50);
 
--- Where each worker sits in the ring of a queue that is claimed key by key: who looks after which buckets (model/ring.py). A seat whose
+-- Where each worker sits in the ring of a queue that is ordered by key: who looks after which buckets (model/ring.py). A seat whose
 -- worker is not alive is free. Affinity only: no claim reads it.
 CREATE TABLE holdfast.seats (
     queue  text NOT NULL,

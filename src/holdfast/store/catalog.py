@@ -2,8 +2,8 @@
 
 What a release makes is in sql/catalog.json, written by scripts/catalog.py from real servers: for every object the facts
 that may be found, more than one where PostgreSQL versions print them differently. Tables of queues and of archive slots
-are alike, so each kind is there once, under the names `*queue` and `*slot`; `*keyed` is what a queue that is claimed key by
-key has beside that.
+are alike, so each kind is there once, under the names `*queue` and `*slot`; `*ordered` is what a queue that is ordered by key has
+beside that, `*shared` one that is claimed key by key without order.
 """
 
 import functools
@@ -17,7 +17,7 @@ from ..sql import expected_catalog, query
 from .statement import Flow, Row, Statement, nothing
 
 Facts = dict[str, Any]
-QUEUE, KEYED, SLOT = "*queue", "*keyed", "*slot"
+QUEUE, ORDERED, SHARED, SLOT = "*queue", "*ordered", "*shared", "*slot"
 SLOTS = tuple(f"archive_{n:02}" for n in range(32))
 # What a partition of `work` or `archive` cannot have otherwise than its parent.
 _INHERITED = ("type", "not_null", "generated", "identity", "collation")
@@ -33,7 +33,7 @@ class QueueTable:
     attached: bool
     bound: str | None  # the queue it is attached for
     bytes: int
-    keyed: bool = False  # claimed key by key
+    kind: str = QUEUE  # or ORDERED, or SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +134,14 @@ def _key(text: str) -> Key:
 def portable(catalog: Catalog) -> dict[str, Facts]:
     """A fresh database's catalog as it is kept in the file: one queue and one slot stand for all."""
     names = {q.table: q.queue or "" for q in catalog.queues}
-    keyed = {q.table for q in catalog.queues if q.keyed}
-    plain = {_renamed(k, k.of, QUEUE) for k in catalog.objects if k.of in names and k.of not in keyed}
+    kinds = {q.table: q.kind for q in catalog.queues}
+    plain = {_renamed(k, k.of, QUEUE) for k in catalog.objects if kinds.get(k.of) == QUEUE}
     kept: dict[str, Facts] = {}
     for key, facts in catalog.objects.items():
         if key.of in names:
             own = _without(facts, _literal(names[key.of]))
-            if key.of not in keyed:
-                kept[str(_renamed(key, key.of, QUEUE))] = own
-            elif _renamed(key, key.of, QUEUE) not in plain:
-                kept[str(_renamed(key, key.of, KEYED))] = own
+            if kinds[key.of] == QUEUE or _renamed(key, key.of, QUEUE) not in plain:
+                kept[str(_renamed(key, key.of, kinds[key.of]))] = own
         elif key.of in SLOTS:
             kept[str(_renamed(key, key.of, SLOT))] = _without(facts, str(int(key.of[-2:])))
         else:
@@ -175,9 +173,9 @@ def expand(catalog: Catalog) -> dict[Key, tuple[list[Facts], str | None]]:
     wanted: dict[Key, tuple[list[Facts], str | None]] = {}
     own = re.compile(re.escape("*own*"))
     for key, choices in expected().objects.items():
-        if key.of in (QUEUE, KEYED):
+        if key.of in (QUEUE, ORDERED, SHARED):
             for queue in catalog.queues:
-                if queue.queue and queue.exists and queue.attached and (key.of == QUEUE or queue.keyed):
+                if queue.queue and queue.exists and queue.attached and key.of in (QUEUE, queue.kind):
                     filled = [_replaced(f, own, _literal(queue.queue)) for f in choices]
                     wanted[_renamed(key, key.of, queue.table)] = (filled, queue.queue)
         elif key.of == SLOT:

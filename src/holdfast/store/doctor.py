@@ -7,7 +7,7 @@ from uuid import UUID
 
 from ..model.queue import QueueRules
 from ..sql import query
-from .queues import create_queue
+from .queues import create_queue, read_rules
 from .statement import Flow, Row, Statement, ids
 
 MOST = 1000  # rows that a check lists
@@ -340,8 +340,8 @@ def remake_queue(name: str) -> Flow[bool]:
     def first(rows: Sequence[Row]) -> _Kept | None:
         if not rows:
             return None
-        lease, ordering, on_dead, created_at, paused_at, paused_by = rows[0]
-        return lease, QueueRules(ordering, on_dead), created_at, paused_at, paused_by
+        lease, created_at, paused_at, paused_by, *rules = rows[0]
+        return lease, read_rules(rules), created_at, paused_at, paused_by
 
     kept = yield from Statement("forget_queue", query("forget_queue"), (name,), first)
     if kept is None:

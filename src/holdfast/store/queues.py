@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from ..model.queue import QueueRules, Rate
 from ..sql import query
@@ -42,21 +43,22 @@ def set_rules(name: str, rules: QueueRules) -> Statement[list[str]]:
 
 def queue_rules(queues: Sequence[str]) -> Statement[dict[str, QueueRules]]:
     def decode(rows: Sequence[Row]) -> dict[str, QueueRules]:
-        return {r[0]: _rules(*r[1:]) for r in rows}
+        return {r[0]: read_rules(r[1:]) for r in rows}
 
     return Statement("queue_rules", query("queue_rules"), (list(queues),), decode)
 
 
-def _rules(*row: object) -> QueueRules:
+def read_rules(row: Sequence[Any]) -> QueueRules:
+    """The columns of the rules, in the order of queue_rules."""
     ordering, on_dead, fair, weights, concurrency, per_key, rate, burst, key_rate, key_burst, aging = row
     return QueueRules(
-        ordering=ordering,  # type: ignore[arg-type]
-        on_dead_letter=on_dead,  # type: ignore[arg-type]
-        fair=bool(fair),
-        weights=json.loads(str(weights)),
-        concurrency=concurrency,  # type: ignore[arg-type]
-        key_concurrency=per_key,  # type: ignore[arg-type]
-        rate=Rate.of(rate, burst),  # type: ignore[arg-type]
-        key_rate=Rate.of(key_rate, key_burst),  # type: ignore[arg-type]
-        aging=aging,  # type: ignore[arg-type]
+        ordering=ordering,
+        on_dead_letter=on_dead,
+        fair=fair,
+        weights=json.loads(weights),
+        concurrency=concurrency,
+        key_concurrency=per_key,
+        rate=Rate.of(rate, burst),
+        key_rate=Rate.of(key_rate, key_burst),
+        aging=aging,
     )

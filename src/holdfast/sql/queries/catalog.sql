@@ -9,9 +9,9 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('quote
 SELECT current_setting('server_version_num')::int / 10000;
 
 -- name: catalog_queues
--- Queues and their tables, also those that lack the other: (queue, table, the table is there, it is a partition of work, for which value, bytes, claimed key by key).
+-- Queues and their tables, also those that lack the other: (queue, table, the table is there, it is a partition of work, for which value, bytes, kind).
 SELECT q.name, coalesce(q.relation, t.relname::text), t.oid IS NOT NULL, coalesce(t.attached, false), t.bound, coalesce(pg_relation_size(t.oid), 0),
-       coalesce(q.keyed, false)
+       CASE WHEN q.ordering = 'key' THEN '*ordered' WHEN q.keyed THEN '*shared' ELSE '*queue' END
 FROM holdfast.queues q
 FULL JOIN (SELECT c.oid, c.relname, i.inhrelid IS NOT NULL AS attached, substring(pg_get_expr(c.relpartbound, c.oid) FROM '^FOR VALUES IN \(''(.*)''\)$') AS bound
            FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = to_regclass('holdfast.work')

@@ -228,7 +228,8 @@ WHERE s.day < (holdfast.now() AT TIME ZONE 'UTC')::date - e.retention_days - 1 O
 -- Take out the row of a queue whose table is gone, to make both again. Waits for whoever makes a queue.
 -- $1 queue
 DELETE FROM holdfast.queues q WHERE q.name = $1 AND to_regclass(format('holdfast.%I', q.relation)) IS NULL
-RETURNING q.lease, q.ordering, q.on_dead_letter, q.created_at, q.paused_at, q.paused_by;
+RETURNING q.lease, q.created_at, q.paused_at, q.paused_by, q.ordering, q.on_dead_letter, q.fair, q.weights::text, q.concurrency,
+          q.key_concurrency, q.rate, q.burst, q.key_rate, q.key_burst, q.aging;
 
 -- name: restore_queue
 -- Give a queue that was made again what it had.
@@ -236,9 +237,16 @@ RETURNING q.lease, q.ordering, q.on_dead_letter, q.created_at, q.paused_at, q.pa
 UPDATE holdfast.queues SET created_at = $2, paused_at = $3, paused_by = $4 WHERE name = $1 RETURNING name;
 
 -- name: note_queue
--- Write down a queue whose table is there. One with the index of streams is ordered by key; what it did on a dead letter is not known.
+-- Write down a queue whose table is there. One with the index of streams is ordered by key, one with that of shares is fair; what it did on
+-- a dead letter and its limits are not known.
 -- $1 queue, $2 table
-INSERT INTO holdfast.queues (name, relation, keyed, ordering)
-SELECT $1, $2, s.there, CASE WHEN s.there THEN 'key' ELSE 'none' END
-FROM (SELECT to_regclass(format('holdfast.%I', $2::text || '_stream')) IS NOT NULL AS there) s
-ON CONFLICT DO NOTHING RETURNING name;
+WITH made AS (
+    INSERT INTO holdfast.queues (name, relation, keyed, ordering, fair)
+    SELECT $1, $2, s.stream OR s.share, CASE WHEN s.stream THEN 'key' ELSE 'none' END, s.share
+    FROM (SELECT to_regclass(format('holdfast.%I', $2::text || '_stream')) IS NOT NULL AS stream,
+                 to_regclass(format('holdfast.%I', $2::text || '_share')) IS NOT NULL AS share) s
+    ON CONFLICT DO NOTHING RETURNING name
+), limits AS (
+    INSERT INTO holdfast.limits (queue, tokens, refilled_at) SELECT name, 0, '-infinity' FROM made ON CONFLICT DO NOTHING
+)
+SELECT name FROM made;
