@@ -80,7 +80,7 @@ def test_schema_drift(case: Case) -> None:
         lease,
         "constraint holdfast.work.work_status is missing",
         "function holdfast.bucket(text): its text differs",
-        "function holdfast.create_queue(text, double precision): public is on, should be off",
+        "function holdfast.create_queue(text, double precision, text, text, boolean): public is on, should be off",
         "function holdfast.uuid7(): its text differs",
         "function holdfast.uuid7_time(uuid) is missing",
         "rows holdfast.archive_slots is missing",
@@ -136,9 +136,9 @@ def test_what_a_server_prints_its_own_way_is_compared_on_known_versions_only(cas
         real = run(conn, read_catalog())
     strange = {k: {**facts, "text": "?"} if k.kind == "view" else facts for k, facts in real.objects.items()}
     found = compare(replace(real, objects=strange))
-    assert {str(d.key) for d in found} >= {"view keys", "view jobs"}
+    assert {str(d.key) for d in found} >= {"view attempts", "view jobs"}
     unknown = compare(replace(real, objects=strange, major=17))
-    assert "view keys" not in {str(d.key) for d in unknown}
+    assert "view attempts" not in {str(d.key) for d in unknown}
     assert "view jobs" in {str(d.key) for d in unknown}  # printed alike everywhere
 
 
@@ -219,11 +219,11 @@ def test_a_function_of_ours_is_mended_beside_another_by_its_name(case: Case) -> 
     case.sql(
         """
         CREATE FUNCTION holdfast.create_queue(name varchar, more int) RETURNS int LANGUAGE sql AS 'SELECT 1';
-        GRANT EXECUTE ON FUNCTION holdfast.create_queue(text, float8) TO PUBLIC;
+        GRANT EXECUTE ON FUNCTION holdfast.create_queue(text, float8, text, text, boolean) TO PUBLIC;
         """
     )
     assert (
-        "mended: function holdfast.create_queue(text, double precision): public is on"
+        "mended: function holdfast.create_queue(text, double precision, text, text, boolean): public is on"
         in case.doctor("--fix", "schema").stdout
     )
     assert case.found("schema_drift") is None
