@@ -25,6 +25,7 @@ from ..store.streams import Mark
 
 _ROWS = 2000  # due jobs passed in one look
 _KEYS = 1000  # keys stepped through in one statement
+_NEW = 3.0  # seconds in which buckets count as new
 _WHILE = 0.05  # seconds of them in one look around
 _MOST = 50_000  # keys remembered; the net finds the others later
 _ROUNDS = 4  # claims in a row, while those before found less than was wanted
@@ -227,6 +228,7 @@ class _Net:
         self._after: str | None = None
         self._next = 0.0
         self._cost = 0.0
+        self._new_until = 0.0
 
     def begin(self) -> None:
         """A new round, now."""
@@ -237,6 +239,7 @@ class _Net:
         self._buckets = buckets
         self.begin()
         self._next = time.monotonic() + later
+        self._new_until = 0.0 if later else self._next + _NEW
 
     def due(self) -> bool:
         return bool(self._buckets) and time.monotonic() >= self._next
@@ -251,7 +254,9 @@ class _Net:
         self._cost += time.monotonic() - began
         if scan.seen < _KEYS or scan.bucket is None:
             self._at, self._after = 0, None
-            self._next = time.monotonic() + max(self._least, 20 * self._cost)
+            # Who had these buckets until now ends its last jobs and says so to nobody.
+            least = self._least / 5 if began < self._new_until else self._least
+            self._next = time.monotonic() + max(least, 20 * self._cost)
             self._cost = 0.0
         else:
             self._at, self._after = self._buckets.index(scan.bucket), scan.key
