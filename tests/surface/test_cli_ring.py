@@ -38,7 +38,8 @@ def finish(kit: Kit, key: str | None, worker: str, count: int, ago: str = "1 min
         " completed_at, attempts, max_attempts, version, crashes, priority, queue, status, task, partition_key, payload,"
         " claimed_by)"
         " SELECT holdfast.archive_slot(t), holdfast.uuid7(), gen_random_uuid(), n, 1, t, t, t, t, 1, 5, 1, 0, 0, 'orders',"
-        " 'completed', 'ship', %s, '{}', %s FROM generate_series(1, %s) AS n, (SELECT holdfast.now() - %s::interval) AS u(t)",
+        " 'completed', 'ship', %s, '{}', %s FROM generate_series(1, %s) AS n,"
+        " (VALUES (holdfast.now() - %s::interval)) AS u(t)",
         [key, worker, count, ago],
     )
 
