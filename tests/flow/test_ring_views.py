@@ -5,14 +5,16 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 from tests.conftest import QUICK, await_until
 
 from holdfast import Holdfast
-from holdfast.model.bucket import BUCKETS
+from holdfast.model.bucket import BUCKETS, bucket
 from holdfast.model.ring import buckets_of
 from holdfast.runtime import ring as runtime
+from holdfast.runtime.streams import StreamClaimer
 from holdfast.runtime.worker import Worker
 from holdfast.testing import Kit
 
@@ -149,3 +151,23 @@ async def test_each_of_two_that_agree_has_its_own_keys(app: Holdfast, log: Log, 
     )
     assert all(row["bucket"] in buckets_of(seats[row["claimed_by"]], [0, 1]) for row in ran)
     assert len({row["claimed_by"] for row in ran}) == 2
+
+
+@takeover(600)
+async def test_what_is_due_for_others_is_not_passed(app: Holdfast, log: Log, akit: Kit) -> None:
+    """A worker that joins a queue with much waiting in others' buckets does not walk over it, and finds its own at once."""
+    deep = "deep"
+    mine = [f"ours {n}" for n in range(8) if bucket(f"ours {n}") != bucket(deep)]
+    enqueue = "SELECT holdfast.enqueue('step', queue => 'orders', partition_key => k) FROM unnest(%s::text[]) AS u(k)"
+    akit.sql(enqueue, [[deep] * 50])
+    akit.sql(enqueue, [mine])
+    akit.sql("UPDATE holdfast.work SET available_at = available_at - interval '1 hour'")
+    session = akit.database.session("test")
+    claimer = StreamClaimer("orders", session, lambda _: uuid4(), lease=60, takeover=600)
+    claimer.look_after(sorted({bucket(key) for key in mine}))
+    await claimer._look_around(100)
+    assert sorted(claimer._found.take(100)) == mine
+    (mark,) = claimer._marks.values()
+    oldest = akit.sql("SELECT max(available_at) AS at FROM holdfast.work")[0]["at"]
+    assert mark.at > oldest  # where the look along what is due begins
+    await session.close()
