@@ -83,8 +83,8 @@ async def enqueue(kit: Kit) -> None:
         )
 
 
-async def finished(kit: Kit) -> bool:
-    return not await asyncio.to_thread(kit.sql, "SELECT 1 AS one FROM holdfast.work LIMIT 1")
+def finished(kit: Kit) -> bool:
+    return not kit.sql("SELECT 1 AS one FROM holdfast.work LIMIT 1")
 
 
 @takeover(600)
@@ -140,8 +140,10 @@ async def test_what_nobody_looks_after_is_taken_after_a_while(
 @takeover(600)
 async def test_each_of_two_that_agree_has_its_own_keys(app: Holdfast, log: Log, akit: Kit) -> None:
     async with fleet(app, 2) as workers:
-        mine = lambda w: w.claimer._streams["orders"]._mine  # noqa: E731
-        await await_until(lambda: all(mine(w) is not None for w in workers), "each knows of the other")
+        await await_until(
+            lambda: all(w.claimer._streams["orders"]._mine is not None for w in workers),
+            "each knows of the other",
+        )
         await enqueue(akit)
         await await_until(lambda: finished(akit), "every job is finished")
         seats = {row["worker"]: row["seat"] for row in akit.sql("SELECT worker, seat FROM holdfast.seats")}

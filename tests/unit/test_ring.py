@@ -55,6 +55,15 @@ def test_with_one_empty_seat_nobody_has_much_more_than_the_others(workers: int) 
         assert max(counts.values()) <= 1.3 * BUCKETS / (workers - 1)
 
 
+@pytest.mark.parametrize("workers", [3, 4])
+def test_what_a_leaver_had_is_shared_evenly(workers: int) -> None:
+    full = owners(range(workers))
+    for leaver in range(workers):
+        without = owners(set(range(workers)) - {leaver})
+        heirs = Counter(new for old, new in zip(full, without, strict=True) if old == leaver)
+        assert max(heirs.values()) <= 1.3 * BUCKETS / workers / (workers - 1)
+
+
 @given(SEATS)
 def test_every_bucket_has_one_owner_who_is_there(seats: frozenset[int]) -> None:
     found = owners(seats)
