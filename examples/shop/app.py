@@ -9,6 +9,9 @@ import psycopg
 from holdfast import Holdfast, Job, Transaction
 
 app = Holdfast()  # the database that HOLDFAST_DATABASE_URL names
+app.queue(
+    "parcels", ordering="key"
+)  # a customer's parcels leave one after the other, in the order of their jobs
 
 TABLES = """
 CREATE TABLE orders (id int PRIMARY KEY, paid_at timestamptz);
@@ -19,6 +22,8 @@ CREATE TABLE receipts (order_id int, job_id uuid, fence text COLLATE "C");
 -- The ledger outside: what the mail server saw. Nothing written here can be rolled back.
 CREATE TABLE mails (order_id int, job_id uuid, fence text COLLATE "C", generation int, pid int,
                     at timestamptz DEFAULT clock_timestamp());
+
+CREATE TABLE parcels (n int GENERATED ALWAYS AS IDENTITY, customer text, number int);
 """
 
 SLOW_ORDER = 42  # its mail takes three seconds: time enough to pull the plug
@@ -45,3 +50,10 @@ def send_mail(job: Job, order_id: int) -> None:
             [order_id, job.id, job.fence, job.generation, os.getpid()],
         )
     time.sleep(3.0 if order_id == SLOW_ORDER else 0.4)  # the mail server takes its time to say "accepted"
+
+
+@app.task(queue="parcels")
+def ship(tx: Transaction, customer: str, number: int) -> None:
+    """Enqueued with `ship.using(partition_key=customer)`: one worker looks after all of a customer's parcels."""
+    time.sleep(0.1)
+    tx.execute("INSERT INTO parcels (customer, number) VALUES (%s, %s)", [customer, number])

@@ -2,6 +2,7 @@
 
 prepare     a fresh embedded server in .holdfast/demo, the shop's tables
 work        pay orders, kill the worker that runs order 42, wait until every receipt is sent
+move        ship parcels in order while a worker joins, one leaves and one is drained (moves.py)
 judge       read the verdict from the database; exit code 1 if a promise was broken
 """
 
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 import psycopg
 
 from examples.shop import app as shop
+from examples.shop.moves import Moved, Moves
 from examples.shop.show import Kill, Progress, Screen, broken, read_counts, verdict_lines
 from holdfast import HoldfastError
 from holdfast.db import embedded
@@ -33,7 +35,7 @@ DECLINED = 11  # every 11th payment is rolled back
 PAYABLE = ORDERS - ORDERS // DECLINED
 ORDERS_PER_SECOND = 30
 WORKERS = 3
-LIMIT = 48.0  # seconds until the demo gives up; stopping and judging may take a few more
+LIMIT = 55.0  # seconds until the demo gives up; stopping and judging may take a few more
 WORKER = [sys.executable, "-m", "holdfast", "worker", "examples.shop.app:app"]
 
 Conn = psycopg.Connection[Any]
@@ -48,6 +50,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._told: set[str] = set()  # to leave
 
     def start(self, name: str) -> None:
         with (LOGS / f"{name}.log").open("wb") as log:
@@ -64,16 +67,24 @@ class Fleet:
         process.kill()
         process.wait()
 
+    def tell(self, name: str, *, by_signal: bool) -> None:
+        """It is told to leave: by SIGTERM, or in another way."""
+        self._told.add(name)
+        if by_signal:
+            self._processes[name].terminate()
+
     def state(self, name: str) -> str:
         code = self._processes[name].poll()
         if code is None:
             return "alive"
+        if code == 0 and name in self._told:
+            return "left"
         return "killed" if code == -signal.SIGKILL else f"ended with {code}"
 
     def check(self) -> None:
         """Nobody ends by itself."""
         for name in self._processes:
-            if (state := self.state(name)) not in ("alive", "killed"):
+            if (state := self.state(name)) not in ("alive", "killed", "left"):
                 tail = (LOGS / f"{name}.log").read_text(errors="replace").splitlines()[-12:]
                 raise HoldfastError("\n".join([f"{name} {state}. The end of {LOGS}/{name}.log:", *tail]))
 
@@ -220,8 +231,8 @@ def wait_for_workers(conn: Conn, fleet: Fleet) -> None:
         time.sleep(0.05)
 
 
-def work(screen: Screen, fleet: Fleet) -> tuple[Kill | None, bool]:
-    """Answers who was killed, and whether all was done in time."""
+def work(screen: Screen, fleet: Fleet) -> tuple[Kill | None, Moved | None, bool]:
+    """Answers who was killed, what moved, and whether all was done in time."""
     run: Run | None = None
     try:
         with time_limit(LIMIT), prepare_shop(screen) as conn:
@@ -232,17 +243,19 @@ def work(screen: Screen, fleet: Fleet) -> tuple[Kill | None, bool]:
             screen.say(f"{WORKERS} workers at default settings: {names}")
             run = Run(conn, fleet, screen)
             run.to_the_end()
+            screen.close()
+            moved = Moves(conn, fleet, screen).to_the_end()
     except TimeUpError:
         if run is None:
             raise HoldfastError(f"Server and workers did not start within {LIMIT:g} s.") from None
-        return run.kill, False
-    return run.kill, True
+        return run.kill, None, False
+    return run.kill, moved, True
 
 
-def judge(screen: Screen, kill: Kill | None, in_time: bool) -> int:
+def judge(screen: Screen, kill: Kill | None, moved: Moved | None, in_time: bool) -> int:
     with time_limit(5.0), connect() as conn:
         counts = read_counts(conn, kill)
-    wrong = broken(counts, kill, in_time=in_time)
+    wrong = broken(counts, kill, in_time=in_time) + (moved.broken() if moved else [])
     screen.write("")
     *lines, verdict = verdict_lines(counts, kill, wrong)
     for line in lines:
@@ -295,10 +308,10 @@ def main() -> int:
         screen.write(
             f"every {DECLINED}th is declined after that and rolled back, so its receipt must never exist."
         )
-        kill, in_time = work(screen, fleet)
+        kill, moved, in_time = work(screen, fleet)
         screen.close()
         fleet.stop(patience=4.0)
-        return judge(screen, kill, in_time)
+        return judge(screen, kill, moved, in_time)
     except KeyboardInterrupt:
         screen.close()
         screen.write("Interrupted: stopping the workers.")
@@ -312,6 +325,7 @@ def main() -> int:
             signal.signal(number, signal.SIG_IGN)
         screen.close()
         fleet.stop(patience=2.0)
+        shop.app.close()
 
 
 if __name__ == "__main__":

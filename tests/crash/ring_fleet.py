@@ -77,7 +77,7 @@ class Fleet:
         held = set(buckets_of(seat, [w.seat for w in workers]))
         return [key for key in keys if bucket(key) in held]
 
-    def job(self, key: str, number: int, seconds: float = 0.0, gate: str = "") -> NewJob:
+    def job(self, key: str, number: int, seconds: float = 0.0, gate: str = "") -> NewJob[None]:
         return step.using(partition_key=key).job(key, number, seconds, gate)
 
     def enqueue(self, keys: list[str], numbers: range, seconds: float = 0.0, gate: str = "") -> None:

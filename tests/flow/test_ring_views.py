@@ -5,14 +5,17 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 from tests.conftest import QUICK, await_until
 
 from holdfast import Holdfast
-from holdfast.model.bucket import BUCKETS
+from holdfast.model.bucket import BUCKETS, bucket
+from holdfast.model.queue import QueueRules
 from holdfast.model.ring import buckets_of
 from holdfast.runtime import ring as runtime
+from holdfast.runtime.streams import StreamClaimer
 from holdfast.runtime.worker import Worker
 from holdfast.testing import Kit
 
@@ -81,8 +84,8 @@ async def enqueue(kit: Kit) -> None:
         )
 
 
-async def finished(kit: Kit) -> bool:
-    return not await asyncio.to_thread(kit.sql, "SELECT 1 AS one FROM holdfast.work LIMIT 1")
+def finished(kit: Kit) -> bool:
+    return not kit.sql("SELECT 1 AS one FROM holdfast.work LIMIT 1")
 
 
 @takeover(600)
@@ -138,8 +141,10 @@ async def test_what_nobody_looks_after_is_taken_after_a_while(
 @takeover(600)
 async def test_each_of_two_that_agree_has_its_own_keys(app: Holdfast, log: Log, akit: Kit) -> None:
     async with fleet(app, 2) as workers:
-        mine = lambda w: w.claimer._streams["orders"]._mine  # noqa: E731
-        await await_until(lambda: all(mine(w) is not None for w in workers), "each knows of the other")
+        await await_until(
+            lambda: all(w.claimer._streams["orders"]._mine is not None for w in workers),
+            "each knows of the other",
+        )
         await enqueue(akit)
         await await_until(lambda: finished(akit), "every job is finished")
         seats = {row["worker"]: row["seat"] for row in akit.sql("SELECT worker, seat FROM holdfast.seats")}
@@ -149,3 +154,24 @@ async def test_each_of_two_that_agree_has_its_own_keys(app: Holdfast, log: Log, 
     )
     assert all(row["bucket"] in buckets_of(seats[row["claimed_by"]], [0, 1]) for row in ran)
     assert len({row["claimed_by"] for row in ran}) == 2
+
+
+@takeover(600)
+async def test_what_is_due_for_others_is_not_passed(app: Holdfast, log: Log, akit: Kit) -> None:
+    """A worker that joins a queue with much waiting in others' buckets does not walk over it, and finds its own at once."""
+    deep = "deep"
+    mine = [f"ours {n}" for n in range(8) if bucket(f"ours {n}") != bucket(deep)]
+    enqueue = "SELECT holdfast.enqueue('step', queue => 'orders', partition_key => k) FROM unnest(%s::text[]) AS u(k)"
+    akit.sql(enqueue, [[deep] * 50])
+    akit.sql(enqueue, [mine])
+    akit.sql("UPDATE holdfast.work SET available_at = available_at - interval '1 hour'")
+    session = akit.database.session("test")
+    rules = QueueRules("key")
+    claimer = StreamClaimer("orders", session, lambda _: uuid4(), rules=rules, lease=60, takeover=600)
+    claimer.look_after(sorted({bucket(key) for key in mine}))
+    await claimer._look_around(100)
+    assert sorted(claimer._found.take(100)) == mine
+    (mark,) = claimer._marks.values()
+    oldest = akit.sql("SELECT max(available_at) AS at FROM holdfast.work")[0]["at"]
+    assert mark.at > oldest  # where the look along what is due begins
+    await session.close()

@@ -15,6 +15,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from examples.shop import app as shop
+from examples.shop.moves import Moved
 from examples.shop.show import Counts, Duplicate, Kill, broken, read_counts, verdict_lines
 
 from holdfast.db import embedded
@@ -123,6 +124,21 @@ def test_the_killed_job_gets_a_higher_generation_on_another_worker(ended: Ended)
 
 
 @pytest.mark.slow
+def test_a_join_a_leave_and_a_drain_say_what_moved(ended: Ended) -> None:
+    said = re.findall(r"(join|leave|drain): .*: (\d+) of 1024 buckets moved \((.*)\)", ended.output)
+    assert [kind for kind, _, _ in said] == ["join", "leave", "drain"], ended.output
+    for kind, count, ways in said:
+        moved = re.findall(r"(\S+) -> (\S+) (\d+)", ways)
+        assert sum(int(number) for _, _, number in moved) == int(count)
+        # Two and one more; a third of the three; and the last but one has half.
+        assert len({old for old, _, _ in moved}) == (2 if kind == "join" else 1)
+        assert int(count) <= 1.3 * 1024 / (2 if kind == "drain" else 3)
+    counts = re.search(r"(\d+) of (\d+) parcels shipped, 0 out of order, 0 attempts spent", ended.output)
+    assert counts is not None, ended.output
+    assert int(counts[1]) == int(counts[2]) > 60
+
+
+@pytest.mark.slow
 def test_without_a_terminal_there_are_plain_lines_about_one_a_second(ended: Ended) -> None:
     assert "\x1b" not in ended.output
     assert (
@@ -184,6 +200,19 @@ def test_a_broken_promise_is_told(counts: Counts, words: str) -> None:
     (told,) = broken(counts, KILL)
     assert words in told
     assert verdict_lines(counts, KILL, [told])[-1] == f"BROKEN: {told}."
+
+
+@pytest.mark.parametrize(
+    ("moved", "words"),
+    [
+        (Moved(9, 9, 0, 0), []),
+        (Moved(9, 7, 0, 0), ["2 parcels were not shipped"]),
+        (Moved(9, 9, 3, 0), ["3 parcels left out of order"]),
+        (Moved(9, 9, 0, 1), ["1 attempts were spent on workers that came and went"]),
+    ],
+)
+def test_parcels_that_suffered_from_the_moves_are_told(moved: Moved, words: list[str]) -> None:
+    assert moved.broken() == words
 
 
 def test_a_run_out_of_time_and_one_without_a_kill_are_broken() -> None:

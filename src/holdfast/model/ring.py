@@ -25,10 +25,13 @@ _seats = [1]  # how many seats have taken their share so far
 _growing = threading.Lock()
 
 
-@functools.lru_cache(maxsize=BUCKETS)
-def _scores(seat: int) -> tuple[int, ...]:
-    """How much a seat would like each bucket: the same in every process and every release."""
-    return struct.unpack(f">{BUCKETS}Q", hashlib.shake_128(b"%d" % seat).digest(8 * BUCKETS))
+@functools.lru_cache(maxsize=2 * BUCKETS)
+def _scores(kind: str, seat: int) -> tuple[int, ...]:
+    """How much a seat would like each bucket, to take or to inherit: the same in every process and every release.
+
+    Two kinds, because what a seat did not take it likes less than others do, and would hardly ever inherit.
+    """
+    return struct.unpack(f">{BUCKETS}Q", hashlib.shake_128(f"{kind} {seat}".encode()).digest(8 * BUCKETS))
 
 
 def _grow(seats: int) -> None:
@@ -37,7 +40,7 @@ def _grow(seats: int) -> None:
         for bucket, history in enumerate(_taken):
             held[history[-1]].append(bucket)
         for buckets in held:
-            buckets.sort(key=_scores(new).__getitem__)
+            buckets.sort(key=_scores("take", new).__getitem__)
         for _ in range(BUCKETS // (new + 1)):
             largest = max(held, key=len)
             _taken[largest.pop()].append(new)
@@ -53,7 +56,7 @@ def _owners(seats: frozenset[int]) -> tuple[int, ...]:
     found = []
     for bucket, history in enumerate(_taken):
         seat = next(s for s in reversed(history) if s <= last)
-        found.append(seat if seat in seats else max(present, key=lambda s: _scores(s)[bucket]))
+        found.append(seat if seat in seats else max(present, key=lambda s: _scores("inherit", s)[bucket]))
     return tuple(found)
 
 

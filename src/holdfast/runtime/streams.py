@@ -33,6 +33,7 @@ KEYS_AT_ONCE = 1000  # keys stepped through in one statement
 MOST_KEYS = 50_000  # keys remembered; the net finds the others later
 PATIENCE = 0.05  # seconds of claims in a row, while those before found less than was wanted
 _LOOKS = 8  # looks in a row along the due jobs, while those before met few keys: one key may be deep
+_NEW = 3.0  # seconds in which buckets count as new
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
 
 
@@ -266,6 +267,7 @@ class _Net:
         self._after: tuple[int, str] | None = None  # the last key looked at in this round
         self._next = self._cost = 0.0
         self._first = True
+        self._new_until = 0.0
 
     def begin(self) -> None:
         """A new round, now, and without a pause."""
@@ -276,6 +278,7 @@ class _Net:
         self._buckets = buckets
         self.begin()
         self._next = time.monotonic() + later
+        self._new_until = 0.0 if later else self._next + _NEW
 
     def due(self, late: float = 0.0) -> bool:
         """Is a step due for so many seconds?"""
@@ -301,6 +304,8 @@ class _Net:
         self._cost += now - began
         pause = 0.0 if self._first else 20 * (now - began)  # what is new here is looked through in one go
         if ended:
-            pause, self._first, self._cost = max(self._least, 20 * self._cost), False, 0.0
+            # Who had these buckets until now ends its last jobs and says so to nobody.
+            least = self._least / 5 if began < self._new_until else self._least
+            pause, self._first, self._cost = max(least, 20 * self._cost), False, 0.0
         self._next = now + pause
         return ended

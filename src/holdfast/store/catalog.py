@@ -2,8 +2,8 @@
 
 What a release makes is in sql/catalog.json, written by scripts/catalog.py from real servers: for every object the facts
 that may be found, more than one where PostgreSQL versions print them differently. Tables of queues and of archive slots
-are alike, so each kind is there once, under the names `*queue` and `*slot`; `*ordered` is what a queue that is ordered by key has
-beside that, `*shared` one that is claimed key by key without order.
+are alike, so each kind is there once, under the names `*queue` and `*slot`; `*ordered` is what a queue that is ordered by
+key has beside that, `*shared` one that is claimed key by key without order.
 """
 
 import functools
