@@ -129,8 +129,8 @@ OBSTACLES: dict[str, tuple[str, str]] = {
         "UPDATE holdfast.work SET suspect = 0 WHERE id = %s",
     ),
     "is of a paused task": (
-        "WITH p AS (INSERT INTO holdfast.paused_tasks VALUES ('paused', now()))"
-        " UPDATE holdfast.work SET task = 'paused' WHERE id = %s",
+        """WITH p AS (INSERT INTO holdfast.paused_tasks VALUES ('paused', now()))
+           UPDATE holdfast.work SET task = 'paused' WHERE id = %s""",
         "WITH p AS (DELETE FROM holdfast.paused_tasks) UPDATE holdfast.work SET task = 'work' WHERE id = %s",
     ),
 }
