@@ -89,7 +89,8 @@ def _claim(queue: str, jobs: Sequence[UUID], *, expired: bool = False) -> str:
 def _buried(queue: str, job: UUID, *, parked: bool) -> str:
     text = (
         "INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at,"
-        " died_at, attempts, max_attempts, version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error)"
+        " died_at, attempts, max_attempts, version, crashes, priority, queue, task, partition_key, payload, claimed_by,"
+        " last_error)"
         f" VALUES ('{job}', '{RUN}', -{10 - JOBS.index(job)}, 1, now(), now(), now(), now(), 5, 5, 1, 0, 0, '{queue}', 't1',"
         " 'a', '{}', 'W1', 'no');\n"
     )

@@ -150,10 +150,11 @@ class Worker:
         self.ready.extend(start)
         for running in hand_back:
             self.conclude(running, Released("not started"))
+        doubtful: list[Running] = []
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
             if running.stop is None and self._may_be_taken(running):
-                self.conclude(running, Released("not started: the lease may be over"))
+                doubtful.append(running)
             elif running.stop is None:
                 began = running.started_at = self.slots.started()  # now: its task may begin after this loop
                 running.task = self._loop.create_task(
@@ -163,10 +164,11 @@ class Worker:
                 self.conclude(
                     running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran")
                 )
+        self.ready.extendleft(reversed(doubtful))
 
     def _may_be_taken(self, running: Running) -> bool:
         """A job of a stream whose lease was not renewed for long, as after the process stood still: another worker may be
-        far ahead of it in the stream, so it does not start here. Whether it is still ours, settling it finds out."""
+        far ahead of it in the stream. It waits until the next renewal has found out whose it is."""
         silent = time.monotonic() - running.renewed_at
         return silent > self.settings.dead_after and self.lanes.stream(running) is not None
 
