@@ -107,7 +107,7 @@ def test_what_waits_behind_a_retry_goes_back_unstarted_and_unspent(app: Holdfast
 def test_a_head_that_waits_makes_its_key_wait_and_no_other(
     app: Holdfast, kit: Kit, log: Log, signal: BaseException
 ) -> None:
-    asked = []
+    asked: list[int] = []
 
     @app.task(queue="skip")
     def step(key: str, n: int) -> None:
