@@ -92,7 +92,8 @@ def check(kit: Kit) -> None:
     assert kit.sql("SELECT count(DISTINCT key) AS n FROM steps") == [{"n": KEYS}]
     # The attempt that counts is the last one that was granted; whoever held the job before it may end whenever it likes.
     wrong = kit.sql(
-        """WITH counts AS (SELECT DISTINCT ON (key, n) key, n, generation, started, finished FROM steps ORDER BY key, n, generation DESC)
+        """WITH counts AS (SELECT DISTINCT ON (key, n) key, n, generation, finished FROM steps
+                          ORDER BY key, n, generation DESC)
            SELECT a.key, a.n, a.generation, a.finished, b.generation AS next, b.started, b.pid
            FROM counts a JOIN steps b ON b.key = a.key AND b.n = a.n + 1
            WHERE a.finished IS NULL OR b.started < a.finished"""

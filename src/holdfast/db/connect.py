@@ -8,8 +8,8 @@ from ..settings import Settings
 # READ COMMITTED whatever the role's default is: a claim in a stricter one would only fail. Never `off` for
 # synchronous_commit: a claim lost in a crash would issue its generation twice. Custom plans: a generic plan of a
 # partitioned table is planned for every queue at once. The engine's own sessions also never scan a whole table where
-# an index will do: before the first ANALYZE a planner cannot know better. Compiling such plans would take longer than
-# running them. ISO dates, whatever the role's default: a driver reads no others.
+# an index will do, nor sort what an index has in order: no or old statistics make both look cheap. Compiling such plans
+# would take longer than running them. ISO dates, whatever the role's default: a driver reads no others.
 CONFIGURE = """
 SELECT set_config('datestyle', 'ISO', false),
        set_config('default_transaction_isolation', 'read committed', false),
@@ -20,6 +20,8 @@ SELECT set_config('datestyle', 'ISO', false),
        set_config('idle_in_transaction_session_timeout', $1, false),
        set_config('holdfast.clock_offset', $2, false),
        set_config('enable_seqscan', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('enable_seqscan') END, false),
+       set_config('enable_bitmapscan', CASE WHEN $3::boolean THEN 'off'
+                                       ELSE current_setting('enable_bitmapscan') END, false),
        set_config('jit', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('jit') END, false)
 """
 
