@@ -219,10 +219,11 @@ class Worker:
             self.conclude(running, Released("not started"))
         while self.slots.free > 0 and (group := self.batches.next()) is not None:
             self._aside(run_together(self, group, self.slots.started()))
+        doubtful: list[Running] = []
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
             if running.stop is None and self._may_be_taken(running):
-                self.conclude(running, Released("not started: the lease may be over"))
+                doubtful.append(running)
             elif running.stop is None:
                 began = running.started_at = self.slots.started()  # now: its task may begin after this loop
                 running.task = self._loop.create_task(
@@ -230,6 +231,7 @@ class Worker:
                 )
             else:
                 self.end_unstarted(running)
+        self.ready.extendleft(reversed(doubtful))
 
     def end_unstarted(self, running: Running) -> None:
         """Lost or cancelled while it waited here."""
@@ -237,7 +239,7 @@ class Worker:
 
     def _may_be_taken(self, running: Running) -> bool:
         """A job of a stream whose lease was not renewed for long, as after the process stood still: another worker may be
-        far ahead of it in the stream, so it does not start here. Whether it is still ours, settling it finds out."""
+        far ahead of it in the stream. It waits until the next renewal has found out whose it is."""
         silent = time.monotonic() - running.renewed_at
         return silent > self.settings.dead_after and self.lanes.stream(running) is not None
 
