@@ -205,7 +205,8 @@ def test_a_fence_takes_it_out_and_a_sweep_what_others_left(sleepy: Kit) -> None:
 def test_a_sweep_tells_those_who_sleep(sleepy: Kit, ear: Ear, sleeper: str) -> None:
     (job,) = sleepy.sql(
         """INSERT INTO holdfast.work (id, queue, task, payload, status, claim_token)
-           VALUES (holdfast.uuid7(), 'inbox', 'note', '{"n": 3}', 'processing', gen_random_uuid()) RETURNING id, claim_token"""
+           VALUES (holdfast.uuid7(), 'inbox', 'note', '{"n": 3}', 'processing', gen_random_uuid())
+           RETURNING id, claim_token"""
     )
     claim = sweep.RevokedClaim(job["claim_token"], "inbox", "dead", None, [job["id"]])
     assert len(sleepy.database.run(lambda: sweep.take_back(claim, claim.job_ids, 3))) == 1
