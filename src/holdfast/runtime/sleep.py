@@ -97,7 +97,7 @@ class Sleep:
         self._dear_until = time.monotonic() + 20 * (time.monotonic() - began) - self._poll
         if due_in is not None and due_in <= 0:
             return Nap(0.0) if again else Nap(pause)
-        return Nap(pause if due_in is None else min(pause, due_in), deep=True)
+        return Nap(self._poll if due_in is None else min(self._poll, due_in), deep=True)
 
     async def calm(self) -> None:
         """Get up when there were too many notifications, and stay up for a while."""

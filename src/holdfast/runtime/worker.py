@@ -379,7 +379,11 @@ class Worker:
 
     def _start_over(self, fenced: str) -> None:
         if self.membership.id == fenced and not self.stopping.is_set():
-            self._aside(self.membership.start_over())
+            self._aside(self._start_again())
+
+    async def _start_again(self) -> None:
+        await self.membership.start_over()
+        self._look_again()  # nobody tells the old name anything
 
     def _drain_asked(self, identity: str) -> None:
         """An operator set our status: the same as a first signal, however often the heartbeat says it."""
