@@ -16,6 +16,8 @@ from holdfast.operate.ring import RingReport, rings
 from holdfast.tasks.newjob import NewJob
 from holdfast.testing import Kit
 
+# Nobody is taken for dead because the machine is busy, and what moves is moved by the ring.
+PATIENT = {"ring": 0.2, "takeover": 600.0, "dead_after": 10.0, "lease": 20.0}
 RUN = """
 import asyncio, signal
 from tests.crash.ring_app import app
@@ -45,7 +47,7 @@ class Fleet:
             "CRASH_FOLDER": f"{self.folder}",
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
         }
-        for name, value in (TIMINGS | {"ring": 0.2, "takeover": 600.0} | settings).items():
+        for name, value in (TIMINGS | PATIENT | settings).items():
             environment[f"HOLDFAST_{name.upper()}"] = f"{value}"
         started = [
             WorkerProcess([sys.executable, "-c", RUN], environment, self.folder, len(self._workers) + n)

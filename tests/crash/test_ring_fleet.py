@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ KEYS = [f"customer:{n}" for n in range(60)]
 
 @pytest.fixture
 def fleet(holdfast_kit: Callable[..., Kit], tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(holdfast_kit(app, QUICK), tmp_path)
+    fleet = Fleet(holdfast_kit(app, replace(QUICK, dead_after=10.0, lease=20.0)), tmp_path)
     yield fleet
     fleet.end()
 
@@ -59,7 +60,7 @@ def test_in_a_steady_fleet_a_key_stays_and_one_who_joins_takes_one_share(fleet: 
 
 def test_the_keys_of_a_killed_worker_are_served_by_the_others(fleet: Fleet) -> None:
     """Not by the takeover, which is ten minutes here: the ring learns that it is dead."""
-    first, second = workers = fleet.start(2)
+    first, second = workers = fleet.start(2, dead_after=DEAD_AFTER)
     fleet.until_agreed(workers)
     orphans = fleet.mine(second, KEYS)
     assert orphans

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ Span = tuple[float, float]
 
 @pytest.fixture
 def fleet(holdfast_kit: Callable[..., Kit], tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(holdfast_kit(app, QUICK), tmp_path)
+    fleet = Fleet(holdfast_kit(app, replace(QUICK, dead_after=10.0, lease=20.0)), tmp_path)
     yield fleet
     fleet.end()
 

@@ -53,7 +53,7 @@ def log(app: Holdfast) -> Log:
 @pytest.fixture
 def kit(app: Holdfast, log: Log, holdfast_kit: Callable[..., Kit], request: pytest.FixtureRequest) -> Kit:
     """A look at the ring twenty times a second; others' keys after `takeover` seconds."""
-    return holdfast_kit(app, replace(QUICK, ring=0.05, takeover=request.param))
+    return holdfast_kit(app, replace(QUICK, ring=0.05, takeover=request.param, dead_after=10, lease=20))
 
 
 def takeover(seconds: float) -> pytest.MarkDecorator:

@@ -26,7 +26,8 @@ def sit(kit: Kit, seats: Sequence[int], status: str = "alive") -> None:
         name = f"host:{seat}:{status}"
         kit.sql(
             "INSERT INTO holdfast.workers (id, host, pid, status, last_seen_at, started_at, queues, tasks,"
-            " concurrency, release) VALUES (%s, 'host', %s, %s, holdfast.now(), holdfast.now(), '{orders}', '{}', 1, 'r')",
+            " concurrency, release) VALUES (%s, 'host', %s, %s, holdfast.now() + interval '1 hour', holdfast.now(),"
+            " '{orders}', '{}', 1, 'r')",
             [name, seat, status],
         )
         kit.sql("INSERT INTO holdfast.seats VALUES ('orders', %s, %s)", [seat, name])
@@ -96,7 +97,7 @@ def test_a_ring_that_nobody_sits_in(orders: Kit, cli: Cli) -> None:
 
 def test_a_silent_worker_does_not_count(orders: Kit, cli: Cli) -> None:
     sit(orders, [0, 1])
-    orders.sql("UPDATE holdfast.workers SET last_seen_at = last_seen_at - interval '1 hour' WHERE pid = 0")
+    orders.sql("UPDATE holdfast.workers SET last_seen_at = last_seen_at - interval '2 hours' WHERE pid = 0")
     (found,) = cli.json("ring")["queues"]
     assert [(w["seat"], w["buckets"]) for w in found["workers"]] == [(1, BUCKETS)]
 
