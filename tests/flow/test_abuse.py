@@ -150,10 +150,10 @@ async def test_until_idle_does_not_take_a_failed_claim_for_an_empty_queue(
     real = Claimer.claim
     failures = iter([True, True, True])
 
-    async def flaky(self: Claimer, worker: str, want: int) -> Any:
+    async def flaky(self: Claimer, *arguments: Any) -> Any:
         if next(failures, False):
             raise ConnectionLost("gone for a moment")
-        return await real(self, worker, want)
+        return await real(self, *arguments)
 
     monkeypatch.setattr(Claimer, "claim", flaky)
     handle = await touch.aenqueue()

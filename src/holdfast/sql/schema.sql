@@ -1197,6 +1197,8 @@ REVOKE ALL ON FUNCTION holdfast.enqueue_group FROM PUBLIC;   -- and on this one,
 REVOKE ALL ON FUNCTION holdfast.create_queue FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.order_queue FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.lock_streams FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.note_breaker FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.close_breaker FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
 
 -- For people and tools --------------------------------------------------------------------------------------------
