@@ -9,9 +9,8 @@ import psycopg
 from holdfast import Holdfast, Job, Transaction
 
 app = Holdfast()  # the database that HOLDFAST_DATABASE_URL names
-app.queue(
-    "parcels", ordering="key"
-)  # a customer's parcels leave one after the other, in the order of their jobs
+# A customer's parcels leave one after the other, in the order of their jobs.
+app.queue("parcels", ordering="key")
 
 TABLES = """
 CREATE TABLE orders (id int PRIMARY KEY, paid_at timestamptz);
