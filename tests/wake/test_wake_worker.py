@@ -30,8 +30,8 @@ async def test_an_enqueue_in_sql_wakes(asleep: Kit, notes: Notes) -> None:
 
 
 async def test_a_scheduled_job_starts_at_its_time(asleep: Kit, notes: Notes) -> None:
-    await notes.task.using(run_after=1.0).aenqueue(1)
-    await notes.task.using(run_after=0.6, priority=7).aenqueue(2)
+    await notes.task.using(run_after=3.0).aenqueue(1)
+    await notes.task.using(run_after=2.5, priority=7).aenqueue(2)
     await notes.until(2, 1)
 
 
