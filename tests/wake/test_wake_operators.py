@@ -30,8 +30,9 @@ def job(sleepy: Kit) -> UUID:
 def buried(kit: Kit, job: UUID) -> None:
     kit.sql(
         """WITH gone AS (DELETE FROM holdfast.work WHERE id = %s RETURNING *)
-           INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at,
-                                              died_at, attempts, max_attempts, version, crashes, priority, queue, task, payload)
+           INSERT INTO holdfast.dead_letters
+               (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at,
+                attempts, max_attempts, version, crashes, priority, queue, task, payload)
            SELECT id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, now(),
                   attempts, max_attempts, version, crashes, priority, queue, task, payload FROM gone""",
         [job],
