@@ -30,8 +30,8 @@ async def test_an_enqueue_in_sql_wakes(asleep: Kit, notes: Notes) -> None:
 
 
 async def test_a_scheduled_job_starts_at_its_time(asleep: Kit, notes: Notes) -> None:
-    await notes.task.using(run_after=1.0).aenqueue(1)
-    await notes.task.using(run_after=0.6, priority=7).aenqueue(2)
+    await notes.task.using(run_after=3.0).aenqueue(1)
+    await notes.task.using(run_after=2.5, priority=7).aenqueue(2)
     await notes.until(2, 1)
 
 
@@ -152,8 +152,9 @@ async def test_a_second_look_after_lying_down_finds_what_came_meanwhile(
             "LOCK TABLE holdfast.sleepers IN SHARE MODE"
         )  # readers pass, who wants to lie down waits
         async with working(sleepy):
-            waiting = "SELECT count(*) AS n FROM pg_locks WHERE NOT granted AND relation = 'holdfast.sleepers'::regclass"
-            await await_until(lambda: sleepy.sql(waiting)[0]["n"], "it wants to lie down")
+            waiting = """SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database()
+                         AND wait_event_type = 'Lock' AND query LIKE '%%INSERT INTO holdfast.sleepers%%'"""
+            await await_until(lambda: sleepy.sql(waiting, [])[0]["n"], "it wants to lie down")
             await notes.task.aenqueue(1)
             assert ear.heard() == []
             conn.execute("COMMIT")

@@ -1,0 +1,85 @@
+"""What an operator does that makes jobs due is told to those who sleep, in the same transaction, and nothing else is."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from tests.wake.conftest import Ear
+
+from holdfast.db.database import Database
+from holdfast.operate.acts import DISCARD, RETRY, act_on, cancel_verb
+from holdfast.operate.dead import redrive_verb
+from holdfast.operate.edit import Changes, edit_job
+from holdfast.operate.pauses import pause_queue, pause_task, resume_queue, resume_task
+from holdfast.testing import Kit
+
+Act = Callable[[Database, UUID], object]
+TOLD = [("holdfast_inbox", "")]
+
+
+@pytest.fixture
+def job(sleepy: Kit) -> UUID:
+    """One that waits for an hour. Somebody sleeps, and was not told of it."""
+    (row,) = sleepy.sql("SELECT id FROM holdfast.enqueue('note', '{\"n\": 1}', delay => interval '1 hour')")
+    sleepy.sql("INSERT INTO holdfast.sleepers VALUES ('inbox', 'somebody', 1)")
+    found: UUID = row["id"]
+    return found
+
+
+def buried(kit: Kit, job: UUID) -> None:
+    kit.sql(
+        """WITH gone AS (DELETE FROM holdfast.work WHERE id = %s RETURNING *)
+           INSERT INTO holdfast.dead_letters
+               (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at,
+                attempts, max_attempts, version, crashes, priority, queue, task, payload)
+           SELECT id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, now(),
+                  attempts, max_attempts, version, crashes, priority, queue, task, payload FROM gone""",
+        [job],
+    )
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda database, job: act_on(database, RETRY, [job]),
+        lambda database, job: edit_job(database, job, Changes(run_after=timedelta(seconds=0))),
+    ],
+)
+def test_a_job_that_is_made_due(sleepy: Kit, ear: Ear, job: UUID, act: Act) -> None:
+    act(sleepy.database, job)
+    assert ear.heard() == TOLD
+
+
+@pytest.mark.parametrize(
+    ("verb", "told"), [(RETRY, TOLD), (redrive_verb(), TOLD), (redrive_verb(0.001), TOLD), (DISCARD, [])]
+)
+def test_a_dead_letter(sleepy: Kit, ear: Ear, job: UUID, verb: object, told: list[tuple[str, str]]) -> None:
+    buried(sleepy, job)
+    act_on(sleepy.database, verb, [job])  # type: ignore[arg-type]
+    assert ear.heard() == told
+
+
+def test_a_queue_that_is_resumed(sleepy: Kit, ear: Ear, job: UUID) -> None:
+    pause_queue(sleepy.database, "inbox")
+    assert ear.heard() == []
+    resume_queue(sleepy.database, "inbox")
+    assert ear.heard() == TOLD
+    resume_queue(sleepy.database, "inbox")  # it was not paused
+    assert ear.heard() == []
+
+
+def test_a_task_that_is_resumed(sleepy: Kit, ear: Ear, job: UUID) -> None:
+    act_on(sleepy.database, RETRY, [job])
+    pause_task(sleepy.database, "note")
+    assert sleepy.job(job)["status"] == "held"
+    ear.heard()
+    resume_task(sleepy.database, "note")
+    assert ear.heard() == TOLD * 2  # by the resume itself, and with the jobs that were put back
+    assert sleepy.job(job)["status"] == "pending"
+
+
+def test_a_job_that_is_cancelled_or_deleted_wakes_nobody(sleepy: Kit, ear: Ear, job: UUID) -> None:
+    act_on(sleepy.database, cancel_verb(), [job])
+    act_on(sleepy.database, DISCARD, [job])
+    assert ear.heard() == []
