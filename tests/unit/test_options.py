@@ -254,8 +254,10 @@ def test_task_settings() -> None:
     [
         (
             {"on_dead_letter": "park"},
-            "on_dead_letter='park' needs ordering='key': only there does a job wait for another. "
-            "Add ordering='key', or leave on_dead_letter out",
+            (
+                "on_dead_letter='park' needs ordering='key': only there does a job wait for another. "
+                "Add ordering='key', or leave on_dead_letter out"
+            ),
         ),
         ({"ordering": "keys"}, "ordering must be one of none, key, not str 'keys'"),
         (
