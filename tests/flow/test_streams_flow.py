@@ -25,6 +25,7 @@ from holdfast import (
     telemetry,
 )
 from holdfast.model.queue import OnDeadLetter
+from holdfast.runtime.renew import Renewal
 from holdfast.tasks.task import Task
 from holdfast.testing import Kit
 
@@ -380,8 +381,8 @@ def test_a_worker_is_idle_only_when_nothing_is_due_however_many_keys_there_are(
     @app.task(queue="skip")
     async def step(key: str, n: int) -> None: ...
 
-    app.enqueue_many(step.using(partition_key=f"{n}").job(key="", n=n) for n in range(1500))
-    kit.run_worker(concurrency=2)
+    app.enqueue_many(step.using(partition_key=f"{n}").job(key="", n=n) for n in range(2600))
+    kit.run_worker(concurrency=10)
     assert kit.sql("SELECT id FROM holdfast.work") == []
 
 
@@ -431,3 +432,45 @@ def test_two_workers_share_the_keys_and_keep_the_order(app: Holdfast, kit: Kit, 
     expected = [n for n in range(1, 21) for _ in range(2 if n % 7 == 0 else 1)]
     assert log.started == dict.fromkeys("abcde", expected)
     assert log.together == []
+
+
+async def test_a_job_whose_lease_may_be_over_does_not_start(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that nobody heard of for long, as after it stood still, first asks whose the job is."""
+    app.queue("skip", ordering="key")
+    go = asyncio.Event()
+    silent = threading.Event()
+    started: list[tuple[str, int]] = []
+    tick = Renewal.tick
+
+    async def heard(self: Renewal) -> float:
+        return 0.05 if silent.is_set() else await tick(self)
+
+    monkeypatch.setattr(Renewal, "tick", heard)
+
+    @app.task(queue="skip")
+    async def step(job: Job, key: str, n: int) -> None:
+        started.append((key, job.generation))
+        if key == "a":
+            await go.wait()
+
+    kit = holdfast_kit(app, QUICK)
+    (first,) = put(app, step, 1)
+    (second,) = put(app, step, 1, "b", priority=-1)
+    async with working(kit, concurrency=1):
+        await await_until(
+            lambda: kit.job(second)["status"] == "processing", "the second is claimed and waits"
+        )
+        silent.set()
+        gone = "SELECT id FROM holdfast.workers WHERE status = 'gone'"
+        await await_until(lambda: kit.sql(gone), "the worker is fenced")
+        await await_until(lambda: kit.job(second)["status"] == "pending", "its jobs were taken back")
+        go.set()
+        await asyncio.sleep(0.3)  # time enough to start it wrongly
+        assert started == [("a", 1)]
+        silent.clear()
+        await await_until(lambda: kit.job(second)["status"] == "completed", "it ran in the end")
+        await await_until(lambda: kit.job(first)["status"] == "completed", "and the first ran again")
+    assert [s for s in started if s[0] == "b"] == [("b", 2)]
+    await kit.database.aclose()

@@ -75,6 +75,7 @@ async def layer(job: Job, call_next: Next) -> Outcome:
 
 
 app = Holdfast(lifespan=lifespan, middleware=[layer])
+app.queue("in_order", ordering="key")
 
 
 @app.task(process=True)
@@ -486,3 +487,14 @@ def babble_later(gate: str) -> int:
 
     threading.Thread(target=babble, daemon=True).start()
     return os.getpid()
+
+
+@app.task(process=True, queue="in_order", retry=Backoff(first=0, jitter=False))
+def in_order(job: Job, key: str, n: int) -> None:
+    note("begins", f"{key} {n}")
+    time.sleep(0.002)
+    note("ends", f"{key} {n}")
+    if n == 2 and job.attempt == 1:
+        raise ValueError(n)
+    if n == 3 and job.generation < 4:
+        os.kill(os.getpid(), signal.SIGKILL)
