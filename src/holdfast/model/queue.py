@@ -68,10 +68,11 @@ class QueueRules:
         return self.ordered or self.fair or self.key_concurrency is not None or self.key_rate is not None
 
     @property
-    def limited(self) -> bool:
-        """A claim has to ask how much it may take."""
-        limits = (self.concurrency, self.key_concurrency, self.rate, self.key_rate)
-        return any(limit is not None for limit in limits)
+    def limited(self) -> int:
+        """0: by nothing; 1: as a whole, so a claim has to ask how much it may take; 2: by key too. As queues.limited."""
+        if self.key_concurrency is not None or self.key_rate is not None:
+            return 2
+        return 0 if self.concurrency is None and self.rate is None else 1
 
     def differs(self, other: "QueueRules") -> list[str]:
         """The names of what is not the same."""

@@ -90,7 +90,7 @@ def _names(queue: str | None) -> Flow[list[str]]:
         raise unknown_queue(queue, list(known))
     if not known[queue]:
         raise ConfigurationError(
-            f"queue {queue!r} has no ring: it is not claimed key by key, so every worker takes from all of it. "
+            f"queue {queue!r} has no ring: it is not ordered by key, so every worker takes from all of it. "
             "Those that have one: holdfast ring"
         )
     return [queue]

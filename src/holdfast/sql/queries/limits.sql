@@ -4,7 +4,8 @@
 SELECT queue FROM holdfast.limits WHERE queue = $1 FOR UPDATE SKIP LOCKED;
 
 -- name: allowance
--- How many jobs of a queue may be started now, of each of these keys as well, and in how many seconds the rate allows one (0: it does now).
+-- How many jobs of a queue may be started now, of each of these keys as well, in how many seconds the rate allows one (0: it does now), the
+-- same for each key, and whether the clock was moved back since tokens were last counted.
 -- Asked under lock_limit, in a statement of its own: what others claimed before is seen.
 -- $1 queue, $2 keys
 --
@@ -18,19 +19,36 @@ WITH q AS MATERIALIZED (
                         WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
     WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
       AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+), by_key AS MATERIALIZED (
+    SELECT r.key, count(*) AS places FROM running r GROUP BY r.key
 ), tokens AS MATERIALIZED (
     SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
-                               ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left
+                               ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left,
+           q.rate IS NOT NULL AND l.refilled_at > holdfast.now() AS ahead
     FROM q JOIN holdfast.limits l ON l.queue = $1
+), keys AS MATERIALIZED (
+    SELECT k.ord, q.key_concurrency - coalesce(r.places, 0) AS places,
+           coalesce(least(q.key_burst, l.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0)), q.key_burst) AS left,
+           l.refilled_at > holdfast.now() AS ahead
+    FROM q CROSS JOIN unnest($2::text[]) WITH ORDINALITY AS k(key, ord)
+    LEFT JOIN by_key r ON r.key = k.key
+    LEFT JOIN holdfast.key_limits l ON q.key_rate IS NOT NULL AND l.queue = $1 AND l.partition_key = k.key
 )
 SELECT greatest(least(coalesce(q.concurrency - (SELECT count(*) FROM running), 1000000), coalesce(floor((SELECT t.left FROM tokens t)), 1000000)), 0)::int,
-       ARRAY(SELECT greatest(least(coalesce(q.key_concurrency - (SELECT count(*) FROM running r WHERE r.key = k.key), 1000000),
-                                   coalesce(floor(least(q.key_burst, l.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0))),
-                                            q.key_burst, 1000000)), 0)::int
-             FROM unnest($2::text[]) WITH ORDINALITY AS k(key, ord)
-             LEFT JOIN holdfast.key_limits l ON q.key_rate IS NOT NULL AND l.queue = $1 AND l.partition_key = k.key ORDER BY k.ord),
-       coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8
+       ARRAY(SELECT greatest(least(coalesce(k.places, 1000000), coalesce(floor(k.left), 1000000)), 0)::int FROM keys k ORDER BY k.ord),
+       coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8,
+       ARRAY(SELECT coalesce(greatest((1 - k.left) / q.key_rate, 0), 0)::float8 FROM keys k ORDER BY k.ord),
+       (SELECT t.ahead FROM tokens t) OR coalesce((SELECT bool_or(k.ahead) FROM keys k), false)
 FROM q;
+
+-- name: mend_limits
+-- The clock was moved back: tokens come again from now on, instead of when it has caught up. Under lock_limit.
+-- $1 queue, $2 keys
+WITH whole AS (
+    UPDATE holdfast.limits SET refilled_at = holdfast.now() WHERE queue = $1 AND refilled_at > holdfast.now()
+)
+UPDATE holdfast.key_limits SET refilled_at = holdfast.now()
+WHERE queue = $1 AND partition_key = ANY ($2::text[]) AND refilled_at > holdfast.now();
 
 -- name: spend
 -- Take tokens for jobs that were claimed, of the queue and of their keys. Under lock_limit.
@@ -41,7 +59,7 @@ WITH q AS MATERIALIZED (
     UPDATE holdfast.limits l
     SET tokens = least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
                                      ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) - $2::int,
-        refilled_at = greatest(l.refilled_at, holdfast.now())
+        refilled_at = holdfast.now()
     FROM q WHERE l.queue = $1 AND q.rate IS NOT NULL
 )
 INSERT INTO holdfast.key_limits AS l (queue, partition_key, tokens, refilled_at)
@@ -51,11 +69,12 @@ ON CONFLICT (queue, partition_key) DO UPDATE
 SET tokens = least((SELECT q.key_burst FROM q),
                    l.tokens + (SELECT q.key_rate FROM q) * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0))
              - ((SELECT q.key_burst FROM q) - EXCLUDED.tokens),
-    refilled_at = greatest(l.refilled_at, holdfast.now());
+    refilled_at = holdfast.now();
 
 -- name: claim_shares
 -- Take due jobs from these keys, so many of each, for a living worker.
--- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects too?
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects too?,
+-- $9 limits that the claim is made within
 WITH c AS MATERIALIZED (
     SELECT w.id
     FROM unnest($5::text[], $6::int[]) AS k(key, take)
@@ -71,7 +90,7 @@ WITH c AS MATERIALIZED (
         FOR NO KEY UPDATE SKIP LOCKED
     ) w
     WHERE EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
-      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND (paused_at IS NOT NULL OR limited > $9::int))
     LIMIT $7
 )
 -- with part: take
@@ -131,12 +150,13 @@ ORDER BY j.available_at, j.seq
 LIMIT $2;
 
 -- name: share_head
--- The first due job of a key.
--- $1 queue, $2 key
+-- The first job of a key that a claim would take.
+-- $1 queue, $2 key, $3 suspects too?
 SELECT w.id FROM holdfast.work w
 WHERE w.queue = $1 AND w.partition_bucket = holdfast.bucket($2) AND w.partition_key = $2 AND w.hold_reason IS NULL AND w.status = 'pending'
-  AND w.available_at <= holdfast.now() AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
-ORDER BY w.available_at, w.seq LIMIT 1;
+  AND w.available_at <= holdfast.now() AND (w.suspect = 0 OR $3::boolean) AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+  AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
+ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1;
 
 -- name: oldest_of_each
 -- Of each priority: for how many seconds the first due job that nobody has waits.

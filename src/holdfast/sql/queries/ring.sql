@@ -1,6 +1,6 @@
 -- name: ring_queues
--- Every queue, and whether it is claimed key by key.
-SELECT name, keyed FROM holdfast.queues ORDER BY name;
+-- Every queue, and whether its keys are looked after by one worker each.
+SELECT name, ordering = 'key' FROM holdfast.queues ORDER BY name;
 
 -- name: affinity
 -- How much of each key's work one worker did: (key, jobs, those of the worker that did most of them, how many workers, that worker,
