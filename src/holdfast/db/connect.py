@@ -12,7 +12,8 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 # READ COMMITTED whatever the role's default is: a claim in a stricter one would only fail. Never `off` for
 # synchronous_commit: a claim lost in a crash would issue its generation twice. Custom plans: a generic plan of a
 # partitioned table is planned for every queue at once. The engine's own sessions also never scan a whole table where
-# an index will do: before the first ANALYZE a planner cannot know better. Compiling such plans would take longer than
+# an index will do, nor collect and sort what an index has in order: before the first ANALYZE, and of columns that carry no
+# statistics, a planner cannot know better. Compiling such plans would take longer than
 # running them. ISO dates, whatever the role's default: a driver reads no others.
 #
 # It answers first whether a pooler stands in between: the server process is not the one we were told of when we connected.
@@ -29,6 +30,8 @@ SELECT s.pooled,
        set_config('idle_in_transaction_session_timeout', $1, s.pooled),
        set_config('holdfast.clock_offset', $2, s.pooled),
        set_config('enable_seqscan', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('enable_seqscan') END, s.pooled),
+       set_config('enable_bitmapscan', CASE WHEN $3::boolean THEN 'off'
+                                       ELSE current_setting('enable_bitmapscan') END, s.pooled),
        set_config('jit', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('jit') END, s.pooled)
 FROM (SELECT pg_backend_pid() <> $4::int AS pooled) AS s
 """

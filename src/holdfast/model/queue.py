@@ -6,6 +6,7 @@ from typing import Literal
 
 Ordering = Literal["none", "key"]
 OnDeadLetter = Literal["skip", "block", "park"]
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # of a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,15 @@ class Rate:
     def size(self) -> int:
         """How many tokens the bucket holds."""
         return self.burst or max(1, math.ceil(self.per_second))
+
+    @property
+    def text(self) -> str:
+        """As it is written on the command line: '100/m'."""
+        for unit, seconds in UNITS.items():
+            count = self.per_second * seconds
+            if count > 0.5 and abs(count - round(count)) < 1e-6 * count:
+                return f"{round(count)}/{unit}"
+        return f"{self.per_second:g}/s"
 
     @classmethod
     def of(cls, per_second: float | None, size: int | None) -> "Rate | None":

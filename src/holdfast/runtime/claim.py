@@ -24,7 +24,7 @@ from ..model.queue import QueueRules
 from ..model.text import storable
 from ..store import breaker
 from ..store import claim as store
-from ..store.limits import oldest_of_each, within
+from ..store.limits import Allowance, oldest_of_each, within
 from ..store.queues import queue_rules
 from ..store.statement import Statement
 from ..store.streams import unhold
@@ -186,9 +186,12 @@ class Claimer:
         """Claim up to `want`, and no more than the limits of the queue allow."""
         if not self._rules[queue].limited:
             return await self._session.run(make(want))
-        done = await self._session.flow(
-            lambda: within(queue, [], lambda allowed: make(min(want, allowed.total)))
-        )
+
+        def take(allowed: Allowance) -> Statement[list[ClaimedJob]]:
+            failpoints.point("claim.limited")
+            return make(min(want, allowed.total))
+
+        done = await self._session.flow(lambda: within(queue, [], take))
         if len(done.jobs) < want:
             self._cut = self._cut or done.cut
             self._come_again(self._patience.wait(done))

@@ -138,7 +138,7 @@ class ShareClaimer(StreamClaimer):
     async def _share(
         self, worker: str, turns: Sequence[Turn], want: int, *, suspects: bool = False
     ) -> tuple[list[ClaimedJob], set[str]]:
-        """Claim up to `want` of what the turns are for. Also the keys that have more, but for a limit: they keep their turn."""
+        """Claim up to `want` of what the turns are for. Also the keys that have more, but for a limit."""
         keys = [turn.key for turn in turns]
         asked: dict[str, int] = {}
         most = want
@@ -157,6 +157,7 @@ class ShareClaimer(StreamClaimer):
 
         def allowed(allowance: Allowance) -> Statement[list[ClaimedJob]]:
             nonlocal most
+            failpoints.point("claim.limited")
             most = min(want, allowance.total)
             for turn, places, wait in zip(turns, allowance.keys, allowance.waits, strict=True):
                 asked[turn.key] = min(turn.share, places)

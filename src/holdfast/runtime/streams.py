@@ -247,6 +247,7 @@ class StreamClaimer:
         left = list(keys)  # those that were not asked, because of a limit
 
         def allowed(allowance: Allowance) -> Statement[list[ClaimedJob]]:
+            failpoints.point("claim.limited")
             free = [key for key, most in zip(keys, allowance.keys, strict=True) if most > 0]
             asked = free[: allowance.total]
             for key, most, wait in zip(keys, allowance.keys, allowance.waits, strict=True):

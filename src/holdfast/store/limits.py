@@ -62,6 +62,25 @@ def allowance(queue: str, keys: Sequence[str]) -> Statement[Allowance]:
     return Statement("allowance", query("allowance"), (queue, list(keys)), decode)
 
 
+class LimitUse(NamedTuple):
+    running: int
+    tokens: float | None  # left of the rate
+    next_in: float  # seconds until the rate allows one
+    keys_full: int  # keys that run as many as they may
+
+
+def limit_use(queue: str) -> Statement[LimitUse]:
+    def decode(rows: Sequence[Row]) -> LimitUse:
+        return LimitUse(*rows[0]) if rows else LimitUse(0, None, 0.0, 0)
+
+    return Statement("limit_use", query("limit_use"), (queue,), decode)
+
+
+def lock_queue(queue: str) -> Statement[bool]:
+    """Nobody else changes its rules until the commit. Answers whether it was made to be claimed key by key, without order or with."""
+    return Statement("lock_queue", query("lock_queue"), (queue,), lambda rows: bool(rows and rows[0][0]))
+
+
 def claim_shares(
     queue: str,
     worker: str,

@@ -41,6 +41,33 @@ SELECT greatest(least(coalesce(q.concurrency - (SELECT count(*) FROM running), 1
        (SELECT t.ahead FROM tokens t) OR coalesce((SELECT bool_or(k.ahead) FROM keys k), false)
 FROM q;
 
+-- name: limit_use
+-- How much of the limits of a queue is used: jobs that run, tokens left, in how many seconds the rate allows one, keys at their cap.
+-- $1 queue
+WITH q AS MATERIALIZED (
+    SELECT * FROM holdfast.queues WHERE name = $1
+), running AS MATERIALIZED (
+    SELECT w.partition_key AS key
+    FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
+                        WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+    WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
+      AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+), tokens AS MATERIALIZED (
+    SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
+                               ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left
+    FROM q JOIN holdfast.limits l ON l.queue = $1 WHERE q.rate IS NOT NULL
+)
+SELECT (SELECT count(*) FROM running)::int, (SELECT t.left FROM tokens t)::float8,
+       coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8,
+       (SELECT count(*) FROM (SELECT FROM running r GROUP BY r.key HAVING count(*) >= q.key_concurrency) f)::int
+FROM q;
+
+-- name: lock_queue
+-- Keep the rules of a queue as they are until the commit; was it made to be claimed key by key?
+-- $1 queue
+SELECT keyed FROM holdfast.queues WHERE name = $1 FOR NO KEY UPDATE;
+
 -- name: mend_limits
 -- The clock was moved back: tokens come again from now on, instead of when it has caught up. Under lock_limit.
 -- $1 queue, $2 keys
@@ -75,14 +102,17 @@ SET tokens = least((SELECT q.key_burst FROM q),
 -- Take due jobs from these keys, so many of each, for a living worker.
 -- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects too?,
 -- $9 limits that the claim is made within
+--
+-- Compared as a row, here and below: with equalities a planner without statistics sorts a whole key to find its first job.
 WITH c AS MATERIALIZED (
     SELECT w.id
-    FROM unnest($5::text[], $6::int[]) AS k(key, take)
+    FROM (SELECT u.key, u.take, holdfast.bucket(u.key) AS bucket FROM unnest($5::text[], $6::int[]) AS u(key, take) OFFSET 0) k
     CROSS JOIN LATERAL (
         SELECT j.id
         FROM holdfast.work j
-        WHERE j.queue = $1 AND j.partition_bucket = holdfast.bucket(k.key) AND j.partition_key = k.key AND j.hold_reason IS NULL
-          AND j.status = 'pending' AND j.available_at <= holdfast.now() AND (j.suspect = 0 OR $8::boolean)
+        WHERE j.queue = $1 AND j.hold_reason IS NULL AND (j.partition_bucket, j.partition_key, j.available_at) >= (k.bucket, k.key, '-infinity')
+          AND (j.partition_bucket, j.partition_key, j.available_at) <= (k.bucket, k.key, holdfast.now())
+          AND j.status = 'pending' AND (j.suspect = 0 OR $8::boolean)
           AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
           AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY j.partition_bucket, j.partition_key, j.available_at, j.seq
@@ -124,8 +154,8 @@ WITH RECURSIVE step AS (
     CROSS JOIN LATERAL (
         SELECT w.priority, extract(epoch FROM holdfast.now() - w.available_at)::float8 AS late
         FROM holdfast.work w
-        WHERE w.queue = $1 AND w.partition_bucket = s.bucket AND w.partition_key = s.key AND w.hold_reason IS NULL
-          AND w.status = 'pending' AND w.available_at <= holdfast.now() AND w.suspect = 0
+        WHERE w.queue = $1 AND w.hold_reason IS NULL AND (w.partition_bucket, w.partition_key, w.available_at) >= (s.bucket, s.key, '-infinity')
+          AND (w.partition_bucket, w.partition_key, w.available_at) <= (s.bucket, s.key, holdfast.now()) AND w.status = 'pending' AND w.suspect = 0
           AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
           AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
@@ -152,11 +182,16 @@ LIMIT $2;
 -- name: share_head
 -- The first job of a key that a claim would take.
 -- $1 queue, $2 key, $3 suspects too?
-SELECT w.id FROM holdfast.work w
-WHERE w.queue = $1 AND w.partition_bucket = holdfast.bucket($2) AND w.partition_key = $2 AND w.hold_reason IS NULL AND w.status = 'pending'
-  AND w.available_at <= holdfast.now() AND (w.suspect = 0 OR $3::boolean) AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
-  AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
-ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1;
+SELECT h.id
+FROM (SELECT holdfast.bucket($2) AS bucket, $2::text AS key OFFSET 0) k
+CROSS JOIN LATERAL (
+    SELECT w.id FROM holdfast.work w
+    WHERE w.queue = $1 AND w.hold_reason IS NULL AND (w.partition_bucket, w.partition_key, w.available_at) >= (k.bucket, k.key, '-infinity')
+      AND (w.partition_bucket, w.partition_key, w.available_at) <= (k.bucket, k.key, holdfast.now()) AND w.status = 'pending'
+      AND (w.suspect = 0 OR $3::boolean) AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
+    ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
+) h;
 
 -- name: oldest_of_each
 -- Of each priority: for how many seconds the first due job that nobody has waits.
