@@ -127,6 +127,7 @@ def test_sync_makes_what_the_app_declares(kit: Kit, call: Call, shop: str) -> No
         "created": [],
         "existing": ["bulk", "inbox", "mail"],
         "unknown": ["old"],
+        "changed": {},
     }
     assert (
         call("queue", "sync", "-a", shop).stdout == f"Every queue that the app declares is there.\n{unknown}"
@@ -143,6 +144,8 @@ def test_making_a_queue_is_written_down(kit: Kit, call: Call) -> None:
         "name": "mail",
         "created": True,
         "lease": 30,
+        "ordering": "none",
+        "on_dead_letter": "skip",
     }
     call("queue", "create", "mail")
     assert acts(kit) == [("ann", "queue create", {"queues": ["mail"], "lease": 30}, 1)]

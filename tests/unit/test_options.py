@@ -265,7 +265,10 @@ def test_task_settings() -> None:
             "queue has no option 'ordring' (known: aging, concurrency, fair, key_concurrency, key_rate, on_dead_letter, "
             "ordering, rate, weights). Did you mean 'ordering'?",
         ),
-        ({"ordering": "key", "fair": True}, "an ordered queue gives every key its turn already. Leave fair out"),
+        (
+            {"ordering": "key", "fair": True},
+            "an ordered queue gives every key its turn already. Leave fair out",
+        ),
         (
             {"ordering": "key", "key_concurrency": 2},
             "an ordered queue runs one job of a key at a time. Leave key_concurrency out",

@@ -90,6 +90,7 @@ class QueueRules:
 
 
 MADE_SO = ("ordering", "fair")  # what a queue is made with, and cannot be changed under its jobs
+PROMISED = (*MADE_SO, "on_dead_letter")  # what an app that declares it relies on; the rest are limits
 
 
 def _same(mine: object, other: object) -> bool:

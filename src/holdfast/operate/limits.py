@@ -6,7 +6,7 @@ from typing import Any
 
 from ..db.database import Database
 from ..errors import ConfigurationError
-from ..model.queue import MADE_SO, QueueRules, Rate
+from ..model.queue import PROMISED, QueueRules, Rate
 from ..store import jobs
 from ..store.audit import audit
 from ..store.limits import LimitUse, limit_use, lock_queue
@@ -59,7 +59,7 @@ def change_limits(name: str, wanted: Mapping[str, Any], who: str, action: str) -
 
 def differences(has: QueueRules, declared: QueueRules) -> dict[str, Any]:
     """What `queue sync` changes, so that the queue is as the app declares it."""
-    names = [name for name in declared.differs(has) if name not in MADE_SO]
+    names = [name for name in declared.differs(has) if name not in PROMISED]
     return {name: getattr(declared, name) for name in names}
 
 

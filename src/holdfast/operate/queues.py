@@ -155,9 +155,9 @@ class QueueSync:
 def sync_queues(
     database: Database, declared: Mapping[str, QueueRules], *, dry_run: bool = False
 ) -> QueueSync:
-    """Make the queues that an app declares and the database lacks, and change the others to what it declares. `inbox` is everybody's.
+    """Make the queues that an app declares and the database lacks, and change the others to what it declares.
 
-    A queue of which the app says nothing but its name keeps the rules it has."""
+    `inbox` is everybody's. A queue of which the app says nothing but its name keeps the rules it has."""
     rules = {"inbox": _PLAIN, **declared}
     wanted = sorted(rules)
     there = database.run(jobs.queue_names)

@@ -77,7 +77,7 @@ def limit_use(queue: str) -> Statement[LimitUse]:
 
 
 def lock_queue(queue: str) -> Statement[bool]:
-    """Nobody else changes its rules until the commit. Answers whether it was made to be claimed key by key, without order or with."""
+    """Nobody else changes its rules until the commit. Answers whether it was made to be claimed key by key."""
     return Statement("lock_queue", query("lock_queue"), (queue,), lambda rows: bool(rows and rows[0][0]))
 
 
