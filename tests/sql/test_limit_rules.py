@@ -158,6 +158,14 @@ def test_places_of_a_dead_worker_come_back_when_it_is_swept(conn: Conn, kit: Kit
     assert allowance(conn, "q", "a")[:2] == (3, [2])
 
 
+def test_a_claim_over_several_keys_takes_no_more_than_the_queue_may(conn: Conn) -> None:
+    make_queue(conn, "q", concurrency=3, key_concurrency=2)
+    for key in ("a", "b", "c"):
+        enqueue(conn, 4, queue="q", partition_key=key)
+    taken = run(conn, shared("q", register(conn), [(key, 4) for key in ("a", "b", "c")])).jobs
+    assert Counter(job.partition_key for job in taken) == {"a": 2, "b": 1}
+
+
 def test_a_quarantined_job_takes_no_place(conn: Conn) -> None:
     make_queue(conn, "q", concurrency=1)
     enqueue(conn, 1, queue="q")

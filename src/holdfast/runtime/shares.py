@@ -21,7 +21,7 @@ from ..store.statement import Statement
 from ..store.streams import Scan
 from .streams import KEYS_AT_ONCE, MOST_KEYS, PATIENCE, StreamClaimer
 
-_MORE = 200  # keys asked about in one claim where each has a limit: many may be at theirs
+_MORE = 200  # keys asked about in one claim, when those before were at their limits
 
 
 class Turn(NamedTuple):
@@ -115,7 +115,7 @@ class ShareClaimer(StreamClaimer):
             self._found.add(key)
         until = math.inf if thorough else time.monotonic() + PATIENCE
         jobs: list[ClaimedJob] = []
-        more = _MORE if self.rules.limited == 2 else 0
+        more = 0
         while len(jobs) < want and (turns := self._found.take(want - len(jobs), self._weight, more)):
             taken, later = await self._share(worker, turns, want - len(jobs))
             failpoints.point("claim.after")
@@ -124,6 +124,7 @@ class ShareClaimer(StreamClaimer):
                 if got[key] == share or key in later:
                     self._found.put_back(key, at + got[key] / self._weight(key))
             jobs += taken
+            more = _MORE if self.rules.limited == 2 else 0
             if time.monotonic() > until or self._cut:
                 break
         self._rest()
