@@ -32,16 +32,19 @@ from typer.testing import CliRunner, Result
 from holdfast import operate
 from holdfast.cli import app as cli
 from holdfast.db.database import Database
+from holdfast.model.job import ClaimedJob
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Held, Released, Snoozed
+from holdfast.model.queue import Rate
 from holdfast.operate.explain import Explanation, explain
 from holdfast.operate.pauses import pause_queue, pause_task
 from holdfast.operate.wording import AppName
 from holdfast.settings import Settings
 from holdfast.store import jobs, workers
-from holdfast.store.claim import hold_unknown, quarantine
+from holdfast.store.claim import claim, hold_unknown, quarantine
 from holdfast.store.explain import Seen
 from holdfast.store.explain import explain as flow
-from holdfast.store.statement import Flow
+from holdfast.store.limits import Allowance, claim_shares, within
+from holdfast.store.statement import Flow, Statement
 from holdfast.testing import Kit, TestServer
 
 
@@ -641,3 +644,81 @@ def register_for(conn: Conn) -> str:
     worker = register(conn)
     conn.execute("UPDATE holdfast.workers SET queues = '{orders}' WHERE id = %s", [worker])
     return worker
+
+
+# Limits --------------------------------------------------------------------------------------------------------------
+
+
+def _claim_within(conn: Conn, queue: str, keys: list[str], want: int = 1) -> int:
+    worker = workers_of(conn, queue)
+
+    def take(allowed: Allowance) -> Statement[list[ClaimedJob]]:
+        if not keys:
+            return claim(queue, worker, uuid4(), lease=60, limit=want, marks=[(0, None)], limited=1)
+        shares = [(key, want) for key in keys]
+        return claim_shares(queue, worker, uuid4(), lease=60, shares=shares, limit=want, limited=2)
+
+    return len(run(conn, within(queue, keys, take)).jobs)
+
+
+def workers_of(conn: Conn, queue: str) -> str:
+    worker = register(conn)
+    conn.execute("UPDATE holdfast.workers SET queues = ARRAY[%s] WHERE id = %s", [queue, worker])
+    return worker
+
+
+@pytest.mark.parametrize(
+    ("rules", "keys", "code", "sentence", "advice"),
+    [
+        (
+            {"concurrency": 2},
+            [],
+            "queue_full",
+            r"It waits for the limit of its queue mail: 2 of 2 run\.",
+            "holdfast queue set mail --concurrency 4",
+        ),
+        (
+            {"rate": Rate(1, per=60, burst=2)},
+            [],
+            "queue_rate",
+            r"The rate of queue mail, 1/m, allows the next start in \d+ s\.",
+            "holdfast queue set mail --rate 2/m",
+        ),
+        (
+            {"key_concurrency": 2},
+            ["a"],
+            "key_full",
+            r"It waits for the limit of its key a: 2 of 2 run\.",
+            "holdfast queue set mail --key-concurrency 4",
+        ),
+        (
+            {"key_rate": Rate(1, per=60, burst=2)},
+            ["a"],
+            "key_rate",
+            r"The rate of its key a, 1/m, allows the next start in \d+ s\.",
+            "holdfast queue set mail --key-rate 2/m",
+        ),
+    ],
+)
+def test_a_limit_that_is_used_up_is_named_with_the_command_that_changes_it(
+    kit: Kit,
+    conn: Conn,
+    why: Callable[[UUID], Explanation],
+    rules: dict[str, Any],
+    keys: list[str],
+    code: str,
+    sentence: str,
+    advice: str,
+) -> None:
+    make_queue(conn, "mail", **rules)
+    job = enqueue(conn, 5, queue="mail", partition_key="a")[-1]
+    workers_of(conn, "mail")
+    assert code not in codes(why(job))
+    assert _claim_within(conn, "mail", keys, 2) == 2
+    found = why(job)
+    assert found.code == code
+    assert re.fullmatch(sentence, found.sentence)
+    assert found.advice == [advice, "holdfast queue show mail"]
+    for line in found.advice:
+        assert call(kit, *shlex.split(line)[1:]).exit_code == 0
+    assert why(job).facts["limits"]["key"] == "a"

@@ -153,7 +153,13 @@ def test_an_ordered_queue_is_made_listed_and_changed(cli: Cli) -> None:
     assert re.split(r"\s{2,}", inbox)[-2:] == ["-", "-"]
     assert "blocked" in cli.text("status").splitlines()[0]
     changed = cli.json("queue", "set", "orders", "--on-dead-letter", "park")
-    assert changed == {"name": "orders", "changed": True, "ordering": "key", "on_dead_letter": "park"}
+    assert changed == {
+        "name": "orders",
+        "changed": True,
+        "ordering": "key",
+        "on_dead_letter": "park",
+        "changes": {},
+    }
     assert cli.text("queue", "set", "orders", "--on-dead-letter", "park") == (
         "Queue orders is like this already: ordering key, on dead letter park.\n"
     )

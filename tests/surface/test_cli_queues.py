@@ -127,6 +127,7 @@ def test_sync_makes_what_the_app_declares(kit: Kit, call: Call, shop: str) -> No
         "created": [],
         "existing": ["bulk", "inbox", "mail"],
         "unknown": ["old"],
+        "changed": {},
     }
     assert (
         call("queue", "sync", "-a", shop).stdout == f"Every queue that the app declares is there.\n{unknown}"
@@ -323,3 +324,152 @@ def test_drain_says_what_it_cannot_do(fleet: Kit, refused: Callable[..., str], c
     assert acts(fleet) == []
     fleet.sql("UPDATE holdfast.workers SET status = 'gone'")
     assert call("workers", "drain", "--all").stdout == "No workers.\n"
+
+
+# Limits ------------------------------------------------------------------------------------------------------------
+
+ALL_LIMITS = (
+    *("--fair", "--weight", "vip=3", "--concurrency", "20", "--key-concurrency", "1", "--rate", "100/m"),
+    *("--burst", "10", "--key-rate", "5/s", "--key-burst", "5"),
+)
+
+
+def test_limits_are_made_shown_changed_and_taken_away(kit: Kit, call: Call) -> None:
+    assert call("queue", "create", "mail", *ALL_LIMITS).stdout == "Queue mail created.\n"
+    assert call("queue", "show", "mail").stdout.splitlines() == [
+        "fair                 fair",
+        "weights              weights vip=3",
+        "concurrency          0 of 20 run",
+        "concurrency per key  1 of a key (0 keys at it)",
+        "rate                 100/m burst 10 (10 left)",
+        "rate per key         5/s burst 5 of a key",
+    ]
+    heads, inbox, mail = (re.split(r"  +", line) for line in call("queue", "list").stdout.splitlines())
+    assert heads[-2:] == ["rules", "paused"]
+    assert inbox[-2:] == ["-", "-"]
+    assert mail[-2].startswith(
+        "fair, weights vip=3, 0 of 20 run, 1 of a key (0 keys at it), 100/m burst 10 (10 left)"
+    )
+
+    done = call(
+        "queue",
+        "set",
+        "mail",
+        "--concurrency",
+        "30",
+        "--rate",
+        "none",
+        "--key-burst",
+        "9",
+        "--weight",
+        "vip=1",
+    )
+    assert done.stdout == (
+        "Queue mail is changed: weights none (was vip=3), concurrency 30 (was 20), rate none (was 100/m burst 10), "
+        "rate per key 5/s burst 9 (was 5/s burst 5).\n"
+    )
+    again = call("queue", "set", "mail", "--concurrency", "30", "--rate", "none")
+    assert again.stdout == "Queue mail is like this already.\n"
+    assert acts(kit)[-1][1:] == (
+        "queue set",
+        {
+            "queue": "mail",
+            "changed": {
+                "weights": [{"vip": 3.0}, None],
+                "concurrency": [20, 30],
+                "rate": ["100/m burst 10", None],
+                "key_rate": ["5/s burst 5", "5/s burst 9"],
+            },
+        },
+        1,
+    )
+    shown = read(call("queue", "show", "mail", "--json"))
+    assert shown["rules"] == {
+        "fair": True,
+        "concurrency": 30,
+        "key_concurrency": 1,
+        "key_rate": "5/s burst 9",
+    }
+    assert shown["running"] == 0
+    assert call("queue", "set", "inbox", "--aging", "30").stdout == (
+        "Queue inbox is changed: aging 30 s (was none).\n"
+    )
+    assert read(call("queue", "list", "--json"))["rules"]["inbox"]["rules"] == {"aging": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("set", "inbox", "--concurrency", "0"),
+            "--concurrency takes a whole number from 1 to 1000000, or none, not '0'",
+        ),
+        (("set", "inbox", "--rate", "fast"), "a rate is a number and s, m, h or d, as 100/m, not 'fast'"),
+        (
+            ("set", "inbox", "--burst", "5"),
+            "--burst is the size of a rate's bucket: give --rate too, as 100/m",
+        ),
+        (
+            ("set", "inbox", "--rate", "5/s", "--burst", "0"),
+            "--burst takes a number from 1 to 1000000, not 0",
+        ),
+        (("set", "inbox", "--aging", "soon"), "--aging takes seconds, more than 0, or none, not 'soon'"),
+        (
+            ("set", "inbox", "--weight", "vip"),
+            "--weight takes a key and a number from 0.01 to 100, as vip=3, not 'vip'",
+        ),
+        (
+            ("create", "new", "--weight", "vip=3"),
+            "weights need fair=True: they say how often the turn of a key comes. Add fair=True",
+        ),
+        (
+            ("create", "new", "--fair", "--aging", "3"),
+            "aging is for queues that are claimed by priority, not key by key. Leave aging out",
+        ),
+        (
+            ("set", "inbox", "--key-concurrency", "1"),
+            (
+                "queue 'inbox' was made without keys, so key_concurrency cannot be set: not every job in it has a partition key, "
+                "and nothing finds the next job of one. Make a queue for it and enqueue there: "
+                "holdfast queue create inbox_by_key --key-concurrency ..."
+            ),
+        ),
+    ],
+)
+def test_limits_that_cannot_be_are_refused(
+    kit: Kit, refused: Callable[..., str], words: tuple[str, ...], message: str
+) -> None:
+    assert refused(ConfigurationError, "queue", *words) == message
+    assert acts(kit) == []
+
+
+def test_sync_brings_limits_to_what_the_app_declares(
+    kit: Kit, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str
+) -> None:
+    name = f"limited_{uuid4().hex[:8]}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from holdfast import Holdfast, Rate\n\napp = Holdfast({dsn!r})\n"
+        "app.queue('mail', concurrency=20, rate=Rate(100, per=60, burst=10))\n\n\n"
+        "@app.task(queue='mail')\ndef send() -> None: ...\n\n\n"
+        "@app.task(queue='bulk')\ndef load() -> None: ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    call("queue", "create", "mail", "--concurrency", "5", "--aging", "9")
+    call("queue", "create", "bulk", "--concurrency", "7")  # of which the app says nothing
+    said = "concurrency 20 (was 5), rate 100/m burst 10 (was none), aging none (was 9 s).\n"
+    dry = call("queue", "sync", "--app", f"{name}:app", "--dry-run")
+    assert dry.stdout == f"Queue mail would be changed: {said}"
+    assert read(call("queue", "show", "mail", "--json"))["rules"] == {"concurrency": 5, "aging": 9.0}
+    assert call("queue", "sync", "--app", f"{name}:app").stdout == f"Queue mail is changed: {said}"
+    assert (
+        call("queue", "sync", "--app", f"{name}:app").stdout
+        == "Every queue that the app declares is there.\n"
+    )
+    assert read(call("queue", "show", "mail", "--json"))["rules"] == {
+        "concurrency": 20,
+        "rate": "100/m burst 10",
+    }
+    assert read(call("queue", "show", "bulk", "--json"))["rules"] == {"concurrency": 7}
+    assert [what for _, what, _, _ in acts(kit)] == ["queue create", "queue create", "queue sync"]
+    sys.modules.pop(name, None)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import InvalidOption, TaskDefinitionError
 from holdfast.model.backoff import Backoff
-from holdfast.model.queue import QueueRules
+from holdfast.model.queue import QueueRules, Rate
 from holdfast.tasks.options import (
     EnqueueOptions,
     TaskOptions,
@@ -267,12 +267,50 @@ def test_task_settings() -> None:
                 "ordering, rate, weights). Did you mean 'ordering'?"
             ),
         ),
+        (
+            {"ordering": "key", "fair": True},
+            "an ordered queue gives every key its turn already. Leave fair out",
+        ),
+        (
+            {"ordering": "key", "key_concurrency": 2},
+            "an ordered queue runs one job of a key at a time. Leave key_concurrency out",
+        ),
+        (
+            {"weights": {"vip": 3}},
+            "weights need fair=True: they say how often the turn of a key comes. Add fair=True",
+        ),
+        (
+            {"fair": True, "aging": 5},
+            "aging is for queues that are claimed by priority, not key by key. Leave aging out",
+        ),
+        ({"rate": 5}, "rate must be a Rate, not int 5. Write rate=Rate(100, per=60)"),
+        ({"concurrency": 0}, "concurrency must be an integer from 1 to 1000000, not int 0"),
+        ({"fair": 1}, "fair must be True or False, not int 1"),
+        (
+            {"fair": True, "weights": {"vip": 0}},
+            "the weight of 'vip' must be a number from 0.01 to 100, not int 0",
+        ),
     ],
 )
 def test_queue_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TaskDefinitionError) as caught:
         queue_rules(options)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (Rate(100, per=60), "100/m"),
+        (Rate(5), "5/s"),
+        (Rate(1, per=3600), "1/h"),
+        (Rate(1, per=86_400), "1/d"),
+        (Rate(0.3), "18/m"),
+        (Rate(1.0001234), "1.00012/s"),
+    ],
+)
+def test_a_rate_is_shown_as_it_is_written(rate: Rate, text: str) -> None:
+    assert rate.text == text
 
 
 def test_queue_rules() -> None:

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import render
+from holdfast.cli import limits, render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
+from holdfast.operate.limits import list_rules, rules_of, show_rules
 from holdfast.operate.pauses import QueuePause, pause_queue, resume_queue
 from holdfast.operate.queues import QueueSync, create_queue, list_queues, set_queue, sync_queues
 from holdfast.store.operate import QueueLoad
@@ -48,12 +49,24 @@ def create_command(
             help="What a key does when one of its jobs fails for good: go on, wait for it, or be parked."
         ),
     ] = OnDeadLetter.skip,
+    fair: Annotated[bool, typer.Option("--fair", help="Every partition key gets its turn.")] = False,
+    weight: limits.WeightOption = None,
+    concurrency: limits.ConcurrencyOption = None,
+    key_concurrency: limits.KeyConcurrencyOption = None,
+    rate: limits.RateOption = None,
+    burst: limits.BurstOption = None,
+    key_rate: limits.KeyRateOption = None,
+    key_burst: limits.KeyBurstOption = None,
+    aging: limits.AgingOption = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a queue. Safe to run twice, and while workers run."""
-    rules = queue_rules({"ordering": ordering.value, "on_dead_letter": on_dead_letter.value})
+    made_so = {"ordering": ordering.value, "on_dead_letter": on_dead_letter.value, "fair": fair}
+    named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging)
+    wanted = {name: value for name, value in named.items() if value is not None}
+    rules = queue_rules(made_so | wanted, ConfigurationError)
     with open_database(database_url, app) as database:
         made = create_queue(database, name, lease, rules)
     if as_json:
@@ -68,17 +81,38 @@ def list_command(
 ) -> None:
     """List the queues with what waits and runs in each."""
     with open_database(database_url, app) as database:
-        loads = list_queues(database)
+        loads, rules = list_queues(database), list_rules(database)
     if as_json:
-        render.print_json({"queues": loads})
-    else:
-        ordered = any(load.ordering == "key" for load in loads)
-        more = ("blocked", "parked", "ordering") if ordered else ()
-        heads = ("queue", *NUMBERS, *more, "paused")
-        render.print_table(heads, [_row(load, ordered) for load in loads], (*NUMBERS, "blocked", "parked"))
+        render.print_json({"queues": loads, "rules": rules})
+        return
+    ordered = any(load.ordering == "key" for load in loads)
+    said = {load.name: limits.rules_text(rules.get(load.name)) for load in loads}
+    limited = any(text != "-" for text in said.values())
+    more = ("blocked", "parked", "ordering") if ordered else ()
+    heads = ("queue", *NUMBERS, *more, *(["rules"] if limited else []), "paused")
+    rows = [_row(load, ordered, [said[load.name]] if limited else []) for load in loads]
+    render.print_table(heads, rows, (*NUMBERS, "blocked", "parked"))
 
 
-def _row(load: QueueLoad, ordered: bool) -> list[str]:
+@app.command("show")
+def show_command(
+    name: NameArgument,
+    database_url: DatabaseOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the rules of a queue, and how much of each limit is used now."""
+    with open_database(database_url, app) as database:
+        seen = show_rules(database, name)
+    if as_json:
+        render.print_json(seen)
+        return
+    lines = limits.rules_lines(seen) or [("rules", "none: claimed by priority, as fast as workers can")]
+    for what, text in lines:
+        typer.echo(f"{what:<20} {text}")
+
+
+def _row(load: QueueLoad, ordered: bool, rules: list[str]) -> list[str]:
     order = f"key, {load.on_dead_letter}" if load.ordering == "key" else "-"
     more = [render.number(load.blocked), render.number(load.parked), order]
     return [
@@ -88,6 +122,7 @@ def _row(load: QueueLoad, ordered: bool) -> list[str]:
         *(render.number(n) for n in (load.scheduled, load.processing, load.held, load.quarantined)),
         "-" if load.lease is None else f"{load.lease:g} s",
         *(more if ordered else []),
+        *rules,
         render.since(load.paused_seconds, load.paused_by),
     ]
 
@@ -101,27 +136,51 @@ def set_command(
     on_dead_letter: Annotated[
         OnDeadLetter | None, typer.Option(help="Counts at once, also for workers that run.")
     ] = None,
+    weight: limits.WeightOption = None,
+    concurrency: limits.ConcurrencyOption = None,
+    key_concurrency: limits.KeyConcurrencyOption = None,
+    rate: limits.RateOption = None,
+    burst: limits.BurstOption = None,
+    key_rate: limits.KeyRateOption = None,
+    key_burst: limits.KeyBurstOption = None,
+    aging: limits.AgingOption = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the rules of a queue. Keys that are blocked or parked stay so until they are released."""
-    if ordering is None and on_dead_letter is None:
-        raise ConfigurationError(
-            "say what to change: --on-dead-letter skip, block or park, or --ordering none or key"
-        )
+    """Change the rules of a queue; `none` takes a limit away. Keys that are blocked or parked stay so until released."""
     with open_database(database_url, app) as database:
+        named = limits.given(
+            weight,
+            concurrency,
+            key_concurrency,
+            rate,
+            burst,
+            key_rate,
+            key_burst,
+            aging,
+            rules_of(database, name),
+        )
+        if ordering is None and on_dead_letter is None and not named:
+            raise ConfigurationError(
+                "say what to change: --on-dead-letter skip, block or park, --ordering none or key, "
+                "or a limit, as --concurrency 20 or --rate none"
+            )
         done = set_queue(
             database,
             name,
             ordering=None if ordering is None else ordering.value,
             on_dead_letter=None if on_dead_letter is None else on_dead_letter.value,
+            limits=named,
         )
     if as_json:
         render.print_json(done)
     else:
         said = "is like this already" if not done.changed else "is changed"
-        typer.echo(f"Queue {name} {said}: ordering {done.ordering}, on dead letter {done.on_dead_letter}.")
+        what = [f"ordering {done.ordering}, on dead letter {done.on_dead_letter}"]
+        if named:
+            what = [limits.changes_text(done.changes)] + (what if ordering or on_dead_letter else [])
+        typer.echo(f"Queue {name} {said}{': ' if any(what) else ''}{', '.join(filter(None, what))}.")
 
 
 @app.command("pause")
@@ -167,7 +226,9 @@ def sync_command(
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the queues that an app declares and the database lacks. Safe to run twice, and while workers run."""
+    """Make the queues that an app declares and the database lacks, and bring the others to the rules it declares.
+
+    Safe to run twice, and while workers run."""
     declared = load_app(app).tasks.queue_rules()
     with open_database(database_url, app) as database:
         done = sync_queues(database, declared, dry_run=dry_run)
@@ -181,7 +242,9 @@ def _print_sync(done: QueueSync, dry_run: bool) -> None:
     verb = "would be created" if dry_run else "created"
     for name in done.created:
         typer.echo(f"Queue {name} {verb}.")
-    if not done.created:
+    for name, changes in done.changed.items():
+        typer.echo(f"Queue {name} {'would be' if dry_run else 'is'} changed: {limits.changes_text(changes)}.")
+    if not done.created and not done.changed:
         typer.echo("Every queue that the app declares is there.")
     if done.unknown:
         typer.echo(f"In the database, but not declared by the app: {', '.join(done.unknown)}")

@@ -6,6 +6,7 @@ from typing import Literal
 
 Ordering = Literal["none", "key"]
 OnDeadLetter = Literal["skip", "block", "park"]
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # of a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,15 @@ class Rate:
     def size(self) -> int:
         """How many tokens the bucket holds."""
         return self.burst or max(1, math.ceil(self.per_second))
+
+    @property
+    def text(self) -> str:
+        """As it is written on the command line: '100/m'."""
+        for unit, seconds in UNITS.items():
+            count = self.per_second * seconds
+            if count > 0.5 and abs(count - round(count)) < 1e-6 * count:
+                return f"{round(count)}/{unit}"
+        return f"{self.per_second:g}/s"
 
     @classmethod
     def of(cls, per_second: float | None, size: int | None) -> "Rate | None":
@@ -68,10 +78,11 @@ class QueueRules:
         return self.ordered or self.fair or self.key_concurrency is not None or self.key_rate is not None
 
     @property
-    def limited(self) -> bool:
-        """A claim has to ask how much it may take."""
-        limits = (self.concurrency, self.key_concurrency, self.rate, self.key_rate)
-        return any(limit is not None for limit in limits)
+    def limited(self) -> int:
+        """0: by nothing; 1: as a whole, so a claim has to ask how much it may take; 2: by key too. As queues.limited."""
+        if self.key_concurrency is not None or self.key_rate is not None:
+            return 2
+        return 0 if self.concurrency is None and self.rate is None else 1
 
     def differs(self, other: "QueueRules") -> list[str]:
         """The names of what is not the same."""
@@ -79,6 +90,7 @@ class QueueRules:
 
 
 MADE_SO = ("ordering", "fair")  # what a queue is made with, and cannot be changed under its jobs
+PROMISED = (*MADE_SO, "on_dead_letter")  # what an app that declares it relies on; the rest are limits
 
 
 def _same(mine: object, other: object) -> bool:

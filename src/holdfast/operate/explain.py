@@ -11,6 +11,7 @@ from ..db.database import Database
 from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
+from .waiting import limit_reasons
 from .wording import AppName, command, cut, key_command, moment, several, some, span
 
 NO_SUCH_JOB = "no_such_job"
@@ -107,6 +108,7 @@ class View:
             "jobs_ahead_capped": self.seen.ahead >= AHEAD,
             "slots": self.slots,
             "free_slots": self.free,
+            "limits": None if self.seen.limits is None else asdict(self.seen.limits),
             "stream": None if self.seen.stream is None else asdict(self.seen.stream),
             "workers": [{**asdict(w), "live": self.is_live(w)} for w in self.seen.workers],
         }
@@ -126,7 +128,7 @@ class View:
         else:
             later = list(self._not_yet())
             own = aside + later if self.job.state == "held" else later + aside
-        found = [*self._key(), *own, *self._nobody(), *self._suspect()]
+        found = [*self._key(), *own, *self._nobody(), *self._suspect(), *self._limits()]
         yield from found
         if not found and self.job.state == "pending":
             yield self._turn()
@@ -357,6 +359,10 @@ class View:
             group = "alone" if size == 1 else f"in a group of at most {size}"
             said = f"It was in a worker process that died, so it runs again {group}, when a worker has nothing else on hand."
             yield Reason("suspect", said, [f"holdfast jobs show {self.id}"])
+
+    def _limits(self) -> Iterator[Reason]:
+        if self.seen.limits is not None:
+            yield from (Reason(*said) for said in limit_reasons(self.job.queue, self.seen.limits))
 
     def _slots(self) -> str:
         return "The only slot" if self.slots == 1 else f"All {self.slots:,} slots"

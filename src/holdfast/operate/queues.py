@@ -1,7 +1,8 @@
 """The queues: what they hold, making one, and making those an app declares."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from ..db.database import Database
 from ..errors import ConfigurationError
@@ -15,6 +16,7 @@ from ..store.statement import Flow
 from ..tasks.checks import queue_name
 from ..tasks.writer import check_rules
 from .audit import actor
+from .limits import Changes, change_limits, differences, preview
 from .search import check_queue
 
 _PLAIN = QueueRules()
@@ -69,6 +71,7 @@ class QueueSet:
     changed: bool  # False: it was like that
     ordering: str
     on_dead_letter: str
+    changes: Changes = field(default_factory=dict)  # of limits
 
 
 def set_queue(
@@ -77,16 +80,27 @@ def set_queue(
     *,
     ordering: Ordering | None = None,
     on_dead_letter: OnDeadLetter | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> QueueSet:
     """Change the rules of a queue. What is None stays.
 
     What a key does on a dead letter is decided by the database when a job fails: a change counts at once, also for
     workers that run. The order is what workers and producers rely on: it changes only while the queue is empty and nobody
-    serves it.
+    serves it. Of `limits` (see limits.CHANGEABLE) each that is named changes, and None takes it away; a changed limit counts
+    from the next claim on, a new one within seconds, and until then workers that do not know of it take nothing.
     """
     check_queue(database, name)
     who = actor()
-    return database.run(lambda: _set(name, ordering, on_dead_letter, who))
+
+    def change() -> Flow[QueueSet]:
+        changes = (yield from change_limits(name, limits, who, "queue set")) if limits else {}
+        if ordering is None and on_dead_letter is None:
+            has = (yield from queue_rules([name]))[name]
+            return QueueSet(name, bool(changes), has.ordering, has.on_dead_letter, changes)
+        done = yield from _set(name, ordering, on_dead_letter, who)
+        return replace(done, changed=done.changed or bool(changes), changes=changes)
+
+    return database.run(change)
 
 
 def _set(
@@ -133,21 +147,44 @@ class QueueSync:
     created: list[str]  # with a dry run: what would be
     existing: list[str]
     unknown: list[str]  # in the database, and not declared by the app
+    changed: dict[str, Changes] = field(
+        default_factory=dict
+    )  # queues that were there, and what of them differed
 
 
 def sync_queues(
     database: Database, declared: Mapping[str, QueueRules], *, dry_run: bool = False
 ) -> QueueSync:
-    """Make the queues that an app declares and the database lacks. `inbox` is everybody's."""
+    """Make the queues that an app declares and the database lacks, and change the others to what it declares.
+
+    `inbox` is everybody's. A queue of which the app says nothing but its name keeps the rules it has."""
     rules = {"inbox": _PLAIN, **declared}
     wanted = sorted(rules)
     there = database.run(jobs.queue_names)
     missing = [name for name in wanted if name not in there]
-    if missing and not dry_run:
-        who = actor()
-        missing = database.run(lambda: _create({n: rules[n] for n in missing}, None, "queue sync", who))
+    who = actor()
+    found = database.run(lambda: queue_rules([name for name in wanted if name in there]))
+    differ = {
+        name: differences(has, rules[name])
+        for name, has in found.items()
+        if check_rules(name, rules[name], has)
+    }
+    if dry_run:
+        changed = {name: preview(found[name], wishes) for name, wishes in differ.items()}
+    else:
+        if missing:
+            missing = database.run(lambda: _create({n: rules[n] for n in missing}, None, "queue sync", who))
+        changed = database.run(lambda: _bring(differ, who))
     existing = [name for name in wanted if name not in missing]
-    return QueueSync(missing, existing, [name for name in there if name not in wanted])
+    return QueueSync(missing, existing, [name for name in there if name not in wanted], changed)
+
+
+def _bring(differ: Mapping[str, Mapping[str, Any]], who: str) -> Flow[dict[str, Changes]]:
+    changed = {}
+    for name, wishes in differ.items():
+        if changes := (yield from change_limits(name, wishes, who, "queue sync")):
+            changed[name] = changes
+    return changed
 
 
 def list_queues(database: Database) -> list[QueueLoad]:

@@ -24,12 +24,13 @@ from ..model.queue import QueueRules
 from ..model.text import storable
 from ..store import breaker
 from ..store import claim as store
-from ..store.limits import oldest_of_each, within
+from ..store.limits import Allowance, oldest_of_each, within
 from ..store.queues import queue_rules
 from ..store.statement import Statement
 from ..store.streams import unhold
 from ..store.sweep import disown
 from .handler import Handlers
+from .limiting import Patience
 from .shares import ShareClaimer
 from .streams import StreamClaimer
 
@@ -72,18 +73,21 @@ class Claimer:
         self._rules = {queue: rules.get(queue, QueueRules()) for queue in lease}
         self._rules_at = time.monotonic()
         self.again_in: float | None = None  # a limit was in the way: when to come again
-        takeover = database.settings.takeover
+        self._patience = Patience()
+        self._cut = False  # by a limit: there may be more
+        self._takeover = database.settings.takeover
         self._streams = {
-            queue: (StreamClaimer if rule.ordered else ShareClaimer)(
-                queue, self._session, self._token, rules=rule, lease=lease[queue], takeover=takeover
-            )
-            for queue, rule in self._rules.items()
-            if rule.keyed
+            queue: self._by_key(queue, rule) for queue, rule in self._rules.items() if rule.keyed
         }
         self._turn = 0
         self._open: list[tuple[str, UUID]] = []
         self._in_doubt: list[tuple[str, UUID]] = []
         self._holding: set[str] = set()
+
+    def _by_key(self, queue: str, rule: QueueRules) -> StreamClaimer:
+        kind = StreamClaimer if rule.ordered else ShareClaimer
+        lease = self._lease[queue]
+        return kind(queue, self._session, self._token, rules=rule, lease=lease, takeover=self._takeover)
 
     @property
     def queues(self) -> list[str]:
@@ -95,6 +99,8 @@ class Claimer:
             self.released(queue)
         for stream in self._streams.values():
             stream.reset(thorough=thorough)
+        if thorough:
+            self._rules_at = -_RULES
 
     def released(self, queue: str) -> None:
         """A job went back to its place, which may lie before a mark. For a stream it is enough that its key is told."""
@@ -102,9 +108,10 @@ class Claimer:
         self._marks[queue].held_at = 0.0
 
     @property
-    def ordered(self) -> list[str]:
-        """The queues that are ordered by key: whose jobs run where is up to the ring."""
-        return [queue for queue, rule in self._rules.items() if rule.ordered]
+    def ringed(self) -> list[str]:
+        """The queues whose keys are looked after by one worker each. Where keys share a queue without order, everybody looks
+        at all of them: else the share of a key would depend on who its neighbours are."""
+        return [queue for queue in self._streams if self._rules[queue].ordered]
 
     def look_after(self, queue: str, buckets: Sequence[int] | None) -> None:
         """The ring says which buckets of a queue are ours; None: all."""
@@ -171,6 +178,8 @@ class Claimer:
             self._rules[queue] = rule
             if queue in self._streams:
                 self._streams[queue].rules = rule
+            elif rule.keyed:
+                self._streams[queue] = self._by_key(queue, rule)
 
     async def _run_claim(
         self, queue: str, want: int, make: Callable[[int], Statement[list[ClaimedJob]]]
@@ -178,11 +187,15 @@ class Claimer:
         """Claim up to `want`, and no more than the limits of the queue allow."""
         if not self._rules[queue].limited:
             return await self._session.run(make(want))
-        done = await self._session.flow(
-            lambda: within(queue, [], lambda allowed: make(min(want, allowed.total)))
-        )
+
+        def take(allowed: Allowance) -> Statement[list[ClaimedJob]]:
+            failpoints.point("claim.limited")
+            return make(min(want, allowed.total))
+
+        done = await self._session.flow(lambda: within(queue, [], take))
         if len(done.jobs) < want:
-            self._come_again(done.again_in)
+            self._cut = self._cut or done.cut
+            self._come_again(self._patience.wait(done))
         return done.jobs
 
     async def _by_age(self, queue: str, marks: list[Place]) -> list[Place]:
@@ -233,10 +246,11 @@ class Claimer:
 
     async def _full_look(self, queue: str, worker: str, want: int, marks: Marks) -> list[ClaimedJob]:
         began = time.monotonic()
+        self._cut = False
         priorities = await self._session.run(store.scan_priorities(queue))
         marks.at = {priority: None for priority, _ in priorities}
         jobs = await self._take(queue, worker, want, await self._by_age(queue, marks.ordered()))
-        if len(jobs) < want and self.again_in is None:  # nothing due is left, but for commits that are late
+        if len(jobs) < want and not self._cut:  # nothing due is left, but for commits that are late
             marks.at = dict(priorities)
         marks.moved(jobs)
         cost = time.monotonic() - began
@@ -246,10 +260,12 @@ class Claimer:
     async def _take(
         self, queue: str, worker: str, want: int, marks: list[tuple[int, datetime | None]]
     ) -> list[ClaimedJob]:
-        token = self._token(worker)
+        token, limited = self._token(worker), self._rules[queue].limited
 
         def what(limit: int) -> Statement[list[ClaimedJob]]:
-            return store.claim(queue, worker, token, lease=self._lease[queue], limit=limit, marks=marks)
+            return store.claim(
+                queue, worker, token, lease=self._lease[queue], limit=limit, marks=marks, limited=limited
+            )
 
         try:
             jobs = await self._run_claim(queue, want, what)
@@ -268,10 +284,12 @@ class Claimer:
         return await self._take_these(queue, worker, ids) if ids else []
 
     async def _take_these(self, queue: str, worker: str, ids: Sequence[UUID]) -> list[ClaimedJob]:
-        token = self._token(worker)
+        token, limited = self._token(worker), self._rules[queue].limited
 
         def what(limit: int) -> Statement[list[ClaimedJob]]:
-            return store.claim_these(queue, worker, token, lease=self._lease[queue], job_ids=ids[:limit])
+            return store.claim_these(
+                queue, worker, token, lease=self._lease[queue], job_ids=ids[:limit], limited=limited
+            )
 
         try:
             return await self._run_claim(queue, len(ids), what)

@@ -11,6 +11,7 @@ the other two miss (a commit that was late by more than two seconds, a key that 
 import logging
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +28,7 @@ from ..store import claim, limits, streams
 from ..store.limits import Allowance
 from ..store.statement import Statement
 from ..store.streams import Mark
+from .limiting import Patience, Resting
 
 _ROWS = 2000  # due jobs passed in one look
 KEYS_AT_ONCE = 1000  # keys stepped through in one statement
@@ -41,13 +43,14 @@ class Candidates:
     """Keys to look at, the highest priority first, then in the order they were met."""
 
     def __init__(self) -> None:
-        self._by: dict[int, dict[str, None]] = {}
+        self._by: dict[int, OrderedDict[str, None]] = {}
         self._known: set[str] = set()
+        self._taken: dict[str, int] = {}  # the last ones, with their priorities
 
     def add(self, key: str, priority: int) -> None:
         if key not in self._known and len(self._known) < MOST_KEYS:
             self._known.add(key)
-            self._by.setdefault(priority, {})[key] = None
+            self._by.setdefault(priority, OrderedDict())[key] = None
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
         """Forget the others."""
@@ -56,13 +59,26 @@ class Candidates:
                 del keys[key]
                 self._known.discard(key)
 
+    def put_back(self, keys: Sequence[str]) -> None:
+        """Of those that were just taken, to the front: it was their turn."""
+        for key in reversed(keys):
+            priority = self._taken.get(key, 0)
+            self.add(key, priority)
+            if key in self._by.get(priority, ()):
+                self._by[priority].move_to_end(key, last=False)
+
+    def priority(self, key: str) -> int:
+        """Of one that was just taken."""
+        return self._taken.get(key, 0)
+
     def take(self, count: int) -> list[str]:
         taken: list[str] = []
+        self._taken = {}
         for priority in sorted(self._by, reverse=True):
             keys = self._by[priority]
             while keys and len(taken) < count:
-                key = next(iter(keys))
-                del keys[key]
+                key, _ = keys.popitem(last=False)
+                self._taken[key] = priority
                 taken.append(key)
             if not keys:
                 del self._by[priority]
@@ -92,6 +108,7 @@ class StreamClaimer:
     ) -> None:
         self.rules = rules
         self.again_in: float | None = None  # a limit was in the way: when to come again
+        self._cut = False  # by the limits of the whole queue: another try would take no more
         self._queue = queue
         self._session = session
         self._lease = lease
@@ -99,6 +116,8 @@ class StreamClaimer:
         self._mine: frozenset[int] | None = None  # buckets; None: all of them
         self._new_token = new_token
         self._found = self._new_candidates()
+        self._patience = Patience()
+        self._resting = Resting()
         self._marks: dict[int, Mark] = {}
         self._step_back_at = 0.0
         self._thorough = False
@@ -138,6 +157,8 @@ class StreamClaimer:
     async def claim(self, worker: str, want: int, run: int) -> list[ClaimedJob]:
         """Runs of at most `run` jobs from up to `want` keys."""
         thorough = await self._look_around(want)
+        for key, priority in self._resting.rested():
+            self._found.add(key, priority)
         until = math.inf if thorough else time.monotonic() + PATIENCE
         jobs: list[ClaimedJob] = []
         while want > 0 and (proposed := self._found.take(want)):
@@ -145,9 +166,15 @@ class StreamClaimer:
             failpoints.point("claim.after")
             jobs += taken
             want -= len({job.partition_key for job in taken})
-            if time.monotonic() > until or self.again_in is not None:
+            if time.monotonic() > until or self._cut:
                 break
+        self._rest()
         return jobs
+
+    def _rest(self) -> None:
+        """A key that waits for its rate is a reason to come again."""
+        if (seconds := self._resting.next_in) is not None:
+            self.again_in = min(seconds, self.again_in or seconds)
 
     async def claim_suspects(self, worker: str, most: int) -> list[ClaimedJob]:
         """First jobs of keys that were in a process that died, no more together than they are allowed."""
@@ -161,7 +188,7 @@ class StreamClaimer:
     async def _look_around(self, want: int) -> bool:
         """Propose more keys. True: every key there is was looked at."""
         thorough, self._thorough = self._thorough, False
-        self.again_in = None
+        self.again_in, self._cut = None, False
         if time.monotonic() >= self._step_back_at:
             await self._step_back()
         for _ in range(_LOOKS):
@@ -208,37 +235,44 @@ class StreamClaimer:
     ) -> list[ClaimedJob]:
         def statement(keys: Sequence[str], run: int) -> Statement[list[ClaimedJob]]:
             return streams.claim_streams(
-                self._queue, worker, token, lease=self._lease, keys=keys, run=run, suspects=suspects
+                self._queue,
+                worker,
+                token,
+                lease=self._lease,
+                keys=keys,
+                run=run,
+                suspects=suspects,
+                limited=self.rules.limited,
             )
 
+        left = list(keys)  # those that were not asked, because of a limit
+
         def allowed(allowance: Allowance) -> Statement[list[ClaimedJob]]:
+            failpoints.point("claim.limited")
             free = [key for key, most in zip(keys, allowance.keys, strict=True) if most > 0]
-            later = [key for key in keys if key not in free[: allowance.total]]
-            self.unheld(later)
-            return statement(free[: allowance.total], 1)
+            asked = free[: allowance.total]
+            for key, most, wait in zip(keys, allowance.keys, allowance.waits, strict=True):
+                if most <= 0:
+                    self._resting.add(key, wait, self._found.priority(key))
+            left[:] = free[len(asked) :]
+            return statement(asked, 1)
 
         token = self._new_token(worker)
         try:
             if not self.rules.limited:
                 return await self._session.run(statement(keys, run))
-            taken = await self._within(keys, len(keys), allowed)
-            if self.again_in is not None and not taken:
-                self.unheld(keys)
+            taken = await self._within(keys, allowed)
+            self._found.put_back(left)
             return taken
         except BadRow as error:
             return await self._apart(worker, keys, run, suspects, error)
 
-    async def _within(self, keys: Sequence[str], want: int, take: limits.Take) -> list[ClaimedJob]:
+    async def _within(self, keys: Sequence[str], take: limits.Take) -> list[ClaimedJob]:
         done = await self._session.flow(lambda: limits.within(self._queue, keys, take))
-        if len(done.jobs) < want:
-            self.again_in = done.again_in or self._next_token
+        self._cut = done.cut
+        if done.cut:
+            self.again_in = self._patience.wait(done)
         return done.jobs
-
-    @property
-    def _next_token(self) -> float | None:
-        """When the rate of a key may allow one more."""
-        rate = self.rules.key_rate
-        return None if rate is None else min(1.0, max(0.02, 1 / rate.per_second))
 
     async def _apart(
         self, worker: str, keys: Sequence[str], run: int, suspects: bool, error: BadRow
@@ -250,7 +284,7 @@ class StreamClaimer:
             return first + await self._take(worker, keys[middle:], run, suspects=suspects)
         if run > 1:
             return await self._take(worker, keys, 1, suspects=suspects)
-        head = await self._session.run(self.head(self._queue, keys[0]))
+        head = await self._session.run(self.head(self._queue, keys[0], suspects=suspects))
         if head is not None:
             reason = storable(f"claim: {error}")
             await self._session.run(claim.quarantine(head, self._queue, reason))

@@ -91,7 +91,7 @@ class Worker:
         self.claimer = Claimer(database, handlers, options.leases, options.rules)
         self.lanes = Lanes(options.rules)
         # One that runs until nothing is due looks after everything, also after what a dead neighbour left.
-        rings = [] if options.until_idle else self.claimer.ordered
+        rings = [] if options.until_idle else self.claimer.ringed
         self.ring = Ring(database, rings, lambda: self.membership.id, self._look_after)
         self.executor = Executor(
             database, handlers, lambda: self.membership.id, middleware, processes=processes

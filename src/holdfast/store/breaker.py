@@ -131,11 +131,22 @@ def claim_trial(
 
     def take() -> Flow[list[ClaimedJob]]:
         if not rules.ordered or trial.key is None:
-            return (yield from claim_these(queue, worker, token, lease=lease, job_ids=[trial.job_id]))
+            return (
+                yield from claim_these(
+                    queue, worker, token, lease=lease, job_ids=[trial.job_id], limited=rules.limited
+                )
+            )
         yield from unhold(queue, [trial.job_id])
         return (
             yield from claim_streams(
-                queue, worker, token, lease=lease, keys=[trial.key], run=1, suspects=True
+                queue,
+                worker,
+                token,
+                lease=lease,
+                keys=[trial.key],
+                run=1,
+                suspects=True,
+                limited=rules.limited,
             )
         )
 

@@ -50,25 +50,28 @@ def claim(
     lease: float,
     limit: int,
     marks: Sequence[tuple[int, datetime | None]],
+    limited: int = 0,
 ) -> Statement[list[ClaimedJob]]:
-    """The first due jobs, each priority from its mark. `marks` go from high priority to low."""
+    """The first due jobs, each priority from its mark. `marks` go from high priority to low.
+
+    `limited` is what the caller knows of the queue (QueueRules.limited): where it has more limits, nothing is taken."""
     priorities = [p for p, _ in marks]
     return Statement(
         "claim",
         query("claim"),
-        (queue, worker, token, lease, limit, priorities, [m for _, m in marks]),
+        (queue, worker, token, lease, limit, priorities, [m for _, m in marks], limited),
         claimed_jobs(queue, token),
     )
 
 
 def claim_these(
-    queue: str, worker: str, token: UUID, *, lease: float, job_ids: Sequence[UUID]
+    queue: str, worker: str, token: UUID, *, lease: float, job_ids: Sequence[UUID], limited: int = 0
 ) -> Statement[list[ClaimedJob]]:
     """The named jobs, waiting or held, as far as they are due and free."""
     return Statement(
         "claim_these",
         query("claim_these"),
-        (queue, worker, token, lease, list(job_ids)),
+        (queue, worker, token, lease, list(job_ids), limited),
         claimed_jobs(queue, token),
     )
 

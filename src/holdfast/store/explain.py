@@ -81,6 +81,21 @@ class StreamSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitsSeen:
+    """The limits of the job's queue and key, where there are any, and what is used of them."""
+
+    concurrency: int | None
+    running: int
+    rate: float | None  # starts per second
+    next_in: float  # seconds until the rate allows one
+    key: str | None
+    key_concurrency: int | None
+    key_running: int
+    key_rate: float | None
+    key_next_in: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSeen:
     id: str
     status: str
@@ -103,6 +118,7 @@ class Seen:
     workers: list[WorkerSeen]
     ahead: int
     stream: StreamSeen | None = None
+    limits: LimitsSeen | None = None
 
 
 def one_snapshot() -> Statement[None]:
@@ -124,7 +140,8 @@ def explain(job_id: UUID) -> Flow[Seen | None]:
     workers = yield from _workers(job.task)
     ahead = (yield from _ahead(job)) if job.state == "pending" else 0
     stream = (yield from _stream(job.queue, job_id)) if job.status else None
-    return Seen(job, rules, error, moved > 0, workers, ahead, stream)
+    limits = (yield from _limits(job.queue, job_id)) if job.state == "pending" else None
+    return Seen(job, rules, error, moved > 0, workers, ahead, stream, limits)
 
 
 def _job(job_id: UUID) -> Statement[Subject | None]:
@@ -139,6 +156,13 @@ def _stream(queue: str, job_id: UUID) -> Statement[StreamSeen | None]:
         return StreamSeen(*rows[0]) if rows else None
 
     return Statement("explain_stream", query("explain_stream"), (queue, job_id, AHEAD), decode)
+
+
+def _limits(queue: str, job_id: UUID) -> Statement[LimitsSeen | None]:
+    def decode(rows: Sequence[Row]) -> LimitsSeen | None:
+        return LimitsSeen(*rows[0]) if rows else None
+
+    return Statement("explain_limits", query("explain_limits"), (queue, job_id), decode)
 
 
 def _error(job_id: UUID) -> Statement[LastError | None]:

@@ -17,16 +17,18 @@ class Allowance(NamedTuple):
     total: int
     keys: list[int]
     wait: float  # seconds until the rate allows one
+    waits: list[float]  # the same for each key
+    ahead: bool = False  # tokens were counted at a time that has not come yet
 
 
 class Limited(NamedTuple):
-    """What a claim within limits took, and when to come again if the limits were in the way."""
+    """What a claim within limits took."""
 
     jobs: list[ClaimedJob]
-    again_in: float | None = None
+    cut: bool = False  # the limits of the whole queue were in the way: there may be more
+    again_in: float | None = None  # when they allow one, where that is known
+    busy: bool = False  # another worker claims at this moment
 
-
-BUSY = 0.02  # seconds to wait while another worker claims from the same limited queue
 
 Take = Callable[[Allowance], "Flow[list[ClaimedJob]] | Statement[list[ClaimedJob]]"]
 
@@ -35,23 +37,48 @@ def within(queue: str, keys: Sequence[str], take: Take) -> Flow[Limited]:
     """Claim under the lock of the queue's limits. `take` is told what is allowed, and takes no more."""
     locked = yield from Statement("lock_limit", query("lock_limit"), (queue,), ids)
     if not locked:
-        return Limited([], BUSY)
+        return Limited([], cut=True, busy=True)
     allowed = yield from allowance(queue, keys)
+    if allowed.ahead:
+        yield from Statement("mend_limits", query("mend_limits"), (queue, list(keys)), nothing)
+        allowed = yield from allowance(queue, keys)
     if allowed.total <= 0:
-        return Limited([], allowed.wait or None)
+        return Limited([], cut=True, again_in=allowed.wait or None)
     jobs = yield from take(allowed)
     if jobs:
         spent = Counter(job.partition_key for job in jobs if job.partition_key is not None)
         params = (queue, len(jobs), sorted(spent), [spent[key] for key in sorted(spent)])
         yield from Statement("spend", query("spend"), params, nothing)
-    return Limited(jobs)
+    return Limited(jobs, cut=len(jobs) >= allowed.total)
 
 
 def allowance(queue: str, keys: Sequence[str]) -> Statement[Allowance]:
     def decode(rows: Sequence[Row]) -> Allowance:
-        return Allowance(rows[0][0], list(rows[0][1]), rows[0][2]) if rows else Allowance(0, [], 0.0)
+        if not rows:  # the queue is no more
+            return Allowance(0, [], 0.0, [])
+        total, keys, wait, waits, ahead = rows[0]
+        return Allowance(total, list(keys), wait, list(waits), bool(ahead))
 
     return Statement("allowance", query("allowance"), (queue, list(keys)), decode)
+
+
+class LimitUse(NamedTuple):
+    running: int
+    tokens: float | None  # left of the rate
+    next_in: float  # seconds until the rate allows one
+    keys_full: int  # keys that run as many as they may
+
+
+def limit_use(queue: str) -> Statement[LimitUse]:
+    def decode(rows: Sequence[Row]) -> LimitUse:
+        return LimitUse(*rows[0]) if rows else LimitUse(0, None, 0.0, 0)
+
+    return Statement("limit_use", query("limit_use"), (queue,), decode)
+
+
+def lock_queue(queue: str) -> Statement[bool]:
+    """Nobody else changes its rules until the commit. Answers whether it was made to be claimed key by key."""
+    return Statement("lock_queue", query("lock_queue"), (queue,), lambda rows: bool(rows and rows[0][0]))
 
 
 def claim_shares(
@@ -63,10 +90,11 @@ def claim_shares(
     shares: Sequence[tuple[str, int]],
     limit: int,
     suspects: bool = False,
+    limited: int = 0,
 ) -> Statement[list[ClaimedJob]]:
     """Due jobs of some keys, so many of each, `limit` in all."""
     keys, takes = [key for key, _ in shares], [take for _, take in shares]
-    params = (queue, worker, token, lease, keys, takes, limit, suspects)
+    params = (queue, worker, token, lease, keys, takes, limit, suspects, limited)
     return Statement("claim_shares", query("claim_shares"), params, claimed_jobs(queue, token))
 
 
@@ -85,10 +113,10 @@ def suspect_shares(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:
     )
 
 
-def share_head(queue: str, key: str) -> Statement[UUID | None]:
-    return Statement(
-        "share_head", query("share_head"), (queue, key), lambda rows: rows[0][0] if rows else None
-    )
+def share_head(queue: str, key: str, *, suspects: bool = False) -> Statement[UUID | None]:
+    """The first job of the key that a claim would take."""
+    params = (queue, key, suspects)
+    return Statement("share_head", query("share_head"), params, lambda rows: rows[0][0] if rows else None)
 
 
 def oldest_of_each(queue: str, marks: Sequence[tuple[int, datetime | None]]) -> Statement[dict[int, float]]:

@@ -48,9 +48,10 @@ def claim_streams(
     keys: Sequence[str],
     run: int,
     suspects: bool = False,
+    limited: int = 0,
 ) -> Statement[list[ClaimedJob]]:
     """A gapless run of at most `run` jobs from the front of each key."""
-    params = (queue, worker, token, lease, list(keys), run, suspects)
+    params = (queue, worker, token, lease, list(keys), run, suspects, limited)
     return Statement("claim_streams", query("claim_streams"), params, claimed_jobs(queue, token))
 
 
@@ -99,7 +100,8 @@ def suspect_streams(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:
     )
 
 
-def stream_head(queue: str, key: str) -> Statement[UUID | None]:
+def stream_head(queue: str, key: str, *, suspects: bool = False) -> Statement[UUID | None]:
+    """The first job of the key, whatever it is: nothing is taken before it."""
     return Statement(
         "stream_head", query("stream_head"), (queue, key), lambda rows: rows[0][0] if rows else None
     )

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict
 
 from ..errors import HoldfastError, TaskDefinitionError
 from ..model.duration import Duration
-from ..model.queue import QueueRules, Rate
+from ..model.queue import UNITS, QueueRules, Rate
 from . import checks
 from .payload import shown
 
@@ -32,6 +32,12 @@ def queue_rules(options: Mapping[str, Any], fail: Fail = TaskDefinitionError) ->
     """Checked QueueOptions; the error says what to do."""
     checks.known_names(options, QueueOptions.__annotations__, "queue", fail)
     rules = QueueRules(**{name: _CHECKS[name](value, fail) for name, value in options.items()})
+    check_rules_together(rules, fail)
+    return rules
+
+
+def check_rules_together(rules: QueueRules, fail: Fail) -> None:
+    """Rules that do not go together are refused."""
     if rules.on_dead_letter != "skip" and not rules.ordered:
         raise fail(
             f"on_dead_letter={rules.on_dead_letter!r} needs ordering='key': only there does a job wait for another. "
@@ -45,7 +51,6 @@ def queue_rules(options: Mapping[str, Any], fail: Fail = TaskDefinitionError) ->
         raise fail("weights need fair=True: they say how often the turn of a key comes. Add fair=True")
     if rules.aging is not None and rules.keyed:
         raise fail("aging is for queues that are claimed by priority, not key by key. Leave aging out")
-    return rules
 
 
 def _one_of(name: str, *allowed: str) -> Callable[[object, Fail], Any]:
@@ -86,17 +91,14 @@ def _rate(name: str) -> Callable[[object, Fail], Rate]:
     return check
 
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
 def parse_rate(text: str, burst: int | None, fail: Fail) -> Rate:
     """'100/m': a hundred a minute. Units: s, m, h, d."""
     count, _, unit = text.partition("/")
     try:
         number = float(count)
-        if unit not in _UNITS or not 0 < number < math.inf:
+        if unit not in UNITS or not 0 < number < math.inf:
             raise ValueError
-        return Rate(number, _UNITS[unit], burst)
+        return Rate(number, UNITS[unit], burst)
     except ValueError:
         raise fail(f"a rate is a number and s, m, h or d, as 100/m, not {text!r}") from None
 

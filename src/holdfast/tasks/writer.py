@@ -11,7 +11,7 @@ from ..db.faults import Forbidden
 from ..db.guests import async_guest, sync_guest
 from ..errors import ConfigurationError, InvalidOption, UnknownQueue
 from ..model.job import Enqueued, Fate, NewRow
-from ..model.queue import MADE_SO, QueueRules
+from ..model.queue import PROMISED, QueueRules
 from ..store import chains, jobs, queues
 from ..store.statement import Statement
 
@@ -152,7 +152,7 @@ def check_rules(queue: str, declared: QueueRules | None, found: QueueRules) -> l
         return []
     names = declared.differs(found)
     for name in names:
-        if name in MADE_SO:
+        if name in PROMISED:
             has, wants = getattr(found, name), getattr(declared, name)
             raise ConfigurationError(
                 f"queue {queue!r} has {name}={has!r} in the database, and the app declares {name}={wants!r}. "
@@ -162,6 +162,8 @@ def check_rules(queue: str, declared: QueueRules | None, found: QueueRules) -> l
 
 
 def _way_out(queue: str, name: str, declared: QueueRules) -> str:
+    if name == "on_dead_letter":
+        return f"change it: holdfast queue set {queue} --on-dead-letter {declared.on_dead_letter}"
     if name != "ordering":
         return "declare another queue: this one was not made for it"
     options = f"--ordering {declared.ordering}"

@@ -23,7 +23,8 @@ ORDER BY priority DESC, available_at, seq;
 
 -- name: claim
 -- Take the first due jobs of a queue for a living worker, each priority from its low-water mark.
--- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 limit, $6 priorities from high to low, $7 their marks (NULL: from the start)
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 limit, $6 priorities from high to low, $7 their marks (NULL: from the start),
+-- $8 limits that the claim is made within (queues.limited)
 --
 -- The lateral probes stop as soon as $5 rows are locked. Ids go into the UPDATE as an array: with a join, stale
 -- statistics flip the plan to a sequential scan.
@@ -43,14 +44,14 @@ WITH c AS MATERIALIZED (
         FOR NO KEY UPDATE SKIP LOCKED
     ) w
     WHERE EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
-      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND (paused_at IS NOT NULL OR limited > $8::int))
     LIMIT $5
 )
 -- with part: take
 
 -- name: claim_these
 -- Take the named jobs, waiting or held, if they are due and still free.
--- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 ids
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 ids, $6 limits that the claim is made within
 WITH c AS MATERIALIZED (
     SELECT j.id
     FROM holdfast.work j
@@ -58,7 +59,7 @@ WITH c AS MATERIALIZED (
       AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
       AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
       AND EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
-      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND (paused_at IS NOT NULL OR limited > $6::int))
     ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )

@@ -69,6 +69,29 @@ CROSS JOIN LATERAL (SELECT j.* FROM holdfast.work j WHERE j.queue = $1 AND j.par
 LEFT JOIN holdfast.parked_keys p ON p.queue = $1 AND p.partition_key = w.partition_key
 WHERE q.name = $1 AND q.ordering = 'key';
 
+-- name: explain_limits
+-- The limits of the queue and the key of a live job, no row where there are none: (most that run, how many do, rate, seconds until it allows
+-- one, key, then the same of the key).
+-- $1 queue, $2 id
+WITH q AS MATERIALIZED (
+    SELECT * FROM holdfast.queues WHERE name = $1 AND limited > 0
+), running AS MATERIALIZED (
+    SELECT r.partition_key AS key
+    FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
+                        WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) r
+    WHERE c.queue = $1 AND EXISTS (SELECT FROM q) AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+)
+SELECT q.concurrency, (SELECT count(*) FROM running)::int, q.rate,
+       coalesce(greatest((1 - least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
+                                             ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END)) / q.rate, 0), 0)::float8,
+       w.partition_key, q.key_concurrency, (SELECT count(*) FROM running r WHERE r.key = w.partition_key)::int, q.key_rate,
+       coalesce(greatest((1 - least(q.key_burst, k.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - k.refilled_at)::float8, 0))) / q.key_rate, 0), 0)::float8
+FROM q
+CROSS JOIN LATERAL (SELECT j.partition_key FROM holdfast.work j WHERE j.queue = $1 AND j.id = $2 OFFSET 0) w
+LEFT JOIN holdfast.limits l ON l.queue = $1
+LEFT JOIN holdfast.key_limits k ON k.queue = $1 AND k.partition_key = w.partition_key;
+
 -- name: explain_ahead
 -- How many due jobs a claim would take before this one, counted along the claim index up to the cap. Priorities are probed one by
 -- one: what is scheduled ahead at a higher priority is not walked through.

@@ -4,7 +4,8 @@
 SELECT queue FROM holdfast.limits WHERE queue = $1 FOR UPDATE SKIP LOCKED;
 
 -- name: allowance
--- How many jobs of a queue may be started now, of each of these keys as well, and in how many seconds the rate allows one (0: it does now).
+-- How many jobs of a queue may be started now, of each of these keys as well, in how many seconds the rate allows one (0: it does now), the
+-- same for each key, and whether the clock was moved back since tokens were last counted.
 -- Asked under lock_limit, in a statement of its own: what others claimed before is seen.
 -- $1 queue, $2 keys
 --
@@ -18,19 +19,63 @@ WITH q AS MATERIALIZED (
                         WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
     WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
       AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+), by_key AS MATERIALIZED (
+    SELECT r.key, count(*) AS places FROM running r GROUP BY r.key
+), tokens AS MATERIALIZED (
+    SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
+                               ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left,
+           q.rate IS NOT NULL AND l.refilled_at > holdfast.now() AS ahead
+    FROM q JOIN holdfast.limits l ON l.queue = $1
+), keys AS MATERIALIZED (
+    SELECT k.ord, q.key_concurrency - coalesce(r.places, 0) AS places,
+           coalesce(least(q.key_burst, l.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0)), q.key_burst) AS left,
+           l.refilled_at > holdfast.now() AS ahead
+    FROM q CROSS JOIN unnest($2::text[]) WITH ORDINALITY AS k(key, ord)
+    LEFT JOIN by_key r ON r.key = k.key
+    LEFT JOIN holdfast.key_limits l ON q.key_rate IS NOT NULL AND l.queue = $1 AND l.partition_key = k.key
+)
+SELECT greatest(least(coalesce(q.concurrency - (SELECT count(*) FROM running), 1000000), coalesce(floor((SELECT t.left FROM tokens t)), 1000000)), 0)::int,
+       ARRAY(SELECT greatest(least(coalesce(k.places, 1000000), coalesce(floor(k.left), 1000000)), 0)::int FROM keys k ORDER BY k.ord),
+       coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8,
+       ARRAY(SELECT coalesce(greatest((1 - k.left) / q.key_rate, 0), 0)::float8 FROM keys k ORDER BY k.ord),
+       (SELECT t.ahead FROM tokens t) OR coalesce((SELECT bool_or(k.ahead) FROM keys k), false)
+FROM q;
+
+-- name: limit_use
+-- How much of the limits of a queue is used: jobs that run, tokens left, in how many seconds the rate allows one, keys at their cap.
+-- $1 queue
+WITH q AS MATERIALIZED (
+    SELECT * FROM holdfast.queues WHERE name = $1
+), running AS MATERIALIZED (
+    SELECT w.partition_key AS key
+    FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
+                        WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+    WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
+      AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
 ), tokens AS MATERIALIZED (
     SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
                                ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left
-    FROM q JOIN holdfast.limits l ON l.queue = $1
+    FROM q JOIN holdfast.limits l ON l.queue = $1 WHERE q.rate IS NOT NULL
 )
-SELECT greatest(least(coalesce(q.concurrency - (SELECT count(*) FROM running), 1000000), coalesce(floor((SELECT t.left FROM tokens t)), 1000000)), 0)::int,
-       ARRAY(SELECT greatest(least(coalesce(q.key_concurrency - (SELECT count(*) FROM running r WHERE r.key = k.key), 1000000),
-                                   coalesce(floor(least(q.key_burst, l.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0))),
-                                            q.key_burst, 1000000)), 0)::int
-             FROM unnest($2::text[]) WITH ORDINALITY AS k(key, ord)
-             LEFT JOIN holdfast.key_limits l ON q.key_rate IS NOT NULL AND l.queue = $1 AND l.partition_key = k.key ORDER BY k.ord),
-       coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8
+SELECT (SELECT count(*) FROM running)::int, (SELECT t.left FROM tokens t)::float8,
+       coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8,
+       (SELECT count(*) FROM (SELECT FROM running r GROUP BY r.key HAVING count(*) >= q.key_concurrency) f)::int
 FROM q;
+
+-- name: lock_queue
+-- Keep the rules of a queue as they are until the commit; was it made to be claimed key by key?
+-- $1 queue
+SELECT keyed FROM holdfast.queues WHERE name = $1 FOR NO KEY UPDATE;
+
+-- name: mend_limits
+-- The clock was moved back: tokens come again from now on, instead of when it has caught up. Under lock_limit.
+-- $1 queue, $2 keys
+WITH whole AS (
+    UPDATE holdfast.limits SET refilled_at = holdfast.now() WHERE queue = $1 AND refilled_at > holdfast.now()
+)
+UPDATE holdfast.key_limits SET refilled_at = holdfast.now()
+WHERE queue = $1 AND partition_key = ANY ($2::text[]) AND refilled_at > holdfast.now();
 
 -- name: spend
 -- Take tokens for jobs that were claimed, of the queue and of their keys. Under lock_limit.
@@ -41,7 +86,7 @@ WITH q AS MATERIALIZED (
     UPDATE holdfast.limits l
     SET tokens = least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
                                      ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) - $2::int,
-        refilled_at = greatest(l.refilled_at, holdfast.now())
+        refilled_at = holdfast.now()
     FROM q WHERE l.queue = $1 AND q.rate IS NOT NULL
 )
 INSERT INTO holdfast.key_limits AS l (queue, partition_key, tokens, refilled_at)
@@ -51,19 +96,23 @@ ON CONFLICT (queue, partition_key) DO UPDATE
 SET tokens = least((SELECT q.key_burst FROM q),
                    l.tokens + (SELECT q.key_rate FROM q) * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0))
              - ((SELECT q.key_burst FROM q) - EXCLUDED.tokens),
-    refilled_at = greatest(l.refilled_at, holdfast.now());
+    refilled_at = holdfast.now();
 
 -- name: claim_shares
 -- Take due jobs from these keys, so many of each, for a living worker.
--- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects too?
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects too?,
+-- $9 limits that the claim is made within
+--
+-- Compared as a row, here and below: with equalities a planner without statistics sorts a whole key to find its first job.
 WITH c AS MATERIALIZED (
     SELECT w.id
-    FROM unnest($5::text[], $6::int[]) AS k(key, take)
+    FROM (SELECT u.key, u.take, holdfast.bucket(u.key) AS bucket FROM unnest($5::text[], $6::int[]) AS u(key, take) OFFSET 0) k
     CROSS JOIN LATERAL (
         SELECT j.id
         FROM holdfast.work j
-        WHERE j.queue = $1 AND j.partition_bucket = holdfast.bucket(k.key) AND j.partition_key = k.key AND j.hold_reason IS NULL
-          AND j.status = 'pending' AND j.available_at <= holdfast.now() AND (j.suspect = 0 OR $8::boolean)
+        WHERE j.queue = $1 AND j.hold_reason IS NULL AND (j.partition_bucket, j.partition_key, j.available_at) >= (k.bucket, k.key, '-infinity')
+          AND (j.partition_bucket, j.partition_key, j.available_at) <= (k.bucket, k.key, holdfast.now())
+          AND j.status = 'pending' AND (j.suspect = 0 OR $8::boolean)
           AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
           AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY j.partition_bucket, j.partition_key, j.available_at, j.seq
@@ -71,7 +120,7 @@ WITH c AS MATERIALIZED (
         FOR NO KEY UPDATE SKIP LOCKED
     ) w
     WHERE EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
-      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND (paused_at IS NOT NULL OR limited > $9::int))
     LIMIT $7
 )
 -- with part: take
@@ -105,8 +154,8 @@ WITH RECURSIVE step AS (
     CROSS JOIN LATERAL (
         SELECT w.priority, extract(epoch FROM holdfast.now() - w.available_at)::float8 AS late
         FROM holdfast.work w
-        WHERE w.queue = $1 AND w.partition_bucket = s.bucket AND w.partition_key = s.key AND w.hold_reason IS NULL
-          AND w.status = 'pending' AND w.available_at <= holdfast.now() AND w.suspect = 0
+        WHERE w.queue = $1 AND w.hold_reason IS NULL AND (w.partition_bucket, w.partition_key, w.available_at) >= (s.bucket, s.key, '-infinity')
+          AND (w.partition_bucket, w.partition_key, w.available_at) <= (s.bucket, s.key, holdfast.now()) AND w.status = 'pending' AND w.suspect = 0
           AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
           AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
@@ -131,12 +180,18 @@ ORDER BY j.available_at, j.seq
 LIMIT $2;
 
 -- name: share_head
--- The first due job of a key.
--- $1 queue, $2 key
-SELECT w.id FROM holdfast.work w
-WHERE w.queue = $1 AND w.partition_bucket = holdfast.bucket($2) AND w.partition_key = $2 AND w.hold_reason IS NULL AND w.status = 'pending'
-  AND w.available_at <= holdfast.now() AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
-ORDER BY w.available_at, w.seq LIMIT 1;
+-- The first job of a key that a claim would take.
+-- $1 queue, $2 key, $3 suspects too?
+SELECT h.id
+FROM (SELECT holdfast.bucket($2) AS bucket, $2::text AS key OFFSET 0) k
+CROSS JOIN LATERAL (
+    SELECT w.id FROM holdfast.work w
+    WHERE w.queue = $1 AND w.hold_reason IS NULL AND (w.partition_bucket, w.partition_key, w.available_at) >= (k.bucket, k.key, '-infinity')
+      AND (w.partition_bucket, w.partition_key, w.available_at) <= (k.bucket, k.key, holdfast.now()) AND w.status = 'pending'
+      AND (w.suspect = 0 OR $3::boolean) AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
+    ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
+) h;
 
 -- name: oldest_of_each
 -- Of each priority: for how many seconds the first due job that nobody has waits.

@@ -1,6 +1,7 @@
 -- name: claim_streams
 -- Take a gapless run from the front of each of these streams, for a living worker.
--- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 most jobs of a key, $7 suspects too?
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 most jobs of a key, $7 suspects too?, $8 limits that the
+-- claim is made within
 --
 -- `front` has the first jobs of a key by seq, whatever their status; `free` those of them that are ready and that nobody holds, looked at
 -- again under their lock. A run ends at the first job of the front that is not free: what is behind it has to wait, also when somebody
@@ -15,7 +16,7 @@ WITH front AS MATERIALIZED (
         ORDER BY w.seq LIMIT $6
     ) j
     WHERE EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
-      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND (paused_at IS NOT NULL OR limited > $8::int))
       AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = k.key)
 ), free AS MATERIALIZED (
     SELECT j.id

@@ -1,0 +1,129 @@
+"""The limits of queues: changing them, and how much of each is used now."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..db.database import Database
+from ..errors import ConfigurationError
+from ..model.queue import PROMISED, QueueRules, Rate
+from ..store import jobs
+from ..store.audit import audit
+from ..store.limits import LimitUse, limit_use, lock_queue
+from ..store.operate import prefer_indexes
+from ..store.queues import queue_rules, set_rules
+from ..store.statement import Flow
+from ..tasks.queueing import check_rules_together
+from .search import check_queue
+
+# What an operator changes while the queue is in use; the ordering and fair are what a queue is made with.
+CHANGEABLE = ("weights", "concurrency", "key_concurrency", "rate", "key_rate", "aging")
+OF_KEYS = ("weights", "key_concurrency", "key_rate")
+
+Changes = dict[str, tuple[Any, Any]]  # what -> (as it was, as it is now), both as people read it
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRulesSeen:
+    """The rules of a queue, and how much of its limits is used."""
+
+    name: str
+    rules: dict[str, Any]  # those it has, as people read them
+    running: int | None  # None: nothing counts them
+    tokens: float | None  # left of the rate
+    next_in: float | None  # seconds until the rate allows one; 0: it does now
+    keys_full: int | None  # keys that run as many as they may
+
+
+def shown(value: object) -> Any:
+    """A rule as people write it."""
+    if isinstance(value, Rate):
+        return f"{value.text} burst {value.size}"
+    return value if value or value == 0 else None
+
+
+def change_limits(name: str, wanted: Mapping[str, Any], who: str, action: str) -> Flow[Changes]:
+    """Change some rules of a queue; None takes one away. Answers what is not as it was."""
+    made_by_key = yield from lock_queue(name)
+    has = (yield from queue_rules([name]))[name]
+    changed, changes = _changed(has, wanted)
+    if not changes:
+        return {}
+    check_rules_together(changed, ConfigurationError)
+    if not made_by_key:
+        _needs_keys(name, changes, changed)
+    yield from set_rules(name, changed)
+    yield from audit(who, action, {"queue": name, "changed": changes}, 1)
+    return changes
+
+
+def differences(has: QueueRules, declared: QueueRules) -> dict[str, Any]:
+    """What `queue sync` changes, so that the queue is as the app declares it."""
+    names = [name for name in declared.differs(has) if name not in PROMISED]
+    return {name: getattr(declared, name) for name in names}
+
+
+def preview(has: QueueRules, wanted: Mapping[str, Any]) -> Changes:
+    return _changed(has, wanted)[1]
+
+
+def _changed(has: QueueRules, wanted: Mapping[str, Any]) -> tuple[QueueRules, Changes]:
+    new = replace(has, **{name: _empty(name) if value is None else value for name, value in wanted.items()})
+    names = new.differs(has)
+    return new, {name: (shown(getattr(has, name)), shown(getattr(new, name))) for name in names}
+
+
+def _empty(name: str) -> Any:
+    return {} if name == "weights" else None
+
+
+def _needs_keys(name: str, changes: Changes, rules: QueueRules) -> None:
+    for what in OF_KEYS:
+        if what in changes and getattr(rules, what):
+            option = f"--{what.replace('_', '-')}"
+            raise ConfigurationError(
+                f"queue {name!r} was made without keys, so {what} cannot be set: not every job in it has a partition key, "
+                f"and nothing finds the next job of one. Make a queue for it and enqueue there: "
+                f"holdfast queue create {name}_by_key {option} ..."
+            )
+
+
+def rules_of(database: Database, name: str) -> QueueRules:
+    check_queue(database, name)
+    return database.run(lambda: queue_rules([name]))[name]
+
+
+def show_rules(database: Database, name: str) -> QueueRulesSeen:
+    check_queue(database, name)
+    return database.run(lambda: _seen(name))
+
+
+def list_rules(database: Database) -> dict[str, QueueRulesSeen]:
+    """Of every queue that has more than the plain rules."""
+    return database.run(_all_seen)
+
+
+def _all_seen() -> Flow[dict[str, QueueRulesSeen]]:
+    yield from prefer_indexes()
+    found = {}
+    for name in (yield from jobs.queue_names()):
+        seen = yield from _seen(name)
+        if seen.rules:
+            found[name] = seen
+    return found
+
+
+def _seen(name: str) -> Flow[QueueRulesSeen]:
+    rules = (yield from queue_rules([name])).get(name, QueueRules())
+    use: LimitUse | None = (yield from limit_use(name)) if rules.limited else None
+    plain = QueueRules()
+    had = {what: shown(getattr(rules, what)) for what in rules.differs(plain)}
+    counted = rules.concurrency is not None or rules.key_concurrency is not None
+    return QueueRulesSeen(
+        name,
+        had,
+        use.running if use and counted else None,
+        use.tokens if use else None,
+        use.next_in if use and rules.rate else None,
+        use.keys_full if use and rules.key_concurrency is not None else None,
+    )
