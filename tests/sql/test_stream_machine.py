@@ -39,7 +39,7 @@ from holdfast.model.outcome import (
     Snoozed,
 )
 from holdfast.model.queue import OnDeadLetter, QueueRules
-from holdfast.store import dead, jobs, settle, streams, sweep
+from holdfast.store import dead, jobs, queues, settle, streams, sweep
 from holdfast.testing import TestServer
 
 pytestmark = [pytest.mark.versions, pytest.mark.slow]
@@ -224,7 +224,7 @@ def test_streams_walk_in_order(holdfast_server: TestServer) -> None:
     Streams.url = holdfast_server.url(name)
     with psycopg.connect(Streams.url, autocommit=True) as conn:
         for policy in POLICIES:
-            run(conn, jobs.create_queue(policy, None, QueueRules("key", policy)))
+            run(conn, queues.create_queue(policy, None, QueueRules("key", policy)))
     walks = 300 if os.environ.get("HOLDFAST_HYPOTHESIS") == "long" else 120
     limits = settings(
         max_examples=walks,
