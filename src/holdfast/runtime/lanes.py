@@ -4,6 +4,7 @@ A job starts when the one before it is finished in the database. When that one g
 lost lease, a block), what is behind it goes back too, unstarted: its turn has not come.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 
@@ -62,6 +63,12 @@ class Lanes:
             return lane[0], []
         del self._lanes[stream]
         return None, list(lane)
+
+    def in_doubt(self, running: Running, most: float) -> bool:
+        """A job of a stream whose lease was not renewed for longer than `most` seconds, as after the process stood still.
+
+        Another worker may be far ahead of it: it waits until the next renewal has found out whose it is."""
+        return time.monotonic() - running.renewed_at > most and self.stream(running) is not None
 
     def waiting(self) -> list[Running]:
         """Those whose turn has not come, and who will not get one."""

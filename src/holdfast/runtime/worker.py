@@ -222,7 +222,7 @@ class Worker:
         doubtful: list[Running] = []
         while self.ready and self.slots.free > 0:
             running = self.ready.popleft()
-            if running.stop is None and self._may_be_taken(running):
+            if running.stop is None and self.lanes.in_doubt(running, self.settings.dead_after):
                 doubtful.append(running)
             elif running.stop is None:
                 began = running.started_at = self.slots.started()  # now: its task may begin after this loop
@@ -236,12 +236,6 @@ class Worker:
     def end_unstarted(self, running: Running) -> None:
         """Lost or cancelled while it waited here."""
         self.conclude(running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran"))
-
-    def _may_be_taken(self, running: Running) -> bool:
-        """A job of a stream whose lease was not renewed for long, as after the process stood still: another worker may be
-        far ahead of it in the stream. It waits until the next renewal has found out whose it is."""
-        silent = time.monotonic() - running.renewed_at
-        return silent > self.settings.dead_after and self.lanes.stream(running) is not None
 
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
