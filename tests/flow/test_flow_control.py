@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -269,7 +270,8 @@ async def test_what_a_limit_cut_off_is_found_by_the_next_claim(app: Holdfast, ho
             (job,) = await claims.claim(worker, 10)
             assert await claims.claim(worker, 10) == []
             claims._marks["limited"].full_at = math.inf  # no look from the start any more
-            await kit.database.arun(lambda job=job: settle([Settlement(job.grant, Completed(None))], worker))
+            ended = [Settlement(job.grant, Completed(None))]
+            await kit.database.arun(functools.partial(settle, ended, worker))
 
 
 async def test_a_limit_that_is_new_holds_for_a_worker_that_runs(app: Holdfast, holdfast_kit: Make) -> None:

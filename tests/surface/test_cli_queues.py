@@ -429,8 +429,8 @@ def test_limits_are_made_shown_changed_and_taken_away(kit: Kit, call: Call) -> N
         (
             ("set", "inbox", "--key-concurrency", "1"),
             (
-                "queue 'inbox' was made without keys, so key_concurrency cannot be set: not every job in it has a partition key, "
-                "and nothing finds the next job of one. Make a queue for it and enqueue there: "
+                "queue 'inbox' was made without keys, so key_concurrency cannot be set: not every job in it has a partition "
+                "key, and nothing finds the next job of one. Make a queue for it and enqueue there: "
                 "holdfast queue create inbox_by_key --key-concurrency ..."
             ),
         ),

@@ -262,8 +262,10 @@ def test_task_settings() -> None:
         ({"ordering": "keys"}, "ordering must be one of none, key, not str 'keys'"),
         (
             {"ordring": "key"},
-            "queue has no option 'ordring' (known: aging, concurrency, fair, key_concurrency, key_rate, on_dead_letter, "
-            "ordering, rate, weights). Did you mean 'ordering'?",
+            (
+                "queue has no option 'ordring' (known: aging, concurrency, fair, key_concurrency, key_rate, on_dead_letter, "
+                "ordering, rate, weights). Did you mean 'ordering'?"
+            ),
         ),
         (
             {"ordering": "key", "fair": True},
