@@ -18,6 +18,7 @@ from tests.sql.support import (
     later,
     load,
     make_queue,
+    one,
     register,
     run,
     sweep_all,
