@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import functools
 import math
 from collections import Counter
@@ -270,8 +271,8 @@ async def test_what_a_limit_cut_off_is_found_by_the_next_claim(app: Holdfast, ho
             (job,) = await claims.claim(worker, 10)
             assert await claims.claim(worker, 10) == []
             claims._marks["limited"].full_at = math.inf  # no look from the start any more
-            done = [Settlement(job.grant, Completed(None))]
-            await kit.database.arun(functools.partial(settle, done, worker))
+            ended = [Settlement(job.grant, Completed(None))]
+            await kit.database.arun(functools.partial(settle, ended, worker))
 
 
 async def test_a_limit_that_is_new_holds_for_a_worker_that_runs(app: Holdfast, holdfast_kit: Make) -> None:
@@ -400,8 +401,26 @@ def test_turns_follow_the_weights_and_forget_what_is_out() -> None:
             given[key] += share
             turns.put_back(key, at + share / weights.get(key, 1.0))
     assert given == {"a": 80, "b": 40, "c": 40}
+    assert {
+        key: share for key, share, _ in copy.deepcopy(turns).take(40, lambda key: weights.get(key, 1.0))
+    } == {
+        "a": 20,
+        "b": 10,
+        "c": 10,
+    }
     turns.take(1, lambda _: 1.0)
     assert len(turns) == 2
+
+
+def test_a_key_that_comes_new_starts_where_the_others_are() -> None:
+    """It gets its share from now on, and nothing for the time when it had no work."""
+    turns = Turns()
+    turns.add("old")
+    for key, share, at in turns.take(100, lambda _: 1.0):
+        turns.put_back(key, at + share)
+    turns.add("new")
+    shares = {key: share for key, share, _ in turns.take(10, lambda _: 1.0)}
+    assert 4 <= shares["old"] <= 6
 
 
 def test_a_key_that_is_put_back_unserved_is_next() -> None:
