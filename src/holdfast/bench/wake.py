@@ -160,7 +160,7 @@ def main() -> int:
     )
     options.add_argument("--tries", type=int, default=100)
     options.add_argument("--rounds", type=int, default=4)
-    options.add_argument("--seconds", type=float, default=4.0)
+    options.add_argument("--seconds", type=float, default=12.0)
     options.add_argument("--scenario", action="append", choices=["busy", "idle", "never up"])
     given = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
