@@ -93,6 +93,7 @@ class Ear:
         self._conn = psycopg.connect(url, autocommit=True)
         self._conn.execute("LISTEN holdfast_inbox")
         self._conn.execute("LISTEN holdfast_mail")
+        self._conn.execute("LISTEN holdfast_orders")
         self._conn.execute("LISTEN over")
 
     def heard(self) -> list[tuple[str, str]]:

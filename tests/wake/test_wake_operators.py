@@ -5,13 +5,17 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from tests.sql.keyed import fail_key, put_key
 from tests.wake.conftest import Ear
 
 from holdfast.db.database import Database
+from holdfast.model.queue import OnDeadLetter, QueueRules
 from holdfast.operate.acts import DISCARD, RETRY, act_on, cancel_verb
 from holdfast.operate.dead import redrive_verb
 from holdfast.operate.edit import Changes, edit_job
+from holdfast.operate.keys import How, release_keys
 from holdfast.operate.pauses import pause_queue, pause_task, resume_queue, resume_task
+from holdfast.store.queues import create_queue
 from holdfast.testing import Kit
 
 Act = Callable[[Database, UUID], object]
@@ -83,3 +87,16 @@ def test_a_job_that_is_cancelled_or_deleted_wakes_nobody(sleepy: Kit, ear: Ear, 
     act_on(sleepy.database, cancel_verb(), [job])
     act_on(sleepy.database, DISCARD, [job])
     assert ear.heard() == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "how"), [("block", "retry"), ("block", "skip"), ("park", None), ("park", "retry")]
+)
+def test_a_key_that_is_released(sleepy: Kit, ear: Ear, policy: OnDeadLetter, how: How) -> None:
+    sleepy.database.run(lambda: create_queue("orders", rules=QueueRules("key", policy)))
+    with sleepy.connect(autocommit=True) as conn:
+        put_key(conn, "k", 2, queue="orders")
+        fail_key(conn, "k", queue="orders")
+    sleepy.sql("INSERT INTO holdfast.sleepers VALUES ('orders', 'somebody', 1)")
+    release_keys(sleepy.database, "orders", ["k"], how)
+    assert ear.heard() == [("holdfast_orders", "")]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -10,7 +11,7 @@ from tests.conftest import QUICK, await_until
 from tests.doctor.bouncer import bouncer
 from tests.wake.conftest import SLEEPY, Notes, sleepers, until_asleep, working
 
-from holdfast import AsyncTransaction, Holdfast, Job, Transaction
+from holdfast import AsyncTransaction, Backoff, Batch, Breaker, Holdfast, Job, Rate, Transaction
 from holdfast.db.database import Database
 from holdfast.telemetry import Event
 from holdfast.testing import Kit
@@ -60,6 +61,52 @@ async def test_everything_else_works(app: Holdfast, pooled: Kit, events: list[Ev
         await await_until(lambda: pooled.sql(done)[0]["n"] == 260, "all are done")
     await app.database.aclose()
     assert pooled.sql("SELECT count(*) AS n, count(DISTINCT n) AS d FROM ledger") == [{"n": 40, "d": 20}]
+    assert [e for e in events if "failed" in e.name] == []
+
+
+async def test_many_workers_work_too(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], events: list[Event]
+) -> None:
+    """Ordered and fair queues, limits, the ring, follow-ups, groups, replaced jobs, schedules, batches, a breaker."""
+    app.queue("orders", ordering="key")
+    app.queue("shared", fair=True, concurrency=3, key_rate=Rate(1000))
+    ran: dict[str, list[int]] = {}
+    ticks: list[str] = []
+
+    @app.task(queue="orders", retry=Backoff(first=0.01), breaker=Breaker(failures=50))
+    async def step(job: Job, n: int) -> None:
+        if n % 7 == 0 and job.attempt == 1:
+            raise ValueError("once")
+        ran.setdefault(job.partition_key or "", []).append(n)
+
+    @app.task(queue="shared")
+    async def share(n: int) -> None: ...
+
+    @app.batch_task(size=10, wait=0.05)
+    async def together(batch: Batch[int]) -> None: ...
+
+    @app.task
+    async def tick() -> None:
+        ticks.append("tick")
+
+    app.schedule(timedelta(seconds=1), tick.job())
+    kit = holdfast_kit(app, QUICK)
+    with bouncer(kit.url, "transaction") as url:
+        app._opened = Database(url, replace(QUICK, poll=0.3))
+        async with working(kit, concurrency=8), working(kit, concurrency=8):
+            await app.aenqueue_many(step.using(partition_key=f"k{n % 5}").job(n=n) for n in range(100))
+            await app.aenqueue_many(share.using(partition_key=f"t{n % 4}").job(n=n) for n in range(40))
+            await app.aenqueue_many(together.job(n) for n in range(30))
+            await app.agroup([share.using(partition_key="g").job(n=n) for n in range(5)], then=tick.job())
+            await tick.using(then=tick.job(), replace_key="one").aenqueue()
+            live = "SELECT count(*) AS n FROM holdfast.work WHERE task <> 'tick'"
+            await await_until(lambda: kit.sql(live)[0]["n"] == 0, "all are done")
+            await await_until(lambda: len(ticks) >= 4, "what follows and what is scheduled runs")
+        await app.database.aclose()
+        app.close()
+    assert {key: len(numbers) for key, numbers in ran.items()} == {f"k{n}": 20 for n in range(5)}
+    assert all(numbers == sorted(numbers) for numbers in ran.values())
+    assert kit.sql("SELECT count(*) AS n FROM holdfast.dead_letters") == [{"n": 0}]
     assert [e for e in events if "failed" in e.name] == []
 
 

@@ -2,6 +2,7 @@
 
 import os
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, cast
 
 import typer
@@ -18,6 +19,19 @@ from holdfast.operate.producing import make_job
 from holdfast.operate.schedules import Schedule, Schedules
 from holdfast.operate.wording import moment, several
 from holdfast.tasks.options import EnqueueOptions
+
+
+class MissedChoice(StrEnum):
+    skip = "skip"
+    run_once = "run_once"
+    run_all = "run_all"
+
+
+class OverlapChoice(StrEnum):
+    allow = "allow"
+    skip = "skip"
+    queue = "queue"
+
 
 app = typer.Typer(
     help="List schedules, add and remove them, pause, run, look ahead, backfill.", no_args_is_help=True
@@ -70,11 +84,12 @@ def add_command(
     tz: Annotated[str, typer.Option(help="The time zone of --cron, such as Europe/Berlin.")] = "UTC",
     payload: Annotated[str, typer.Option(metavar="JSON", help="The arguments, as an object.")] = "{}",
     missed: Annotated[
-        str, typer.Option(help="Slots in which no worker ran: skip, run_once (the newest), run_all.")
-    ] = "skip",
+        MissedChoice, typer.Option(help="Slots in which no worker ran: none, the newest, or all of them.")
+    ] = MissedChoice.skip,
     overlap: Annotated[
-        str, typer.Option(help="Slots while a job of it waits or runs: allow, skip, queue (one waits).")
-    ] = "allow",
+        OverlapChoice,
+        typer.Option(help="Slots while a job of it waits or runs: another, none, or one that waits."),
+    ] = OverlapChoice.allow,
     queue: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +119,7 @@ def add_command(
     when = _when(cron, every)
     with open_database(database_url, app) as database:
         schedules = Schedules(lambda: database)
-        rules = {"missed": cast(Missed, missed), "overlap": cast(Overlap, overlap)}
+        rules = {"missed": cast(Missed, missed.value), "overlap": cast(Overlap, overlap.value)}
         created = schedules.add(name, when, job, tz=tz, **rules)  # type: ignore[arg-type]
         made = schedules.get(name)
     if tasks is None:

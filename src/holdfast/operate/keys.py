@@ -21,6 +21,7 @@ from ..store.audit import audit_add, audit_begin
 from ..store.keys import KeyLine, StreamJob, StuckKey, Target
 from ..store.operate import Count, prefer_indexes
 from ..store.statement import Flow
+from ..store.wake import wake
 from .acts import BATCH, Busy, patiently
 from .audit import actor
 from .search import check_limit, check_queue, check_texts
@@ -307,6 +308,8 @@ def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Counter[str], Coun
     if able:
         act = keys.unblock if how == "retry" else keys.bury
         results[_DONE[how or "skip"]] += yield from act(able)
+    if results:
+        yield from wake(sorted({t.queue for t in targets}))
     return +results, +left
 
 
