@@ -3,7 +3,7 @@
 import os
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,6 @@ from holdfast.cli.arguments import parse_moment, parse_object, parse_span
 from holdfast.cli.completion import complete_queue, complete_schedule, complete_task
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.errors import ConfigurationError
-from holdfast.model.schedule import Missed, Overlap
 from holdfast.operate.backfill import Backfill
 from holdfast.operate.producing import make_job
 from holdfast.operate.schedules import Schedule, Schedules
@@ -119,7 +118,7 @@ def add_command(
     when = _when(cron, every)
     with open_database(database_url, app) as database:
         schedules = Schedules(lambda: database)
-        rules = {"missed": cast(Missed, missed.value), "overlap": cast(Overlap, overlap.value)}
+        rules = {"missed": missed.value, "overlap": overlap.value}
         created = schedules.add(name, when, job, tz=tz, **rules)  # type: ignore[arg-type]
         made = schedules.get(name)
     if tasks is None:
