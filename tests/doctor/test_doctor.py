@@ -178,5 +178,6 @@ def test_the_page_says_the_level_of_every_finding() -> None:
 def test_the_page_has_a_row_for_every_reason_of_explain() -> None:
     text = PAGE.read_text(encoding="utf-8").split("## holdfast explain")[1]
     rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
-    source = Path(operate.__path__[0], "explain.py").read_text(encoding="utf-8")
+    folder = Path(operate.__path__[0])
+    source = "".join((folder / name).read_text(encoding="utf-8") for name in ("explain.py", "waiting.py"))
     assert sorted(rows) == sorted(set(re.findall(r'Reason\(\s*"(\w+)"', source)) | {"no_such_job"})

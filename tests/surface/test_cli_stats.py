@@ -77,7 +77,7 @@ def test_the_tables(summed: Kit, call: Call) -> None:
     assert re.split(r"  +", second[3])[7:] == ["5 min", "6 min"]
     assert re.split(r"  +", storage[0]) == ["table", "size", "rows, about"]
     assert len(storage) == 11
-    assert re.fullmatch(r"archive     about 0 finished jobs, \d+ kB", archive[0])
+    assert re.fullmatch(r"archive     about 0 finished jobs, [\d.]+ [kM]B", archive[0])
 
 
 def test_filters_and_nothing_found(summed: Kit, call: Call) -> None:

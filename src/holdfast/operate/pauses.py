@@ -103,6 +103,7 @@ def _resume_task(task: str, who: str) -> Flow[tuple[bool, bool]]:
     if closed or lifted:
         what = {"task": task, "breaker": "closed"} if closed else {"task": task}
         yield from audit(who, "task resume", what, 1)
+        yield from wake((yield from jobs.queue_names()))
     return closed, closed or lifted
 
 
@@ -110,7 +111,6 @@ def _turn_task(turn: Statement[bool], task: str, action: str, who: str) -> Flow[
     changed = yield from turn
     if changed:
         yield from audit(who, action, {"task": task}, 1)
-        yield from wake((yield from jobs.queue_names()))
     return changed
 
 
