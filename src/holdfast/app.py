@@ -299,7 +299,7 @@ class Holdfast(Registry):
             if queue in existing:
                 continue
             if not (database.is_embedded and queue in declared):
-                raise unknown_queue(queue, existing)
+                raise unknown_queue(queue, existing, declared.get(queue))
             await database.arun(functools.partial(create_queue, queue, rules=declared[queue]))
         found = await database.arun(lambda: queue_rules(wanted))
         for queue, rules in found.items():

@@ -15,11 +15,13 @@ from holdfast.db.embedded import (
     EmbeddedServer,
     default_path,
     find_binaries,
+    parse_embedded_url,
     reset,
     status,
     stop,
 )
 from holdfast.errors import ConfigurationError
+from holdfast.settings import load_settings
 
 app = typer.Typer(
     help="Start, stop and look at the embedded PostgreSQL server (development, or one host).",
@@ -27,10 +29,23 @@ app = typer.Typer(
 )
 
 PathOption = Annotated[
-    Path | None, typer.Option("--path", help="The server's folder.", show_default="./.holdfast/postgres")
+    Path | None,
+    typer.Option(
+        "--path",
+        help="The server's folder.",
+        show_default="of HOLDFAST_DATABASE_URL, or ./.holdfast/postgres",
+    ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Even while other processes use it.")]
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def _folder(path: Path | None) -> Path:
+    """The one that is named; else the one of the embedded database that the settings name; else the default."""
+    url = load_settings().database_url or ""
+    if path is None and url.startswith("embedded:"):
+        return parse_embedded_url(url)
+    return path or default_path()
 
 
 @app.command("start")
@@ -39,7 +54,7 @@ def start_command(
     tcp: Annotated[bool, typer.Option("--tcp", help="Also listen on 127.0.0.1, with a password.")] = False,
 ) -> None:
     """Start the server and leave it running until `holdfast db stop`."""
-    with EmbeddedServer.acquire(path or default_path(), EmbeddedOptions(tcp=tcp)) as server:
+    with EmbeddedServer.acquire(_folder(path), EmbeddedOptions(tcp=tcp)) as server:
         server.ensure_database()
         server.keep_running()
         typer.echo(f"PostgreSQL {server.version} runs in {server.path} (process {server.pid}).")
@@ -49,7 +64,7 @@ def start_command(
 @app.command("stop")
 def stop_command(path: PathOption = None, force: ForceOption = False) -> None:
     """Stop the server."""
-    folder = path or default_path()
+    folder = _folder(path)
     was_running = stop(folder, force)
     typer.echo(f"Stopped the server in {folder}." if was_running else f"No server runs in {folder}.")
 
@@ -60,7 +75,7 @@ def status_command(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say whether the server runs."""
-    found = status(path or default_path())
+    found = status(_folder(path))
     if as_json:
         typer.echo(json.dumps(asdict(found), default=str))
     elif found.state == "running":
@@ -90,7 +105,7 @@ def reset_command(
     force: ForceOption = False,
 ) -> None:
     """Stop the server and delete everything in it."""
-    folder = path or default_path()
+    folder = _folder(path)
     if not yes and not os.isatty(0):
         raise ConfigurationError(f"This deletes all data in {folder}. Say so: holdfast db reset --yes")
     if not yes and not typer.confirm(f"Delete all data in {folder}?"):
@@ -104,7 +119,7 @@ def _run_program(name: str, path: Path | None, args: list[str]) -> int:
     As a child, not in place of this process, because this process holds the server while the program runs.
     Ctrl-C is the program's to handle: our handler does nothing, and unlike SIG_IGN it is not inherited.
     """
-    folder = path or default_path()
+    folder = _folder(path)
     if not status(folder).exists:
         raise ConfigurationError(f"There is no embedded server in {folder}. Start one: holdfast db start")
     program = find_binaries().program(name)

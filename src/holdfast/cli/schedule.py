@@ -251,6 +251,8 @@ def backfill_command(
 
 def _time(text: str, option: str) -> datetime:
     at = parse_moment(text, option)
+    if isinstance(at, datetime) and not 1970 <= at.year <= 9000:
+        raise ConfigurationError(f"{option} must be a moment between the years 1970 and 9000, not {text!r}")
     if isinstance(at, timedelta):
         raise ConfigurationError(f"{option} {text!r} is no moment. Write it like 2026-05-01T00:00+02:00")
     return at.astimezone(UTC)

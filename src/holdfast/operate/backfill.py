@@ -13,6 +13,7 @@ from ..store import schedules as store
 from ..store.audit import audit_add
 from ..store.schedules import Stored
 from ..store.statement import Flow
+from .search import check_texts
 from .wording import moment
 
 MOST_SLOTS = 10_000  # of one backfill
@@ -34,6 +35,7 @@ class Backfill:
 
 def find_schedule(name: str, *, held: bool = True) -> Flow[Stored]:
     """The schedule, held until the transaction ends; one that is only looked at is not held."""
+    check_texts({"schedule": name})
     if held:
         found = yield from store.read_locked(name)
     else:

@@ -15,13 +15,14 @@ from ..model.timing import Timing
 from ..store import jobs
 from ..store import schedules as store
 from ..store.audit import audit, audit_begin
+from ..store.queues import queue_rules
 from ..store.schedules import Stored
 from ..store.statement import Flow
 from ..tasks.handle import JobHandle, raw_result
 from ..tasks.newjob import NewJob
 from ..tasks.producer import Producer
 from ..tasks.scheduling import make_spec
-from ..tasks.writer import Writer, unknown_queue
+from ..tasks.writer import Writer, keyless, unknown_queue
 from .audit import actor
 from .backfill import Backfill, backfill, find, find_schedule
 from .wording import span
@@ -226,6 +227,9 @@ def _add(spec: Spec, who: str) -> Flow[bool]:
     queues = yield from jobs.queue_names()
     if spec.row.queue not in queues:
         raise unknown_queue(spec.row.queue, queues)
+    rules = (yield from queue_rules([spec.row.queue]))[spec.row.queue]
+    if rules.keyed and spec.row.partition_key is None:
+        raise keyless(spec.row)
     there = yield from store.read_locked(spec.name)
     if there is not None and there.origin == "operator" and there.fingerprint == spec.fingerprint:
         return False

@@ -14,6 +14,7 @@ from ..store.operate import WorkerLine
 from ..store.statement import Flow
 from ..store.workers import FoundWorker
 from .audit import actor
+from .search import check_texts
 
 MOST = 1000
 _LOOK = 10_000
@@ -49,6 +50,7 @@ def drain_workers(
         raise ConfigurationError("say which workers: their ids, --host NAME or --all")
     if not all(ids):
         raise ConfigurationError("an id must not be empty. The list: holdfast workers list")
+    check_texts({"host": host, **{f"id {n}": text for n, text in enumerate(ids, 1)}})
     wanted = list(dict.fromkeys(ids))
     selection = {"ids": wanted or None, "host": host, "all": everyone or None}
     who = actor()

@@ -6,8 +6,10 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from ..model.outcome import Settled
 from ..sql import query
 from .acts import Locked, by_queue
+from .chains import follow
 from .operate import Count, archive_tails
 from .statement import Flow, Row, Statement, ids
 
@@ -204,11 +206,16 @@ def unblock(locked: Sequence[Locked]) -> Flow[int]:
 
 
 def bury(locked: Sequence[Locked]) -> Flow[int]:
-    """Blocked jobs out of their keys' way; lock them first."""
-    count = 0
+    """Blocked jobs out of their keys' way, and counted in their groups; lock them first."""
+
+    def decode(rows: Sequence[Row]) -> list[Settled]:
+        return [Settled(r[0], "dead_letter", group=r[1]) for r in rows]
+
+    buried: list[Settled] = []
     for queue, job_ids in by_queue(locked):
-        count += len((yield from Statement("bury_blocked", query("bury_blocked"), (queue, job_ids), ids)))
-    return count
+        buried += yield from Statement("bury_blocked", query("bury_blocked"), (queue, job_ids), decode)
+    yield from follow(buried)
+    return len(buried)
 
 
 # Rules ------------------------------------------------------------------------------------------------------------

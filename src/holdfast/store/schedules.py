@@ -144,6 +144,11 @@ def fire_slots(stored: Stored, slots: Sequence[datetime], kind: Kind) -> Flow[li
         return []
     answers = yield from enqueue([_row(stored, slot) for slot in new])
     fired = [(slot, a.id) for slot, a in zip(new, answers, strict=True) if a.id is not None]
+    if any(answer.conflict == "key" for answer in answers):
+        raise ConfigurationError(
+            f"schedule {stored.name!r}: queue {stored.queue!r} is claimed key by key, and its job has no key. "
+            "Make it with a partition_key"
+        )
     if len(fired) < len(new):
         raise UnknownQueue(
             f"schedule {stored.name!r}: queue {stored.queue!r} does not exist. "

@@ -69,6 +69,13 @@ class TaskSet:
         """Build every codec now; TaskDefinitionError names a parameter whose type has no JSON form."""
         for definition in self._definitions.values():
             definition.codec.check()
+        for spec in self._schedules.values():
+            rules = self._queues.get(spec.row.queue)
+            if rules is not None and rules.keyed and spec.row.partition_key is None:
+                raise TaskDefinitionError(
+                    f"schedule {spec.name!r}: queue {spec.row.queue!r} is claimed key by key, and its job has no key. "
+                    'Write schedule(..., task.using(partition_key="...").job())'
+                )
 
     def _queue(self, name: str, rules: QueueRules | None) -> None:
         other = self._queues.get(name)

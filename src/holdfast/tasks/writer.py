@@ -83,10 +83,10 @@ class Writer:
     def _missing(self, wanted: set[str], existing: list[str]) -> list[tuple[str, QueueRules]]:
         """The queues to create: declared ones, on our own embedded server. Any other that does not exist is refused."""
         missing = sorted(wanted - set(existing))
-        declared = self._declared() if missing and self._database().is_embedded else {}
+        declared = self._declared() if missing else {}
         for name in missing:
-            if name not in declared:
-                raise unknown_queue(name, existing)
+            if name not in declared or not self._database().is_embedded:
+                raise unknown_queue(name, existing, declared.get(name))
         return [(name, declared[name]) for name in missing]
 
     def _checked(self, rows: Sequence[NewRow], answers: list[Enqueued]) -> list[Enqueued]:
@@ -94,11 +94,11 @@ class Writer:
             if answer.conflict == "queue":  # dropped since we last looked
                 self.forget()
                 raise unknown_queue(row.queue, [])
-            if answer.conflict == "key":
-                raise InvalidOption(
-                    f"queue {row.queue!r} is claimed key by key, and this job of {row.task} has none. "
-                    'Say whose turn it is: using(partition_key="customer:1")'
-                )
+            if answer.conflict == "then_queue":
+                self.forget()
+                raise UnknownQueue(f"a queue of what is to follow this job of {row.task} does not exist")
+            if answer.conflict in ("key", "then_key"):
+                raise keyless(row, follows=answer.conflict == "then_key")
         return answers
 
     def _checked_group(
@@ -108,6 +108,8 @@ class Writer:
         if group.conflict == "queue":
             self.forget()
             raise unknown_queue(sorted(queues_of(callback))[0], [])
+        if group.conflict == "key":
+            raise keyless(callback[0])
         self._checked(rows, members)
         return answers
 
@@ -135,12 +137,24 @@ def queues_of(rows: Sequence[NewRow]) -> set[str]:
     return set[str]().union(*(row.queues() for row in rows))
 
 
-def unknown_queue(name: str, existing: Sequence[str]) -> UnknownQueue:
+def unknown_queue(name: str, existing: Sequence[str], rules: QueueRules | None = None) -> UnknownQueue:
+    """`rules`: those that the app declares for it; a queue made by its name alone would not have them."""
     known = f" (known: {', '.join(existing)})" if existing else ""
     close = difflib.get_close_matches(name, existing, 1)
     guess = f" Did you mean {close[0]!r}?" if close else ""
-    return UnknownQueue(
-        f"queue {name!r} does not exist{known}.{guess} Create it: holdfast queue create {name}"
+    how = f"Create it: holdfast queue create {name}"
+    if rules is not None and rules != QueueRules():
+        how = "Create it with the rules that the app declares: holdfast queue sync --app MODULE:APP"
+    return UnknownQueue(f"queue {name!r} does not exist{known}.{guess} {how}")
+
+
+def keyless(row: NewRow, *, follows: bool = False) -> InvalidOption:
+    """A job without a key, for a queue that is claimed key by key; `follows`: one that is to follow it."""
+    what = f"a job that is to follow this one of {row.task}" if follows else f"this job of {row.task}"
+    where = "a queue of what follows" if follows else f"queue {row.queue!r}"
+    return InvalidOption(
+        f"{where} is claimed key by key, and {what} has no key. "
+        'Say whose turn it is: using(partition_key="customer:1")'
     )
 
 

@@ -435,7 +435,7 @@ BEGIN
           AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = d.queue AND q.paused_at IS NOT NULL)
     LOOP
         FOR place IN 0..3 LOOP
-            IF pg_try_advisory_xact_lock(7236838, hashtext(told) # place) THEN
+            IF pg_try_advisory_xact_lock(7236839, hashtext(told) # place) THEN
                 PERFORM pg_notify('holdfast_' || told, '');
                 EXIT;
             END IF;
@@ -799,6 +799,29 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- What is in the way of jobs that are to be enqueued later, at any level: 'queue', a queue that does not exist; 'key', one that is claimed
+-- key by key, and no key; NULL: nothing.
+CREATE FUNCTION holdfast.spec_conflict(specs jsonb) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    spec  jsonb;
+    keyed boolean;
+    below text;
+BEGIN
+    FOR spec IN SELECT e FROM jsonb_array_elements(specs) AS s(e) LOOP
+        SELECT q.keyed INTO keyed FROM holdfast.queues q WHERE q.name = coalesce(spec->>'queue', 'inbox');
+        IF NOT FOUND THEN RETURN 'queue'; END IF;
+        IF keyed AND spec->>'partition_key' IS NULL THEN RETURN 'key'; END IF;
+        IF jsonb_typeof(spec->'then') = 'array' THEN
+            below := holdfast.spec_conflict(spec->'then');
+            IF below IS NOT NULL THEN RETURN below; END IF;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
 -- For enqueue_many: what a library checks before it calls.
 CREATE FUNCTION holdfast.check_links(follow_ups text[], groups uuid[], replace_keys text[], idempotency_keys text[]) RETURNS void
     LANGUAGE plpgsql STABLE
@@ -825,7 +848,8 @@ END $$;
 
 -- Many jobs in one call, in the caller's transaction. Never raises for what a caller can get wrong in one row: it answers
 -- with a conflict ('queue': no such queue, 'key': the queue is claimed key by key and the job has none, 'payload': the idempotency key
--- was used with another payload, 'replace': a job of another task or partition key waits under the replace key), and then has written
+-- was used with another payload, 'replace': a job of another task or partition key waits under the replace key, 'then_queue' and
+-- 'then_key': the first two, of a job that is to follow), and then has written
 -- nothing at all. Same key and same payload gives the first job's id, also to a concurrent duplicate, which waits. A job that waits under
 -- the same replace key is changed in place.
 CREATE FUNCTION holdfast.enqueue_many(
@@ -865,11 +889,16 @@ BEGIN
         RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes as jsonb prints it, metadata and tags 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second to 7 days'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM holdfast.check_links(follow_ups, groups, replace_keys, idempotency_keys);
-    FOR item IN SELECT u.ord::int AS ord, q.name IS NULL AS missing
-                FROM unnest(queues, partition_keys) WITH ORDINALITY AS u(name, key, ord) LEFT JOIN holdfast.queues q ON q.name = u.name
-                WHERE q.name IS NULL OR (q.keyed AND u.key IS NULL) LOOP
-        conflicts[item.ord] := CASE WHEN item.missing THEN 'queue' ELSE 'key' END;
+    IF array_remove(follow_ups, NULL) <> '{}' OR array_remove(groups, NULL) <> '{}' OR array_remove(replace_keys, NULL) <> '{}' THEN
+        PERFORM holdfast.check_links(follow_ups, groups, replace_keys, idempotency_keys);
+    END IF;
+    FOR item IN SELECT u.ord::int AS ord, CASE WHEN q.name IS NULL THEN 'queue' WHEN q.keyed AND u.key IS NULL THEN 'key'
+                                               WHEN u.follow_ups IS NOT NULL THEN 'then_' || holdfast.spec_conflict(u.follow_ups::jsonb) END AS conflict
+                FROM unnest(queues, partition_keys, follow_ups) WITH ORDINALITY AS u(name, key, follow_ups, ord)
+                LEFT JOIN holdfast.queues q ON q.name = u.name
+                WHERE q.name IS NULL OR (q.keyed AND u.key IS NULL) OR u.follow_ups IS NOT NULL LOOP
+        CONTINUE WHEN item.conflict IS NULL;
+        conflicts[item.ord] := item.conflict;
         fresh[item.ord] := false;
     END LOOP;
     ids := ARRAY(SELECT holdfast.uuid7() FROM generate_series(1, n));
@@ -927,7 +956,7 @@ BEGIN
                 CONTINUE;
             END IF;
             SELECT w.task, w.partition_key INTO found_task, found_partition FROM holdfast.work w
-            WHERE w.queue = item.queue AND w.id = found_id AND w.status <> 'processing' AND w.cancel_requested_at IS NULL
+            WHERE w.queue = item.queue AND w.id = found_id AND w.status IN ('pending', 'held') AND w.cancel_requested_at IS NULL
               AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
             FOR NO KEY UPDATE;
             IF NOT FOUND THEN
@@ -968,9 +997,11 @@ BEGIN
             metadata = metadatas[i]::jsonb, parent_id = parents[i], follow_ups = enqueue_many.follow_ups[i]::jsonb
         WHERE w.queue = queues[i] AND w.id = ids[i];
     END LOOP;
-    PERFORM holdfast.lock_streams(o.queue, o.keys)
-    FROM (SELECT u.queue, array_agg(u.key) AS keys FROM unnest(queues, partition_keys, fresh) AS u(queue, key, fresh)
-          JOIN holdfast.queues q ON q.name = u.queue AND q.ordering = 'key' WHERE u.fresh GROUP BY u.queue ORDER BY u.queue) o;
+    IF EXISTS (SELECT FROM holdfast.queues q WHERE q.ordering = 'key' AND q.name = ANY (queues)) THEN
+        PERFORM holdfast.lock_streams(o.queue, o.keys)
+        FROM (SELECT u.queue, array_agg(u.key) AS keys FROM unnest(queues, partition_keys, fresh) AS u(queue, key, fresh)
+              JOIN holdfast.queues q ON q.name = u.queue AND q.ordering = 'key' WHERE u.fresh GROUP BY u.queue ORDER BY u.queue) o;
+    END IF;
 
     INSERT INTO holdfast.work (id, queue, task, version, payload, partition_key, priority, max_attempts,
                                available_at, created_at, claimed_at, claim_token, tags, metadata, seq, parent_id, group_id, follow_ups)
@@ -1025,6 +1056,9 @@ DECLARE
             THEN format('queue %L does not exist. Create it: holdfast queue create %s', queue, queue)
         WHEN partition_key IS NULL AND EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue AND q.keyed)
             THEN format('queue %L is claimed key by key: pass a partition_key', queue)
+        WHEN jsonb_typeof(follow_ups) = 'array' AND holdfast.spec_conflict(follow_ups) IS NOT NULL
+            THEN CASE holdfast.spec_conflict(follow_ups) WHEN 'queue' THEN 'follow_ups: a queue in them does not exist'
+                      ELSE 'follow_ups: one goes to a queue that is claimed key by key, and has no partition_key' END
     END;
 BEGIN
     IF wrong IS NOT NULL THEN
@@ -1078,6 +1112,9 @@ CREATE FUNCTION holdfast.conflict_text(task text, queue text, conflict text) RET
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT format('%s cannot be enqueued: ', task) || CASE conflict
               WHEN 'queue' THEN format('queue %L does not exist. Create it: holdfast queue create %s', queue, queue)
+              WHEN 'key' THEN format('queue %L is claimed key by key, and it has no partition_key', queue)
+              WHEN 'then_queue' THEN 'a queue of what is to follow it does not exist'
+              WHEN 'then_key' THEN 'what is to follow it goes to a queue that is claimed key by key, and has no partition_key'
               WHEN 'payload' THEN 'its idempotency key was used with another payload'
               ELSE 'a job of another task or partition key waits under its replace key' END $$;
 
@@ -1107,7 +1144,7 @@ END $$;
 
 -- What jobs set off that have just ended, in the transaction that ends them: the follow-ups of completed ones, and their groups.
 -- Groups are counted in the order of their ids, so that two callers cannot wait for each other in a circle.
--- States: completed, cancelled, dead_letter; discarded: deleted before it ended; discarded_after: deleted as a dead letter or cancelled.
+-- States: completed, cancelled, dead_letter, parked (a dead letter too); discarded: deleted before it ended; discarded_after: deleted as a dead letter or cancelled.
 CREATE FUNCTION holdfast.jobs_ended(job_ids uuid[], states text[], group_ids uuid[], follow_ups text[]) RETURNS int
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -1130,7 +1167,7 @@ BEGIN
     END IF;
     FOR item IN
         SELECT u.in_group, max(u.id::text)::uuid AS last, count(*) FILTER (WHERE u.state = 'completed')::int AS completed,
-               count(*) FILTER (WHERE u.state IN ('cancelled', 'dead_letter', 'discarded'))::int AS ended,
+               count(*) FILTER (WHERE u.state IN ('cancelled', 'dead_letter', 'parked', 'discarded'))::int AS ended,
                count(*) FILTER (WHERE u.state IN ('discarded', 'discarded_after'))::int AS discarded
         FROM unnest(job_ids, states, group_ids) AS u(id, state, in_group) WHERE u.in_group IS NOT NULL
         GROUP BY u.in_group ORDER BY u.in_group
@@ -1146,6 +1183,7 @@ BEGIN
     RETURN made;
 END $$;
 REVOKE ALL ON FUNCTION holdfast.spec_fault FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.spec_conflict FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.check_links FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.enqueue_specs FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.conflict_text FROM PUBLIC;
@@ -1176,9 +1214,8 @@ BEGIN
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF EXISTS (SELECT FROM jsonb_array_elements(callback) AS c(spec)
-               WHERE NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = coalesce(c.spec->>'queue', 'inbox'))) THEN
-        RETURN QUERY SELECT o, NULL::uuid, false, CASE WHEN o = 0 THEN 'queue' END FROM generate_series(0, n) o;
+    IF callback IS NOT NULL AND holdfast.spec_conflict(callback) IS NOT NULL THEN
+        RETURN QUERY SELECT o, NULL::uuid, false, CASE WHEN o = 0 THEN holdfast.spec_conflict(callback) END FROM generate_series(0, n) o;
         RETURN;
     END IF;
     SELECT array_agg(s.id) AS ids, array_agg(s.conflict) AS conflicts INTO answers

@@ -230,12 +230,14 @@ WITH gone AS (
     DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'blocked' RETURNING *
 )
 INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
-                                   version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata)
+                                   version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata,
+                                   parent_id, group_id, follow_ups)
 SELECT g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, holdfast.now(), g.attempts, g.max_attempts,
        g.version, g.crashes, g.priority, g.queue, g.task, g.partition_key, g.payload,
-       (SELECT e.worker FROM holdfast.errors e WHERE e.job_id = g.id ORDER BY e.at DESC LIMIT 1), g.last_error, g.tags, g.metadata
+       (SELECT e.worker FROM holdfast.errors e WHERE e.job_id = g.id ORDER BY e.at DESC LIMIT 1), g.last_error, g.tags, g.metadata,
+       g.parent_id, g.group_id, g.follow_ups
 FROM gone g
-RETURNING id;
+RETURNING id, group_id;
 
 -- name: set_on_dead_letter
 -- What an ordered queue does with a key when one of its jobs fails for good, from now on. No row: it is like that already.
