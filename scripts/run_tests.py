@@ -63,7 +63,8 @@ def pytest(arguments: list[str], extra: dict[str, str] | None = None) -> int:
 def main(arguments: list[str]) -> int:
     if arguments:
         return pytest(arguments)
-    workers = ["-n", str(min(4, os.cpu_count() or 2)), "--dist", "loadfile", "-q"]
+    # One more than there are cores: many tests wait for a process or a clock.
+    workers = ["-n", str(min(4, (os.cpu_count() or 2) + 1)), "--dist", "loadfile", "-q"]
     missing = []
     binaries = {}
     for major in OTHERS:

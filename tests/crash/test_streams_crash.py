@@ -123,6 +123,7 @@ def test_kill_9_breaks_no_order_and_loses_nothing(fleet: Fleet) -> None:
 def test_a_worker_that_stands_still_breaks_no_order(fleet: Fleet) -> None:
     count = fill(0.01)
     workers = fleet.start(4)
+    fleet.until_alive(4)
     fleet.until_done(count // 6)
     for part, stopped in enumerate(workers[:2], start=2):
         stopped.send_signal(signal.SIGSTOP)
