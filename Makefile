@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 help: ## print this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
@@ -22,6 +22,9 @@ demo: $(STAMP) ## pay orders, kill a worker, see nothing lost (embedded server)
 test: $(STAMP) ## run the tests on every PostgreSQL that can be had
 	$(BIN)/python scripts/run_tests.py
 
+test-long: $(STAMP) ## interleavings and random walks on the other PostgreSQL versions
+	$(BIN)/python scripts/run_tests.py --long
+
 check: $(STAMP) ## lint, types, import layers (static, under 2 minutes)
 	$(BIN)/python scripts/check.py
 
@@ -37,4 +40,4 @@ docs: $(STAMP) ## regenerate printed output in README and docs, and docs/api.txt
 pins: ## refresh requirements/dev.txt from the newest releases
 	$(PYTHON) scripts/pins.py
 
-.PHONY: help install demo test check bench mutants docs pins
+.PHONY: help install demo test test-long check bench mutants docs pins
