@@ -1,6 +1,5 @@
 """A rolling restart of a whole fleet under load, on an ordered queue. Run it with -s for the figures of docs/ring.md."""
 
-import os
 import random
 import signal
 import threading
@@ -17,7 +16,7 @@ from tests.crash.ring_fleet import Fleet
 
 from holdfast.testing import Kit
 
-WORKERS = int(os.environ.get("HOLDFAST_TEST_FLEET", "6"))  # 10 for the figures of docs/ring.md
+WORKERS = 10
 KEYS = [f"customer:{n}" for n in range(80)]
 Span = tuple[float, float]
 
