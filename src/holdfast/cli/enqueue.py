@@ -1,6 +1,5 @@
 """`holdfast enqueue`: write one job by hand, and wait for it if asked to."""
 
-import os
 import sys
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -8,15 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
 from holdfast.cli.arguments import parse_arguments, parse_moment, parse_span
 from holdfast.cli.completion import complete_queue, complete_task
 from holdfast.cli.exits import ENVIRONMENT, TIMED_OUT
+from holdfast.cli.producing import given, known_tasks, say_unchecked
 from holdfast.errors import ConfigurationError, JobCancelled, JobFailed, ResultError, ResultTimeout
 from holdfast.model.text import printable
 from holdfast.operate.producing import enqueue, make_job
 from holdfast.tasks.handle import JobHandle
-from holdfast.tasks.options import EnqueueOptions
 
 
 def enqueue_command(
@@ -55,25 +54,22 @@ def enqueue_command(
     as_json: JsonOption = False,
 ) -> None:
     """Write one job and print its id. With an app its arguments are checked; without one they are sent as given."""
-    named = app or os.environ.get(APP_VARIABLE)
-    tasks = load_app(named).tasks if named else None
-    options: dict[str, Any] = {
-        "queue": queue,
-        "partition_key": key,
-        "priority": priority,
-        "run_after": _when(delay, run_after),
-        "idempotency_key": idempotency_key,
-        "replace_key": replace_key,
-        "tags": tags,
-        "max_attempts": max_attempts,
-    }
-    given: EnqueueOptions = {k: v for k, v in options.items() if v is not None}  # type: ignore[assignment]
-    job = make_job(tasks, task, parse_arguments(items or ()), given, version)
+    tasks = known_tasks(app)
+    options = given(
+        queue=queue,
+        partition_key=key,
+        priority=priority,
+        run_after=_when(delay, run_after),
+        idempotency_key=idempotency_key,
+        replace_key=replace_key,
+        tags=tags,
+        max_attempts=max_attempts,
+    )
+    job = make_job(tasks, task, parse_arguments(items or ()), options, version)
     patience = None if wait is None else parse_span(wait, "--wait")
     with open_database(database_url, app) as database:
         handle = enqueue(database, job, tasks.queue_rules() if tasks else None)
-        if tasks is None:
-            typer.echo("note: the arguments were not checked: no app was named (--app MODULE:APP)", err=True)
+        say_unchecked(tasks)
         if patience is None:
             _print_job(handle, as_json, replaced=replace_key is not None)
         else:

@@ -1,6 +1,5 @@
 """`holdfast schedule`: list schedules, add and remove them, pause and resume, run one now, look ahead, backfill."""
 
-import os
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
@@ -8,16 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
 from holdfast.cli.arguments import parse_moment, parse_object, parse_span
 from holdfast.cli.completion import complete_queue, complete_schedule, complete_task
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
+from holdfast.cli.producing import given, known_tasks, say_unchecked
 from holdfast.errors import ConfigurationError
 from holdfast.operate.backfill import Backfill
 from holdfast.operate.producing import make_job
 from holdfast.operate.schedules import Schedule, Schedules
 from holdfast.operate.wording import moment, several
-from holdfast.tasks.options import EnqueueOptions
 
 
 class MissedChoice(StrEnum):
@@ -104,25 +103,15 @@ def add_command(
     as_json: JsonOption = False,
 ) -> None:
     """Add a schedule that is not in the code; any worker fires it. With an app its arguments are checked."""
-    named = app or os.environ.get(APP_VARIABLE)
-    tasks = load_app(named).tasks if named else None
-    options: dict[str, Any] = {
-        "queue": queue,
-        "partition_key": key,
-        "priority": priority,
-        "tags": tags,
-        "max_attempts": max_attempts,
-    }
-    given: EnqueueOptions = {k: v for k, v in options.items() if v is not None}  # type: ignore[assignment]
-    job = make_job(tasks, task, parse_object(payload, "--payload"), given)
+    tasks = known_tasks(app)
+    options = given(queue=queue, partition_key=key, priority=priority, tags=tags, max_attempts=max_attempts)
+    job = make_job(tasks, task, parse_object(payload, "--payload"), options)
     when = _when(cron, every)
     with open_database(database_url, app) as database:
         schedules = Schedules(lambda: database)
-        rules = {"missed": missed.value, "overlap": overlap.value}
-        created = schedules.add(name, when, job, tz=tz, **rules)  # type: ignore[arg-type]
+        created = schedules.add(name, when, job, tz=tz, missed=missed.value, overlap=overlap.value)
         made = schedules.get(name)
-    if tasks is None:
-        typer.echo("note: the arguments were not checked: no app was named (--app MODULE:APP)", err=True)
+    say_unchecked(tasks)
     if as_json:
         render.print_json({"created": created, "schedule": made})
     else:

@@ -1,3 +1,23 @@
+-- part: limit_state
+-- A queue, what runs of it and what its rate has left. What runs is counted by the claims. A quarantined job is left out: its owner may be
+-- gone for good.
+-- $1 queue
+WITH q AS MATERIALIZED (
+    SELECT * FROM holdfast.queues WHERE name = $1
+), running AS MATERIALIZED (
+    SELECT w.partition_key AS key
+    FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
+                        WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+    WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
+      AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+), tokens AS MATERIALIZED (
+    SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
+                               ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left,
+           q.rate IS NOT NULL AND l.refilled_at > holdfast.now() AS ahead
+    FROM q JOIN holdfast.limits l ON l.queue = $1
+)
+
 -- name: lock_limit
 -- Hold the limits of a queue until the commit. No row: another worker claims at this moment.
 -- $1 queue
@@ -8,24 +28,9 @@ SELECT queue FROM holdfast.limits WHERE queue = $1 FOR UPDATE SKIP LOCKED;
 -- same for each key, and whether the clock was moved back since tokens were last counted.
 -- Asked under lock_limit, in a statement of its own: what others claimed before is seen.
 -- $1 queue, $2 keys
---
--- What runs is counted by the claims. A quarantined job is left out: its owner may be gone for good.
-WITH q AS MATERIALIZED (
-    SELECT * FROM holdfast.queues WHERE name = $1
-), running AS MATERIALIZED (
-    SELECT w.partition_key AS key
-    FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
-    CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
-                        WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-    WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
-      AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
-), by_key AS MATERIALIZED (
+-- with part: limit_state
+, by_key AS MATERIALIZED (
     SELECT r.key, count(*) AS places FROM running r GROUP BY r.key
-), tokens AS MATERIALIZED (
-    SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
-                               ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left,
-           q.rate IS NOT NULL AND l.refilled_at > holdfast.now() AS ahead
-    FROM q JOIN holdfast.limits l ON l.queue = $1
 ), keys AS MATERIALIZED (
     SELECT k.ord, q.key_concurrency - coalesce(r.places, 0) AS places,
            coalesce(least(q.key_burst, l.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0)), q.key_burst) AS left,
@@ -44,20 +49,7 @@ FROM q;
 -- name: limit_use
 -- How much of the limits of a queue is used: jobs that run, tokens left, in how many seconds the rate allows one, keys at their cap.
 -- $1 queue
-WITH q AS MATERIALIZED (
-    SELECT * FROM holdfast.queues WHERE name = $1
-), running AS MATERIALIZED (
-    SELECT w.partition_key AS key
-    FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
-    CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
-                        WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-    WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
-      AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
-), tokens AS MATERIALIZED (
-    SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
-                               ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left
-    FROM q JOIN holdfast.limits l ON l.queue = $1 WHERE q.rate IS NOT NULL
-)
+-- with part: limit_state
 SELECT (SELECT count(*) FROM running)::int, (SELECT t.left FROM tokens t)::float8,
        coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8,
        (SELECT count(*) FROM (SELECT FROM running r GROUP BY r.key HAVING count(*) >= q.key_concurrency) f)::int
