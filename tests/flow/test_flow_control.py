@@ -211,6 +211,15 @@ async def test_a_key_that_comes_later_gets_its_turn_too(app: Holdfast, holdfast_
     assert kit.sql("SELECT id FROM holdfast.work LIMIT 1")  # with most of the others still waiting
 
 
+async def test_weights_hold_over_several_workers(app: Holdfast, holdfast_kit: Make) -> None:
+    _, watch, work = limited(app, holdfast_kit, fair=True, weights={"vip": 3})
+    for key in ("vip", "plain"):
+        await app.aenqueue_many(work.using(partition_key=key).job() for _ in range(300))
+    await workers(app, 3)
+    assert len(watch.ran) == 600
+    assert 120 <= Counter(watch.ran[:200])["vip"] <= 180
+
+
 async def test_many_keys_share_few_slots_alike(app: Holdfast, holdfast_kit: Make) -> None:
     _, watch, work = limited(app, holdfast_kit, fair=True)
     await app.aenqueue_many(work.using(partition_key=f"k{n % 30}").job() for n in range(300))

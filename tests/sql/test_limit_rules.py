@@ -121,6 +121,23 @@ def test_a_limit_of_one_is_never_two(conn: Conn, connect: Connect, by: str) -> N
     assert len(most) == 30 * len(keys)
 
 
+def test_a_token_is_spent_once_however_many_claim(conn: Conn, connect: Connect) -> None:
+    make_queue(conn, "q", rate=Rate(1, per=3600, burst=7))
+    enqueue(conn, 40, queue="q")
+    worker = register(conn)
+
+    def work(mine: Conn) -> int:
+        taken = 0
+        while True:
+            done = run(mine, plain("q", worker, 3))
+            taken += len(done.jobs)
+            if not done.jobs and not done.busy:
+                return taken
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(work, [connect() for _ in range(4)])) == 7
+
+
 def test_who_finds_another_claiming_does_not_wait_for_it(conn: Conn, connect: Connect, kit: Kit) -> None:
     """One that stands still in its claim holds the queue until the server ends its session: statement_timeout."""
     make_queue(conn, "q", concurrency=1)

@@ -371,6 +371,30 @@ def test_a_cancelled_job_comes_back_at_the_end(conn: Conn, worker: str) -> None:
     assert ids(grab(conn, worker)) == [made[1], made[2], made[0]]
 
 
+def test_what_comes_back_waits_for_the_enqueues_of_its_stream(
+    conn: Conn, connect: Callable[[], Conn], worker: str
+) -> None:
+    """The place is given out under the lock of the key, to a job that comes back too: else it could lie before one that
+    commits later."""
+    (gone,) = fill(conn, 1)
+    assert run(conn, jobs.cancel(gone, "skip"))
+    open_one, reviver = connect(), connect()
+    open_one.execute("BEGIN")
+    (later,) = fill(open_one, 1)
+
+    def revive() -> None:
+        with reviver.transaction():
+            places = run(reviver, acts.locate_jobs([gone]))
+            assert drive(reviver, acts.revive(drive(reviver, acts.lock(places)))) == 1
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(revive)
+        until_blocked(conn, reviver)
+        open_one.execute("COMMIT")
+        waiting.result(20)
+    assert stream(conn) == [later, gone]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_settle_whose_answer_was_lost_learns_what_it_had_done(
     conn: Conn, worker: str, policy: OnDeadLetter

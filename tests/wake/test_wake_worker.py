@@ -35,6 +35,26 @@ async def test_a_scheduled_job_starts_at_its_time(asleep: Kit, notes: Notes) -> 
     await notes.until(2, 1)
 
 
+@pytest.mark.parametrize("rules", [{"ordering": "key"}, {"fair": True}, {"concurrency": 1}], ids=str)
+async def test_an_enqueue_wakes_whatever_the_queue_is_like(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], notes: Notes, rules: dict[str, Any]
+) -> None:
+    app.queue("other", **rules)
+    kit = holdfast_kit(app, SLEEPY)
+    async with working(kit, queues=["other"]):
+        await until_asleep(kit)
+        for n in (1, 2):
+            await notes.task.using(queue="other", partition_key="k").aenqueue(n)
+            await notes.until(*range(1, n + 1))
+
+
+async def test_a_schedule_wakes(app: Holdfast, holdfast_kit: Callable[..., Kit], notes: Notes) -> None:
+    app.schedule(timedelta(seconds=1), notes.task.job(1))
+    kit = holdfast_kit(app, SLEEPY)
+    async with working(kit):
+        await await_until(lambda: len(notes.ran) >= 2, "two slots have run")
+
+
 @pytest.mark.parametrize("end", [Retry(after=0.9), Snooze(0.9)])
 async def test_a_retry_and_a_snooze_start_at_their_time(
     asleep: Kit, notes: Notes, end: BaseException
