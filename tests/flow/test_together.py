@@ -105,10 +105,13 @@ def test_a_follow_up_without_a_key_is_refused_before_anything_is_written(shop: S
     with pytest.raises(InvalidOption, match="queue 'blocking' is claimed key by key"):
         shop.app.group([shop.after.job(name="y")], then=shop.flaky.job(n=7))
     assert shop.kit.jobs() == []
-    specs = '[{"task": "flaky", "queue": "%s"}]'
-    for queue, error in (("blocking", "no partition_key"), ("nowhere", "does not exist")):
+    for spec, error in (
+        ('{"task": "flaky", "queue": "blocking"}', "no partition_key"),
+        ('{"task": "flaky", "queue": "nowhere"}', "does not exist"),
+        ('{"task": "after", "prioriy": 5}', "after has no option 'prioriy'"),
+    ):
         with pytest.raises(psycopg.Error, match=error):
-            shop.kit.sql("SELECT holdfast.enqueue('after', follow_ups => %s::jsonb)", [specs % queue])
+            shop.kit.sql("SELECT holdfast.enqueue('after', follow_ups => %s::jsonb)", [f"[{spec}]"])
 
 
 def test_a_schedule_without_a_key_is_refused(shop: Shop) -> None:

@@ -1,6 +1,7 @@
 """Buckets of keys, and keys that are split into shards."""
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -18,7 +19,23 @@ def test_sharded_keys_spread_and_keep_together_what_belongs_together() -> None:
     assert all(50 <= spread.count(key) <= 150 for key in set(spread))
     assert sharded_key("t", shards=8, by=17) == sharded_key("t", shards=8, by="17") == "t#7"  # for ever
     assert {sharded_key("t", shards=4) for _ in range(200)} == {"t#0", "t#1", "t#2", "t#3"}
-    assert sharded_key("t", shards=1, by=object()) == "t#0"
+    assert sharded_key("t", shards=1, by=uuid4()) == "t#0"
+
+
+@pytest.mark.parametrize("by", [object(), True, 1.0])
+def test_what_has_no_stable_text_has_no_shard(by: Any) -> None:
+    with pytest.raises(TypeError, match="by must be a str, an int or a UUID"):
+        sharded_key("t", shards=8, by=by)
+
+
+@pytest.mark.parametrize("key", ["", None])
+def test_there_must_be_a_key_to_split(key: Any) -> None:
+    with pytest.raises(ValueError, match="the key to split must be a string"):
+        sharded_key(key, shards=8, by=1)
+
+
+def test_any_shard() -> None:
+    assert sharded_key("t", shards=1) == "t#0"
 
 
 @pytest.mark.parametrize("shards", [0, -1, 1025, True, 2.0, "8"])

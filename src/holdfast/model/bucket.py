@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from uuid import UUID
 
 BUCKETS = 1024
 
@@ -11,7 +12,7 @@ def bucket(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:2], "big") & (BUCKETS - 1)
 
 
-def sharded_key(key: str, *, shards: int, by: object = None) -> str:
+def sharded_key(key: str, *, shards: int, by: str | int | UUID | None = None) -> str:
     """One of `shards` keys in place of a hot one: `sharded_key("tenant:123", shards=8, by=order_id)`.
 
     What has the same `by` goes to the same shard and keeps its order; across shards there is none. Without `by` any shard is
@@ -19,6 +20,10 @@ def sharded_key(key: str, *, shards: int, by: object = None) -> str:
     """
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= BUCKETS:
         raise ValueError(f"shards must be between 1 and {BUCKETS}, not {shards!r}")
+    if by is not None and (isinstance(by, bool) or not isinstance(by, str | int | UUID)):
+        raise TypeError(f"by must be a str, an int or a UUID, not {type(by).__name__}: what has no stable text has no shard")
+    if not isinstance(key, str) or not key:
+        raise ValueError(f"the key to split must be a string that is not empty, not {key!r}")
     if by is None:
         return f"{key}#{random.randrange(shards)}"  # noqa: S311 no secret
     return f"{key}#{int.from_bytes(hashlib.sha256(str(by).encode()).digest()[:8], 'big') % shards}"

@@ -776,6 +776,11 @@ BEGIN
         wrong := CASE
             WHEN jsonb_typeof(spec) <> 'object' THEN 'a job is no object'
             WHEN coalesce(spec->>'task', '') !~ '^[A-Za-z0-9_.-]{1,200}$' THEN format('task name %L is not usable', spec->>'task')
+            WHEN spec - ARRAY['task', 'payload', 'queue', 'version', 'partition_key', 'priority', 'max_attempts', 'run_at', 'delay', 'idempotency_key',
+                              'idempotency_lifetime', 'tags', 'metadata', 'then', 'replace_key'] <> '{}'
+                THEN format('%s has no option %L', spec->>'task', (SELECT k FROM jsonb_object_keys(spec - ARRAY['task', 'payload', 'queue', 'version',
+                            'partition_key', 'priority', 'max_attempts', 'run_at', 'delay', 'idempotency_key', 'idempotency_lifetime', 'tags', 'metadata',
+                            'then', 'replace_key']) AS k ORDER BY k LIMIT 1))
             WHEN coalesce(jsonb_typeof(spec->'payload'), 'object') <> 'object' THEN format('payload of %s is no object', spec->>'task')
             WHEN octet_length((spec->'payload')::text) > 262144 THEN format('payload of %s is more than 262144 bytes', spec->>'task')
             WHEN octet_length((spec->'metadata')::text) > 8192 OR octet_length((spec->'tags')::text) > 8192
