@@ -50,6 +50,7 @@ HELP = {
     "concurrency": "jobs at a time of an async worker",
     "connections": "of handlers with a transaction",
     "batch": "another batch size of limit",
+    "single": "transactions of enqueue",
     "rate": "jobs per second of steady",
     "seconds": "of steady and latency",
     "idle": "seconds of idle",

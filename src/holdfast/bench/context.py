@@ -29,6 +29,7 @@ class Sizes:
     concurrency: int = 100  # of an async worker
     connections: int = 10  # of handlers with a transaction, and of the same statements by hand
     batch: int = 500  # of `limit`
+    single: int = 2000  # transactions of `enqueue`
     rate: float = 1000.0  # jobs per second of `steady`
     seconds: float = 10.0  # of `steady` and `latency`
     idle: float = 20.0  # seconds of `idle`
@@ -42,6 +43,7 @@ class Sizes:
 
 QUICK = Sizes(
     jobs=4000,
+    single=200,
     rate=200.0,
     seconds=2.0,
     idle=4.0,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .fill import Load, Watcher, held
@@ -132,19 +132,28 @@ def crew(
 class Drained:
     seconds: float  # from the commit of the load until the last job has left the queue
     cpu: float  # seconds of all workers
+    jobs: int
+
+    @property
+    def rate(self) -> float:
+        return self.jobs / self.seconds
 
 
-def warm(crew_: Crew, load: Load) -> None:
+def warm(workers: Crew, load: Load) -> None:
     """Run some jobs of the kind first: imports, plans and connections are there when the clock runs."""
-    drain(crew_, Load(min(load.count, 2000), load.task, load.queue, load.keys, load.after, load.extra))
+    drain(workers, replace(load, count=min(load.count, 2000)))
 
 
-def drain(crew_: Crew, *loads: Load, patience: float = 900.0) -> Drained:
-    """Commit the loads under a crew that waits for them; until the queue of the first is empty."""
-    with held(crew_.url, *loads) as commit, Watcher(crew_.url) as watcher:
-        before = crew_.look()
+def drain(workers: Crew, load: Load, *behind: Load) -> Drained:
+    """Commit the loads under a crew that waits for them, and time it until the first load is done. With others behind it,
+    until its last job is: the rest is left, and counts as far as it was done meanwhile."""
+    with held(workers.url, load, *behind) as commit, Watcher(workers.url) as watcher:
+        before, done = workers.look(), watcher.finished() if behind else 0
         began = watcher.now()
         last = commit()
-        ended = watcher.gone(loads[0].queue, last, patience, crew_.check)
-        after = crew_.look()
-    return Drained(ended - began, sum(b.cpu - a.cpu for a, b in zip(before, after, strict=True)))
+        ended = watcher.gone(load.queue, last, workers.check)
+        if not behind:
+            ended = watcher.empty(load.queue, workers.check)
+        after = workers.look()
+        jobs = watcher.finished() - done if behind else load.count
+    return Drained(ended - began, sum(b.cpu - a.cpu for a, b in zip(before, after, strict=True)), jobs)

@@ -12,10 +12,11 @@ import psycopg
 FILL = """
 INSERT INTO holdfast.work (id, queue, task, payload, partition_key, available_at)
 SELECT holdfast.uuid7(), %(queue)s, %(task)s, jsonb_build_object('n', n) || %(extra)s::jsonb,
-       CASE WHEN %(keys)s > 0 THEN 'key:' || (n %% %(keys)s) END,
+       CASE WHEN %(keys)s > 0 THEN %(name)s || ':' || (n %% %(keys)s) END,
        holdfast.now() + make_interval(secs => %(after)s) + make_interval(secs => n * 1e-6)
 FROM generate_series(1, %(count)s) AS n
 """
+PATIENCE = 1200.0
 LAST = """
 SELECT id FROM holdfast.work WHERE queue = %s AND hold_reason IS NULL
 ORDER BY priority, available_at DESC, seq DESC LIMIT 1
@@ -29,25 +30,29 @@ class Load:
     queue: str = "inbox"
     keys: int = 0
     after: float = -10.0  # seconds from now until the first is due
+    name: str = "key"  # the keys begin with it
     extra: str = "{}"
 
     def write(self, conn: psycopg.Connection[Any]) -> None:
-        values = {name: getattr(self, name) for name in ("count", "task", "queue", "keys", "after", "extra")}
+        values = {
+            name: getattr(self, name) for name in ("count", "task", "queue", "keys", "after", "extra", "name")
+        }
         conn.execute(FILL, values)
 
 
 @contextlib.contextmanager
-def held(url: str, *loads: Load) -> Iterator[Callable[[], str]]:
+def held(url: str, first: Load, *others: Load) -> Iterator[Callable[[], str]]:
     """Write the loads and keep them uncommitted. What this gives commits them, wakes whoever sleeps, and answers the id of
     the last job of the first load."""
     with psycopg.connect(url) as conn:
-        for load in loads:
-            load.write(conn)
-        row = conn.execute(LAST, [loads[0].queue]).fetchone()
+        first.write(conn)
+        row = conn.execute(LAST, [first.queue]).fetchone()
         assert row is not None
+        for load in others:
+            load.write(conn)
 
         def commit() -> str:
-            conn.execute("SELECT holdfast.wake(%s)", [[loads[0].queue]])
+            conn.execute("SELECT holdfast.wake(%s)", [[first.queue]])
             conn.commit()
             return str(row[0])
 
@@ -75,11 +80,13 @@ class Watcher:
     def _there(self, query: str, parameters: list[Any]) -> bool:
         return self._conn.execute(query.encode(), parameters).fetchone() is not None
 
-    def gone(
-        self, queue: str, last: str, patience: float = 600.0, check: Callable[[], None] = lambda: None
-    ) -> float:
-        """Wait until the last job, and then every job, has left the queue; answers when that was (monotonic)."""
-        self._wait("SELECT FROM holdfast.work WHERE queue = %s AND id = %s", [queue, last], patience, check)
+    def gone(self, queue: str, job: str, check: Callable[[], None], patience: float = PATIENCE) -> float:
+        """Wait until this job has left the queue; answers when that was (monotonic)."""
+        self._wait("SELECT FROM holdfast.work WHERE queue = %s AND id = %s", [queue, job], patience, check)
+        return time.monotonic()
+
+    def empty(self, queue: str, check: Callable[[], None], patience: float = PATIENCE) -> float:
+        """Wait until every job has left it."""
         self._wait("SELECT FROM holdfast.work WHERE queue = %s LIMIT 1", [queue], patience, check)
         return time.monotonic()
 

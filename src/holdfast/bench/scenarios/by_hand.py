@@ -15,7 +15,7 @@ from ...store.settle import settle
 from ...store.workers import register
 from ..fill import Load, write
 from ..loops import loop_factory
-from .limit import Engine
+from ..raw import Engine
 
 _ORDER = b"INSERT INTO bench_orders (customer, total) VALUES ($1, $2)"
 

@@ -60,7 +60,7 @@ def measure(bench: Bench, variant: Variant, scenario: str = "drain") -> float:
     ):
         warm(workers, load)
         done = drain(workers, load)
-    rate = jobs / done.seconds
+    rate = done.rate
     bench.add(scenario, variant.name, "jobs/s", rate)
     bench.add(scenario, f"{variant.name} worker CPU", "us/job", done.cpu / jobs * 1e6)
     bench.say(f"{scenario} {variant.name}: {rate:,.0f} jobs/s, {done.cpu / jobs * 1e6:.1f} us/job")

@@ -8,14 +8,9 @@ claim's row, and go back as one. So Python runs per batch, never per job.
 import queue
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
-
-from ...db.connect import CONFIGURE, configuration
-from ...model.clock import Clock
 from ...model.job import Grant
 from ...model.outcome import Completed, Settlement
 from ...model.worker import WorkerIdentity
@@ -25,23 +20,10 @@ from ...store.statement import Statement
 from ...store.workers import register
 from ..context import Bench
 from ..fill import Load, write
+from ..raw import Engine, repeated
 
 BATCHES = (100, 500, 1000)
 _IDS = b"SELECT job_ids::text FROM holdfast.claims WHERE token = $1"
-
-
-class Engine:
-    """A connection that is set as the engine's own are."""
-
-    def __init__(self, url: str) -> None:
-        self.conn = psycopg.connect(url, autocommit=True)
-        self.conn.prepare_threshold = 1
-        self.cursor = psycopg.RawCursor(self.conn)
-        self.cursor.execute(CONFIGURE.encode(), configuration(self.conn, Clock(), 60.0, engine=True))
-
-    def run(self, text: str | bytes, parameters: Sequence[Any]) -> "psycopg.RawCursor[Any]":
-        self.cursor.execute(text if isinstance(text, bytes) else text.encode(), parameters)
-        return self.cursor
 
 
 def run(bench: Bench) -> None:
@@ -87,8 +69,7 @@ def seconds(url: str, jobs: int, batch: int, queue_name: str = "inbox") -> float
                 raise RuntimeError(f"{left} jobs were left, and a claim found none")
             cursor.scroll(count - 1, mode="absolute")
             mark = what.decode(cursor.fetchall())[0].available_at
-            ((ids,),) = claims.run(_IDS, [token]).fetchall()
-            claimed.put((token, ids, count))
+            claimed.put((token, claimed_ids(claims, token), count))
             left -= count
     finally:
         claimed.put(None)
@@ -101,18 +82,17 @@ def seconds(url: str, jobs: int, batch: int, queue_name: str = "inbox") -> float
     return took
 
 
+def claimed_ids(engine: Engine, token: UUID) -> str:
+    """What a claim took, as one array."""
+    ((ids,),) = engine.run(_IDS, [token]).fetchall()
+    return str(ids)
+
+
 def settle_all(engine: Engine, queue_name: str, worker: str, token: UUID, ids: str, count: int) -> None:
     """The statement for one job, with every array of it made as long as the batch."""
     example = Grant(queue_name, UUID(int=0), 1, token)
     first: Statement[Any] = next(settle([Settlement(example, Completed())], worker))
-    parameters = [ids if p == [example.id] else _repeated(p, count) for p in first.params]
+    parameters = [ids if p == [example.id] else repeated(p, count) for p in first.params]
     done = engine.run(first.text, parameters).rowcount
     if done != count:
         raise RuntimeError(f"{count} jobs were claimed and {done} settled")
-
-
-def _repeated(parameter: Any, count: int) -> Any:
-    if not isinstance(parameter, list):
-        return parameter
-    (value,) = parameter
-    return "{" + ",".join(["NULL" if value is None else str(value)] * count) + "}"

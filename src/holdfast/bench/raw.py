@@ -1,0 +1,38 @@
+"""Statements of the store with no Python per job: one example, its arrays made as long as a batch as one text each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from ..db.connect import CONFIGURE, configuration
+from ..model.clock import Clock
+
+
+class Engine:
+    """A connection that is set as the engine's own are."""
+
+    def __init__(self, url: str) -> None:
+        self.conn = psycopg.connect(url, autocommit=True)
+        self.conn.prepare_threshold = 1
+        self.cursor = psycopg.RawCursor(self.conn)
+        self.cursor.execute(CONFIGURE.encode(), configuration(self.conn, Clock(), 60.0, engine=True))
+
+    def run(self, text: str | bytes, parameters: Sequence[Any]) -> "psycopg.RawCursor[Any]":
+        self.cursor.execute(text if isinstance(text, bytes) else text.encode(), parameters)
+        return self.cursor
+
+
+def repeated(parameter: Any, count: int) -> Any:
+    """A list of one as an array of `count`, in the server's own notation; anything else as it is."""
+    if not isinstance(parameter, list):
+        return parameter
+    (value,) = parameter
+    return "{" + ",".join([_element(value)] * count) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
