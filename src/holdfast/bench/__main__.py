@@ -17,9 +17,10 @@ from ..errors import ConfigurationError, HoldfastError
 from ..model.text import printable
 from . import machine
 from .context import QUICK, Bench, Sizes, dress
-from .report import Report, print_results, read
+from .report import Report, print_results, print_table, read
 from .scenarios import SCENARIOS, find
 from .server import open_server
+from .targets import verdicts
 
 USER, ENVIRONMENT, INTERRUPTED = 2, 1, 130
 
@@ -130,6 +131,14 @@ def show(console: Console, report: Report) -> None:
         print_results(console, report.of(scenario), f"{scenario}: {SCENARIOS.get(scenario, '')}")
 
 
+def show_targets(console: Console, report: Report) -> None:
+    found = [v for v in verdicts(report) if v.value is not None]
+    if found:
+        console.print()
+        rows = [(v.name, v.wanted, v.text, v.word) for v in found]
+        print_table(console, "figures to reach, from this run", ("figure", "wanted", "measured", ""), rows)
+
+
 def run(words: Sequence[str]) -> None:
     given = parser().parse_args(words)
     if given.scenarios == ["list"]:
@@ -155,8 +164,9 @@ def run(words: Sequence[str]) -> None:
         measure(bench, names)
     show(console, report)
     if given.json is not None:
-        before = report.replace(before)
-        before.write(given.json)
+        report = report.replace(before)
+        report.write(given.json)
+    show_targets(console, report)
 
 
 def interrupt(*_: object) -> NoReturn:

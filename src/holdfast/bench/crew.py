@@ -144,16 +144,13 @@ def warm(workers: Crew, load: Load) -> None:
     drain(workers, replace(load, count=min(load.count, 2000)))
 
 
-def drain(workers: Crew, load: Load, *behind: Load) -> Drained:
-    """Commit the loads under a crew that waits for them, and time it until the first load is done. With others behind it,
-    until its last job is: the rest is left, and counts as far as it was done meanwhile."""
-    with held(workers.url, load, *behind) as commit, Watcher(workers.url) as watcher:
-        before, done = workers.look(), watcher.finished() if behind else 0
+def drain(workers: Crew, load: Load) -> Drained:
+    """Commit a load under a crew that waits for it, and time it until the last job is gone."""
+    with held(workers.url, load) as commit, Watcher(workers.url) as watcher:
+        before = workers.look()
         began = watcher.now()
         last = commit()
-        ended = watcher.gone(load.queue, last, workers.check)
-        if not behind:
-            ended = watcher.empty(load.queue, workers.check)
+        watcher.gone(load.queue, last, workers.check)
+        ended = watcher.empty(load.queue, workers.check)
         after = workers.look()
-        jobs = watcher.finished() - done if behind else load.count
-    return Drained(ended - began, sum(b.cpu - a.cpu for a, b in zip(before, after, strict=True)), jobs)
+    return Drained(ended - began, sum(b.cpu - a.cpu for a, b in zip(before, after, strict=True)), load.count)

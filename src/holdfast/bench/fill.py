@@ -41,18 +41,16 @@ class Load:
 
 
 @contextlib.contextmanager
-def held(url: str, first: Load, *others: Load) -> Iterator[Callable[[], str]]:
-    """Write the loads and keep them uncommitted. What this gives commits them, wakes whoever sleeps, and answers the id of
-    the last job of the first load."""
+def held(url: str, load: Load) -> Iterator[Callable[[], str]]:
+    """Write a load and keep it uncommitted. What this gives commits it, wakes whoever sleeps, and answers the id of its last
+    job."""
     with psycopg.connect(url) as conn:
-        first.write(conn)
-        row = conn.execute(LAST, [first.queue]).fetchone()
+        load.write(conn)
+        row = conn.execute(LAST, [load.queue]).fetchone()
         assert row is not None
-        for load in others:
-            load.write(conn)
 
         def commit() -> str:
-            conn.execute("SELECT holdfast.wake(%s)", [[first.queue]])
+            conn.execute("SELECT holdfast.wake(%s)", [[load.queue]])
             conn.commit()
             return str(row[0])
 

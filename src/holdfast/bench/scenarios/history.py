@@ -14,8 +14,8 @@ FILL = """
 INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at,
                               completed_at, attempts, max_attempts, version, crashes, priority, queue, status, task,
                               payload, claimed_by)
-SELECT holdfast.archive_slot(t), holdfast.uuid7(), gen_random_uuid(), nextval('holdfast.work_seq'), 1, t, t, t, t, 1, 5, 1, 0,
-       0, 'inbox', 'completed', 'nothing', jsonb_build_object('n', n), 'bench'
+SELECT holdfast.archive_slot(t), holdfast.uuid7(), gen_random_uuid(), nextval('holdfast.work_seq'), 1, t, t, t, t, 1, 5, 1,
+       0, 0, 'inbox', 'completed', 'nothing', jsonb_build_object('n', n), 'bench'
 FROM generate_series(1, %s) AS n CROSS JOIN (SELECT holdfast.now()) AS clock(t)
 """
 CHUNK = 500_000
