@@ -6,11 +6,12 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psycopg
 from rich.console import Console
 
 from ..errors import ConfigurationError, HoldfastError
@@ -79,7 +80,7 @@ def parser() -> Parser:
     options.add_argument("--repeats", type=number(int, 1), help="rounds (default: 5, quick: 1)")
     options.add_argument("--quick", action="store_true", help="small sizes, one round: does it work")
     options.add_argument(
-        "--only", action="append", default=[], metavar="VARIANT", help="of drain and limit; may be repeated"
+        "--only", action="append", default=[], metavar="VARIANT", help="of drain, limit and backlog"
     )
     options.add_argument(
         "--peer", action="append", default=[], metavar="NAME", help="only this peer; may be repeated"
@@ -111,24 +112,30 @@ def sizes_of(given: argparse.Namespace) -> Sizes:
     return replace(QUICK if given.quick else Sizes(), **named)
 
 
-def measure(bench: Bench, names: Sequence[str]) -> None:
-    """Round by round over all scenarios, so that what the machine does meanwhile meets all of them."""
+def measure(bench: Bench, names: Sequence[str], keep: Callable[[], None]) -> None:
+    """Round by round over all scenarios, so that what the machine does meanwhile meets all of them. Every round is kept."""
+    runs = {name: find(name) for name in names}
     took = dict.fromkeys(names, 0.0)
     for turn in range(bench.repeats):
         bench.round = turn
-        for name in names:
-            bench.say(f"[bold]{name}[/bold], round {bench.round + 1} of {bench.repeats}")
+        for name, run in runs.items():
+            bench.say(f"[bold]{name}[/bold], round {turn + 1} of {bench.repeats}")
             began = time.monotonic()
-            find(name)(bench)
+            run(bench)
             took[name] += time.monotonic() - began
-    for name in names:
-        bench.report.meta["runs"][name]["seconds"] = round(took[name], 1)
+            bench.report.meta["runs"][name]["seconds"] = round(took[name], 1)
+        keep()
 
 
 def show(console: Console, report: Report) -> None:
     for scenario in report.scenarios:
         console.print()
         print_results(console, report.of(scenario), f"{scenario}: {SCENARIOS.get(scenario, '')}")
+
+
+def save(report: Report, before: Report, path: Path | None) -> None:
+    if path is not None:
+        report.replace(before).write(path)
 
 
 def show_targets(console: Console, report: Report) -> None:
@@ -146,6 +153,8 @@ def run(words: Sequence[str]) -> None:
             print(f"{name:10}{text}")
         return
     names, sizes = chosen(given.scenarios), sizes_of(given)
+    for name in names:
+        find(name)
     if given.append and given.json is None:
         raise ConfigurationError("--append needs --json FILE")
     before = read(given.json) if given.append and given.json.exists() else Report()
@@ -154,19 +163,21 @@ def run(words: Sequence[str]) -> None:
         meta = machine.describe(server.url(server.template), server.is_own)
         command = shlex.join(["holdfast", "bench", *words])
         each = {"command": command, "date": meta["date"], "repeats": repeats, "sizes": asdict(sizes)}
-        meta |= {"command": command, "repeats": repeats, "runs": {name: dict(each) for name in names}}
+        meta |= {
+            "command": command,
+            "repeats": repeats,
+            "quick": given.quick,
+            "runs": {name: dict(each) for name in names},
+        }
         for line in machine.lines(meta):
             console.print(line, highlight=False, soft_wrap=True)
         report = Report(meta)
         bench = Bench(
             server, report, sizes, repeats, quick=given.quick, peers=tuple(given.peer), only=tuple(given.only)
         )
-        measure(bench, names)
+        measure(bench, names, lambda: save(report, before, given.json))
     show(console, report)
-    if given.json is not None:
-        report = report.replace(before)
-        report.write(given.json)
-    show_targets(console, report)
+    show_targets(console, report.replace(before))
 
 
 def interrupt(*_: object) -> NoReturn:
@@ -180,6 +191,9 @@ def main() -> int:
     except HoldfastError as error:
         print(f"holdfast: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return USER if isinstance(error, ConfigurationError) else ENVIRONMENT
+    except psycopg.Error as error:
+        print(f"holdfast: the database refused: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        return ENVIRONMENT
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0

@@ -66,7 +66,7 @@ class Bench:
     console: Console = field(default_factory=lambda: Console(stderr=True))
     round: int = 0  # of `repeats`, from 0
     peers: tuple[str, ...] = ()  # names of those to measure; none: all
-    only: tuple[str, ...] = ()  # variants of drain and limit to measure; none: all
+    only: tuple[str, ...] = ()  # variants of drain, limit and backlog to measure; none: all
     _kept: dict[str, str] = field(default_factory=dict)
 
     def add(self, scenario: str, variant: str, unit: str, *values: float) -> None:

@@ -43,12 +43,14 @@ class Process:
             text=True,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line)
         self._lines.put(None)
 
     def hear(self, patience: float = _START) -> dict[str, Any]:
@@ -84,6 +86,7 @@ class Process:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(10)
+        self._listener.join(10)
 
 
 class Crew:

@@ -96,9 +96,10 @@ def read(path: Path) -> Report:
 
 def figure(value: float) -> str:
     """As a person reads it: 41,230 or 12.4 or 0.031."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+    size = abs(value)
+    if size >= 10:
+        return f"{value:,.0f}" if size >= 100 else f"{value:.1f}"
+    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
 
 
 SERIES = (

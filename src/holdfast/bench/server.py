@@ -55,9 +55,11 @@ class Server:
         self.template = self._create(f"holdfast_bench_{self._suffix}", "template0", first=True)
         migrate.up(self.url(self.template))
         dress(self.url(self.template))
-        with psycopg.connect(self.url(self.template), autocommit=True) as conn:
-            if conn.execute("SHOW shared_preload_libraries").fetchone() == ("pg_stat_statements",):
-                conn.execute("CREATE EXTENSION pg_stat_statements")
+        with contextlib.suppress(psycopg.Error), psycopg.connect(self.url(self.template)) as conn:
+            conn.execute("CREATE EXTENSION pg_stat_statements")
+            conn.execute(
+                "SELECT FROM pg_stat_statements LIMIT 1"
+            )  # where it is not loaded this fails, and nothing stays
 
     def _admin(self) -> psycopg.Connection[Any]:
         if self._own is not None:

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable
 
+from ...errors import ConfigurationError
 from ..context import Bench
 
 SCENARIOS = {
@@ -24,6 +25,12 @@ _ELSEWHERE = {"peers": "..peers"}
 
 def find(name: str) -> Callable[[Bench], None]:
     """What measures one round of a scenario. Imported at need: one that is not asked for need not be installed."""
-    module = importlib.import_module(_ELSEWHERE.get(name, f".{name}"), __name__)
+    where = _ELSEWHERE.get(name, f".{name}")
+    try:
+        module = importlib.import_module(where, __name__)
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("holdfast.bench"):
+            raise
+        raise ConfigurationError(f"scenario {name!r} is not part of this installation") from None
     run: Callable[[Bench], None] = module.run
     return run

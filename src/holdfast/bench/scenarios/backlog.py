@@ -47,6 +47,8 @@ def short(count: int) -> str:
 
 
 def measure(bench: Bench, name: str, front: Load, behind: Load) -> None:
+    if not bench.wants(name):
+        return
     with bench.database() as url:
         rate = drain_rate(bench, url, front, behind)
         bench.add("backlog", name, "jobs/s", rate)
