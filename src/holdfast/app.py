@@ -18,7 +18,7 @@ from .db import migrate
 from .db.database import Database
 from .errors import ConfigurationError, SchemaMissing
 from .model.queue import QueueRules
-from .observe.tracing import trace_attempt
+from .observe.tracing import TraceAttempt
 from .operate.schedules import Schedules
 from .runtime.execute import Middleware, Processes
 from .runtime.processes import origin
@@ -68,7 +68,10 @@ class Holdfast(Registry):
         self._made_in = str(sys._getframe(1).f_globals.get("__name__"))
         self._url = url
         self._given_settings = settings
-        self._middleware = (trace_attempt, *middleware)  # first: what the others do belongs to the span
+        self._middleware: tuple[Middleware, ...] = (
+            TraceAttempt(),
+            *middleware,
+        )  # first: what the others do belongs to the span
         self._lifespan = lifespan
         self._modules = [item for item in include if isinstance(item, str)]
         self._registries: list[Registry] = [self]

@@ -6,7 +6,7 @@ to the standard log and never disturbs the work.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from typing import Any
 
 log = logging.getLogger("holdfast")
 
-job_context: ContextVar[MappingProxyType[str, Any]] = ContextVar("holdfast_job", default=MappingProxyType({}))
+job_context: ContextVar[Mapping[str, Any]] = ContextVar("holdfast_job", default=MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,11 @@ def emit(name: str, *, level: int = logging.INFO, **fields: Any) -> None:
             subscriber(event)
         except Exception:
             log.warning("a telemetry subscriber failed on %s", name, exc_info=True)
+
+
+def audible(level: int) -> bool:
+    """Whether anybody would hear an event of this level: then it is worth making."""
+    return len(_subscribers) > 1 or _subscribers != [log_events] or log.isEnabledFor(level)
 
 
 @contextlib.contextmanager

@@ -784,7 +784,7 @@ def test_a_handler_that_ignores_the_cancel_and_finishes_is_completed(app: Holdfa
     @app.task
     def stubborn(job: Job) -> str:
         kit.sql("UPDATE holdfast.work SET cancel_requested_at = holdfast.now() WHERE id = %s", [job.id])
-        wait_until(job._cancelled.is_set, "the cancel arrives")
+        wait_until(lambda: job._cancelled, "the cancel arrives")
         return "done"
 
     handle = stubborn.enqueue()
@@ -1070,7 +1070,7 @@ def test_a_hundred_thousand_unknown_jobs_ahead_cost_nothing(app: Holdfast, kit: 
 def _claim_buffers(kit: Kit, mark: str) -> int:
     """What the claim of a worker touches, with a job due; nothing of it stays."""
     text = query("claim")
-    values = ["'inbox'", "'w'", f"'{uuid4()}'", "60", "10", "'{0}'", f"ARRAY[{mark}]", "0"]
+    values = ["'inbox'", "'w'", f"'{uuid4()}'", "60", "10", "'{0}'", f"ARRAY[{mark}]", "0", "'{0}'"]
     for n, value in enumerate(values, 1):
         text = text.replace(f"${n}", value)
     with kit.connect() as conn:

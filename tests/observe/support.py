@@ -83,7 +83,7 @@ def serving(kit: Kit, **options: Any) -> Iterator[Port]:
         unsubscribe()
         if started:
             with contextlib.suppress(RuntimeError):  # its loop is closed already
-                started[0]._loop.call_soon_threadsafe(started[0].stop)
+                started[0].loop.call_soon_threadsafe(started[0].stop)
         thread.join(30)
         assert not thread.is_alive()
 

@@ -188,7 +188,7 @@ def test_a_draining_worker_is_alive_and_not_ready(
     with ready(holdfast_kit(app, with_port(live_after=0.5))) as port:
         last.enqueue()
         entered.wait(20)
-        port.worker._loop.call_soon_threadsafe(port.worker.stop)
+        port.worker.loop.call_soon_threadsafe(port.worker.stop)
         wait_until(lambda: port.get("/readyz").status_code == 503, "draining")
         last_turn = port.worker.ticked_at
         wait_until(lambda: time.monotonic() - last_turn > 1.0, "no claim loop for longer than the limit")

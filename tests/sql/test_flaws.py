@@ -473,7 +473,7 @@ async def test_c28_a_lost_lease_reaches_the_handler(
     @app.task(name="stubborn")
     def stubborn(job: Job) -> None:
         begun.set()
-        assert job._lost.wait(20)
+        wait_until(lambda: job.lost, "the loss is told")
         try:
             job.check()
         except LeaseLost as error:

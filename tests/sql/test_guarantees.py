@@ -482,7 +482,9 @@ async def test_the_settler_answers_for_each_of_two_generations_of_one_job(akit: 
     now = Grant("inbox", stale.id, 2, one(conn, "SELECT claim_token FROM holdfast.work"))
     answers: list[tuple[int, str]] = []
     settler = Settler(
-        akit.database, lambda: worker, lambda s, state: answers.append((s.grant.generation, state))
+        akit.database,
+        lambda: worker,
+        lambda ends, states: answers.extend(zip((s.grant.generation for s in ends), states, strict=True)),
     )
     settler.settle(Settlement(stale, Completed()))
     settler.settle(Settlement(now, Completed()))

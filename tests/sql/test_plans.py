@@ -6,6 +6,7 @@ A plan is judged by what it touched (EXPLAIN ANALYZE, in a transaction that is r
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -289,9 +290,11 @@ def test_a_claim_from_its_mark_passes_no_finished_jobs_while_a_snapshot_is_open(
     mark = one(
         conn,
         """WITH gone AS (DELETE FROM holdfast.work WHERE id IN
-               (SELECT id FROM holdfast.work ORDER BY priority DESC, available_at, seq LIMIT 19900) RETURNING available_at)
-           SELECT max(available_at) FROM gone""",
+               (SELECT id FROM holdfast.work ORDER BY priority DESC, available_at, seq LIMIT 19900)
+               RETURNING available_at, seq)
+           SELECT ARRAY[max(available_at)::text, max(seq)::text] FROM gone""",
     )
+    mark = claims.Mark(datetime.fromisoformat(mark[0]), int(mark[1]))
     worker = register(conn)
 
     def cost(start: Any) -> int:

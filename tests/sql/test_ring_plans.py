@@ -13,8 +13,8 @@ from holdfast.db.connect import CONFIGURE
 from holdfast.db.executors import drive
 from holdfast.model.bucket import BUCKETS, bucket
 from holdfast.store import streams
+from holdfast.store.claim import Mark
 from holdfast.store.statement import Statement
-from holdfast.store.streams import Mark
 from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 from uuid import UUID, uuid4
 
 import psycopg
@@ -290,8 +290,9 @@ class StoreMachine(RuleBasedStateMachine):
     def claim(self, slot: int, limit: int, how: int, which: int) -> None:
         """From the start, at one priority, or from marks at the place of some job."""
         self._come_back(slot, which)
-        mark = pick(list(self.m.jobs.values()), which).available_at
-        marks: list[tuple[int, datetime | None]] = [(p, mark if how == 3 else None) for p in PRIORITIES]
+        at = pick(list(self.m.jobs.values()), which)
+        mark = claim.Mark(at.available_at, at.seq)
+        marks: list[claim.Place] = [(p, mark if how == 3 else None) for p in PRIORITIES]
         if how == 2:
             marks = [(0, None)]
         expected: list[ModelJob] = []
@@ -299,7 +300,7 @@ class StoreMachine(RuleBasedStateMachine):
             ready = [
                 j for j in self.m.jobs.values()
                 if j.status == "pending" and not j.suspect and j.priority == priority and self.m.due(j)
-                and (start is None or j.available_at >= start)
+                and (start is None or j.place >= start)
             ]  # fmt: skip
             expected += sorted(ready, key=lambda j: j.place)
         token = uuid4()
@@ -421,12 +422,12 @@ class StoreMachine(RuleBasedStateMachine):
         self._settle([Settlement(pick(self.stale, which), outcome)])
 
     def _settle(self, batch: list[Settlement]) -> None:
-        answers = {s.id: s for s in self.do(settle.settle(batch, "somebody"))}
-        assert len(answers) == len(batch)
-        for s in batch:
-            expected = self._ended(s) if self.m.owns(s.grant) else self._refused(s.grant)
-            assert answers[s.grant.id] == expected, s
-        self._placed([s.grant.id for s in batch])
+        answers = self.do(settle.settle(batch, "somebody"))
+        for s, answer in zip(batch, answers, strict=True):
+            grant = cast(Grant, s.grant)
+            expected = self._ended(s) if self.m.owns(grant) else self._refused(grant)
+            assert answer == expected, s
+        self._placed([UUID(s.grant.id_text) for s in batch])
 
     def _refused(self, grant: Grant) -> Settled:
         """Not the owner: 'already' when the job still shows this very attempt as its last one, else lost."""
@@ -438,7 +439,7 @@ class StoreMachine(RuleBasedStateMachine):
         return Settled(job.id, "lost")
 
     def _ended(self, s: Settlement) -> Settled:
-        job = self.m.jobs[s.grant.id]
+        job = self.m.jobs[UUID(s.grant.id_text)]
         match s.outcome:
             case Completed():
                 job.status, job.attempts = "completed", job.attempts + 1

@@ -15,9 +15,9 @@ from holdfast.db.connect import CONFIGURE
 from holdfast.model.outcome import Completed, DeadLettered, Settlement
 from holdfast.model.queue import QueueRules
 from holdfast.store import queues, streams
+from holdfast.store.claim import Mark
 from holdfast.store.settle import settle
 from holdfast.store.statement import Statement
-from holdfast.store.streams import Mark
 from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions

@@ -46,14 +46,14 @@ def _in_pipeline(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -
 
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     with _Cursor(conn, row_factory=tuple_row) as cursor:
-        cursor.execute(statement.text.encode(), statement.params)
+        cursor.execute(statement.text.encode(), statement.params, binary=statement.binary)
         rows: list[Row] = cursor.fetchall() if cursor.description or _in_pipeline(conn) else []
     return statement.decode(rows)
 
 
 async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
-        await cursor.execute(statement.text.encode(), statement.params)
+        await cursor.execute(statement.text.encode(), statement.params, binary=statement.binary)
         rows: list[Row] = await cursor.fetchall() if cursor.description or _in_pipeline(conn) else []
     return statement.decode(rows)
 

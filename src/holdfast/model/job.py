@@ -1,11 +1,28 @@
 """A claimed job, and the grant that proves who owns it."""
 
+import json
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from .fence import fence
+
 JSON = Any
+
+
+class Owned(Protocol):
+    """One job under one claim, as its owner's writes name it. A worker has tens of thousands of them a second, so ids go
+    through it as the text they came as."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def id_text(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def token_text(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +34,28 @@ class Grant:
     generation: int
     token: UUID
 
+    @property
+    def id_text(self) -> str:
+        return str(self.id)
 
-@dataclass(frozen=True, slots=True)
-class ClaimedJob:
-    """One job as its owner sees it."""
+    @property
+    def token_text(self) -> str:
+        return str(self.token)
 
-    grant: Grant
-    fence: str
+
+class Claim(NamedTuple):
+    """What the jobs of one claim have in common."""
+
+    queue: str
+    token: str
+
+
+class ClaimedJob(NamedTuple):
+    """One job as its owner sees it: a row of the claim's answer as it came, so that it costs what the driver costs."""
+
+    id_text: str
+    generation: int
+    seq: int  # its place in its stream
     task: str
     version: int
     payload: str  # JSON text, decoded by the handler's codec
@@ -31,24 +63,60 @@ class ClaimedJob:
     priority: int
     attempts: int  # spent before this one
     max_attempts: int
-    crashes: int
     available_at: datetime
-    created_at: datetime
-    metadata: str | None = None  # JSON text
-    cancel_requested: bool = False
-    suspect: int = 0
-    waited: float = 0.0  # seconds from due to claimed, by the database's clock
-    seq: int = 0  # its place in its stream
-    parent_id: UUID | None = None
-    group_id: UUID | None = None
+    waited: float  # seconds from due to claimed, by the database's clock
+    cancel_requested: bool
+    suspect: int
+    rest: str | None  # JSON text of what few jobs have
+    timeline: str  # of the server, eight hexadecimal digits
+    claim: Claim
 
     @property
     def id(self) -> UUID:
-        return self.grant.id
+        return UUID(self.id_text)
+
+    @property
+    def queue(self) -> str:
+        return self.claim.queue
+
+    @property
+    def token_text(self) -> str:
+        return self.claim.token
+
+    @property
+    def grant(self) -> Grant:
+        return Grant(self.claim.queue, UUID(self.id_text), self.generation, UUID(self.claim.token))
 
     @property
     def attempt(self) -> int:
         return self.attempts + 1
+
+    @property
+    def fence(self) -> str:
+        return fence(int(self.timeline, 16), self.seq, self.generation)
+
+    @property
+    def crashes(self) -> int:
+        return int(self._rare("crashes") or 0)
+
+    @property
+    def metadata(self) -> str | None:
+        """JSON text."""
+        found: str | None = self._rare("metadata")
+        return found
+
+    @property
+    def parent_id(self) -> UUID | None:
+        found = self._rare("parent_id")
+        return None if found is None else UUID(found)
+
+    @property
+    def group_id(self) -> UUID | None:
+        found = self._rare("group_id")
+        return None if found is None else UUID(found)
+
+    def _rare(self, name: str) -> Any:
+        return None if self.rest is None else json.loads(self.rest).get(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """How an attempt ends: values, decided once, settled by the store."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from .breaker import Watch
-from .job import Grant
+from .job import Owned
 
 
 class Outcome:
@@ -16,6 +17,9 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Completed(Outcome):
     result: str | None = None  # JSON text
+
+
+NOTHING = Completed("null")  # what most handlers return
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,10 @@ class ErrorText:
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """One attempt to end: which grant, and how."""
+class Settlement(NamedTuple):
+    """One attempt to end: which job under which claim, and how."""
 
-    grant: Grant
+    grant: Owned
     outcome: Outcome
     watch: Watch | None = None
 

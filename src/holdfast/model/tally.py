@@ -18,8 +18,10 @@ class Sums:
         """One more attempt that completed or failed, and the time it took."""
         self.run_seconds += run
         self.wait_seconds += wait
-        self.max_run = max(self.max_run, run)
-        self.max_wait = max(self.max_wait, wait)
+        if run > self.max_run:
+            self.max_run = run
+        if wait > self.max_wait:
+            self.max_wait = wait
 
     def merge(self, other: "Sums") -> None:
         self.completed += other.completed

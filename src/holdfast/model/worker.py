@@ -3,7 +3,7 @@
 import os
 import socket
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,14 +11,14 @@ class WorkerIdentity:
     host: str
     pid: int
     boot: str
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", f"{self.host}:{self.pid}:{self.boot[:12]}")
 
     @classmethod
     def create(cls) -> "WorkerIdentity":
         return cls(socket.gethostname()[:200], os.getpid(), uuid.uuid4().hex)
-
-    @property
-    def id(self) -> str:
-        return f"{self.host}:{self.pid}:{self.boot[:12]}"
 
     def __str__(self) -> str:
         return self.id

@@ -78,7 +78,7 @@ class Health:
         age = self.tick_age
         if self.worker is None or age <= self.limit:
             return Verdict([])
-        running = self.worker.inflight.select(lambda r: r.started_at is not None)
+        running = self.worker.inflight.select(lambda r: r.started_at > 0)
         tasks = ", ".join(sorted({r.claimed.task for r in running})) or "nothing"
         return Verdict(
             [f"the claim loop has not come round for {age:.0f} s (limit {self.limit:g} s); running: {tasks}"]

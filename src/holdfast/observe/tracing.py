@@ -21,7 +21,7 @@ from ..model.outcome import (
     SettledElsewhere,
     Snoozed,
 )
-from ..runtime.execute import Next
+from ..runtime.execute import Next, PartTime
 from ..runtime.job import Job
 from ..tasks import tracing as names
 
@@ -40,15 +40,23 @@ _OUTCOMES: dict[type[Outcome], str] = {
 }
 
 
-async def trace_attempt(job: Job, call_next: Next) -> Outcome:
+class TraceAttempt(PartTime):
     """Middleware: nothing at all when nobody traces."""
-    active = names.tracer()
-    if active is None:
-        return await call_next()
-    with _process(active, job) as span:
-        outcome = await call_next()
-        _conclude(span, job, outcome)
-        return outcome
+
+    def __init__(self) -> None:
+        self._named = names.provider_named()
+
+    def wanted(self) -> bool:
+        return self._named or names.imported()
+
+    async def __call__(self, job: Job, call_next: Next) -> Outcome:
+        active = names.tracer()
+        if active is None:
+            return await call_next()
+        with _process(active, job) as span:
+            outcome = await call_next()
+            _conclude(span, job, outcome)
+            return outcome
 
 
 @contextlib.contextmanager

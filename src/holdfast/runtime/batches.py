@@ -31,6 +31,7 @@ class Batches:
         self._open: dict[tuple[str, int], Group] = {}
         self._due: deque[Group] = deque()
         self._only_ours = False
+        self._some = any((h := handlers.find(*known)) is not None and h.gather for known in handlers.known())
 
     def __len__(self) -> int:
         return len(self._open) + len(self._due)
@@ -48,8 +49,10 @@ class Batches:
             return 0
         return min(sum(group.size - len(group.members) for group in self._open.values()), _MOST)
 
-    def gather(self, claimed: Sequence[Running]) -> list[Running]:
+    def gather(self, claimed: list[Running]) -> list[Running]:
         """Take those of batch tasks; answers the others."""
+        if not self._some:
+            return claimed
         others = [running for running in claimed if not self._take(running)]
         self._only_ours = bool(claimed) and not others
         return others

@@ -53,8 +53,7 @@ class Breakers:
         return jobs
 
     def watch(self, running: Running) -> Watch | None:
-        task = running.claimed.task
-        if task not in self._tasks:
+        if not self._tasks or (task := running.claimed.task) not in self._tasks:
             return None
         handler = self._handlers.find(task, running.claimed.version)
         return Watch(task, handler.breaker, running.call) if handler and handler.breaker else None

@@ -57,7 +57,7 @@ async def run_together(worker: "Worker", group: Group, began: float) -> None:
             worker.end_unstarted(running)
             continue
         running.started_at, running.call = began, number
-        running.task = asyncio.create_task(run(running), name=f"job {running.claimed.id}")
+        running.task = asyncio.create_task(run(running), name=f"job {running.claimed.id_text}")
     for running in members:
         if running.task is not None:
             await asyncio.wait([running.task])
@@ -146,7 +146,7 @@ class Call:
             if isinstance(error, TimeoutError) and limit.expired():
                 ending = functools.partial(_timed_out, handler)
             else:
-                one_cancelled = any(item.job._cancelled.is_set() for item in batch)
+                one_cancelled = any(item.job._cancelled for item in batch)
                 ending = functools.partial(_raised, handler, error, one_cancelled)
         if not self._ended.done():
             self._ended.set_result(ending)
@@ -169,7 +169,7 @@ def _raised(
     if isinstance(error, LeaseLost) or (isinstance(error, Cancel) and one_cancelled):
         if running.stop == "lost" or job.lost:
             return Lost()
-        if job._cancelled.is_set():
+        if job._cancelled:
             return Cancelled("cancelled while running")
         if job.generation - job.attempt < FORGIVEN:
             return Released("another job of its batch was lost or cancelled")

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from types import MappingProxyType
 from uuid import UUID, uuid4
 
@@ -24,6 +23,7 @@ from ..model.queue import QueueRules
 from ..model.text import storable
 from ..store import breaker
 from ..store import claim as store
+from ..store.claim import Mark, Place
 from ..store.limits import Allowance, oldest_of_each, within
 from ..store.queues import queue_rules
 from ..store.statement import Statement
@@ -37,25 +37,24 @@ from .streams import StreamClaimer
 _LOOK = 20_000
 _RULES = 5.0  # seconds until a changed rule of a queue is known
 
-Place = tuple[int, datetime | None]  # a priority, and where to begin
-
 
 @dataclass(slots=True)
 class Marks:
     """Where the next plain claim of a queue begins, per priority, and when to look from the start again."""
 
-    at: dict[int, datetime | None] = field(default_factory=lambda: {0: None})
+    at: dict[int, Mark | None] = field(default_factory=lambda: {0: None})
     full_at: float = 0.0
     held_at: float = 0.0
 
-    def ordered(self) -> list[tuple[int, datetime | None]]:
-        return sorted(self.at.items(), reverse=True)
+    def ordered(self) -> list[Place]:
+        return sorted(self.at.items(), key=lambda place: place[0], reverse=True)
 
     def moved(self, jobs: Sequence[ClaimedJob]) -> None:
-        for job in jobs:
-            last = self.at.get(job.priority)
-            if last is None or job.available_at > last:
-                self.at[job.priority] = job.available_at
+        """Behind the last of each priority. They come in claim order, so that is the last met."""
+        for priority, last in {job.priority: job for job in jobs}.items():
+            place, known = Mark(last.available_at, last.seq), self.at.get(priority)
+            if known is None or place > known:
+                self.at[priority] = place
 
 
 class Claimer:
@@ -117,10 +116,15 @@ class Claimer:
         """The ring says which buckets of a queue are ours; None: all."""
         self._streams[queue].look_after(buckets)
 
+    @property
+    def by_key(self) -> bool:
+        """Whether some queue is claimed key by key."""
+        return bool(self._streams)
+
     def settled(self, job: ClaimedJob) -> None:
         """A job is finished: the next one of its key may be ready."""
-        if job.grant.queue in self._streams and job.partition_key is not None:
-            self._streams[job.grant.queue].settled(job.partition_key, job.priority)
+        if job.queue in self._streams and job.partition_key is not None:
+            self._streams[job.queue].settled(job.partition_key, job.priority)
 
     async def claim(self, worker: str, want: int, run: int = 1, free: int | None = None) -> list[ClaimedJob]:
         """Up to `want` jobs over all queues, each queue first in its turn; of a stream up to `run` count as one.
@@ -257,9 +261,7 @@ class Claimer:
         marks.full_at = time.monotonic() + max(1.0, 20 * cost)
         return jobs
 
-    async def _take(
-        self, queue: str, worker: str, want: int, marks: list[tuple[int, datetime | None]]
-    ) -> list[ClaimedJob]:
+    async def _take(self, queue: str, worker: str, want: int, marks: list[Place]) -> list[ClaimedJob]:
         token, limited = self._token(worker), self._rules[queue].limited
 
         def what(limit: int) -> Statement[list[ClaimedJob]]:

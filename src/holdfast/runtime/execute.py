@@ -1,8 +1,9 @@
 """Execute one claimed job: decode, middleware, handler. Ends in an Outcome and never raises."""
 
+import abc
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from .. import telemetry
@@ -10,7 +11,9 @@ from ..db.database import Database
 from ..db.faults import ConnectionLost, Contended
 from ..errors import DatabaseUnavailable, LeaseLost
 from ..model.duration import Duration, seconds
+from ..model.job import ClaimedJob
 from ..model.outcome import (
+    NOTHING,
     Cancelled,
     Completed,
     DeadLettered,
@@ -39,6 +42,45 @@ Middleware = Callable[[Job, Next], Awaitable[Outcome]]
 Attempt = Callable[[Running, Handler, Job, dict[str, Any]], Awaitable[Outcome]]
 
 
+class PartTime(abc.ABC):
+    """Middleware that is left out while it has nothing to do."""
+
+    @abc.abstractmethod
+    def wanted(self) -> bool: ...
+
+    @abc.abstractmethod
+    async def __call__(self, job: Job, call_next: Next) -> Outcome: ...
+
+
+class JobFields(Mapping[str, Any]):
+    """What log lines of a running job carry. Put together when one is written, which most jobs never do."""
+
+    __slots__ = ("_claimed", "_worker")
+
+    def __init__(self, claimed: ClaimedJob, worker: str) -> None:
+        self._claimed = claimed
+        self._worker = worker
+
+    def _fields(self) -> dict[str, Any]:
+        claimed = self._claimed
+        return {
+            "job": claimed.id_text,
+            "task": claimed.task,
+            "queue": claimed.queue,
+            "attempt": claimed.attempt,
+            "worker": self._worker,
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields())
+
+    def __len__(self) -> int:
+        return 5
+
+
 class Processes(Protocol):
     """Child processes that run jobs for this one."""
 
@@ -63,6 +105,8 @@ class Executor:
         self._handlers = handlers
         self._worker = worker
         self._middleware = tuple(middleware)
+        self._part_time = [layer for layer in self._middleware if isinstance(layer, PartTime)]
+        self._always = [layer for layer in self._middleware if not isinstance(layer, PartTime)]
         self._processes = processes
         self._supervised = supervised
         self.threads = Threads()
@@ -89,29 +133,50 @@ class Executor:
             return DeadLettered(ErrorText("PayloadError", storable(str(error))))
         except Exception as error:  # noqa: BLE001 an upgrade function is the user's code
             return DeadLettered(describe(error))
-        worker = self._worker()
         running.is_async = handler.is_async
-        running.job = job = Job(claimed, self._database, worker, handler.encode, running.tell)
+        # Of this task's own context, which ends with the task: nothing to set back.
+        telemetry.job_context.set(JobFields(claimed, self._worker()))
+        layers = self._layers()
+        if layers or attempt is not None or not handler.plain:
+            return await self._inside(layers, attempt or self._attempt, running, handler, arguments)
+        try:
+            try:
+                value = await handler.func(**arguments)
+                return NOTHING if value is None and handler.returns_none else Completed(handler.encode(value))
+            except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
+                return decide(error, running, handler)
+        except ValueError as error:  # a signal with a delay that is none
+            return decide(error, running, handler)
+
+    async def _inside(
+        self,
+        layers: Sequence[Middleware],
+        attempt: Attempt,
+        running: Running,
+        handler: Handler,
+        arguments: dict[str, Any],
+    ) -> Outcome:
+        """The attempt inside of the middleware, with the Job that both may ask for."""
+        running.job = job = Job(running.claimed, self._database, self._worker(), handler.encode, running.tell)
         if running.stop:
             running.interrupt(running.stop)
-        with telemetry.bound(
-            job=str(claimed.id),
-            task=claimed.task,
-            queue=claimed.grant.queue,
-            attempt=claimed.attempt,
-            worker=worker,
-        ):
-            call: Next = functools.partial(attempt or self._attempt, running, handler, job, arguments)
-            for layer in reversed(self._middleware):
-                call = functools.partial(_through, layer, job, call)
-            try:
-                outcome = await call()
-            except BaseException as error:  # noqa: BLE001 middleware is the user's code, and a cancel may hit it
-                outcome = decide(error, running, handler)
+        call: Next = functools.partial(attempt, running, handler, job, arguments)
+        for layer in reversed(layers):
+            call = functools.partial(_through, layer, job, call)
+        try:
+            outcome = await call()
+        except BaseException as error:  # noqa: BLE001 middleware is the user's code, and a cancel may hit it
+            outcome = decide(error, running, handler)
         if not isinstance(outcome, Outcome):
             message = f"middleware returned {type(outcome).__name__} instead of the Outcome that call_next() gave it"
             outcome = DeadLettered(ErrorText("TypeError", message))
         return outcome
+
+    def _layers(self) -> Sequence[Middleware]:
+        """Those that have something to do."""
+        if not self._part_time or any(layer.wanted() for layer in self._part_time):
+            return self._middleware
+        return self._always
 
     async def _in_a_process(self, processes: Processes, running: Running, handler: Handler) -> Outcome:
         """Payload, middleware and handler are the child's; here is only what the renewal asks for."""

@@ -43,6 +43,14 @@ class Handler:
     memory_limit: int | None = None
     gather: Gather | None = None
     breaker: Breaker | None = None
+    returns_none: bool = False  # by its annotation: None needs no encoding
+    plain: bool = field(
+        init=False
+    )  # nothing around the call: an async function of the payload alone, without a time limit
+
+    def __post_init__(self) -> None:
+        plain = self.is_async and not self.wants_job and self.transaction == "none" and self.timeout is None
+        object.__setattr__(self, "plain", plain and not self.process)
 
     def failed(self, error: ErrorText, attempt: int) -> Failed:
         return Failed(error, self.backoff.delay(attempt))

@@ -3,12 +3,11 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 from uuid import UUID
 
-from ..model.job import ClaimedJob, Grant
+from ..model.job import ClaimedJob, Grant, Owned
 from .job import Job
 
 Stop = Literal["lost", "cancel", "release", "timeout"]
@@ -18,23 +17,26 @@ def _nobody(_: Job) -> None:
     """Who is told when a job says something of itself: in the worker's own process nobody has to be."""
 
 
-@dataclass(slots=True, eq=False)
 class Running:
-    """One job this worker owns: waiting for a slot, running, or waiting to be settled."""
+    """One job this worker owns: waiting for a slot, running, or waiting to be settled.
 
-    claimed: ClaimedJob
-    claimed_at: float = field(default_factory=time.monotonic)
-    renewed_at: float = field(default_factory=time.monotonic)  # a moment at which it was ours
+    What most jobs never have is an attribute of the class, so that a new one costs three writes."""
+
     job: Job | None = None
     task: asyncio.Task[Any] | None = None
-    started_at: float | None = None
+    started_at: float = 0.0  # 0: not yet
     stop: Stop | None = None
-    is_async: bool = False
-    in_process: bool = False
-    settling: bool = False
-    tell: Callable[[Job], None] = _nobody
+    is_async = False
+    in_process = False
+    settling = False
+    tell: Callable[[Job], None] = staticmethod(_nobody)
     on_interrupt: Callable[[], None] | None = None
     call: UUID | None = None  # of a batch: the call it is in
+
+    def __init__(self, claimed: ClaimedJob, claimed_at: float, renewed_at: float) -> None:
+        self.claimed = claimed
+        self.claimed_at = claimed_at
+        self.renewed_at = renewed_at  # a moment at which it was ours
 
     def interrupt(self, reason: Stop) -> None:
         """Tell the handler to stop: an async one is cancelled, a sync one sees it at job.check(), a process is ended."""
@@ -42,9 +44,9 @@ class Running:
             self.stop = reason
         if self.job is not None:
             if reason == "cancel":
-                self.job._cancelled.set()
+                self.job._cancelled = True
             else:
-                self.job._lost.set()
+                self.job._lost = True
         if (wake := self.on_interrupt) is not None:
             wake()
 
@@ -56,22 +58,25 @@ class Running:
 class InFlight:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[tuple[UUID, int], Running] = {}
+        self._held: dict[tuple[str, int], Running] = {}
 
-    def add(self, claimed: ClaimedJob, asked_at: float) -> Running:
+    def add(self, jobs: Iterable[ClaimedJob], asked_at: float) -> list[Running]:
         """`asked_at`: when the claim was sent, which may be long before its answer is read."""
-        running = Running(claimed, renewed_at=asked_at)
+        now = time.monotonic()
+        added = [Running(claimed, now, asked_at) for claimed in jobs]
         with self._lock:
-            self._held[claimed.grant.id, claimed.grant.generation] = running
-        return running
+            for running in added:
+                self._held[running.claimed[:2]] = running  # id_text, generation
+        return added
 
-    def remove(self, grant: Grant) -> None:
+    def remove(self, jobs: Iterable[Owned]) -> list[Running | None]:
+        """Those that were held, each in the place of its job."""
         with self._lock:
-            self._held.pop((grant.id, grant.generation), None)
+            return [self._held.pop((job.id_text, job.generation), None) for job in jobs]
 
-    def get(self, grant: Grant) -> Running | None:
+    def get(self, job: Owned) -> Running | None:
         with self._lock:
-            return self._held.get((grant.id, grant.generation))
+            return self._held.get((job.id_text, job.generation))
 
     def select(self, wanted: Callable[[Running], bool] = lambda _: True) -> list[Running]:
         with self._lock:

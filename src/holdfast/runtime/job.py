@@ -1,7 +1,6 @@
 """The running attempt, as its handler sees it."""
 
 import json
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
@@ -51,14 +50,14 @@ class Job:
         self._worker = worker
         self._encode = encode
         self._tell = tell
-        self._lost = threading.Event()
-        self._cancelled = threading.Event()
+        self._lost = False  # both are set by the renewing thread
+        self._cancelled = False
         self._completed = False
         self._report: tuple[float, str] | None = None
 
     @property
     def id(self) -> UUID:
-        return self._claimed.grant.id
+        return self._claimed.id
 
     @property
     def task(self) -> str:
@@ -66,7 +65,7 @@ class Job:
 
     @property
     def queue(self) -> str:
-        return self._claimed.grant.queue
+        return self._claimed.queue
 
     @property
     def attempt(self) -> int:
@@ -80,7 +79,7 @@ class Job:
     @property
     def generation(self) -> int:
         """How often this job has been claimed."""
-        return self._claimed.grant.generation
+        return self._claimed.generation
 
     @property
     def partition_key(self) -> str | None:
@@ -108,7 +107,7 @@ class Job:
     @property
     def lost(self) -> bool:
         """True once this attempt no longer owns the job."""
-        return self._lost.is_set()
+        return self._lost
 
     @property
     def _grant(self) -> Grant:
@@ -116,11 +115,11 @@ class Job:
 
     def check(self) -> None:
         """Raise when this attempt should stop: LeaseLost, or Cancel when someone cancelled the job."""
-        if self._lost.is_set():
+        if self._lost:
             raise LeaseLost(
                 f"job {self.id} is no longer owned by this attempt (generation {self.generation})"
             )
-        if self._cancelled.is_set():
+        if self._cancelled:
             raise Cancel("cancelled while running")
 
     def progress(self, fraction: float, message: str = "") -> None:
@@ -210,5 +209,5 @@ class Job:
             )
 
     def _lose(self) -> None:
-        self._lost.set()
+        self._lost = True
         self.check()

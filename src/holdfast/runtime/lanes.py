@@ -6,7 +6,7 @@ lost lease, a block), what is behind it goes back too, unstarted: its turn has n
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ..model.queue import QueueRules
 from .inflight import Running
@@ -21,13 +21,13 @@ class Lanes:
         self._lanes: dict[Stream, deque[Running]] = {}  # the first of each runs, or is about to
 
     def stream(self, running: Running) -> Stream | None:
-        key = running.claimed.partition_key
-        return (
-            (running.grant.queue, key) if key is not None and running.grant.queue in self._ordered else None
-        )
+        key, queue = running.claimed.partition_key, running.claimed.claim.queue
+        return (queue, key) if key is not None and queue in self._ordered else None
 
-    def admit(self, batch: Iterable[Running]) -> list[Running]:
+    def admit(self, batch: list[Running]) -> list[Running]:
         """Those that may start; the others wait here for the one before them."""
+        if not self._ordered:
+            return batch
         start: list[Running] = []
         runs: dict[Stream, list[Running]] = {}
         # In claim order; but within a stream the sequence counts, whatever the priorities are.
@@ -68,6 +68,8 @@ class Lanes:
         """A job of a stream whose lease was not renewed for longer than `most` seconds, as after the process stood still.
 
         Another worker may be far ahead of it: it waits until the next renewal has found out whose it is."""
+        if not self._ordered:
+            return False
         return time.monotonic() - running.renewed_at > most and self.stream(running) is not None
 
     def waiting(self) -> list[Running]:

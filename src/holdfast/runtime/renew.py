@@ -148,7 +148,7 @@ class RenewalThread:
     def _report(self, waited: float) -> None:
         frame = sys._current_frames().get(self._watched_thread)
         stack = "".join(traceback.format_stack(frame)[-4:]) if frame else ""
-        tasks = sorted({r.claimed.task for r in self._inflight.select(lambda r: r.started_at is not None)})
+        tasks = sorted({r.claimed.task for r in self._inflight.select(lambda r: r.started_at > 0)})
         telemetry.emit(
             "loop.blocked",
             level=logging.WARNING,

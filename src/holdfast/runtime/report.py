@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from .. import telemetry
 from ..model.outcome import DeadLettered, Failed, Held, Outcome, Settlement
@@ -17,23 +19,42 @@ def started(running: Running, worker: str) -> None:
         level=logging.DEBUG,
         job=claimed.id,
         task=claimed.task,
-        generation=claimed.grant.generation,
+        generation=claimed.generation,
         worker=worker,
     )
 
 
-def ended(settlement: Settlement, state: str, running: Running | None, worker: str, tally: Tally) -> None:
+def ended(
+    settlements: Sequence[Settlement],
+    states: Sequence[str],
+    held: Sequence[Running | None],
+    worker: str,
+    tally: Tally,
+) -> None:
     """Tell the world and count it."""
+    now = time.monotonic()
+    heard = telemetry.audible(logging.INFO)
+    for settlement, state, running in zip(settlements, states, held, strict=True):
+        run = wait = 0.0
+        if running is not None:
+            claimed, began = running.claimed, running.started_at
+            if began:
+                run, wait = now - began, claimed.waited + began - running.claimed_at
+            tally.settled(claimed.claim.queue, claimed.task, settlement.outcome, state, run, wait)
+        if heard or state != "completed":
+            _tell(settlement, state, running, worker, run, wait)
+
+
+def _tell(
+    settlement: Settlement, state: str, running: Running | None, worker: str, run: float, wait: float
+) -> None:
     name, fields, level = event_of(settlement.outcome, state)
     grant = settlement.grant
-    fields |= {"job": grant.id, "queue": grant.queue, "generation": grant.generation}
+    fields |= {"job": UUID(grant.id_text), "queue": grant.queue, "generation": grant.generation}
     if running is not None:
         fields |= {"task": running.claimed.task, "attempt": running.claimed.attempt}
-        if running.started_at is not None:
-            fields["seconds"] = round(time.monotonic() - running.started_at, 4)
-            fields["waited"] = round(running.claimed.waited + running.started_at - running.claimed_at, 4)
-        times = fields.get("seconds", 0.0), fields.get("waited", 0.0)
-        tally.settled(grant.queue, running.claimed.task, settlement.outcome, state, *times)
+        if running.started_at:
+            fields |= {"seconds": round(run, 4), "waited": round(wait, 4)}
     telemetry.emit(name, level=level, worker=worker, **fields)
 
 

@@ -7,18 +7,20 @@ timer. An outcome stays here until the database has taken or refused it: over an
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from .. import failpoints, telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockNotAvailable
 from ..errors import DatabaseError
 from ..model.breaker import BreakerChange
-from ..model.outcome import DeadLettered, ErrorText, Settled, Settlement
+from ..model.outcome import DeadLettered, ErrorText, Settlement
 from ..model.text import storable
 from ..store.breaker import settle_watched
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
+from ..store.settle import FINISHED, Odd
 from .service import Service
 
 _MOST = 500
@@ -33,7 +35,7 @@ class Settler(Service):
         self,
         database: Database,
         worker: Callable[[], str],
-        on_settled: Callable[[Settlement, str], None],
+        on_settled: Callable[[Sequence[Settlement], Sequence[str]], None],
         on_breaker: Callable[[BreakerChange], None] = lambda change: None,
     ) -> None:
         super().__init__()
@@ -49,7 +51,7 @@ class Settler(Service):
     def settle(self, settlement: Settlement) -> None:
         self._waiting.append(settlement)
         self._empty.clear()
-        self.wake()
+        self._wake.set()
 
     @property
     def pending(self) -> int:
@@ -62,7 +64,7 @@ class Settler(Service):
     async def tick(self) -> float:
         again = self._busy[:_AGAIN]
         while self._waiting:
-            batch = list(self._waiting)[:_MOST]
+            batch = [self._waiting[n] for n in range(min(_MOST, len(self._waiting)))]
             failpoints.point("settle.before")
             await self._write(batch)
             for _ in batch:
@@ -79,17 +81,12 @@ class Settler(Service):
 
     async def _write(self, batch: list[Settlement]) -> None:
         """One transaction for the batch; one that a bad row spoils is halved until the bad row is alone."""
-        by_id = {s.grant.id: s for s in batch}
-        # One job under two generations: an answer names the job only, so they go apart.
-        if len(by_id) < len(batch):
-            await self._write([s for s in batch if by_id[s.grant.id] is not s])
-            await self._write(list(by_id.values()))
-            return
         try:
-            answers, changes = await self._session.flow(lambda: settle_watched(batch, self._worker()))
+            odd, changes = await self._session.flow(lambda: settle_watched(batch, self._worker()))
         except GroupBusy as busy:  # someone counts in their group for a moment; the others go on without them
-            self._busy += [s for s in batch if s.grant.id in busy.job_ids]
-            if others := [s for s in batch if s.grant.id not in busy.job_ids]:
+            held_up = {str(job_id) for job_id in busy.job_ids}
+            self._busy += [s for s in batch if s.grant.id_text in held_up]
+            if others := [s for s in batch if s.grant.id_text not in held_up]:
                 await self._write(others)
             return
         except (BadRow, LockNotAvailable) as error:
@@ -102,27 +99,36 @@ class Settler(Service):
             else:
                 await self._give_up(batch[0], error)
             return
-        for answer in answers:
-            self._answer(by_id[answer.id], answer)
+        self._tell(batch, odd)
         for change in changes:
             self._on_breaker(change)
 
-    def _answer(self, settlement: Settlement, answer: Settled) -> None:
-        if answer.state == "busy":  # someone holds the row for a moment; it is still ours
-            self._busy.append(settlement)
-            return
-        self._on_settled(settlement, answer.state)
+    def _tell(self, batch: list[Settlement], odd: Odd) -> None:
+        """What became of them; a row that someone holds for a moment is still ours, and tried again."""
+        if busy := [place for place, answer in odd.items() if answer.state == "busy"]:
+            self._busy += [batch[place] for place in busy]
+            odd = {
+                n: odd[place]
+                for n, place in enumerate(p for p in range(len(batch)) if p not in busy)
+                if place in odd
+            }
+            batch = [settlement for place, settlement in enumerate(batch) if place not in busy]
+        if odd:
+            states = [odd[n].state if n in odd else FINISHED[type(s.outcome)] for n, s in enumerate(batch)]
+        else:
+            states = [FINISHED[type(s.outcome)] for s in batch]
+        self._on_settled(batch, states)
 
     async def _give_up(self, settlement: Settlement, error: DatabaseError) -> None:
         """The row refuses this outcome: bury the job with the reason; if even that fails, leave the row alone."""
         reason = storable(f"{type(settlement.outcome).__name__} was refused by the database: {error}")
-        telemetry.emit("settle.refused", level=logging.ERROR, job=settlement.grant.id, error=reason)
+        telemetry.emit("settle.refused", level=logging.ERROR, job=settlement.grant.id_text, error=reason)
         if not isinstance(settlement.outcome, DeadLettered):
             buried = Settlement(settlement.grant, DeadLettered(ErrorText("SettleRefused", reason)))
             await self._write([buried])
             return
-        await self._session.run(quarantine(settlement.grant.id, settlement.grant.queue, reason))
-        self._on_settled(settlement, "quarantined")
+        await self._session.run(quarantine(UUID(settlement.grant.id_text), settlement.grant.queue, reason))
+        self._on_settled([settlement], ["quarantined"])
 
     async def finish(self) -> None:
         await self._session.close()

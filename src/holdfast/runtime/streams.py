@@ -25,9 +25,9 @@ from ..model.job import ClaimedJob
 from ..model.queue import QueueRules
 from ..model.text import storable
 from ..store import claim, limits, streams
+from ..store.claim import Mark
 from ..store.limits import Allowance
 from ..store.statement import Statement
-from ..store.streams import Mark
 from .limiting import Patience, Resting
 
 _ROWS = 2000  # due jobs passed in one look
@@ -212,8 +212,7 @@ class StreamClaimer:
         With buckets of its own a worker does not pass what is older: it may be others' and deep, and the net has it.
         """
         began = time.monotonic()
-        for priority, moment in await self._session.run(claim.scan_priorities(self._queue)):
-            late = Mark(moment, -1)
+        for priority, late in await self._session.run(claim.scan_priorities(self._queue)):
             mark = self._marks.get(priority, _START if self._mine is None else late)
             self._marks[priority] = min(mark, late)
         now = time.monotonic()

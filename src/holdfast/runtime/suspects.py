@@ -7,10 +7,9 @@ no slot goes back. The quiet ends with the group, or after a minute: a long inno
 
 import time
 from collections import deque
-from collections.abc import Sequence
-from uuid import UUID
+from collections.abc import Iterable, Sequence
 
-from ..model.job import Grant
+from ..model.job import Owned
 from .inflight import Running
 
 _WAIT = 10.0
@@ -22,7 +21,7 @@ class Suspects:
         self._every = every
         self._look_at = 0.0
         self._start_by = 0.0
-        self._group: set[tuple[UUID, int]] = set()
+        self._group: set[tuple[str, int]] = set()
         self.waiting: deque[Running] = deque()
 
     def look_again(self) -> None:
@@ -37,7 +36,7 @@ class Suspects:
 
     def took(self, group: Sequence[Running]) -> None:
         self.waiting.extend(group)
-        self._group = {(r.grant.id, r.grant.generation) for r in group}
+        self._group = {(r.claimed.id_text, r.claimed.generation) for r in group}
         self._start_by = time.monotonic() + _WAIT
 
     @property
@@ -56,9 +55,9 @@ class Suspects:
         self.waiting.clear()
         return group[: max(0, free)], group[max(0, free) :]
 
-    def ended(self, grant: Grant) -> bool:
-        """True when this was the last of the group."""
-        if (grant.id, grant.generation) not in self._group:
+    def ended(self, jobs: Iterable[Owned]) -> bool:
+        """True when the last of the group is among these."""
+        if not self._group:
             return False
-        self._group.discard((grant.id, grant.generation))
+        self._group -= {(job.id_text, job.generation) for job in jobs}
         return not self._group

@@ -37,6 +37,10 @@ class Tally(Service):
         self, queue: str, task: str, outcome: Outcome, state: str, run: float = 0.0, wait: float = 0.0
     ) -> None:
         """Count the end of an attempt. What was released, snoozed, held or lost has not ended."""
+        if state == "completed" and (known := self._sums.get((queue, task))) is not None:
+            known.completed += 1
+            known.attempt(run, wait)
+            return
         dead = state in ("dead_letter", "blocked", "parked")
         failed = dead or (state == "pending" and isinstance(outcome, Failed))
         if state == "cancelled":

@@ -8,7 +8,7 @@ Ring        whose keys it looks after                   (ring.py)
 Batches     jobs that gather to be run in one call      (batches.py, calls.py)
 Breakers    one job is tried while a breaker is open    (breakers.py)
 Settler     writes outcomes in natural batches          (settle.py)
-Renewal     keeps leases, in its own thread             (renew.py)
+Renewal     keeps leases, in its own thread             (renew.py, heed.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
 Tally       counts what was finished, minute by minute  (tally.py)
 Notify      hears that there is something to do         (notify.py)
@@ -21,7 +21,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from ..db.database import Database
 from ..db.faults import BadRow, Contended, LockTimeout
 from ..errors import DatabaseError, DatabaseUnavailable
 from ..model.job import ClaimedJob
-from ..model.outcome import Cancelled, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
+from ..model.outcome import Cancelled, Completed, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
 from ..model.queue import QueueRules
 from . import report
 from .batches import Batches
@@ -40,11 +40,12 @@ from .claim import Claimer
 from .drain import drain
 from .execute import Executor, Middleware, Processes
 from .handler import Handlers
-from .inflight import InFlight, Running, Stop
+from .heed import heeding
+from .inflight import InFlight, Running
 from .lanes import Lanes
 from .membership import Membership
 from .notify import Notify
-from .renew import Renewal, RenewalThread
+from .renew import RenewalThread
 from .ring import Ring
 from .service import Service
 from .settle import Settler
@@ -56,6 +57,7 @@ from .tally import Tally
 
 _FIRST_PAUSE = 0.02
 _STALE = 2.0
+_UNSETTLED = 4000  # outcomes that wait to be written: no more claims until they are fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,9 @@ class Worker:
         self.breakers = Breakers(handlers, session, sweep, self._breaker_closed)
         self.settler = Settler(database, lambda: self.membership.id, self._settled, self.breakers.changed)
         self.tally = Tally(self.membership.session)
-        self.sweeper = Sweeper(database, self._look_again, self.tally.buried)
+        self.sweeper = Sweeper(database, self.look_again, self.tally.buried)
         lease = max(options.leases.values())
-        self.renewal = RenewalThread(lambda: self._make_renewal(database, lease), self.inflight)
+        self.renewal = RenewalThread(lambda: heeding(self, database, lease), self.inflight)
         self.sleep = Sleep(
             self.membership.session,
             lambda: self.membership.id,
@@ -112,16 +114,17 @@ class Worker:
             self.settings.poll,
         )
         self.notify = Notify(
-            database, self.membership.session, list(options.leases), self.sleep, self._look_again
+            database, self.membership.session, list(options.leases), self.sleep, self.look_again
         )
         self.ready: deque[Running] = deque()
         self.suspects = Suspects(database.settings.sweep)
-        self.batches = Batches(handlers, lambda delay: self._loop.call_later(delay, self._wake.set))
+        self.batches = Batches(handlers, lambda delay: self.loop.call_later(delay, self._wake.set))
         self._pause = _FIRST_PAUSE
+        self._heard = True  # somebody hears of each start
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
         self.hurry = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.ticked_at = time.monotonic()  # when the claim loop last came round
 
@@ -144,7 +147,7 @@ class Worker:
             self.notify.start()
         for service in self.services:
             service.start()
-        self._aside(self.breakers.close_unwatched())
+        self.aside(self.breakers.close_unwatched())
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
@@ -170,7 +173,7 @@ class Worker:
                 await self._claim_suspects()
                 await self._claim_trial()
                 waiting = len(self.ready) + self.batches.due
-                want = 0 if self.suspects.quiet else self.slots.want(waiting, self.batches.wish)
+                want = self._want(waiting)
                 free = self.slots.free - waiting
                 jobs = (
                     await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
@@ -179,14 +182,20 @@ class Worker:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
-        held = [self.inflight.add(job, began) for job in jobs]
+        self._heard = telemetry.audible(logging.DEBUG)
+        held = self.inflight.add(jobs, began)
         self.ready.extend(self.batches.gather(self.lanes.admit(held)))
         return len(jobs)
+
+    def _want(self, waiting: int) -> int:
+        if self.suspects.quiet or self.settler.pending >= _UNSETTLED:
+            return 0
+        return self.slots.want(waiting, self.batches.wish)
 
     async def _claim_told(self) -> list[ClaimedJob]:
         """The quick way to what somebody told us of a moment ago; the usual ways find the rest."""
         queues = self.sleep.told()
-        want = 0 if self.suspects.quiet else self.slots.want(len(self.ready))
+        want = self._want(len(self.ready))
         return await self.claimer.claim_new(self.membership.id, queues, want) if queues and want else []
 
     async def _claim_suspects(self) -> None:
@@ -195,7 +204,7 @@ class Worker:
         began = time.monotonic()
         jobs = await self.claimer.claim_suspects(self.membership.id, self.slots.concurrency)
         if jobs:
-            self.suspects.took(self.lanes.admit([self.inflight.add(job, began) for job in jobs]))
+            self.suspects.took(self.lanes.admit(self.inflight.add(jobs, began)))
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
     async def _claim_trial(self) -> None:
@@ -203,7 +212,7 @@ class Worker:
             return
         can_isolate, began = not self.suspects.busy, time.monotonic()
         for job in await self.breakers.trial(self.claimer, self.membership.id, suspects=can_isolate):
-            trial = self.lanes.admit([self.inflight.add(job, began)])
+            trial = self.lanes.admit(self.inflight.add([job], began))
             if job.suspect:
                 self.suspects.took(trial)
             else:
@@ -218,20 +227,25 @@ class Worker:
         for running in hand_back:
             self.conclude(running, Released("not started"))
         while self.slots.free > 0 and (group := self.batches.next()) is not None:
-            self._aside(run_together(self, group, self.slots.started()))
+            self.aside(run_together(self, group, self.slots.started()))
+        self._fill()
+
+    def _fill(self) -> None:
+        """Start what is ready in the free slots."""
+        ready, room, begin = self.ready, self.slots.free, self.loop.create_task
         doubtful: list[Running] = []
-        while self.ready and self.slots.free > 0:
-            running = self.ready.popleft()
-            if running.stop is None and self.lanes.in_doubt(running, self.settings.dead_after):
-                doubtful.append(running)
-            elif running.stop is None:
-                began = running.started_at = self.slots.started()  # now: its task may begin after this loop
-                running.task = self._loop.create_task(
-                    self._run_one(running, began), name=f"job {running.claimed.id}"
-                )
-            else:
+        while ready and room > 0:
+            running = ready.popleft()
+            if running.stop is not None:
                 self.end_unstarted(running)
-        self.ready.extendleft(reversed(doubtful))
+            elif self.lanes.in_doubt(running, self.settings.dead_after):
+                doubtful.append(running)
+            else:
+                room -= 1
+                running.started_at = self.slots.started()  # now: its task may begin after this loop
+                running.task = begin(self._run_one(running), name=f"job {running.claimed.id_text}")
+        if doubtful:
+            ready.extendleft(reversed(doubtful))
 
     def end_unstarted(self, running: Running) -> None:
         """Lost or cancelled while it waited here."""
@@ -249,44 +263,57 @@ class Worker:
             for running in stale:
                 self.conclude(running, Released("not started"))
 
-    async def _run_one(self, running: Running, began: float) -> None:
-        report.started(running, self.membership.id)
+    async def _run_one(self, running: Running) -> None:
+        if self._heard:
+            report.started(running, self.membership.id)
         outcome = await self.executor.execute(running)
-        self.slots.finished(began)
+        self.slots.finished(running.started_at)
         self.conclude(running, outcome)
+        if self.ready and not self.stopping.is_set():
+            self._fill()
 
     def conclude(self, running: Running, outcome: Outcome) -> None:
         """The attempt is over: settle it, unless there is nothing left to settle."""
         if running.settling:
             return
         running.settling = True
-        if isinstance(outcome, Lost):
-            self._settled(Settlement(running.grant, outcome), "lost")
-        elif isinstance(outcome, SettledElsewhere):
-            self._settled(Settlement(running.grant, outcome), "completed")
-            if (watch := self.breakers.watch(running)) is not None:
-                self._aside(self.breakers.succeeded(watch, running))
+        settlement = Settlement(running.claimed, outcome, self.breakers.watch(running))
+        if type(outcome) is Completed:
+            self.settler.settle(settlement)
         else:
-            if isinstance(outcome, Held):
-                self._aside(self.claimer.hold_unknown(running.grant.queue))
-            self.settler.settle(Settlement(running.grant, outcome, self.breakers.watch(running)))
+            self._conclude_otherwise(running, settlement)
         self._pause = _FIRST_PAUSE
-        self._wake.set()
+        if 2 * len(self.ready) <= self.slots.ahead:
+            self._wake.set()
+
+    def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:
+        if isinstance(settlement.outcome, Lost):
+            self._settled([settlement], ["lost"])
+        elif isinstance(settlement.outcome, SettledElsewhere):
+            self._settled([settlement], ["completed"])
+            if settlement.watch is not None:
+                self.aside(self.breakers.succeeded(settlement.watch, running))
+        else:
+            if isinstance(settlement.outcome, Held):
+                self.aside(self.claimer.hold_unknown(running.claimed.queue))
+            self.settler.settle(settlement)
 
     def _breaker_closed(self) -> None:
-        self._aside(self.sweeper.put_back())
-        self._look_again()
+        self.aside(self.sweeper.put_back())
+        self.look_again()
 
-    def _settled(self, settlement: Settlement, state: str) -> None:
-        running = self.inflight.get(settlement.grant)
-        self.inflight.remove(settlement.grant)
-        report.ended(settlement, state, running, self.membership.id, self.tally)
-        if running is not None:
-            self._next_of_stream(running, state)
-        if isinstance(settlement.outcome, Released):
-            self.claimer.released(settlement.grant.queue)
-        if self.suspects.ended(settlement.grant):
-            self._look_again()
+    def _settled(self, settlements: Sequence[Settlement], states: Sequence[str]) -> None:
+        grants = [settlement.grant for settlement in settlements]
+        held = self.inflight.remove(grants)
+        report.ended(settlements, states, held, self.membership.id, self.tally)
+        if self.claimer.by_key:
+            for running, state in zip(held, states, strict=True):
+                if running is not None:
+                    self._next_of_stream(running, state)
+        for queue in {s.grant.queue for s in settlements if isinstance(s.outcome, Released)}:
+            self.claimer.released(queue)
+        if self.suspects.ended(grants):
+            self.look_again()
         self._wake.set()
 
     def _next_of_stream(self, running: Running, state: str) -> None:
@@ -309,7 +336,7 @@ class Worker:
             nap = Nap(self._pause)
             if claimed is not None:
                 nap = await self.sleep.rest(self._pause, able=able, again=again)
-            if claimed and self.slots.free > 0:
+            if claimed and (self.slots.free > 0 or self._want(len(self.ready)) > 0):
                 return
             if nap.seconds <= 0:
                 self.claimer.reset()
@@ -331,13 +358,13 @@ class Worker:
             return False
         if any([await service.catch_up() for service in self.services]):
             return False
-        self._look_again()
+        self.look_again()
         self.claimer.reset(thorough=True)
         claimed = await self._claim()
         self._start_ready()
         return claimed == 0 and not self.suspects.waiting and not len(self.inflight)
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
         self.claimer.reset()
         self.suspects.look_again()
         self.breakers.look_again()
@@ -349,49 +376,13 @@ class Worker:
         self._pause = _FIRST_PAUSE
         self._wake.set()
 
-    def _make_renewal(self, database: Database, lease: float) -> Renewal:
-        renewal = Renewal(database, self.inflight, lambda: self.membership.id, lease)
-        renewal.on_fenced = lambda: self._call(self._start_over, self.membership.id)
-        renewal.on_drain = lambda worker: self._call(self._drain_asked, worker)
-        renewal.on_stop = self._interrupt
-        return renewal
-
-    def _interrupt(self, running: Running, reason: Stop) -> None:
-        """Called in the renewing thread. Sync handlers see it at once; an async one is cancelled in its own loop."""
-        running.interrupt(reason)
-        self._call(self._cancel, running)
-
-    def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody left to tell
-            self._loop.call_soon_threadsafe(function, *arguments)
-
-    def _cancel(self, running: Running) -> None:
-        if self.batches.drop(running):
-            self.end_unstarted(running)
-        elif running.task is not None and running.is_async and not running.settling:
-            running.task.cancel()
-
-    def _start_over(self, fenced: str) -> None:
-        if self.membership.id == fenced and not self.stopping.is_set():
-            self._aside(self._start_again())
-
-    async def _start_again(self) -> None:
-        await self.membership.start_over()
-        self._look_again()  # nobody tells the old name anything
-
-    def _drain_asked(self, identity: str) -> None:
-        """An operator set our status: the same as a first signal, however often the heartbeat says it."""
-        if self.membership.id == identity and not self.stopping.is_set():
-            telemetry.emit("worker.drain_asked", worker=identity)
-            self.stop()
-
-    def _aside(self, work: Coroutine[Any, Any, object]) -> None:
+    def aside(self, work: Coroutine[Any, Any, object]) -> None:
         async def quietly() -> None:
             try:
                 await work
             except DatabaseError as error:
                 telemetry.emit("worker.side_task_failed", level=logging.WARNING, error=str(error))
 
-        task = self._loop.create_task(quietly())
+        task = self.loop.create_task(quietly())
         self._side_tasks.add(task)
         task.add_done_callback(self._side_tasks.discard)

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from ..model.breaker import Breaker, BreakerChange, Watch
 from ..model.job import ClaimedJob
-from ..model.outcome import Completed, Failed, Outcome, Settled, Settlement
+from ..model.outcome import Completed, Failed, Outcome, Settlement
 from ..model.queue import QueueRules
 from ..sql import query
 from .claim import claim_these
 from .limits import within
 from .operate import CAP
 from .pause import hold_paused
-from .settle import settle
+from .settle import Odd, settle_batch
 from .statement import Flow, Row, Statement, ids, nothing
 from .streams import claim_streams, unhold
 
@@ -49,25 +49,21 @@ class Note:
                 self._calls.add(watch.call)
 
 
-def settle_watched(
-    batch: Sequence[Settlement], worker: str
-) -> Flow[tuple[list[Settled], list[BreakerChange]]]:
+def settle_watched(batch: Sequence[Settlement], worker: str) -> Flow[tuple[Odd, list[BreakerChange]]]:
     """Settle, and tell the breakers of those that have one, in the same transaction."""
-    answers = yield from settle(batch, worker)
-    if all(settlement.watch is None for settlement in batch):
-        return answers, []
-    counted = {a.id for a in answers if not a.already and a.state not in ("lost", "busy")}
+    odd = yield from settle_batch(batch, worker)
     notes: dict[str, Note] = {}
-    for settlement in batch:
-        watch = settlement.watch
-        if watch is not None and settlement.grant.id in counted:
-            note = notes.setdefault(watch.task, Note(watch.breaker))
-            note.add(watch, settlement.outcome, settlement.grant.token)
+    for place, (grant, outcome, watch) in enumerate(batch):
+        if watch is None:
+            continue
+        answer = odd.get(place)
+        if answer is None or not (answer.already or answer.state in ("lost", "busy")):
+            notes.setdefault(watch.task, Note(watch.breaker)).add(watch, outcome, UUID(grant.token_text))
     changes = []
     for task in sorted(notes):  # in one order, so that two settlers cannot wait for each other in a circle
         change = yield from tell(task, notes[task])
         changes.append(change)
-    return answers, [change for change in changes if change is not None]
+    return odd, [change for change in changes if change is not None]
 
 
 def tell(task: str, note: Note) -> Flow[BreakerChange | None]:

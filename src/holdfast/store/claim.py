@@ -1,45 +1,32 @@
 """Claim: take jobs for a worker, and find those that a plain claim leaves out."""
 
+import functools
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-from ..model.fence import fence
-from ..model.job import ClaimedJob, Grant
+from ..model.job import Claim, ClaimedJob
 from ..sql import query
 from .statement import Row, Statement, count, ids, nothing
 
 
-def claimed_jobs(queue: str, token: UUID) -> Callable[[Sequence[Row]], list[ClaimedJob]]:
-    """How the answer of a claim is read."""
+class Mark(NamedTuple):
+    """A place in claim order: everything up to it was seen."""
 
-    def decode(rows: Sequence[Row]) -> list[ClaimedJob]:
-        return [
-            ClaimedJob(
-                grant=Grant(queue, r[0], r[1], token),
-                fence=fence(int(r[16], 16), r[2], r[1]),
-                task=r[3],
-                version=r[4],
-                payload=r[5],
-                partition_key=r[6],
-                priority=r[7],
-                attempts=r[8],
-                max_attempts=r[9],
-                crashes=r[10],
-                available_at=r[11],
-                created_at=r[12],
-                metadata=r[13],
-                cancel_requested=r[14],
-                suspect=r[15],
-                waited=r[17],
-                seq=r[2],
-                parent_id=r[18],
-                group_id=r[19],
-            )
-            for r in rows
-        ]
+    at: datetime
+    seq: int
 
-    return decode
+
+Place = tuple[int, Mark | None]  # a priority, and where to begin
+
+_new = cast("Callable[[Row], ClaimedJob]", functools.partial(tuple.__new__, ClaimedJob))
+
+
+def taking(name: str, params: tuple[Any, ...], queue: str, token: UUID) -> Statement[list[ClaimedJob]]:
+    """A statement that ends in the part `take`, whose columns are the fields of a ClaimedJob but for the last."""
+    claim = (Claim(queue, str(token)),)
+    return Statement(name, query(name), params, lambda rows: [_new(row + claim) for row in rows], binary=True)
 
 
 def claim(
@@ -49,37 +36,33 @@ def claim(
     *,
     lease: float,
     limit: int,
-    marks: Sequence[tuple[int, datetime | None]],
+    marks: Sequence[Place],
     limited: int = 0,
 ) -> Statement[list[ClaimedJob]]:
     """The first due jobs, each priority from its mark. `marks` go from high priority to low.
 
     `limited` is what the caller knows of the queue (QueueRules.limited): where it has more limits, nothing is taken."""
     priorities = [p for p, _ in marks]
-    return Statement(
-        "claim",
-        query("claim"),
-        (queue, worker, token, lease, limit, priorities, [m for _, m in marks], limited),
-        claimed_jobs(queue, token),
-    )
+    at = [None if mark is None else mark.at for _, mark in marks]
+    seqs = [0 if mark is None else mark.seq for _, mark in marks]
+    params = (queue, worker, token, lease, limit, priorities, at, limited, seqs)
+    return taking("claim", params, queue, token)
 
 
 def claim_these(
     queue: str, worker: str, token: UUID, *, lease: float, job_ids: Sequence[UUID], limited: int = 0
 ) -> Statement[list[ClaimedJob]]:
     """The named jobs, waiting or held, as far as they are due and free."""
-    return Statement(
-        "claim_these",
-        query("claim_these"),
-        (queue, worker, token, lease, list(job_ids), limited),
-        claimed_jobs(queue, token),
-    )
+    return taking("claim_these", (queue, worker, token, lease, list(job_ids), limited), queue, token)
 
 
-def scan_priorities(queue: str) -> Statement[list[tuple[int, datetime]]]:
+def scan_priorities(queue: str) -> Statement[list[tuple[int, Mark]]]:
     """Each priority, with the mark to set once everything due at it has been taken."""
     return Statement(
-        "scan_priorities", query("scan_priorities"), (queue,), lambda rows: [(r[0], r[1]) for r in rows]
+        "scan_priorities",
+        query("scan_priorities"),
+        (queue,),
+        lambda rows: [(r[0], Mark(r[1], -1)) for r in rows],
     )
 
 

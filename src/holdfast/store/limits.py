@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
 from ..model.job import ClaimedJob
 from ..sql import query
-from .claim import claimed_jobs
+from .claim import Place, taking
 from .statement import Flow, Row, Statement, count, ids, nothing
 from .streams import Scan, decode_scan
 
@@ -95,7 +94,7 @@ def claim_shares(
     """Due jobs of some keys, so many of each, `limit` in all."""
     keys, takes = [key for key, _ in shares], [take for _, take in shares]
     params = (queue, worker, token, lease, keys, takes, limit, suspects, limited)
-    return Statement("claim_shares", query("claim_shares"), params, claimed_jobs(queue, token))
+    return taking("claim_shares", params, queue, token)
 
 
 def scan_shares(
@@ -119,9 +118,9 @@ def share_head(queue: str, key: str, *, suspects: bool = False) -> Statement[UUI
     return Statement("share_head", query("share_head"), params, lambda rows: rows[0][0] if rows else None)
 
 
-def oldest_of_each(queue: str, marks: Sequence[tuple[int, datetime | None]]) -> Statement[dict[int, float]]:
+def oldest_of_each(queue: str, marks: Sequence[Place]) -> Statement[dict[int, float]]:
     """Priority -> seconds that its first due job waits."""
-    params = (queue, [priority for priority, _ in marks], [mark for _, mark in marks])
+    params = (queue, [priority for priority, _ in marks], [mark and mark.at for _, mark in marks])
     return Statement(
         "oldest_of_each", query("oldest_of_each"), params, lambda rows: {r[0]: r[1] for r in rows}
     )

@@ -1,11 +1,11 @@
 """Settle: end attempts, in one flow for a whole batch of any outcomes."""
 
-from collections.abc import Collection, Sequence
-from itertools import groupby
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from ..model.job import Grant
+from ..model.job import Owned
 from ..model.outcome import (
     Cancelled,
     Completed,
@@ -21,30 +21,119 @@ from ..model.outcome import (
 )
 from ..sql import query
 from .chains import follow
+from .literal import plain_array, text_array
 from .statement import Flow, Row, Statement, ids
 from .wake import wake
 
-_Columns = list[list[Any]]
+FINISHED: dict[type[Outcome], str] = {Completed: "completed", Cancelled: "cancelled"}
+Places = list[int]  # in the batch
+Odd = dict[int, Settled]  # by place
 
 
-def _settled(rows: Sequence[Row]) -> list[Settled]:
-    return [
-        Settled(UUID(job_id), state, group=UUID(group) if group else None, then=then)
-        for job_id, state, group, then in ids(rows)
+def settle(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[list[Settled]]:
+    """End every attempt of the batch; one answer each, in its order. What follows them commits together with it."""
+    odd = yield from settle_batch(batch, worker, patient=patient)
+    return [odd.get(place) or plainly(settlement) for place, settlement in enumerate(batch)]
+
+
+def plainly(settlement: Settlement) -> Settled:
+    """What became of one that settle_batch() says nothing of."""
+    return Settled(UUID(settlement.grant.id_text), FINISHED[type(settlement.outcome)])
+
+
+def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[Odd]:
+    """The same, and answers only what there is to say: nothing of a job that completed or was cancelled as it should,
+    with nothing hanging on it. A worker ends tens of thousands a second: that case costs no more than its id in an array.
+    """
+    odd: Odd = {}
+    finished, others = _parted(batch)
+    for queue, places in finished.items():
+        yield from _finish(queue, places, batch, worker, odd)
+    for (queue, name), places in others.items():
+        yield from _settle_others(queue, name, places, batch, worker, odd)
+    yield from follow(list(odd.values()), patient=patient)
+    if back := _back(batch, odd):
+        yield from wake(list(back), list(back.values()))
+    return odd
+
+
+def _parted(batch: Sequence[Settlement]) -> tuple[dict[str, Places], dict[tuple[str, str], Places]]:
+    """Places by queue and statement."""
+    finished: dict[str, Places] = {}
+    others: dict[tuple[str, str], Places] = {}
+    for place, (grant, outcome, _) in enumerate(batch):
+        queue = grant.queue
+        if type(outcome) in FINISHED:
+            if queue not in finished:
+                finished[queue] = []
+            finished[queue].append(place)
+        else:
+            others.setdefault((queue, _row(outcome)[0]), []).append(place)
+    return finished, others
+
+
+def _finish(queue: str, places: Places, batch: Sequence[Settlement], worker: str, odd: Odd) -> Flow[None]:
+    parts = [batch[place] for place in places]
+    grants = [part.grant for part in parts]
+    outcomes = [part.outcome for part in parts]
+    answer: list[str | None] = yield from Statement(
+        "settle_finish",
+        query("settle_finish"),
+        (queue, *_grants(grants), *_ends(outcomes), worker, len(parts)),
+        lambda rows: rows[0][0],
+    )
+    count, which, linked = answer
+    missed = set() if which is None and int(count or 0) == len(parts) else set(range(len(parts)))
+    missed -= {n - 1 for n in json.loads(which or "[]")}
+    if linked is not None:
+        at = {part.grant.id_text: n for n, part in enumerate(parts) if n not in missed}
+        for job_id, group, then in json.loads(linked):
+            n = at[job_id]
+            state = FINISHED[type(outcomes[n])]
+            odd[places[n]] = Settled(UUID(job_id), state, group=UUID(group) if group else None, then=then)
+    if missed:
+        yield from _check(queue, [places[n] for n in sorted(missed)], batch, odd)
+
+
+def _ends(outcomes: Sequence[Outcome]) -> tuple[str | None, str | None, str | None]:
+    """Statuses, results and errors, each None when they are as most are."""
+    results = [outcome.result if isinstance(outcome, Completed) else None for outcome in outcomes]
+    if results.count("null") == len(results):
+        return None, None, None
+    if all(isinstance(outcome, Completed) for outcome in outcomes):
+        return None, text_array(results), None
+    statuses = [FINISHED[type(outcome)] for outcome in outcomes]
+    errors = [(o.reason or None) if isinstance(o, Cancelled) else None for o in outcomes]
+    return plain_array(statuses), text_array(results), text_array(errors)
+
+
+def _settle_others(
+    queue: str, name: str, places: Places, batch: Sequence[Settlement], worker: str, odd: Odd
+) -> Flow[None]:
+    """Failed, put back or held. In the order of their ids, so that two settlers cannot wait for each other in a circle."""
+    places = sorted(places, key=lambda place: batch[place].grant.id_text)
+    columns = [
+        list(column) for column in zip(*(_row(batch[place].outcome)[1] for place in places), strict=True)
     ]
+    extra = () if name == "settle_back" else (worker,)
+    params = (queue, *_columns(batch[place].grant for place in places), *columns, *extra)
+    rows = yield from Statement(name, query(name), params, ids)
+    for n, state, group in rows:
+        place = places[int(n) - 1]
+        job_id = UUID(batch[place].grant.id_text)
+        odd[place] = Settled(job_id, state, group=UUID(group) if group else None)
+    if missed := [place for place in places if place not in odd]:
+        yield from _check(queue, missed, batch, odd)
 
 
-def _checked(rows: Sequence[Row]) -> list[Settled]:
-    return [Settled(UUID(job_id), state, already == "true") for job_id, state, already in ids(rows)]
+def _check(queue: str, places: Places, batch: Sequence[Settlement], odd: Odd) -> Flow[None]:
+    found = yield from settle_check(queue, [batch[place].grant for place in places])
+    odd.update(zip(places, found, strict=True))
 
 
 def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
     """Which statement ends this attempt, and the columns it takes beside the grant."""
     match outcome:
-        case Completed(result):
-            return "settle_finish", ("completed", result, None)
-        case Cancelled(reason):
-            return "settle_finish", ("cancelled", None, reason or None)
         case Failed(error, delay):
             return "settle_fail", (delay, False, *_error(error))
         case DeadLettered(error):
@@ -63,48 +152,38 @@ def _error(error: ErrorText) -> tuple[str, str, str]:
     return error.kind, error.message, error.trace
 
 
-def _grants(grants: Sequence[Grant]) -> _Columns:
-    return [[g.id for g in grants], [g.generation for g in grants], [g.token for g in grants]]
+def _grants(grants: Sequence[Owned]) -> tuple[str, str, str]:
+    return (
+        plain_array([g.id_text for g in grants]),
+        plain_array([str(g.generation) for g in grants]),
+        plain_array([g.token_text for g in grants]),
+    )
 
 
-def settle(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[list[Settled]]:
-    """End every attempt of the batch; one answer each, in no particular order. What follows them commits together with it.
-
-    Rows are locked in the order of their ids, so that two settlers cannot wait for each other in a circle.
-    """
-    answers: list[Settled] = []
-    rows = [(s.grant.queue, *_row(s.outcome), s.grant) for s in batch]
-    rows.sort(key=lambda r: (r[0], r[1], r[3].id))
-    for (queue, name), group in groupby(rows, key=lambda r: (r[0], r[1])):
-        part = list(group)
-        grants = [r[3] for r in part]
-        columns = _grants(grants) + [list(c) for c in zip(*(r[2] for r in part), strict=True)]
-        extra = () if name == "settle_back" else (worker,)
-        done = yield from Statement(name, query(name), (queue, *columns, *extra), _settled)
-        answers += done
-        seen = {d.id for d in done}
-        missed = [g for g in grants if g.id not in seen]
-        if missed:
-            answers += yield from settle_check(queue, missed)
-    yield from follow(answers, patient=patient)
-    if back := _back(batch, {a.id for a in answers if a.state == "pending" and not a.already}):
-        yield from wake(list(back), list(back.values()))
-    return answers
+def _columns(grants: Iterable[Owned]) -> list[list[Any]]:
+    parts = [(UUID(g.id_text), g.generation, UUID(g.token_text)) for g in grants]
+    return [list(column) for column in zip(*parts, strict=True)]
 
 
-def _back(batch: Sequence[Settlement], waiting: Collection[UUID]) -> dict[str, float]:
+def _back(batch: Sequence[Settlement], odd: Odd) -> dict[str, float]:
     """Queue -> seconds until the first job that went back to it is due."""
     back: dict[str, float] = {}
-    for s in batch:
-        if s.grant.id in waiting:
-            delay = s.outcome.delay if isinstance(s.outcome, Failed | Snoozed) else 0.0
-            back[s.grant.queue] = min(delay, back.get(s.grant.queue, delay))
+    for place, settled in odd.items():
+        if settled.state == "pending" and not settled.already:
+            queue, outcome = batch[place].grant.queue, batch[place].outcome
+            delay = outcome.delay if isinstance(outcome, Failed | Snoozed) else 0.0
+            back[queue] = min(delay, back.get(queue, delay))
     return back
 
 
-def settle_check(queue: str, grants: Sequence[Grant]) -> Statement[list[Settled]]:
-    """What happened to grants whose settle touched no row: settled already, busy or lost."""
-    return Statement("settle_check", query("settle_check"), (queue, *_grants(grants)), _checked)
+def settle_check(queue: str, grants: Sequence[Owned]) -> Statement[list[Settled]]:
+    """What happened to grants whose settle touched no row: settled already, busy or lost. One answer each."""
+
+    def decode(rows: Sequence[Row]) -> list[Settled]:
+        found = {int(n): (state, already == "true") for n, state, already in ids(rows)}
+        return [Settled(UUID(g.id_text), *found[n]) for n, g in enumerate(grants, 1)]
+
+    return Statement("settle_check", query("settle_check"), (queue, *_columns(grants)), decode)
 
 
 def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
@@ -112,21 +191,20 @@ def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
 
     A row that someone else holds for a moment is waited for, not skipped: the caller's own writes hang on it.
     """
-    grant = settlement.grant
     for _ in range(2):
         (answer,) = yield from settle([settlement], worker, patient=True)
         if answer.state != "busy":
             return answer.state != "lost" and not answer.already
-        locked = yield from lock_owned(grant)
+        locked = yield from lock_owned(settlement.grant)
         if not locked:
             return False
     return False
 
 
-def lock_owned(grant: Grant) -> Statement[list[UUID]]:
+def lock_owned(grant: Owned) -> Statement[list[UUID]]:
     return Statement(
         "lock_owned",
         query("lock_owned"),
-        (grant.queue, grant.id, grant.generation, grant.token),
+        (grant.queue, UUID(grant.id_text), grant.generation, UUID(grant.token_text)),
         lambda rows: [UUID(job_id) for (job_id,) in ids(rows)],
     )

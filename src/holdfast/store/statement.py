@@ -21,6 +21,7 @@ class Statement(Generic[T]):
     text: str
     params: tuple[Any, ...]
     decode: Callable[[Sequence[Row]], T]
+    binary: bool = False  # the answer, on our own connections: cheaper to read when there are many rows
 
     def __iter__(self) -> Generator["Statement[Any]", Any, T]:
         answer: T = yield self

@@ -1,21 +1,13 @@
 """Streams: which keys of an ordered queue have something to claim, and claiming from their front."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
 from ..model.job import ClaimedJob
 from ..sql import query
-from .claim import claimed_jobs
+from .claim import Mark, taking
 from .statement import Row, Statement, ids
-
-
-class Mark(NamedTuple):
-    """A place in claim order: everything up to it was seen."""
-
-    at: datetime
-    seq: int
 
 
 class Due(NamedTuple):
@@ -52,7 +44,7 @@ def claim_streams(
 ) -> Statement[list[ClaimedJob]]:
     """A gapless run of at most `run` jobs from the front of each key."""
     params = (queue, worker, token, lease, list(keys), run, suspects, limited)
-    return Statement("claim_streams", query("claim_streams"), params, claimed_jobs(queue, token))
+    return taking("claim_streams", params, queue, token)
 
 
 def due_streams(

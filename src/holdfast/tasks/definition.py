@@ -88,6 +88,7 @@ class Definition:
             transaction=self.signature.transaction,
             decode=self.codec.decode,
             encode=self.codec.encode_result,
+            returns_none=self.codec.returns_none,
             queue=settings.queue,
             lease=settings.lease,
             timeout=settings.timeout,

@@ -43,9 +43,17 @@ _told: list[bool] = []
 _VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"  # names a provider that is loaded at first use
 
 
+def imported() -> bool:
+    return "opentelemetry.trace" in sys.modules
+
+
+def provider_named() -> bool:
+    return bool(os.environ.get(_VARIABLE))
+
+
 def tracer() -> "Tracer | None":
     """The tracer, or None when nobody traces here."""
-    if "opentelemetry.trace" not in sys.modules and not os.environ.get(_VARIABLE):
+    if not imported() and not provider_named():
         return None
     try:
         from opentelemetry import trace

@@ -12,7 +12,7 @@ from uuid import UUID
 from ...store.statement import Statement
 
 _PARAMETER = re.compile(r"\$(\d+)")
-_SCALARS = {str: "text", int: "bigint", UUID: "uuid"}
+_SCALARS = {str: "text", int: "bigint", UUID: "uuid", type(None): "text"}
 
 Texts = list[str | None]
 

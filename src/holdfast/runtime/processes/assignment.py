@@ -46,7 +46,7 @@ class Assignment:
 
     @property
     def key(self) -> list[object]:
-        return [str(self.running.grant.id), self.running.grant.generation]
+        return [self.running.claimed.id_text, self.running.claimed.generation]
 
     @property
     def context(self) -> dict[str, Any]:

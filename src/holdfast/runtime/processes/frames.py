@@ -10,9 +10,8 @@ import struct
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
-from ...model.job import ClaimedJob, Grant
+from ...model.job import Claim, ClaimedJob
 from ...model.outcome import (
     Cancelled,
     Completed,
@@ -73,18 +72,15 @@ def _read(body: bytes) -> Frame:
 
 
 def job_to_json(claimed: ClaimedJob) -> Frame:
-    return dataclasses.asdict(claimed)
+    return claimed._asdict()
 
 
 def job_from_json(data: Frame) -> ClaimedJob:
-    grant = data["grant"]
     return ClaimedJob(
         **{
             **data,
-            "grant": Grant(grant["queue"], UUID(grant["id"]), grant["generation"], UUID(grant["token"])),
             "available_at": datetime.fromisoformat(data["available_at"]),
-            "created_at": datetime.fromisoformat(data["created_at"]),
-            **{name: data[name] and UUID(data[name]) for name in ("parent_id", "group_id")},
+            "claim": Claim(*data["claim"]),
         }
     )
 

@@ -236,10 +236,11 @@ class _Inside:
         claimed = job_from_json(frame["job"])
         database.clock.advance(max(0.0, frame["offset"] - database.clock.offset))
         self._worker, self._memory_limit = frame["worker"], frame["memory_limit"]
-        running = Running(claimed, tell=self._tell)
+        running = Running(claimed, now := time.monotonic(), now)
+        running.tell = self._tell
         self._say(running, "begun")  # not before: the loop may still be busy with what an earlier job left
         before = asyncio.all_tasks()
-        running.task = task = self._loop.create_task(executor.execute(running), name=f"job {claimed.id}")
+        running.task = task = self._loop.create_task(executor.execute(running), name=f"job {claimed.id_text}")
         self._running = running
         await asyncio.wait([task])
         self._running = None
@@ -267,7 +268,7 @@ class _Inside:
             _end_fork(sys.exception())
 
     def _say(self, running: Running, name: str, **fields: Any) -> None:
-        of = [str(running.grant.id), running.grant.generation]
+        of = [running.claimed.id_text, running.claimed.generation]
         self._link.send({"frame": name, "of": of, **fields})
 
     # In other threads -----------------------------------------------------------------------------------------------

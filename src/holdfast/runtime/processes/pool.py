@@ -148,7 +148,7 @@ class Pool:
             error=end.reason,
             trace=end.trace,
         )
-        unspent = claimed.grant.generation - claimed.attempt
+        unspent = claimed.generation - claimed.attempt
         if self._patient and unspent < FORGIVEN:
             return Snoozed(min(2.0**unspent, 60.0))
         return handler.failed(ErrorText("ProcessNotStarted", end.reason, end.trace), claimed.attempt)

@@ -6,36 +6,39 @@
     SET status = 'processing', hold_reason = NULL, claim_token = $3, claimed_at = holdfast.now(), lease_generation = lease_generation + 1
     WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
     RETURNING id, lease_generation, seq, task, version, payload, partition_key, priority, attempts, max_attempts, crashes,
-              available_at, created_at, metadata, cancel_requested_at, suspect, parent_id, group_id
+              available_at, metadata, cancel_requested_at, suspect, parent_id, group_id
 ), claim AS (
     INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
     SELECT $3, $1, $2, holdfast.now(),
            holdfast.now() + make_interval(secs => greatest((SELECT lease FROM holdfast.queues WHERE name = $1), $4::float8)), array_agg(id)
     FROM taken HAVING count(*) > 0
 )
-SELECT id, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts, crashes,
-       greatest(available_at, 'epoch'), least(greatest(created_at, 'epoch'), holdfast.now()), metadata::text,
-       cancel_requested_at IS NOT NULL, suspect, -- a date no client can read would cost every worker its answer
-       substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8,
-       parent_id, group_id
+SELECT id::text, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts,
+       greatest(available_at, 'epoch'), -- a date no client can read would cost every worker its answer
+       extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8, cancel_requested_at IS NOT NULL, suspect,
+       CASE WHEN crashes <> 0 OR metadata IS NOT NULL OR parent_id IS NOT NULL OR group_id IS NOT NULL
+            THEN json_build_object('crashes', crashes, 'metadata', metadata::text, 'parent_id', parent_id, 'group_id', group_id)::text END,
+       (SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))
 FROM taken
 ORDER BY priority DESC, available_at, seq;
 
 -- name: claim
 -- Take the first due jobs of a queue for a living worker, each priority from its low-water mark.
--- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 limit, $6 priorities from high to low, $7 their marks (NULL: from the start),
--- $8 limits that the claim is made within (queues.limited)
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 limit, $6 priorities from high to low, $7 their marks: due at (NULL: from the
+-- start), $8 limits that the claim is made within (queues.limited), $9 and of the marks the seq
 --
+-- A mark is a place in the index, not only a time: what one transaction enqueued is due at one moment, and with a time alone each claim
+-- would pass all of it that is finished.
 -- The lateral probes stop as soon as $5 rows are locked. Ids go into the UPDATE as an array: with a join, stale
 -- statistics flip the plan to a sequential scan.
 WITH c AS MATERIALIZED (
     SELECT w.id
-    FROM unnest($6::int[], $7::timestamptz[]) AS p(priority, mark)
+    FROM unnest($6::int[], $7::timestamptz[], $9::bigint[]) AS p(priority, mark, mark_seq)
     CROSS JOIN LATERAL (
         SELECT j.id
         FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority
-          AND j.available_at >= coalesce(p.mark, '-infinity') AND j.available_at <= holdfast.now()
+          AND (j.available_at, j.seq) >= (coalesce(p.mark, '-infinity'), p.mark_seq) AND j.available_at <= holdfast.now()
           AND j.status = 'pending' AND j.suspect = 0
           AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
           AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))

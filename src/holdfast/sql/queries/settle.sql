@@ -1,12 +1,15 @@
 -- name: settle_finish
--- Completed and cancelled jobs leave for the archive.
--- $1 queue, $2 ids, $3 generations, $4 tokens, $5 statuses, $6 results, $7 errors, $8 worker
+-- Completed and cancelled jobs leave for the archive. Answers one row: how many did; when that is not all ($9), the places of those
+-- that did in the arrays; and what hangs on them, as JSON: [id, group, follow-ups].
+-- $1 queue, $2 ids, $3 generations, $4 tokens, $5 statuses (NULL: all completed), $6 results (NULL: all 'null'), $7 errors (NULL: none),
+-- each the text of an array, $8 worker, $9 how many
 --
 -- `ok` locks each row under its full guard, pair by pair: ids and tokens as two sets would let a stale (X, T1) match
 -- when the same worker holds X under T2. A row locked by someone else is skipped and told apart by settle_check.
 WITH ok AS MATERIALIZED (
-    SELECT d.id, d.status, d.result, d.error
-    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::text[], $6::text[], $7::text[]) AS d(id, generation, token, status, result, error)
+    SELECT d.n, d.id, d.status, d.result, d.error
+    FROM ROWS FROM (unnest($2::text::uuid[]), unnest($3::text::bigint[]), unnest($4::text::uuid[]), unnest($5::text::text[]),
+                    unnest($6::text::text[]), unnest($7::text::text[])) WITH ORDINALITY AS d(id, generation, token, status, result, error, n)
     CROSS JOIN LATERAL (
         SELECT w.id FROM holdfast.work w
         WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
@@ -20,12 +23,15 @@ WITH ok AS MATERIALIZED (
                                   max_attempts, version, crashes, priority, queue, status, task, partition_key, payload, claimed_by,
                                   result, last_error, tags, metadata, parent_id, group_id, follow_ups)
     SELECT holdfast.archive_slot(holdfast.now()), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at,
-           holdfast.now(), least(g.attempts::bigint + 1, 2147483647)::int, g.max_attempts, g.version, g.crashes, g.priority, g.queue, o.status,
-           g.task, g.partition_key, g.payload, $8, o.result::jsonb, coalesce(o.error, g.last_error), g.tags, g.metadata, g.parent_id, g.group_id, g.follow_ups
+           holdfast.now(), least(g.attempts::bigint + 1, 2147483647)::int, g.max_attempts, g.version, g.crashes, g.priority, g.queue,
+           coalesce(o.status, 'completed'), g.task, g.partition_key, g.payload, $8, CASE WHEN $6::text IS NULL THEN 'null' ELSE o.result::jsonb END,
+           coalesce(o.error, g.last_error), g.tags, g.metadata, g.parent_id, g.group_id, g.follow_ups
     FROM gone g JOIN ok o ON o.id = g.id
-    RETURNING id, status, group_id, follow_ups
+    RETURNING id, group_id, follow_ups
 )
-SELECT ARRAY[id::text, status, group_id::text, follow_ups::text] FROM kept;
+SELECT ARRAY[count(*)::text, CASE WHEN count(*) < $9::int THEN (SELECT json_agg(n)::text FROM ok) END,
+             (json_agg(json_build_array(id, group_id, follow_ups::text)) FILTER (WHERE group_id IS NOT NULL OR follow_ups IS NOT NULL))::text]
+FROM kept;
 
 -- name: settle_fail
 -- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once. In a queue
@@ -34,12 +40,12 @@ SELECT ARRAY[id::text, status, group_id::text, follow_ups::text] FROM kept;
 WITH rule AS MATERIALIZED (
     SELECT on_dead_letter FROM holdfast.queues WHERE name = $1
 ), ok AS MATERIALIZED (
-    SELECT d.id, d.generation, d.delay, d.kind, d.message, d.trace, w.attempt,
+    SELECT d.n, d.id, d.generation, d.delay, d.kind, d.message, d.trace, w.attempt,
            d.final OR w.attempt >= w.max_attempts AS dies,
            (d.final OR w.attempt >= w.max_attempts) AND (SELECT on_dead_letter FROM rule) = 'block' AS blocks,
            left(CASE WHEN d.message = '' THEN d.kind ELSE d.kind || ': ' || d.message END, 8192) AS summary
-    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::float8[], $6::boolean[], $7::text[], $8::text[], $9::text[])
-         AS d(id, generation, token, delay, final, kind, message, trace)
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::float8[], $6::boolean[], $7::text[], $8::text[], $9::text[]) WITH ORDINALITY
+         AS d(id, generation, token, delay, final, kind, message, trace, n)
     CROSS JOIN LATERAL (
         SELECT least(w.attempts::bigint + 1, 2147483647)::int AS attempt, w.max_attempts FROM holdfast.work w
         WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
@@ -75,15 +81,16 @@ WITH rule AS MATERIALIZED (
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks OR NOT dies))
     RETURNING w.id, w.status
 )
-SELECT ARRAY[id::text, CASE (SELECT on_dead_letter FROM rule) WHEN 'park' THEN 'parked' ELSE 'dead_letter' END, group_id::text, NULL] FROM dead
-UNION ALL SELECT ARRAY[id::text, status, NULL, NULL] FROM back;
+SELECT ARRAY[o.n::text, CASE (SELECT on_dead_letter FROM rule) WHEN 'park' THEN 'parked' ELSE 'dead_letter' END, d.group_id::text]
+FROM dead d JOIN ok o ON o.id = d.id
+UNION ALL SELECT ARRAY[o.n::text, b.status, NULL] FROM back b JOIN ok o ON o.id = b.id;
 
 -- name: settle_back
 -- Snoozed, released and held jobs stay, and spend no attempt. One that somebody wants cancelled is not held: the next claim ends it.
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 delays (NULL: its place in the queue is kept), $6 reasons to hold (NULL: waiting)
 WITH ok AS MATERIALIZED (
-    SELECT d.id, d.delay, d.hold
-    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::float8[], $6::text[]) AS d(id, generation, token, delay, hold)
+    SELECT d.n, d.id, d.delay, d.hold
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::float8[], $6::text[]) WITH ORDINALITY AS d(id, generation, token, delay, hold, n)
     CROSS JOIN LATERAL (
         SELECT w.id FROM holdfast.work w
         WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
@@ -100,15 +107,15 @@ WITH ok AS MATERIALIZED (
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok))
     RETURNING w.id, w.status
 )
-SELECT ARRAY[id::text, status, NULL, NULL] FROM back;
+SELECT ARRAY[o.n::text, b.status, NULL] FROM back b JOIN ok o ON o.id = b.id;
 
 -- name: settle_check
 -- Why a settle touched no row: an earlier try had done it (then where the job went, and true), someone holds the row right now
 -- (busy), or it is no longer ours (lost).
 -- $1 queue, $2 ids, $3 generations, $4 tokens
-SELECT ARRAY[d.id::text, CASE WHEN w.status = 'processing' THEN 'busy' ELSE coalesce(w.status, a.status, l.status, 'lost') END,
+SELECT ARRAY[d.n::text, CASE WHEN w.status = 'processing' THEN 'busy' ELSE coalesce(w.status, a.status, l.status, 'lost') END,
              (coalesce(w.status <> 'processing', false) OR a.status IS NOT NULL OR l.status IS NOT NULL)::text]
-FROM unnest($2::uuid[], $3::bigint[], $4::uuid[]) AS d(id, generation, token)
+FROM unnest($2::uuid[], $3::bigint[], $4::uuid[]) WITH ORDINALITY AS d(id, generation, token, n)
 LEFT JOIN LATERAL (
     SELECT w.status FROM holdfast.work w
     WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token OFFSET 0
