@@ -51,7 +51,7 @@ def analyze() -> None:
 class Drain:
     """Counts handlers. `left` is a query that answers whether any job is unfinished."""
 
-    def __init__(self, left: str) -> None:
+    def __init__(self, left: str = "") -> None:
         self._left = left
         self._count = itertools.count(1)  # next() on it is atomic: handlers may be threads
         self._ran = 0
@@ -66,17 +66,23 @@ class Drain:
             self._ran = ran
             self._done.set()
 
-    def finish(self) -> None:
-        """Blocks until all is done; in an async program, call it in a thread."""
-        with psycopg.connect(call.url, autocommit=True) as connection:
-            if not self._done.wait(DEADLINE):
-                raise SystemExit(f"only {next(self._count) - 1} of {call.jobs} jobs ran in {DEADLINE:.0f} s")
-            while connection.execute(self._left.encode()).fetchone() != (False,):
-                time.sleep(0.002)
+    def all_ran(self) -> None:
+        if not self._done.wait(DEADLINE):
+            raise SystemExit(f"only {next(self._count) - 1} of {call.jobs} jobs ran in {DEADLINE:.0f} s")
+
+    def report(self) -> None:
         seconds, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu
         if self._ran != call.jobs:
             raise SystemExit(f"{self._ran} runs of {call.jobs} jobs")
         report(jobs=self._ran, seconds=seconds, cpu=cpu)
+
+    def finish(self) -> None:
+        """Blocks until all is done; in an async program, call it in a thread."""
+        with psycopg.connect(call.url, autocommit=True) as connection:
+            self.all_ran()
+            while connection.execute(self._left.encode()).fetchone() != (False,):
+                time.sleep(0.002)
+        self.report()
 
     async def afinish(self) -> None:
         await asyncio.to_thread(self.finish)
@@ -123,4 +129,6 @@ class Latency:
         if len(self._waits) != call.jobs:
             raise SystemExit(f"{len(self._waits)} of {call.jobs} jobs ran")
         found = sorted(self._waits)
-        report(jobs=call.jobs, p50=found[len(found) // 2], p99=found[min(len(found) - 1, int(len(found) * 0.99))])
+        report(
+            jobs=call.jobs, p50=found[len(found) // 2], p99=found[min(len(found) - 1, int(len(found) * 0.99))]
+        )

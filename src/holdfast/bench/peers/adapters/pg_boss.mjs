@@ -2,7 +2,7 @@
 import { PgBoss } from "pg-boss";
 import { Drain, Latency, analyze, chunks, jobs, mode, settings, url } from "./common.mjs";
 
-const { max, notify, ...options } = settings.boss;
+const { max, notify, work } = settings;
 const boss = new PgBoss({ connectionString: url, max, useListenNotify: notify });
 boss.on("error", (error) => {
   throw error;
@@ -12,7 +12,7 @@ await boss.createQueue("nothing", { notify });
 const left = "SELECT EXISTS (SELECT FROM pgboss.job WHERE name = 'nothing' AND state < 'completed') AS left";
 
 const start = (measure) =>
-  boss.work("nothing", options, async (batch) => {
+  boss.work("nothing", work, async (batch) => {
     for (const job of batch) measure.ranOne(job.data.n);
   });
 

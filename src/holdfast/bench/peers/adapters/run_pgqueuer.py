@@ -13,7 +13,9 @@ LEFT = "SELECT EXISTS (SELECT FROM pgqueuer)"
 
 async def main() -> None:
     settings = call.settings
-    pools = [await asyncpg.create_pool(call.url, min_size=2, max_size=4) for _ in range(settings["managers"] + 1)]
+    pools = [
+        await asyncpg.create_pool(call.url, min_size=2, max_size=4) for _ in range(settings["managers"] + 1)
+    ]
     queries = Queries(AsyncpgPoolDriver(pools[-1]))
     await queries.install()
     drain, latency = Drain(LEFT), Latency()
