@@ -21,7 +21,9 @@ def sharded_key(key: str, *, shards: int, by: str | int | UUID | None = None) ->
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= BUCKETS:
         raise ValueError(f"shards must be between 1 and {BUCKETS}, not {shards!r}")
     if by is not None and (isinstance(by, bool) or not isinstance(by, str | int | UUID)):
-        raise TypeError(f"by must be a str, an int or a UUID, not {type(by).__name__}: what has no stable text has no shard")
+        raise TypeError(
+            f"by must be a str, an int or a UUID, not {type(by).__name__}: what has no stable text has no shard"
+        )
     if not isinstance(key, str) or not key:
         raise ValueError(f"the key to split must be a string that is not empty, not {key!r}")
     if by is None:

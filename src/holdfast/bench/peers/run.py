@@ -66,36 +66,35 @@ def measure(
 def _measure_peer(
     dsn_admin: str, peer: Peer, jobs: int, repeats: int, folder: Path, modes: Sequence[Mode]
 ) -> Iterator[PeerResult]:
+    try:
+        command(peer, folder.resolve())
+        broken = None
+    except PeerFailed as failed:
+        broken = str(failed)
     for mode in modes:
-        drains = mode == "drain"
         samples: list[dict[str, Any]] = []
-        error = None
-        for _ in range(repeats):
+        error = broken
+        count = job_count(peer, jobs) if mode == "drain" else LATENCY_JOBS
+        while error is None and len(samples) < repeats:
             try:
-                samples.append(
-                    once(dsn_admin, peer, mode, job_count(peer, jobs) if drains else LATENCY_JOBS, folder)
-                )
+                samples.append(once(dsn_admin, peer, mode, count, folder))
             except PeerFailed as failed:
                 error = f"run {len(samples) + 1} of {repeats}: {failed}" if samples else str(failed)
-                break
-        settings = describe(peer, mode, samples)
-        if drains:
-            yield PeerResult(
-                peer.name,
-                peer.version,
-                peer.language,
-                "drain",
-                "jobs/s",
-                [sample["jobs"] / sample["seconds"] for sample in samples],
-                settings,
-                error,
-                [sample["cpu"] / sample["jobs"] * 1e6 for sample in samples],
-            )
-        else:
-            for which in ("p50", "p99"):
-                values = [float(sample[which]) for sample in samples]
-                named: Measure = "latency_p50" if which == "p50" else "latency_p99"
-                yield PeerResult(peer.name, peer.version, peer.language, named, "ms", values, settings, error)
+        yield from _results(peer, mode, samples, error)
+
+
+def _results(
+    peer: Peer, mode: Mode, samples: Sequence[Mapping[str, Any]], error: str | None
+) -> Iterator[PeerResult]:
+    who = (peer.name, peer.version, peer.language)
+    settings = describe(peer, mode, samples)
+    if mode == "drain":
+        rates = [sample["jobs"] / sample["seconds"] for sample in samples]
+        cpu = [sample["cpu"] / sample["jobs"] * 1e6 for sample in samples]
+        yield PeerResult(*who, "drain", "jobs/s", rates, settings, error, cpu)
+    else:
+        yield PeerResult(*who, "latency_p50", "ms", [sample["p50"] for sample in samples], settings, error)
+        yield PeerResult(*who, "latency_p99", "ms", [sample["p99"] for sample in samples], settings, error)
 
 
 def job_count(peer: Peer, jobs: int) -> int:

@@ -1,7 +1,7 @@
 """The peers: which version, and how each is set. Docs: docs/performance-peers.md.
 
-The settings are the best of those tried for each, starting from what its documentation recommends for throughput (`drain`) and for
-latency. `share` scales the number of jobs, so that every peer takes about as long.
+The settings are the best of those tried for each, starting from what its documentation recommends for throughput
+(`drain`) and for latency. `share` scales the number of jobs, so that every peer takes about as long.
 """
 
 from collections.abc import Mapping

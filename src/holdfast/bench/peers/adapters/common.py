@@ -3,8 +3,8 @@
     adapter.py MODE URL JOBS SETTINGS
 
 `drain`: JOBS jobs are enqueued, then one worker runs them. Timed from the start of the first handler until a query sees
-that nothing is left, as committed. `latency`: against an idle worker, JOBS jobs one by one at a fixed rate, each committed by its
-own call; from just before that call to the start of the handler. One JSON line on stdout.
+that nothing is left, as committed. `latency`: against an idle worker, JOBS jobs one by one at a fixed rate, each committed
+by its own call; from just before that call to the start of the handler. One JSON line on stdout.
 """
 
 import asyncio

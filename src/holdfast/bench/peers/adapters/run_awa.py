@@ -36,7 +36,7 @@ async def main() -> None:
     )
     if call.drains:
         await asyncio.to_thread(drain.all_ran)
-        while any(queue.available or queue.running for queue in await client.queue_stats()):
+        while any(queue.available or queue.running for queue in await client.queue_stats()):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
         drain.report()
     else:
