@@ -4,6 +4,7 @@ import argparse
 import difflib
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,10 @@ from .server import open_server
 from .targets import verdicts
 
 USER, ENVIRONMENT, INTERRUPTED = 2, 1, 130
+
+
+class MeasureFailed(HoldfastError):
+    """A scenario could not be measured. What was is kept."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,6 +67,7 @@ HELP = {
     "horizon": "jobs of horizon",
     "history": "finished jobs of history; ten million take about 7 GB and some minutes",
     "memory": "jobs of memory",
+    "peer_latency": "jobs of each peer's latency, at 50 a second",
 }
 
 
@@ -88,7 +94,9 @@ def parser() -> Parser:
     for field in fields(Sizes):
         kind = int if field.type is int else float
         text = f"{HELP[field.name]} (default: {field.default:,g})"
-        options.add_argument(f"--{field.name}", type=number(kind, 1), metavar="N", help=text)
+        options.add_argument(
+            f"--{field.name.replace('_', '-')}", type=number(kind, 1), metavar="N", help=text
+        )
     return options
 
 
@@ -115,16 +123,28 @@ def sizes_of(given: argparse.Namespace) -> Sizes:
 def measure(bench: Bench, names: Sequence[str], keep: Callable[[], None]) -> None:
     """Round by round over all scenarios, so that what the machine does meanwhile meets all of them. Every round is kept."""
     runs = {name: find(name) for name in names}
-    took = dict.fromkeys(names, 0.0)
+    took, failed = dict.fromkeys(names, 0.0), dict[str, str]()
     for turn in range(bench.repeats):
         bench.round = turn
         for name, run in runs.items():
             bench.say(f"[bold]{name}[/bold], round {turn + 1} of {bench.repeats}")
+            if name in failed:
+                continue
             began = time.monotonic()
-            run(bench)
+            try:
+                run(bench)
+            except (
+                OSError,
+                RuntimeError,
+                subprocess.SubprocessError,
+            ) as error:  # the others can still be measured
+                failed[name] = bench.report.meta["runs"][name]["failed"] = f"{type(error).__name__}: {error}"
+                bench.say(f"{name} failed: {error}")
             took[name] += time.monotonic() - began
             bench.report.meta["runs"][name]["seconds"] = round(took[name], 1)
-        keep()
+            keep()
+    if failed:
+        raise MeasureFailed("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
 
 
 def show(console: Console, report: Report) -> None:
@@ -175,9 +195,11 @@ def run(words: Sequence[str]) -> None:
         bench = Bench(
             server, report, sizes, repeats, quick=given.quick, peers=tuple(given.peer), only=tuple(given.only)
         )
-        measure(bench, names, lambda: save(report, before, given.json))
-    show(console, report)
-    show_targets(console, report.replace(before))
+        try:
+            measure(bench, names, lambda: save(report, before, given.json))
+        finally:
+            show(console, report)
+            show_targets(console, report.replace(before))
 
 
 def interrupt(*_: object) -> NoReturn:

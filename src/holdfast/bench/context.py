@@ -39,6 +39,7 @@ class Sizes:
     horizon: int = 300_000
     history: int = 10_000_000
     memory: int = 1_000_000
+    peer_latency: int = 250  # jobs, at 50 a second
 
 
 QUICK = Sizes(
@@ -53,6 +54,7 @@ QUICK = Sizes(
     horizon=6000,
     history=20_000,
     memory=10_000,
+    peer_latency=100,
 )
 
 

@@ -18,12 +18,17 @@ async def produce(rate: float, seconds: float) -> None:
         await asyncio.gather(
             *(timed.aenqueue(time.time()) for _ in range(10))
         )  # the connections are open from here on
-        began, sending = time.perf_counter(), []
+        began, sending, room = time.perf_counter(), [], asyncio.Semaphore(app.settings.pool_size)
+
+        async def send(sent: float) -> None:
+            async with room:  # one that waits for a connection has begun all the same
+                await timed.aenqueue(sent)
+
         count = max(1, round(rate * seconds))
         for n in range(count):
             if (wait := began + n / rate - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
-            sending.append(asyncio.create_task(timed.aenqueue(time.time())))
+            sending.append(asyncio.create_task(send(time.time())))
         await asyncio.gather(*sending)
         took = time.perf_counter() - began
     print(json.dumps({"sent": count, "seconds": took, "cpu": time.process_time()}))

@@ -7,6 +7,7 @@ import psycopg
 
 from ..db.connect import CONFIGURE, configuration
 from ..model.clock import Clock
+from ..store.literal import text_array
 
 
 class Engine:
@@ -24,15 +25,9 @@ class Engine:
 
 
 def repeated(parameter: Any, count: int) -> Any:
-    """A list of one as an array of `count`, in the server's own notation; anything else as it is."""
-    if not isinstance(parameter, list):
+    """An array of one as an array of `count`, in the server's own notation; anything else as it is."""
+    if isinstance(parameter, list):
+        parameter = text_array([None if value is None else str(value) for value in parameter])
+    if not (isinstance(parameter, str) and parameter.startswith("{") and parameter.endswith("}")):
         return parameter
-    (value,) = parameter
-    return "{" + ",".join([_element(value)] * count) + "}"
-
-
-def _element(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+    return "{" + ",".join([parameter[1:-1]] * count) + "}"

@@ -45,6 +45,11 @@ class Server:
     def is_own(self) -> bool:
         return self._own is not None
 
+    @property
+    def admin(self) -> str:
+        """The URL of a database that is there already."""
+        return self._url
+
     def url(self, database: str) -> str:
         if self._own is not None:
             return self._own.dsn(database)

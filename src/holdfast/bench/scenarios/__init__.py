@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Callable
 
-from ...errors import ConfigurationError
 from ..context import Bench
 
 SCENARIOS = {
@@ -20,17 +19,10 @@ SCENARIOS = {
     "memory": "the memory of a worker over many jobs",
     "peers": "other job queues on the same server, each in an environment of its own",
 }
-_ELSEWHERE = {"peers": "..peers"}
 
 
 def find(name: str) -> Callable[[Bench], None]:
-    """What measures one round of a scenario. Imported at need: one that is not asked for need not be installed."""
-    where = _ELSEWHERE.get(name, f".{name}")
-    try:
-        module = importlib.import_module(where, __name__)
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("holdfast.bench"):
-            raise
-        raise ConfigurationError(f"scenario {name!r} is not part of this installation") from None
+    """What measures one round of a scenario. Imported at need."""
+    module = importlib.import_module(f".{name}", __name__)
     run: Callable[[Bench], None] = module.run
     return run

@@ -11,13 +11,13 @@ from uuid import uuid4
 import psycopg
 
 from ...model.worker import WorkerIdentity
-from ...store.claim import claim
+from ...store.claim import Mark, claim
 from ...store.workers import register
 from ..context import Bench
 from ..crew import crew
 from ..fill import Load, Watcher, write
 from ..raw import Engine
-from .limit import claimed_ids, settle_all
+from .limit import claimed_ids, last_place, settle_all
 from .steady import percentile
 
 HOUR = 3600.0
@@ -85,7 +85,7 @@ def claim_times(url: str, front: Load, behind: Load, batch: int = 100) -> list[f
     engine, worker, times = Engine(url), WorkerIdentity.create(), []
     entry = register(worker, queues=[front.queue], tasks=["nothing"], concurrency=1, release="bench")
     engine.run(entry.text, entry.params)
-    mark = None
+    mark: Mark | None = None
     for _ in range(max(1, front.count // batch)):
         token = uuid4()
         what = claim(front.queue, worker.id, token, lease=60, limit=batch, marks=[(0, mark)])
@@ -94,8 +94,7 @@ def claim_times(url: str, front: Load, behind: Load, batch: int = 100) -> list[f
         times.append((time.perf_counter() - began) * 1000)
         if not (count := cursor.rowcount):
             break
-        cursor.scroll(count - 1, mode="absolute")
-        mark = what.decode(cursor.fetchall())[0].available_at
+        mark = last_place(cursor, what)
         settle_all(engine, front.queue, worker.id, token, claimed_ids(engine, token), count)
     engine.conn.close()
     return sorted(times)

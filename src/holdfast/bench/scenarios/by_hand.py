@@ -3,7 +3,7 @@
 import asyncio
 import time
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 
@@ -48,23 +48,11 @@ async def _all(url: str, worker: str, grants: list[Grant], connections: int) -> 
 
 async def _some(conn: psycopg.AsyncConnection[Any], worker: str, waiting: list[Grant]) -> None:
     cursor = psycopg.AsyncRawCursor(conn)
-    text = next(
-        settle([Settlement(Grant("inbox", UUID(int=0), 1, UUID(int=0)), Completed())], worker)
-    ).text.encode()
     while waiting:
-        grant = waiting.pop()
+        end = next(settle([Settlement(waiting.pop(), Completed("null"))], worker))
         async with conn.transaction():
             await cursor.execute(_ORDER, [1, 9.5])
-            one = (
-                "inbox",
-                [grant.id],
-                [grant.generation],
-                [grant.token],
-                ["completed"],
-                [None],
-                [None],
-                worker,
-            )
-            await cursor.execute(text, one)
-            if cursor.rowcount != 1:
+            await cursor.execute(end.text.encode(), end.params)
+            ((answer,),) = await cursor.fetchall()
+            if answer[0] != "1":
                 raise RuntimeError("a job was not settled")

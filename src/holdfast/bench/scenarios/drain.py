@@ -49,8 +49,8 @@ def by_hand(bench: Bench, jobs: int) -> None:
     bench.say(f"drain transaction-by-hand: {rate:,.0f} jobs/s")
 
 
-def measure(bench: Bench, variant: Variant, scenario: str = "drain") -> float:
-    """One round of a variant; answers jobs per second."""
+def measure(bench: Bench, variant: Variant, keep: bool = True) -> tuple[float, float]:
+    """One round of a variant: jobs per second, and microseconds of the workers' processors for each."""
     jobs = max(bench.sizes.jobs // variant.part, 100)
     load = Load(jobs, variant.task, variant.queue, keys=jobs // variant.each if variant.each else 0)
     concurrency = bench.sizes.connections if variant.connections else bench.sizes.concurrency
@@ -60,8 +60,9 @@ def measure(bench: Bench, variant: Variant, scenario: str = "drain") -> float:
     ):
         warm(workers, load)
         done = drain(workers, load)
-    rate = done.rate
-    bench.add(scenario, variant.name, "jobs/s", rate)
-    bench.add(scenario, f"{variant.name} worker CPU", "us/job", done.cpu / jobs * 1e6)
-    bench.say(f"{scenario} {variant.name}: {rate:,.0f} jobs/s, {done.cpu / jobs * 1e6:.1f} us/job")
-    return rate
+    cpu = done.cpu / jobs * 1e6
+    if keep:
+        bench.add("drain", variant.name, "jobs/s", done.rate)
+        bench.add("drain", f"{variant.name} worker CPU", "us/job", cpu)
+        bench.say(f"drain {variant.name}: {done.rate:,.0f} jobs/s, {cpu:.1f} us/job")
+    return done.rate, cpu

@@ -11,10 +11,12 @@ import time
 from typing import Any
 from uuid import UUID, uuid4
 
-from ...model.job import Grant
+import psycopg
+
+from ...model.job import ClaimedJob, Grant
 from ...model.outcome import Completed, Settlement
 from ...model.worker import WorkerIdentity
-from ...store.claim import claim
+from ...store.claim import Mark, claim
 from ...store.settle import settle
 from ...store.statement import Statement
 from ...store.workers import register
@@ -59,7 +61,8 @@ def seconds(url: str, jobs: int, batch: int, queue_name: str = "inbox") -> float
     settler = threading.Thread(target=settling)
     began = time.perf_counter()
     settler.start()
-    left, mark = jobs, None
+    left = jobs
+    mark: Mark | None = None
     try:
         while left > 0 and not faults:
             token = uuid4()
@@ -67,8 +70,7 @@ def seconds(url: str, jobs: int, batch: int, queue_name: str = "inbox") -> float
             cursor = claims.run(what.text, what.params)
             if not (count := cursor.rowcount):
                 raise RuntimeError(f"{left} jobs were left, and a claim found none")
-            cursor.scroll(count - 1, mode="absolute")
-            mark = what.decode(cursor.fetchall())[0].available_at
+            mark = last_place(cursor, what)
             claimed.put((token, claimed_ids(claims, token), count))
             left -= count
     finally:
@@ -82,6 +84,13 @@ def seconds(url: str, jobs: int, batch: int, queue_name: str = "inbox") -> float
     return took
 
 
+def last_place(cursor: "psycopg.RawCursor[Any]", what: Statement[list[ClaimedJob]]) -> Mark:
+    """Where a claim ended, which is where the next one begins. One row of its answer is read."""
+    cursor.scroll(cursor.rowcount - 1, mode="absolute")
+    (job,) = what.decode(cursor.fetchall())
+    return Mark(job.available_at, job.seq)
+
+
 def claimed_ids(engine: Engine, token: UUID) -> str:
     """What a claim took, as one array."""
     ((ids,),) = engine.run(_IDS, [token]).fetchall()
@@ -91,8 +100,10 @@ def claimed_ids(engine: Engine, token: UUID) -> str:
 def settle_all(engine: Engine, queue_name: str, worker: str, token: UUID, ids: str, count: int) -> None:
     """The statement for one job, with every array of it made as long as the batch."""
     example = Grant(queue_name, UUID(int=0), 1, token)
-    first: Statement[Any] = next(settle([Settlement(example, Completed())], worker))
-    parameters = [ids if p == [example.id] else repeated(p, count) for p in first.params]
-    done = engine.run(first.text, parameters).rowcount
-    if done != count:
-        raise RuntimeError(f"{count} jobs were claimed and {done} settled")
+    first: Statement[Any] = next(settle([Settlement(example, Completed("null"))], worker))
+    *columns, who, one = first.params
+    assert (who, one) == (worker, 1)
+    parameters = [ids if p == f"{{{example.id}}}" else repeated(p, count) for p in columns]
+    ((answer,),) = engine.run(first.text, [*parameters, worker, count]).fetchall()
+    if answer != [str(count), None, None]:
+        raise RuntimeError(f"{count} jobs were claimed, and the settle says {answer}")
