@@ -24,10 +24,10 @@ class Engine:
         return self.cursor
 
 
-def repeated(parameter: Any, count: int) -> Any:
-    """An array of one as an array of `count`, in the server's own notation; anything else as it is."""
+def repeated(parameter: Any, times: int) -> Any:
+    """An array so many times one behind the other, in the server's own notation; anything else as it is."""
     if isinstance(parameter, list):
         parameter = text_array([None if value is None else str(value) for value in parameter])
     if not (isinstance(parameter, str) and parameter.startswith("{") and parameter.endswith("}")):
         return parameter
-    return "{" + ",".join([parameter[1:-1]] * count) + "}"
+    return "{" + ",".join([parameter[1:-1]] * times) + "}"

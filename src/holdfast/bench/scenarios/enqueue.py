@@ -141,8 +141,9 @@ ids = _ids()
 
 
 def by_function(engine: Engine, count: int) -> None:
-    what = enqueue([NewRow(task="nothing", payload='{"n": 1}', queue="inbox")])
-    engine.run(what.text, [repeated(p, count) for p in what.params])
+    two = [NewRow(task="nothing", payload='{"n": 1}', queue="inbox")] * 2
+    what = enqueue(two)
+    engine.run(what.text, [repeated(p, count // 2) for p in what.params])
 
 
 def copy_rows(conn: psycopg.Connection[Any], count: int) -> None:
