@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 help: ## print this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
@@ -28,8 +28,12 @@ test-long: $(STAMP) ## interleavings and random walks on the other PostgreSQL ve
 check: $(STAMP) ## lint, types, import layers (static, under 2 minutes)
 	$(BIN)/python scripts/check.py
 
-bench: $(STAMP) ## measure throughput and latency on this machine
-	$(BIN)/python -m holdfast.bench
+bench: $(STAMP) ## measure everything on this machine, and write docs/performance.md (about an hour)
+	$(BIN)/holdfast bench all peers --json docs/performance/results.json
+	$(BIN)/python scripts/performance.py
+
+bench-quick: $(STAMP) ## the same scenarios in small sizes, to see that they run (2 minutes)
+	$(BIN)/holdfast bench all --quick
 
 mutants: $(STAMP) ## remove each guard in turn and see its test fail
 	$(BIN)/python scripts/mutants.py
@@ -40,4 +44,4 @@ docs: $(STAMP) ## regenerate printed output in README and docs, and docs/api.txt
 pins: ## refresh requirements/dev.txt from the newest releases
 	$(PYTHON) scripts/pins.py
 
-.PHONY: help install demo test test-long check bench mutants docs pins
+.PHONY: help install demo test test-long check bench bench-quick mutants docs pins

@@ -1,8 +1,7 @@
 """Regenerate what documents quote: files, printed output, and the public API in docs/api.txt. `--check` only compares.
 
 In a document, `<!-- file: PATH -->` or `<!-- output: COMMAND -->` stands before a code block and `<!-- end -->` after
-it. `PATH#NAME` quotes what stands in the file between the lines `# NAME` and `# end`. `--bench` also refreshes the
-figures, which differ from run to run and are therefore never compared.
+it. `PATH#NAME` quotes what stands in the file between the lines `# NAME` and `# end`. Figures are scripts/performance.py's.
 """
 
 import inspect
@@ -15,7 +14,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(<!-- (file|output): (.+?) -->\n```(\w+)\n)(.*?)(```\n<!-- end -->)", re.DOTALL)
-BENCH = re.compile(r"(<!-- bench -->\n```text\n)(.*?)(```\n<!-- end -->)", re.DOTALL)
 
 
 def content(kind: str, what: str) -> str:
@@ -38,15 +36,6 @@ def region(text: str, name: str) -> str:
 
 def refreshed(text: str) -> str:
     return BLOCK.sub(lambda m: m[1] + content(m[2], m[3]) + m[6], text)
-
-
-def with_figures(text: str) -> str:
-    if not BENCH.search(text):
-        return text
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast.bench"], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    return BENCH.sub(lambda m: m[1] + "$ make bench\n" + done.stdout + m[3], text)
 
 
 def describe(name: str, value: Any) -> list[str]:
@@ -81,8 +70,6 @@ def main() -> int:
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         fresh = refreshed(text)
-        if "--bench" in sys.argv:
-            fresh = with_figures(fresh)
         if fresh != text:
             stale.append(path.name)
             if not check:

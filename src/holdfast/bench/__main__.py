@@ -1,186 +1,223 @@
-"""`make bench`: what this machine does, on a server of its own, with every setting beside the figures.
-
-Ratios inside one run are the point; a figure from another machine says little here. Each measurement is the best of three.
-"""
+"""`holdfast bench SCENARIO...`: measure this server and this machine. Ratios inside one run are the point."""
 
 import argparse
-import asyncio
-import json
-import os
-import platform
-import statistics
+import difflib
+import shlex
+import signal
+import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from typing import Any, NoReturn
 
 import psycopg
+from rich.console import Console
 
-from ..app import Holdfast
-from ..db import migrate
-from ..db.embedded import EmbeddedOptions, EmbeddedServer
-from ..store.claim import claim
-from ..store.jobs import describe_server
-from . import process_app
+from ..errors import ConfigurationError, HoldfastError
+from ..model.text import printable
+from . import machine
+from .context import QUICK, Bench, Sizes, dress
+from .report import Report, print_results, print_table, read
+from .scenarios import SCENARIOS, find
+from .server import open_server
+from .targets import verdicts
 
-BACKLOG = """
-INSERT INTO holdfast.work (id, queue, task, payload, available_at)
-SELECT holdfast.uuid7(), 'inbox', 'backlog', '{"n": 1}', holdfast.now() - make_interval(secs => n * 0.001)
-FROM generate_series(1, %s) AS n
-"""
-
-
-def best(times: list[float]) -> float:
-    return min(times)
+USER, ENVIRONMENT, INTERRUPTED = 2, 1, 130
 
 
-class Bench:
-    def __init__(self, app: Holdfast, url: str, jobs: int) -> None:
-        self.app = app
-        self.url = url
-        self.jobs = jobs
-        self.found: dict[str, float] = {}
-
-        @app.task
-        async def nothing(n: int) -> None:
-            return None
-
-        @app.task
-        def nothing_in_a_thread(n: int) -> None:
-            return None
-
-        self.nothing, self.in_a_thread = nothing, nothing_in_a_thread
-
-    def _note(self, name: str, value: float, unit: str) -> None:
-        self.found[name] = value
-        print(f"  {name:52} {value:12,.1f} {unit}", flush=True)
-
-    async def _rate(self, name: str, count: int, work: Callable[[], Awaitable[Any]], rounds: int = 3) -> None:
-        times = []
-        for _ in range(rounds):
-            began = time.perf_counter()
-            await work()
-            times.append(time.perf_counter() - began)
-        self._note(name, count / best(times), "jobs/s")
-
-    async def enqueue(self) -> None:
-        async def one_by_one() -> None:
-            for n in range(200):
-                await self.nothing.aenqueue(n)
-
-        async def many() -> None:
-            await self.app.aenqueue_many(self.nothing.job(n) for n in range(2000))
-
-        await self._rate("enqueue, one commit each", 200, one_by_one)
-        await self._rate("enqueue_many, 2,000 at once", 2000, many)
-        await self._empty()
-
-    async def _empty(self) -> None:
-        async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as conn:
-            await conn.execute("TRUNCATE holdfast.work, holdfast.claims, holdfast.archive")
-
-    async def run(self, task: Any, name: str, concurrency: int) -> None:
-        times = []
-        for _ in range(3):
-            await self.app.aenqueue_many(task.job(n) for n in range(self.jobs))
-            began = time.perf_counter()
-            await self.app.run_worker(concurrency=concurrency, until_idle=True)
-            times.append(time.perf_counter() - began)
-        self._note(f"{name}, concurrency {concurrency}", self.jobs / best(times), "jobs/s")
-        await self._empty()
-
-    async def processes(self) -> None:
-        """With the start of the child processes, and of those that replace them."""
-        process_app.app._use(self.url, self.app.settings)
-        async with process_app.app as app:
-            bench = Bench(app, self.url, self.jobs // 10)
-            name = "run, process handler that does nothing"
-            await bench.run(process_app.nothing_in_a_process, name, 2)
-        self.found |= bench.found
-
-    async def pickup(self) -> None:
-        """From commit to the first line of the handler, in an idle system: the worker sleeps. More in bench/wake.py."""
-        seen: dict[int, asyncio.Event] = {}
-
-        @self.app.task
-        async def touch(n: int) -> None:
-            seen[n].set()
-
-        worker = asyncio.create_task(self.app.run_worker())
-        waits = []
-        for n in range(20):
-            await asyncio.sleep(0.9)
-            seen[n] = asyncio.Event()
-            await touch.aenqueue(n)
-            began = time.perf_counter()
-            await seen[n].wait()
-            waits.append(time.perf_counter() - began)
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-        self._note("pickup in an idle system, median", statistics.median(waits) * 1000, "ms")
-        await self._empty()
-
-    async def claims(self, backlog: int) -> None:
-        """A claim of ten with nothing else waiting, and behind a large backlog."""
-        for size, name in ((100, "claim of 10, 100 waiting"), (backlog, f"claim of 10, {backlog:,} waiting")):
-            async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as conn:
-                await conn.execute(BACKLOG, [size])
-                await conn.execute("ANALYZE holdfast.work")
-                await conn.execute(
-                    "INSERT INTO holdfast.workers VALUES ('bench', 'h', 1, 'alive', holdfast.now(), holdfast.now(),"
-                    " '{inbox}', '{}', 1, '-') ON CONFLICT DO NOTHING"
-                )
-            session = self.app.database.session("bench")
-            times = []
-            for _ in range(8):
-                began = time.perf_counter()
-                await session.run(claim("inbox", "bench", uuid4(), lease=60, limit=10, marks=[(0, None)]))
-                times.append(time.perf_counter() - began)
-            await session.close()
-            self._note(name, statistics.median(times) * 1000, "ms")
-            await self._empty()
-        ratio = self.found[f"claim of 10, {backlog:,} waiting"] / self.found["claim of 10, 100 waiting"]
-        self._note("ratio of the two", ratio, "x")
+class MeasureFailed(HoldfastError):
+    """A scenario could not be measured. What was is kept."""
 
 
-async def measure(url: str, jobs: int, backlog: int) -> dict[str, float]:
-    app = Holdfast(url)
-    bench = Bench(app, url, jobs)
-    async with app:
-        server = await app.database.arun(describe_server)
-        print(
-            f"PostgreSQL {server.version // 10000}.{server.version % 10000}, Python {platform.python_version()}, "
-            f"{os.cpu_count()} cores; {server.durability}"
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(message)
+
+
+def number(kind: type, least: float) -> Any:
+    """A number of an option, and at least so much."""
+
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text.replace("_", "").replace(",", ""))
+        except ValueError:
+            value = None
+        if value is None or not least <= value < 1e12:
+            whole = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {whole} of at least {least:g}")
+        return value
+
+    return convert
+
+
+HELP = {
+    "jobs": "jobs of a drain",
+    "concurrency": "jobs at a time of an async worker",
+    "connections": "of handlers with a transaction",
+    "batch": "another batch size of limit",
+    "single": "transactions of enqueue",
+    "rate": "jobs per second of steady",
+    "seconds": "of steady and latency",
+    "idle": "seconds of idle",
+    "backlog": "jobs that wait in backlog",
+    "deep": "jobs of the one key in backlog",
+    "claimed": "jobs drained before each backlog",
+    "horizon": "jobs of horizon",
+    "history": "finished jobs of history; ten million take about 7 GB and some minutes",
+    "memory": "jobs of memory",
+    "peer_latency": "jobs of each peer's latency, at 50 a second",
+}
+
+
+def parser() -> Parser:
+    options = Parser(
+        prog="holdfast bench", description=__doc__, epilog="`holdfast bench list` names the scenarios."
+    )
+    options.add_argument(
+        "scenarios", nargs="*", metavar="SCENARIO", help="what to measure; all: every one but peers"
+    )
+    options.add_argument(
+        "--url", help="measure this server, in databases of its own that are dropped at the end"
+    )
+    options.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
+    options.add_argument("--append", action="store_true", help="keep the other scenarios that FILE holds")
+    options.add_argument("--repeats", type=number(int, 1), help="rounds (default: 5, quick: 1)")
+    options.add_argument("--quick", action="store_true", help="small sizes, one round: does it work")
+    options.add_argument(
+        "--only", action="append", default=[], metavar="VARIANT", help="of drain, limit and backlog"
+    )
+    options.add_argument(
+        "--peer", action="append", default=[], metavar="NAME", help="only this peer; may be repeated"
+    )
+    for field in fields(Sizes):
+        kind = int if field.type is int else float
+        text = f"{HELP[field.name]} (default: {field.default:,g})"
+        options.add_argument(
+            f"--{field.name.replace('_', '-')}", type=number(kind, 1), metavar="N", help=text
         )
-        await bench.enqueue()
-        await bench.run(bench.nothing, "run, async handler that does nothing", 10)
-        await bench.run(bench.nothing, "run, async handler that does nothing", 100)
-        await bench.run(bench.in_a_thread, "run, sync handler that does nothing", 10)
-        await bench.processes()
-        await bench.pickup()
-        await bench.claims(backlog)
-    return bench.found
+    return options
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    if not names:
+        raise ConfigurationError(f"name a scenario: {', '.join(SCENARIOS)}, or all")
+    for name in names:
+        if name not in SCENARIOS and name != "all":
+            close = difflib.get_close_matches(name, SCENARIOS, 1)
+            guess = f" Did you mean {close[0]!r}?" if close else ""
+            raise ConfigurationError(
+                f"there is no scenario {name!r} (known: {', '.join(SCENARIOS)}, all).{guess}"
+            )
+    every = [n for n in SCENARIOS if n != "peers"]
+    wanted = {w for name in names for w in (every if name == "all" else [name])}
+    return [name for name in SCENARIOS if name in wanted]
+
+
+def sizes_of(given: argparse.Namespace) -> Sizes:
+    named = {f.name: getattr(given, f.name) for f in fields(Sizes) if getattr(given, f.name) is not None}
+    return replace(QUICK if given.quick else Sizes(), **named)
+
+
+def measure(bench: Bench, names: Sequence[str], keep: Callable[[], None]) -> None:
+    """Round by round over all scenarios, so that what the machine does meanwhile meets all of them. Every round is kept."""
+    runs = {name: find(name) for name in names}
+    took, failed = dict.fromkeys(names, 0.0), dict[str, str]()
+    for turn in range(bench.repeats):
+        bench.round = turn
+        for name, run in runs.items():
+            bench.say(f"[bold]{name}[/bold], round {turn + 1} of {bench.repeats}")
+            if name in failed:
+                continue
+            began = time.monotonic()
+            try:
+                run(bench)
+            except (
+                OSError,
+                RuntimeError,
+                subprocess.SubprocessError,
+            ) as error:  # the others can still be measured
+                failed[name] = bench.report.meta["runs"][name]["failed"] = f"{type(error).__name__}: {error}"
+                bench.say(f"{name} failed: {error}")
+            took[name] += time.monotonic() - began
+            bench.report.meta["runs"][name]["seconds"] = round(took[name], 1)
+            keep()
+    if failed:
+        raise MeasureFailed("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
+
+
+def show(console: Console, report: Report) -> None:
+    for scenario in report.scenarios:
+        console.print()
+        print_results(console, report.of(scenario), f"{scenario}: {SCENARIOS.get(scenario, '')}")
+
+
+def save(report: Report, before: Report, path: Path | None) -> None:
+    if path is not None:
+        report.replace(before).write(path)
+
+
+def show_targets(console: Console, report: Report) -> None:
+    found = [v for v in verdicts(report) if v.value is not None]
+    if found:
+        console.print()
+        rows = [(v.name, v.wanted, v.text, v.word) for v in found]
+        print_table(console, "figures to reach, from this run", ("figure", "wanted", "measured", ""), rows)
+
+
+def run(words: Sequence[str]) -> None:
+    given = parser().parse_args(words)
+    if given.scenarios == ["list"]:
+        for name, text in SCENARIOS.items():
+            print(f"{name:10}{text}")
+        return
+    names, sizes = chosen(given.scenarios), sizes_of(given)
+    for name in names:
+        find(name)
+    if given.append and given.json is None:
+        raise ConfigurationError("--append needs --json FILE")
+    before = read(given.json) if given.append and given.json.exists() else Report()
+    console, repeats = Console(), given.repeats or (1 if given.quick else 5)
+    with open_server(given.url, dress) as server:
+        meta = machine.describe(server.url(server.template), server.is_own)
+        command = shlex.join(["holdfast", "bench", *words])
+        each = {"command": command, "date": meta["date"], "repeats": repeats, "sizes": asdict(sizes)}
+        meta |= {
+            "command": command,
+            "repeats": repeats,
+            "quick": given.quick,
+            "runs": {name: dict(each) for name in names},
+        }
+        for line in machine.lines(meta):
+            console.print(line, highlight=False, soft_wrap=True)
+        report = Report(meta)
+        bench = Bench(
+            server, report, sizes, repeats, quick=given.quick, peers=tuple(given.peer), only=tuple(given.only)
+        )
+        try:
+            measure(bench, names, lambda: save(report, before, given.json))
+        finally:
+            show(console, report)
+            show_targets(console, report.replace(before))
+
+
+def interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--jobs", type=int, default=3000)
-    options.add_argument("--backlog", type=int, default=300_000)
-    options.add_argument("--json", action="store_true", help="also print the figures as JSON")
-    given = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        server = EmbeddedServer.acquire(Path(folder) / "postgres", EmbeddedOptions())
-        try:
-            server.ensure_database("bench")
-            migrate.up(server.dsn("bench"))
-            found = asyncio.run(measure(server.dsn("bench"), given.jobs, given.backlog))
-        finally:
-            server.release()
-    if given.json:
-        print(json.dumps(found))
+    signal.signal(signal.SIGTERM, interrupt)  # databases and servers of ours go away also then
+    try:
+        run(sys.argv[1:])
+    except HoldfastError as error:
+        print(f"holdfast: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        return USER if isinstance(error, ConfigurationError) else ENVIRONMENT
+    except psycopg.Error as error:
+        print(f"holdfast: the database refused: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        return ENVIRONMENT
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
 
 

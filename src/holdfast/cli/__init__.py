@@ -37,6 +37,7 @@ from holdfast.cli import (
     workers,
 )
 from holdfast.cli.audit import audit_command
+from holdfast.cli.bench import PASS_THROUGH, bench_command
 from holdfast.cli.dev import dev_command
 from holdfast.cli.doctor import doctor_command
 from holdfast.cli.enqueue import enqueue_command
@@ -100,6 +101,7 @@ app.command("runbook")(runbook_command)
 app.add_typer(migrate.app, name="migrate")
 app.add_typer(db.app, name="db")
 app.add_typer(monitoring.app, name="monitoring")
+app.command("bench", context_settings=PASS_THROUGH)(bench_command)
 
 
 def main() -> None:

@@ -1,0 +1,105 @@
+"""Jobs written by the server itself, so that no client's speed is measured; and waiting until they are done."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+# %(keys)s = 0: no key. Otherwise job n belongs to key n mod keys, so that every key has its jobs spread over the whole load.
+FILL = """
+INSERT INTO holdfast.work (id, queue, task, payload, partition_key, available_at)
+SELECT holdfast.uuid7(), %(queue)s, %(task)s, jsonb_build_object('n', n) || %(extra)s::jsonb,
+       CASE WHEN %(keys)s > 0 THEN %(name)s || ':' || (n %% %(keys)s) END,
+       holdfast.now() + make_interval(secs => %(after)s) + make_interval(secs => n * 1e-6)
+FROM generate_series(1, %(count)s) AS n
+"""
+PATIENCE = 1200.0
+LAST = """
+SELECT id FROM holdfast.work WHERE queue = %s AND hold_reason IS NULL
+ORDER BY priority, available_at DESC, seq DESC LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    count: int
+    task: str = "nothing"
+    queue: str = "inbox"
+    keys: int = 0
+    after: float = -10.0  # seconds from now until the first is due
+    name: str = "key"  # the keys begin with it
+    extra: str = "{}"
+
+    def write(self, conn: psycopg.Connection[Any]) -> None:
+        values = {
+            name: getattr(self, name) for name in ("count", "task", "queue", "keys", "after", "extra", "name")
+        }
+        conn.execute(FILL, values)
+
+
+@contextlib.contextmanager
+def held(url: str, load: Load) -> Iterator[Callable[[], str]]:
+    """Write a load and keep it uncommitted. What this gives commits it, wakes whoever sleeps, and answers the id of its last
+    job."""
+    with psycopg.connect(url) as conn:
+        load.write(conn)
+        row = conn.execute(LAST, [load.queue]).fetchone()
+        assert row is not None
+
+        def commit() -> str:
+            conn.execute("SELECT holdfast.wake(%s)", [[load.queue]])
+            conn.commit()
+            return str(row[0])
+
+        yield commit
+
+
+def write(url: str, *loads: Load) -> None:
+    with psycopg.connect(url, autocommit=True) as conn:
+        for load in loads:
+            load.write(conn)
+
+
+class Watcher:
+    """Sees from outside when jobs are gone. It looks for one id by its key, which costs the server next to nothing."""
+
+    def __init__(self, url: str) -> None:
+        self._conn = psycopg.connect(url, autocommit=True)
+
+    def __enter__(self) -> "Watcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._conn.close()
+
+    def _there(self, query: str, parameters: list[Any]) -> bool:
+        return self._conn.execute(query.encode(), parameters).fetchone() is not None
+
+    def gone(self, queue: str, job: str, check: Callable[[], None], patience: float = PATIENCE) -> float:
+        """Wait until this job has left the queue; answers when that was (monotonic)."""
+        self._wait("SELECT FROM holdfast.work WHERE queue = %s AND id = %s", [queue, job], patience, check)
+        return time.monotonic()
+
+    def empty(self, queue: str, check: Callable[[], None], patience: float = PATIENCE) -> float:
+        """Wait until every job has left it."""
+        self._wait("SELECT FROM holdfast.work WHERE queue = %s LIMIT 1", [queue], patience, check)
+        return time.monotonic()
+
+    def _wait(self, query: str, parameters: list[Any], patience: float, check: Callable[[], None]) -> None:
+        deadline = time.monotonic() + patience
+        while self._there(query, parameters):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"jobs were left after {patience:g} s: the worker does not work")
+            check()
+            time.sleep(0.004)
+
+    @staticmethod
+    def now() -> float:
+        return time.monotonic()
+
+    def finished(self) -> int:
+        ((count,),) = self._conn.execute("SELECT count(*) FROM holdfast.archive").fetchall()
+        return int(count)

@@ -1,0 +1,7 @@
+"""The `peers` scenario: other job queues on the same server, each in its own environment, with its own best settings."""
+
+from .install import PeerFailed
+from .run import Measure, PeerResult, job_count, measure, once
+from .table import PEERS, Mode, Peer
+
+__all__ = ["PEERS", "Measure", "Mode", "Peer", "PeerFailed", "PeerResult", "job_count", "measure", "once"]

@@ -1,0 +1,33 @@
+"""Statements of the store with no Python per job: one example, its arrays made as long as a batch as one text each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from ..db.connect import CONFIGURE, configuration
+from ..model.clock import Clock
+from ..store.literal import text_array
+
+
+class Engine:
+    """A connection that is set as the engine's own are."""
+
+    def __init__(self, url: str) -> None:
+        self.conn = psycopg.connect(url, autocommit=True)
+        self.conn.prepare_threshold = 1
+        self.cursor = psycopg.RawCursor(self.conn)
+        self.cursor.execute(CONFIGURE.encode(), configuration(self.conn, Clock(), 60.0, engine=True))
+
+    def run(self, text: str | bytes, parameters: Sequence[Any]) -> "psycopg.RawCursor[Any]":
+        self.cursor.execute(text if isinstance(text, bytes) else text.encode(), parameters)
+        return self.cursor
+
+
+def repeated(parameter: Any, times: int) -> Any:
+    """An array so many times one behind the other, in the server's own notation; anything else as it is."""
+    if isinstance(parameter, list):
+        parameter = text_array([None if value is None else str(value) for value in parameter])
+    if not (isinstance(parameter, str) and parameter.startswith("{") and parameter.endswith("}")):
+        return parameter
+    return "{" + ",".join([parameter[1:-1]] * times) + "}"

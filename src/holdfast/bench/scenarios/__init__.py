@@ -1,0 +1,28 @@
+"""The scenarios by name. Each module has `run(bench)`, which measures one round."""
+
+import importlib
+from collections.abc import Callable
+
+from ..context import Bench
+
+SCENARIOS = {
+    "limit": "the claim and settle statements with no Python per job: what the database can do",
+    "drain": "no-op jobs by one process and by two: async, sync, transactions, ordered, limited",
+    "enqueue": "one by one, with a business write, in bulk; against a bare INSERT and COPY",
+    "steady": "a producer and a worker at a given rate: waiting and settling times",
+    "latency": "50 jobs/s against an idle worker",
+    "idle": "statements per second and processor time of a worker with nothing to do",
+    "backlog": "drain rate and claim times with many jobs waiting",
+    "horizon": "a drain while another session holds an old snapshot",
+    "history": "a drain with many finished jobs in the archive",
+    "wal": "WAL, commits, dead rows and heap-only updates per job",
+    "memory": "the memory of a worker over many jobs",
+    "peers": "other job queues on the same server, each in an environment of its own",
+}
+
+
+def find(name: str) -> Callable[[Bench], None]:
+    """What measures one round of a scenario. Imported at need."""
+    module = importlib.import_module(f".{name}", __name__)
+    run: Callable[[Bench], None] = module.run
+    return run

@@ -1,0 +1,68 @@
+"""`drain`: how many jobs a second worker processes finish, and what one costs them.
+
+The workers are started, in the registry and warm; the jobs are there, but not committed. The clock runs from the commit
+until the last job has left the queue, seen from a connection of our own.
+"""
+
+from dataclasses import dataclass
+
+from ..context import Bench
+from ..crew import crew, drain, warm
+from ..fill import Load
+from .by_hand import transactions_by_hand
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    name: str
+    task: str
+    queue: str = "inbox"
+    processes: int = 1
+    part: int = 1  # slower ones get the jobs divided by this
+    each: int = 0  # jobs per key
+    connections: bool = False  # one job at a time per connection
+
+
+VARIANTS = [
+    Variant("async-1", "nothing"),
+    Variant("async-2", "nothing", processes=2),
+    Variant("sync-1", "nothing_sync", part=5),
+    Variant("transaction-1", "order", part=10, connections=True),
+    Variant("ordered-1", "keyed", "streams", each=10),
+    Variant("ordered-2", "keyed", "streams", each=10, processes=2),
+    Variant("limited-1", "limited", "limited"),
+]
+
+
+def run(bench: Bench) -> None:
+    for variant in VARIANTS:
+        if bench.wants(variant.name):
+            measure(bench, variant)
+        if variant.name == "transaction-1" and bench.wants("transaction-by-hand"):
+            by_hand(bench, bench.sizes.jobs // variant.part)
+
+
+def by_hand(bench: Bench, jobs: int) -> None:
+    with bench.database() as url:
+        rate = transactions_by_hand(url, jobs, bench.sizes.connections)
+    bench.add("drain", "transaction-by-hand", "jobs/s", rate)
+    bench.say(f"drain transaction-by-hand: {rate:,.0f} jobs/s")
+
+
+def measure(bench: Bench, variant: Variant, keep: bool = True) -> tuple[float, float]:
+    """One round of a variant: jobs per second, and microseconds of the workers' processors for each."""
+    jobs = max(bench.sizes.jobs // variant.part, 100)
+    load = Load(jobs, variant.task, variant.queue, keys=jobs // variant.each if variant.each else 0)
+    concurrency = bench.sizes.connections if variant.connections else bench.sizes.concurrency
+    with (
+        bench.database() as url,
+        crew(url, queues=[variant.queue], processes=variant.processes, concurrency=concurrency) as workers,
+    ):
+        warm(workers, load)
+        done = drain(workers, load)
+    cpu = done.cpu / jobs * 1e6
+    if keep:
+        bench.add("drain", variant.name, "jobs/s", done.rate)
+        bench.add("drain", f"{variant.name} worker CPU", "us/job", cpu)
+        bench.say(f"drain {variant.name}: {done.rate:,.0f} jobs/s, {cpu:.1f} us/job")
+    return done.rate, cpu

@@ -1,0 +1,49 @@
+"""`idle`: what workers with nothing to do cost: statements per second of each, and processor time.
+
+Counted by pg_stat_statements from another database, so that counting is not counted; without it, transactions are.
+"""
+
+import time
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from ..context import Bench
+from ..crew import crew
+
+STATEMENTS = """
+SELECT sum(s.calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = %s
+"""
+TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s"
+SETTLING = 5.0  # seconds until a worker sleeps
+
+
+def run(bench: Bench) -> None:
+    for processes in (1, 2):
+        measure(bench, processes)
+
+
+def measure(bench: Bench, processes: int) -> None:
+    seconds = bench.sizes.idle
+    with bench.database() as url, crew(url, queues=["inbox"], processes=processes) as workers:
+        name = str(conninfo_to_dict(url)["dbname"])
+        time.sleep(min(SETTLING, seconds))
+        unit, first = calls(bench, name)
+        before = workers.look()
+        time.sleep(seconds)
+        _, last = calls(bench, name)
+        cpu = sum(b.cpu - a.cpu for a, b in zip(before, workers.look(), strict=True))
+    each = (last - first) / seconds / processes
+    bench.add("idle", f"workers-{processes}", f"{unit}/s per worker", each)
+    bench.add("idle", f"workers-{processes} CPU", "ms/s per worker", cpu / seconds / processes * 1000)
+    bench.say(f"idle workers-{processes}: {each:.2f} {unit}/s per worker")
+
+
+def calls(bench: Bench, database: str) -> tuple[str, int]:
+    """What is counted, and how many so far."""
+    with psycopg.connect(bench.server.url(bench.server.template), autocommit=True) as conn:
+        known: Any = conn.execute("SELECT FROM pg_extension WHERE extname = 'pg_stat_statements'").fetchone()
+        unit, query = ("transactions", TRANSACTIONS) if known is None else ("statements", STATEMENTS)
+        ((count,),) = conn.execute(query.encode(), [database]).fetchall()
+    return unit, int(count or 0)

@@ -1,0 +1,72 @@
+"""`peers`: other job queues on the same server, in turns with ours, each through its public API (holdfast.bench.peers).
+
+Ours is measured as in `drain` and `latency`, in the same round. A peer that cannot be installed or run is told and left out.
+"""
+
+import os
+from pathlib import Path
+
+from ...errors import ConfigurationError
+from ..context import Bench
+from ..peers import PEERS, Peer, PeerFailed, job_count, once
+from ..peers.run import describe
+from .drain import VARIANTS, measure
+from .latency import RATE
+from .steady import percentile, times
+
+OWN = "holdfast"
+
+
+def run(bench: Bench) -> None:
+    own(bench)
+    for peer in chosen(bench):
+        if peer.name not in told(bench, "left_out"):
+            one(bench, peer)
+
+
+def chosen(bench: Bench) -> list[Peer]:
+    if unknown := [name for name in bench.peers if name not in PEERS]:
+        raise ConfigurationError(f"there is no peer {unknown[0]!r} (known: {', '.join(PEERS)})")
+    return [peer for name, peer in PEERS.items() if not bench.peers or name in bench.peers]
+
+
+def folder() -> Path:
+    """Where the peers are installed."""
+    return Path(os.environ.get("HOLDFAST_BENCH_DIR", ".bench")) / "peers"
+
+
+def own(bench: Bench) -> None:
+    rate, cpu = measure(bench, VARIANTS[0], keep=False)
+    waits, _, _ = times(bench, RATE, bench.sizes.peer_latency / RATE, idle=2.0)
+    add(bench, OWN, rate, cpu, percentile(waits, 50), percentile(waits, 99))
+
+
+def one(bench: Bench, peer: Peer) -> None:
+    try:
+        found = once(bench.server.admin, peer, "drain", job_count(peer, bench.sizes.jobs), folder())
+        waits = once(bench.server.admin, peer, "latency", bench.sizes.peer_latency, folder())
+    except PeerFailed as failed:
+        told(bench, "left_out")[peer.name] = str(failed)
+        bench.say(f"peers {peer.name} is left out: {failed}")
+        return
+    told(bench, "settings")[peer.name] = (
+        f"{peer.version}, {peer.language}: {describe(peer, 'drain', [found])}"
+    )
+    rate, cpu = found["jobs"] / found["seconds"], found["cpu"] / found["jobs"] * 1e6
+    add(bench, peer.name, rate, cpu, waits["p50"], waits["p99"])
+
+
+def told(bench: Bench, what: str) -> dict[str, str]:
+    """What stands beside the results: how each peer was set, and why one was left out."""
+    found: dict[str, str] = (
+        bench.report.meta.setdefault("runs", {}).setdefault("peers", {}).setdefault(what, {})
+    )
+    return found
+
+
+def add(bench: Bench, name: str, rate: float, cpu: float, p50: float, p99: float) -> None:
+    bench.add("peers", f"{name} drain", "jobs/s", rate)
+    bench.add("peers", f"{name} worker CPU", "us/job", cpu)
+    bench.add("peers", f"{name} latency p50", "ms", p50)
+    bench.add("peers", f"{name} latency p99", "ms", p99)
+    bench.say(f"peers {name}: {rate:,.0f} jobs/s, latency p50 {p50:.2f} ms, p99 {p99:.2f} ms")

@@ -1,0 +1,175 @@
+"""The figures we want to reach, each computed from results of one run: ratios where a ratio says more than a rate."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .report import Report, Result, figure
+
+PYTHON_PEERS = ("pgqueuer", "awa", "procrastinate", "dbos", "chancy", "absurd")
+OURS = "holdfast"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    name: str
+    wanted: str
+    value: float | None  # None: not measured in this run
+    reached: bool
+
+    @property
+    def text(self) -> str:
+        return "-" if self.value is None else figure(self.value)
+
+    @property
+    def word(self) -> str:
+        if self.value is None:
+            return "not measured"
+        return "reached" if self.reached else "not reached"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    name: str
+    measure: Callable[[Report], float | None]
+    least: float | None = None
+    most: float | None = None
+    unit: str = ""
+
+    def judge(self, report: Report) -> Verdict:
+        value = self.measure(report)
+        unit = f" {self.unit}" if self.unit else ""
+        wanted = f">= {self.least:g}{unit}" if self.least is not None else f"<= {self.most:,g}{unit}"
+        reached = (
+            value is not None
+            and (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+        )
+        return Verdict(self.name, wanted, value, reached)
+
+
+def ratio(above: float | None, below: float | None) -> float | None:
+    return None if above is None or not below else above / below
+
+
+def of(one: tuple[str, str], other: tuple[str, str]) -> Callable[[Report], float | None]:
+    """The median of one result by that of another."""
+    return lambda report: ratio(report.median(*one), report.median(*other))
+
+
+def at(scenario: str, variant: str) -> Callable[[Report], float | None]:
+    return lambda report: report.median(scenario, variant)
+
+
+def best(report: Report, scenario: str, prefix: str) -> float | None:
+    found = [r.median for r in report.of(scenario) if r.variant.startswith(prefix)]
+    return max(found, default=None)
+
+
+def share_of_limit(report: Report) -> float | None:
+    """Of the best batch size: what the database can do is the most that it was seen to do."""
+    return ratio(report.median("drain", "async-1"), best(report, "limit", "batch-"))
+
+
+def largest_by_smallest(report: Report) -> float | None:
+    """Of the backlogs in the order they were measured in: the last by the first."""
+    rates = [
+        r.median for r in report.of("backlog") if r.variant.startswith("waiting-") and r.unit == "jobs/s"
+    ]
+    return ratio(rates[-1], rates[0]) if len(rates) > 1 else None
+
+
+def worst_of(report: Report, scenario: str, variants: tuple[str, ...]) -> float | None:
+    found = [m for v in variants if (m := report.median(scenario, v)) is not None]
+    return max(found, default=None)
+
+
+# Peers: a variant begins with the name of the peer; the unit says what was measured.
+
+
+def peer_of(result: Result) -> str:
+    return result.variant.split()[0]
+
+
+def peer_results(report: Report, unit: str, ending: str = "") -> dict[str, float]:
+    """Peer -> median, without our own."""
+    found = [r for r in report.of("peers") if r.unit == unit and r.variant.endswith(ending)]
+    return {peer_of(r): r.median for r in found if not peer_of(r).startswith(OURS)}
+
+
+def own_result(report: Report, unit: str, ending: str, otherwise: tuple[str, str]) -> float | None:
+    """Measured in the same way as the peers where it was, else by our own scenario."""
+    found = [r for r in report.of("peers") if r.unit == unit and r.variant.endswith(ending)]
+    ours = [r.median for r in found if peer_of(r).startswith(OURS)]
+    return ours[0] if ours else report.median(*otherwise)
+
+
+def against_peers(names: tuple[str, ...] | None) -> Callable[[Report], float | None]:
+    def measure(report: Report) -> float | None:
+        rates = peer_results(report, "jobs/s")
+        chosen = [rate for peer, rate in rates.items() if names is None or peer.startswith(names)]
+        return ratio(own_result(report, "jobs/s", "", ("drain", "async-1")), max(chosen, default=None))
+
+    return measure
+
+
+def latency_against_peers(share: str) -> Callable[[Report], float | None]:
+    """Ours by the best of theirs."""
+
+    def measure(report: Report) -> float | None:
+        best_peer = min(peer_results(report, "ms", share).values(), default=None)
+        return ratio(own_result(report, "ms", share, ("latency", f"start {share}")), best_peer)
+
+    return measure
+
+
+TARGETS = [
+    Target("drain, one process, of `limit`", share_of_limit, least=0.6),
+    Target("drain against the best peer", against_peers(None), least=1.3, unit="x"),
+    Target("drain against the best Python peer", against_peers(PYTHON_PEERS), least=3, unit="x"),
+    Target("worker CPU per job", at("drain", "async-1 worker CPU"), most=12, unit="us"),
+    Target("ordered by key, of unordered", of(("drain", "ordered-1"), ("drain", "async-1")), least=0.5),
+    Target(
+        "handlers with a transaction, of the same by hand",
+        of(("drain", "transaction-1"), ("drain", "transaction-by-hand")),
+        least=0.6,
+    ),
+    Target(
+        "enqueue in a transaction, by the bare INSERT",
+        of(("enqueue", "transaction"), ("enqueue", "transaction-bare")),
+        most=1.3,
+        unit="x",
+    ),
+    Target(
+        "the same in SQL",
+        of(("enqueue", "transaction-sql"), ("enqueue", "transaction-bare")),
+        most=1.3,
+        unit="x",
+    ),
+    Target(
+        "bulk through the function, of COPY",
+        of(("enqueue", "bulk-function"), ("enqueue", "copy-raw")),
+        least=0.4,
+    ),
+    Target(
+        "bulk through Python, of COPY from Python", of(("enqueue", "bulk"), ("enqueue", "copy")), least=0.4
+    ),
+    Target("bulk through our COPY, of COPY", of(("enqueue", "bulk-copy"), ("enqueue", "copy")), least=0.8),
+    Target("largest backlog, of the smallest", largest_by_smallest, least=0.9),
+    Target("horizon: last fifth by first", at("horizon", "last / first"), least=0.9),
+    Target("beside history, of none", at("history", "finished / none"), least=0.95),
+    Target("latency p50, by the best peer's", latency_against_peers("p50"), most=1, unit="x"),
+    Target("latency p99, by the best peer's", latency_against_peers("p99"), most=1, unit="x"),
+    Target(
+        "statements of an idle worker",
+        lambda report: worst_of(report, "idle", ("workers-1", "workers-2")),
+        most=0.5,
+        unit="per second",
+    ),
+    Target("claims that are heap-only updates", at("wal", "heap-only claims"), least=99, unit="%"),
+    Target("WAL per job, enqueue to archive", at("wal", "WAL"), most=1300, unit="bytes"),
+    Target("memory at the end by after a fifth", at("memory", "end / fifth"), most=1.05, unit="x"),
+]
+
+
+def verdicts(report: Report) -> list[Verdict]:
+    return [target.judge(report) for target in TARGETS]

@@ -1,0 +1,164 @@
+"""Results, figures to reach, plots and the documents made of them: no server."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from holdfast.bench import svg
+from holdfast.bench.plots import PLOTS, draw
+from holdfast.bench.report import Report, figure, read
+from holdfast.bench.targets import TARGETS, verdicts
+from holdfast.errors import ConfigurationError
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = {"scenario", "variant", "unit", "median", "min", "max", "runs"}
+
+
+def full() -> Report:
+    """Results of every scenario that a target or a plot reads."""
+    report = Report(
+        {"runs": {"horizon": {"sizes": {"horizon": 100}}, "memory": {"sizes": {"memory": 5_000_000}}}}
+    )
+    report.add("limit", "batch-100", "jobs/s", 80_000, 90_000, 100_000)
+    report.add("limit", "batch-500", "jobs/s", 110_000, 100_000, 90_000)
+    report.add("drain", "async-1", "jobs/s", 60_000, 70_000, 59_000)
+    report.add("drain", "async-1 worker CPU", "us/job", 11.5, 12.5, 11.0)
+    report.add("drain", "ordered-1", "jobs/s", 29_000)
+    report.add("peers", "graphile-worker", "jobs/s", 50_000)
+    report.add("peers", "pgqueuer", "jobs/s", 17_000)
+    report.add("peers", "graphile-worker latency p50", "ms", 4.0)
+    report.add("latency", "start p50", "ms", 2.0)
+    report.add("latency", "start distribution", "ms", *[n / 10 for n in range(1, 200)])
+    report.add("backlog", "waiting-10k", "jobs/s", 50_000)
+    report.add("backlog", "waiting-10k claim p99", "ms", 3)
+    report.add("backlog", "waiting-1M", "jobs/s", 46_000)
+    report.add("horizon", "last / first", "x", 0.85)
+    report.add("horizon", "rate over-time", "jobs/s", *range(1000, 1020))
+    report.add("memory", "rss over-jobs", "MB", *[50.0] * 20)
+    report.add("idle", "workers-1", "statements/s per worker", 0.4)
+    report.add("idle", "workers-2", "statements/s per worker", 0.6)
+    return report
+
+
+def test_the_json_has_exactly_the_promised_shape(tmp_path: Path) -> None:
+    full().write(tmp_path / "deep" / "results.json")
+    found = json.loads((tmp_path / "deep" / "results.json").read_text())
+    assert set(found) == {"meta", "results"}
+    assert all(set(r) == KEYS for r in found["results"])
+    (limit,) = [r for r in found["results"] if r["variant"] == "batch-500"]
+    assert limit == {
+        "scenario": "limit",
+        "variant": "batch-500",
+        "unit": "jobs/s",
+        "median": 100_000,
+        "min": 90_000,
+        "max": 110_000,
+        "runs": [110_000, 100_000, 90_000],
+    }
+    assert read(tmp_path / "deep" / "results.json").as_json() == found
+
+
+def test_another_run_replaces_its_own_scenarios_and_keeps_the_others() -> None:
+    before, now = full(), Report({"date": "today", "runs": {"drain": {"repeats": 2}}})
+    now.add("drain", "async-1", "jobs/s", 1.0)
+    both = now.replace(before)
+    assert both.median("drain", "async-1") == 1.0
+    assert both.find("drain", "ordered-1") is None  # of another run: it would be no ratio of one run
+    assert both.median("limit", "batch-500") == 100_000
+    assert set(both.meta["runs"]) == {"drain", "horizon", "memory"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"meta": {}, "results": [{}]}'])
+def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(ConfigurationError, match="no results of holdfast bench"):
+        read(tmp_path / "other.json")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read(tmp_path / "missing.json")
+
+
+def test_targets_are_ratios_of_medians_in_one_report() -> None:
+    found = {v.name: v for v in verdicts(full())}
+    limit = found["drain, one process, of `limit`"]
+    assert limit.value == pytest.approx(0.6)
+    assert limit.reached
+    assert found["worker CPU per job"].value == 11.5
+    assert found["worker CPU per job"].reached
+    assert found["ordered by key, of unordered"].value == pytest.approx(29 / 60)
+    assert not found["ordered by key, of unordered"].reached
+    assert found["drain against the best peer"].value == pytest.approx(1.2)
+    assert not found["drain against the best peer"].reached
+    assert found["drain against the best Python peer"].value == pytest.approx(60 / 17)
+    assert found["drain against the best Python peer"].reached
+    assert found["largest backlog, of the smallest"].value == pytest.approx(0.92)
+    assert not found["horizon: last fifth by first"].reached
+    assert found["latency p50, by the best peer's"].value == 0.5
+    assert found["statements of an idle worker"].value == 0.6  # the worse of the two
+    assert found["bulk through our COPY, of COPY"].word == "not measured"
+
+
+def test_our_own_run_among_the_peers_counts_before_our_own_scenario() -> None:
+    report = full()
+    report.add("peers", "holdfast", "jobs/s", 100_000)
+    found = {v.name: v.value for v in verdicts(report)}
+    assert found["drain against the best peer"] == 2.0
+    assert found["drain, one process, of `limit`"] == pytest.approx(0.6)
+
+
+def test_every_target_of_an_empty_report_is_not_measured() -> None:
+    assert {v.word for v in verdicts(Report())} == {"not measured"}
+    assert len(verdicts(Report())) == len(TARGETS)
+
+
+def test_plots_are_valid_xml_and_the_same_each_time(tmp_path: Path) -> None:
+    first = draw(full(), tmp_path / "a")
+    assert {p.stem for p in first} == set(PLOTS)
+    for path in first:
+        root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert "nan" not in path.read_text(encoding="utf-8")
+    again = draw(full(), tmp_path / "b")
+    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in again]
+
+
+def test_nothing_is_drawn_without_data(tmp_path: Path) -> None:
+    assert draw(Report(), tmp_path) == []
+
+
+def test_names_in_a_plot_are_text(tmp_path: Path) -> None:
+    text = svg.bars("a < b", "jobs/s", [("<script>", 1.0), ("holdfast", 2.0)], "holdfast")
+    assert "<script>" not in text
+    ElementTree.fromstring(text)
+
+
+def test_axes_end_at_round_numbers() -> None:
+    assert svg.linear("", [41_230.0]).ticks == [0, 10_000, 20_000, 30_000, 40_000, 50_000]
+    assert svg.linear("", [0.0]).most > 0
+    assert svg.logarithmic("", [10_000, 1_000_000]).ticks == [10_000, 100_000, 1_000_000]
+
+
+def test_figures_are_written_as_a_person_reads_them() -> None:
+    assert [figure(v) for v in (41_230.4, 12.44, 1.304, 0.0312)] == ["41,230", "12.4", "1.30", "0.0312"]
+
+
+def test_the_documents_hold_the_figures_of_the_results() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/performance.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_scenario_has_its_place_in_the_document() -> None:
+    from holdfast.bench.scenarios import SCENARIOS
+
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for name in SCENARIOS:
+        assert f"<!-- figures: {name} -->" in text, name

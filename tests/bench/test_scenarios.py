@@ -1,0 +1,132 @@
+"""Every scenario really runs, in tiny sizes, on a server that is not its own, and yields figures that can be true."""
+
+import json
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from holdfast.bench.context import Bench, Sizes, dress
+from holdfast.bench.report import Report, is_series
+from holdfast.bench.scenarios import SCENARIOS, find
+from holdfast.bench.server import Server
+from holdfast.testing import TestServer
+
+TINY = Sizes(
+    jobs=300,
+    concurrency=20,
+    connections=3,
+    batch=100,
+    single=50,
+    rate=50.0,
+    seconds=0.5,
+    idle=1.0,
+    backlog=2000,
+    deep=500,
+    claimed=300,
+    horizon=400,
+    history=1000,
+    memory=400,
+)
+WANTED = {
+    "limit": {"batch-100", "batch-500", "batch-1000"},
+    "drain": {
+        "async-1",
+        "async-1 worker CPU",
+        "transaction-1",
+        "transaction-by-hand",
+        "ordered-2",
+        "limited-1",
+    },
+    "enqueue": {
+        "one-by-one",
+        "transaction",
+        "transaction-sql",
+        "transaction-bare",
+        "bulk",
+        "bulk-function",
+        "copy",
+        "copy-raw",
+    },
+    "steady": {"rate", "start p50", "start p95", "start p99", "settled p50", "settled p99"},
+    "latency": {"start p50", "start p99", "settled p99", "start distribution"},
+    "idle": {"workers-1", "workers-1 CPU", "workers-2"},
+    "backlog": {"waiting-20", "waiting-2k", "waiting-2k claim p99", "key-deep-500"},
+    "horizon": {"first fifth", "last fifth", "last / first", "rate over-time"},
+    "history": {"none", "finished", "finished / none"},
+    "wal": {"WAL with full-page images", "commits", "dead rows", "heap-only claims", "claim batch"},
+    "memory": {"after a fifth", "at the end", "end / fifth", "rss over-jobs"},
+}
+ONLY = (
+    *("async-1", "transaction-1", "transaction-by-hand", "ordered-2", "limited-1"),
+    *("batch-100", "batch-500", "batch-1000"),
+    *("waiting-20", "waiting-2k", "key-deep-500"),
+)
+
+
+@pytest.fixture
+def server(holdfast_server: TestServer) -> Iterator[Server]:
+    found = Server(holdfast_server.url("postgres"))
+    found.prepare(dress)
+    yield found
+    found.close()
+
+
+def databases(server: TestServer, of: Server) -> int:
+    with psycopg.connect(server.url("postgres")) as conn:
+        asked = "SELECT count(*) FROM pg_database WHERE starts_with(datname, %s)"
+        ((count,),) = conn.execute(asked, [of.template]).fetchall()
+    return int(count)
+
+
+def test_every_scenario_is_tried() -> None:
+    assert set(WANTED) | {"peers"} == set(SCENARIOS)
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_scenario_yields_its_variants(name: str, server: Server) -> None:
+    report = Report()
+    bench = Bench(server, report, TINY, repeats=1, quick=True, only=ONLY)
+    find(name)(bench)
+    found = {r.variant: r for r in report.of(name)}
+    assert WANTED[name] <= set(found)
+    assert report.scenarios == [name]
+    for result in found.values():
+        assert all(value >= 0 for value in result.values), result
+        assert is_series(result.variant) or len(result.values) == 1, result
+    rates = [r.median for r in found.values() if r.unit == "jobs/s"]
+    assert all(rate > 1 for rate in rates)
+    json.dumps(report.as_json(), allow_nan=False)
+
+
+def test_a_ratio_between_two_ways_of_one_thing_is_near_enough(server: Server) -> None:
+    """The claims of `limit` and of `drain` are of the same jobs: neither may be a thousand times the other."""
+    report = Report()
+    bench = Bench(server, report, TINY, repeats=1, only=("async-1", "batch-100"))
+    find("limit")(bench)
+    find("drain")(bench)
+    limit, drain = report.median("limit", "batch-100"), report.median("drain", "async-1")
+    assert limit is not None
+    assert drain is not None
+    assert 0.001 < drain / limit < 10
+
+
+def test_nothing_is_left_on_the_server(holdfast_server: TestServer) -> None:
+    server = Server(holdfast_server.url("postgres"))
+    server.prepare(dress)
+    with server.fresh():
+        assert databases(holdfast_server, server) == 2
+    Bench(server, Report(), TINY).kept("x", lambda _: None)
+    assert databases(holdfast_server, server) == 2
+    server.close()
+    assert databases(holdfast_server, server) == 0
+
+
+def test_a_worker_that_dies_is_told_and_not_waited_for(server: Server) -> None:
+    from holdfast.bench.crew import crew, drain
+    from holdfast.bench.fill import Load
+
+    with server.fresh() as url, crew(url, queues=["inbox"]) as workers:
+        workers.members[0]._process.kill()
+        with pytest.raises((ChildProcessError, OSError)):
+            drain(workers, Load(100))
