@@ -20,6 +20,7 @@ from .. import telemetry
 from ..app import Holdfast
 from ..db.transaction import AsyncTransaction
 from ..model.queue import Rate
+from ..runtime.alone import alone
 from ..runtime.job import Job
 from .loops import loop_factory, loop_name
 
@@ -133,7 +134,7 @@ def main() -> None:
     given = options.parse_args()
     if given.timed:
         telemetry.subscribe(note_settled)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with alone(), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(given.queue, given.concurrency))
 
 

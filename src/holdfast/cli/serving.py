@@ -22,6 +22,7 @@ from holdfast.app import Holdfast, release
 from holdfast.cli.apps import place_of
 from holdfast.cli.logs import LogFormat
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.alone import alone
 from holdfast.runtime.tether import Tether
 from holdfast.runtime.worker import Worker
 from holdfast.settings import Settings
@@ -79,7 +80,8 @@ def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: Tether | Non
     loop.set_default_executor(executor)
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(_serve(app, work, tether))
+        with alone():
+            loop.run_until_complete(_serve(app, work, tether))
     finally:
         _close(loop, executor)
     _leave_stuck_threads()
@@ -125,6 +127,7 @@ def _tied(tether: Tether | None, stop: "_Stop") -> Iterator[None]:
 
     def tell(event: telemetry.Event) -> None:
         if event.name == "worker.started":
+            unsubscribe()  # every event costs as long as somebody listens
             tether.ready()
 
     unsubscribe = telemetry.subscribe(tell)

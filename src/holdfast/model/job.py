@@ -43,13 +43,6 @@ class Grant:
         return str(self.token)
 
 
-class Claim(NamedTuple):
-    """What the jobs of one claim have in common."""
-
-    queue: str
-    token: str
-
-
 class ClaimedJob(NamedTuple):
     """One job as its owner sees it: a row of the claim's answer as it came, so that it costs what the driver costs."""
 
@@ -69,23 +62,16 @@ class ClaimedJob(NamedTuple):
     suspect: int
     rest: str | None  # JSON text of what few jobs have
     timeline: str  # of the server, eight hexadecimal digits
-    claim: Claim
+    queue: str
+    token_text: str
 
     @property
     def id(self) -> UUID:
         return UUID(self.id_text)
 
     @property
-    def queue(self) -> str:
-        return self.claim.queue
-
-    @property
-    def token_text(self) -> str:
-        return self.claim.token
-
-    @property
     def grant(self) -> Grant:
-        return Grant(self.claim.queue, UUID(self.id_text), self.generation, UUID(self.claim.token))
+        return Grant(self.queue, UUID(self.id_text), self.generation, UUID(self.token_text))
 
     @property
     def attempt(self) -> int:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID, uuid4
 
@@ -23,7 +22,7 @@ from ..model.queue import QueueRules
 from ..model.text import storable
 from ..store import breaker
 from ..store import claim as store
-from ..store.claim import Mark, Place
+from ..store.claim import Place
 from ..store.limits import Allowance, oldest_of_each, within
 from ..store.queues import queue_rules
 from ..store.statement import Statement
@@ -31,30 +30,12 @@ from ..store.streams import unhold
 from ..store.sweep import disown
 from .handler import Handlers
 from .limiting import Patience
+from .marks import Marks
 from .shares import ShareClaimer
 from .streams import StreamClaimer
 
 _LOOK = 20_000
 _RULES = 5.0  # seconds until a changed rule of a queue is known
-
-
-@dataclass(slots=True)
-class Marks:
-    """Where the next plain claim of a queue begins, per priority, and when to look from the start again."""
-
-    at: dict[int, Mark | None] = field(default_factory=lambda: {0: None})
-    full_at: float = 0.0
-    held_at: float = 0.0
-
-    def ordered(self) -> list[Place]:
-        return sorted(self.at.items(), key=lambda place: place[0], reverse=True)
-
-    def moved(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Behind the last of each priority. They come in claim order, so that is the last met."""
-        for priority, last in {job.priority: job for job in jobs}.items():
-            place, known = Mark(last.available_at, last.seq), self.at.get(priority)
-            if known is None or place > known:
-                self.at[priority] = place
 
 
 class Claimer:
@@ -78,6 +59,9 @@ class Claimer:
         self._streams = {
             queue: self._by_key(queue, rule) for queue, rule in self._rules.items() if rule.keyed
         }
+        self._deep = dict.fromkeys(
+            lease, 1.0
+        )  # jobs that a key brings, as of late: so many fewer keys are asked for
         self._turn = 0
         self._open: list[tuple[str, UUID]] = []
         self._in_doubt: list[tuple[str, UUID]] = []
@@ -143,15 +127,24 @@ class Claimer:
                 if most <= 0:
                     continue
                 if queue in self._streams:
-                    jobs = await self._claim_streams(queue, worker, most, run)
+                    keys = max(1, free or 0, round(most / self._deep[queue]))
+                    jobs = await self._claim_streams(queue, worker, min(most, keys), run)
                     self._come_again(self._streams[queue].again_in)
                 else:
                     jobs = await self._claim_from(queue, worker, most)
-                slots = len({j.partition_key for j in jobs}) if self._rules[queue].ordered else len(jobs)
+                slots = self._slots_of(queue, jobs)
                 want -= slots
                 free = None if free is None else free - slots
                 found += jobs
         return found
+
+    def _slots_of(self, queue: str, jobs: Sequence[ClaimedJob]) -> int:
+        """How many of them can run at once; in an ordered queue one of each key."""
+        if not self._rules[queue].ordered or not jobs:
+            return len(jobs)
+        keys = len({job.partition_key for job in jobs})
+        self._deep[queue] += 0.3 * (len(jobs) / keys - self._deep[queue])
+        return keys
 
     async def claim_new(self, worker: str, queues: Sequence[str], want: int) -> list[ClaimedJob]:
         """What came into these queues since they were last looked at: one statement each, and no promise to find all. Queues

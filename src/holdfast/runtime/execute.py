@@ -57,7 +57,7 @@ class JobFields(Mapping[str, Any]):
 
     __slots__ = ("_claimed", "_worker")
 
-    def __init__(self, claimed: ClaimedJob, worker: str) -> None:
+    def __init__(self, claimed: ClaimedJob, worker: Callable[[], str]) -> None:
         self._claimed = claimed
         self._worker = worker
 
@@ -68,7 +68,7 @@ class JobFields(Mapping[str, Any]):
             "task": claimed.task,
             "queue": claimed.queue,
             "attempt": claimed.attempt,
-            "worker": self._worker,
+            "worker": self._worker(),
         }
 
     def __getitem__(self, name: str) -> Any:
@@ -135,7 +135,7 @@ class Executor:
             return DeadLettered(describe(error))
         running.is_async = handler.is_async
         # Of this task's own context, which ends with the task: nothing to set back.
-        telemetry.job_context.set(JobFields(claimed, self._worker()))
+        telemetry.job_context.set(JobFields(claimed, self._worker))
         layers = self._layers()
         if layers or attempt is not None or not handler.plain:
             return await self._inside(layers, attempt or self._attempt, running, handler, arguments)
@@ -174,8 +174,9 @@ class Executor:
 
     def _layers(self) -> Sequence[Middleware]:
         """Those that have something to do."""
-        if not self._part_time or any(layer.wanted() for layer in self._part_time):
-            return self._middleware
+        for layer in self._part_time:
+            if layer.wanted():
+                return self._middleware
         return self._always
 
     async def _in_a_process(self, processes: Processes, running: Running, handler: Handler) -> Outcome:

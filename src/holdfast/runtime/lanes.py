@@ -21,7 +21,7 @@ class Lanes:
         self._lanes: dict[Stream, deque[Running]] = {}  # the first of each runs, or is about to
 
     def stream(self, running: Running) -> Stream | None:
-        key, queue = running.claimed.partition_key, running.claimed.claim.queue
+        key, queue = running.claimed.partition_key, running.claimed.queue
         return (queue, key) if key is not None and queue in self._ordered else None
 
     def admit(self, batch: list[Running]) -> list[Running]:

@@ -40,7 +40,7 @@ def ended(
             claimed, began = running.claimed, running.started_at
             if began:
                 run, wait = now - began, claimed.waited + began - running.claimed_at
-            tally.settled(claimed.claim.queue, claimed.task, settlement.outcome, state, run, wait)
+            tally.settled(claimed.queue, claimed.task, settlement.outcome, state, run, wait)
         if heard or state != "completed":
             _tell(settlement, state, running, worker, run, wait)
 

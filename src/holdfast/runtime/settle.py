@@ -5,6 +5,7 @@ timer. An outcome stays here until the database has taken or refused it: over an
 """
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -64,7 +65,7 @@ class Settler(Service):
     async def tick(self) -> float:
         again = self._busy[:_AGAIN]
         while self._waiting:
-            batch = [self._waiting[n] for n in range(min(_MOST, len(self._waiting)))]
+            batch = list(itertools.islice(self._waiting, _MOST))
             failpoints.point("settle.before")
             await self._write(batch)
             for _ in batch:

@@ -254,7 +254,8 @@ class Worker:
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
         if self.slots.free <= 0:
-            stale = [r for r in self.ready if time.monotonic() - r.claimed_at > _STALE]
+            long_ago = time.monotonic() - _STALE
+            stale = [r for r in self.ready if r.claimed_at < long_ago] if self._oldest() < long_ago else []
             for running in stale:
                 self.ready.remove(running)
             stale += self.batches.stale(_STALE)
@@ -262,6 +263,10 @@ class Worker:
                 self.slots.expect_long()
             for running in stale:
                 self.conclude(running, Released("not started"))
+
+    def _oldest(self) -> float:
+        """When the first of those that are ready was claimed: the others came later."""
+        return self.ready[0].claimed_at if self.ready else time.monotonic()
 
     async def _run_one(self, running: Running) -> None:
         if self._heard:

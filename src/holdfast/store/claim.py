@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-from ..model.job import Claim, ClaimedJob
+from ..model.job import ClaimedJob
 from ..sql import query, query_in
 from .statement import Row, Statement, count, ids, nothing
 
@@ -24,8 +24,8 @@ _new = cast("Callable[[Row], ClaimedJob]", functools.partial(tuple.__new__, Clai
 
 
 def taking(name: str, params: tuple[Any, ...], queue: str, token: UUID) -> Statement[list[ClaimedJob]]:
-    """A statement that ends in the part `take`, whose columns are the fields of a ClaimedJob but for the last."""
-    claim = (Claim(queue, str(token)),)
+    """A statement that ends in the part `take`, whose columns are the fields of a ClaimedJob but for the last two."""
+    claim = (queue, str(token))
     return Statement(
         name, query_in(name, queue), params, lambda rows: [_new(row + claim) for row in rows], binary=True
     )

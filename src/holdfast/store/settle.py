@@ -7,6 +7,7 @@ from uuid import UUID
 
 from ..model.job import Owned
 from ..model.outcome import (
+    NOTHING,
     Cancelled,
     Completed,
     DeadLettered,
@@ -97,9 +98,9 @@ def _finish(queue: str, places: Places, batch: Sequence[Settlement], worker: str
 
 def _ends(outcomes: Sequence[Outcome]) -> tuple[str | None, str | None, str | None]:
     """Statuses, results and errors, each None when they are as most are."""
-    results = [outcome.result if isinstance(outcome, Completed) else None for outcome in outcomes]
-    if results.count("null") == len(results):
+    if outcomes.count(NOTHING) == len(outcomes):
         return None, None, None
+    results = [outcome.result if isinstance(outcome, Completed) else None for outcome in outcomes]
     if all(isinstance(outcome, Completed) for outcome in outcomes):
         return None, text_array(results), None
     statuses = [FINISHED[type(outcome)] for outcome in outcomes]

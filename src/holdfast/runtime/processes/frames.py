@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from ...model.job import Claim, ClaimedJob
+from ...model.job import ClaimedJob
 from ...model.outcome import (
     Cancelled,
     Completed,
@@ -76,13 +76,7 @@ def job_to_json(claimed: ClaimedJob) -> Frame:
 
 
 def job_from_json(data: Frame) -> ClaimedJob:
-    return ClaimedJob(
-        **{
-            **data,
-            "available_at": datetime.fromisoformat(data["available_at"]),
-            "claim": Claim(*data["claim"]),
-        }
-    )
+    return ClaimedJob(**{**data, "available_at": datetime.fromisoformat(data["available_at"])})
 
 
 _KINDS: dict[str, type[Outcome]] = {
