@@ -90,6 +90,7 @@ AWA = Peer(
     drain={
         "connections": 20,
         "poll_interval_ms": 50,
+        "uvloop": True,
         "queue": {"max_workers": 1000, "claim_batch_size": 512},
     },
     latency={"connections": 10, "poll_interval_ms": 10, "uvloop": True, "queue": {"max_workers": 50}},
