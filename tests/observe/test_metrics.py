@@ -254,6 +254,7 @@ def test_blocked_jobs_and_parked_keys_have_their_numbers(app: Holdfast, holdfast
 def test_scrapes_ask_the_database_nothing(app: Holdfast, holdfast_kit: MakeKit) -> None:
     kit = holdfast_kit(app, with_port(metrics_snapshot=NEVER_AGAIN))
     looks = "SELECT pid, state_change, xact_start FROM pg_stat_activity WHERE application_name = 'holdfast snapshot'"
+    looks += " AND datname = current_database()"
     names = "SELECT array_agg(DISTINCT application_name) AS names FROM pg_stat_activity WHERE datname = current_database()"
     with ready(kit) as port:
         before, connected = kit.sql(looks), kit.sql(names)

@@ -144,7 +144,7 @@ def test_who_finds_another_claiming_does_not_wait_for_it(conn: Conn, connect: Co
     enqueue(conn, 2, queue="q")
     worker, still = register(conn), psycopg.connect(kit.url, autocommit=True)
     with psycopg.RawCursor(still) as cursor:
-        cursor.execute(CONFIGURE.encode(), ("300", "", True, still.info.backend_pid))
+        cursor.execute(CONFIGURE.encode(), ("300", "", True, still.info.backend_pid, "force_custom_plan"))
     still.execute("BEGIN")
     assert len(drive(still, plain("q", worker, 1)).jobs) == 1
     assert run(conn, plain("q", worker, 1)).busy
@@ -342,7 +342,9 @@ def big(holdfast_server: TestServer) -> Iterator[Conn]:
     name = holdfast_server.clone()
     with psycopg.connect(holdfast_server.url(name), autocommit=True) as conn:
         with psycopg.RawCursor(conn) as cursor:
-            cursor.execute(CONFIGURE.encode(), ("60000", "", True, conn.info.backend_pid))
+            cursor.execute(
+                CONFIGURE.encode(), ("60000", "", True, conn.info.backend_pid, "force_custom_plan")
+            )
         make_queue(
             conn, "q", fair=True, key_concurrency=5, concurrency=1000, key_rate=Rate(10), rate=Rate(1000)
         )

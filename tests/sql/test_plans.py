@@ -49,7 +49,9 @@ def big(holdfast_server: TestServer) -> Iterator[Conn]:
     name = holdfast_server.clone()
     with psycopg.connect(holdfast_server.url(name), autocommit=True) as conn:
         with psycopg.RawCursor(conn) as cursor:
-            cursor.execute(CONFIGURE.encode(), ("60000", "", False, conn.info.backend_pid))
+            cursor.execute(
+                CONFIGURE.encode(), ("60000", "", False, conn.info.backend_pid, "force_custom_plan")
+            )
         conn.execute("ANALYZE holdfast.inbox")
         load(conn, 300_000)
         yield conn

@@ -30,7 +30,9 @@ def hot(holdfast_server: TestServer) -> Iterator[Conn]:
     name = holdfast_server.clone()
     with psycopg.connect(holdfast_server.url(name), autocommit=True) as conn:
         with psycopg.RawCursor(conn) as cursor:
-            cursor.execute(CONFIGURE.encode(), ("60000", "", False, conn.info.backend_pid))
+            cursor.execute(
+                CONFIGURE.encode(), ("60000", "", False, conn.info.backend_pid, "force_custom_plan")
+            )
         conn.execute("SELECT holdfast.create_queue('orders', key_ordering => 'key')")
         load(conn, DEEP, queue="'orders'", partition_key=f"'{HOT}'")
         conn.execute("VACUUM ANALYZE holdfast.work")

@@ -397,7 +397,9 @@ def vast(holdfast_server: TestServer) -> Iterator[Conn]:
     name = holdfast_server.clone()
     with psycopg.connect(holdfast_server.url(name), autocommit=True) as conn:
         with psycopg.RawCursor(conn) as cursor:
-            cursor.execute(CONFIGURE.encode(), ("60000", "", False, conn.info.backend_pid))
+            cursor.execute(
+                CONFIGURE.encode(), ("60000", "", False, conn.info.backend_pid, "force_custom_plan")
+            )
         for day in range(7):
             archive_many(conn, 10_000, f"interval '{day} days'", size=20)
         bury_many(conn, 30_000)

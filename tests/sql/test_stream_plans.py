@@ -75,7 +75,9 @@ def deep(holdfast_server: TestServer, request: pytest.FixtureRequest) -> Iterato
     name = holdfast_server.clone()
     with psycopg.connect(holdfast_server.url(name), autocommit=True) as conn:
         with psycopg.RawCursor(conn) as cursor:
-            cursor.execute(CONFIGURE.encode(), ("60000", "", True, conn.info.backend_pid))
+            cursor.execute(
+                CONFIGURE.encode(), ("60000", "", True, conn.info.backend_pid, "force_custom_plan")
+            )
         run(conn, queues.create_queue("orders", None, QueueRules("key", "skip")))
         conn.execute("ALTER TABLE holdfast.queue_orders SET (autovacuum_enabled = off)")
         analyze(conn)

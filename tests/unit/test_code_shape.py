@@ -18,7 +18,7 @@ def test_every_named_query_has_exactly_one_caller_and_every_call_names_a_query()
     calls: dict[str, int] = {}
     for file in (SOURCE / "store").glob("*.py"):
         for name in re.findall(
-            r'(?:query\("(?=\w+"\))|taking\(\s*")(\w+)"', file.read_text(encoding="utf-8")
+            r'(?:query\("(?=\w+"\))|query_in\("|taking\(\s*")(\w+)"', file.read_text(encoding="utf-8")
         ):
             calls[name] = calls.get(name, 0) + 1
     settle = (SOURCE / "store" / "settle.py").read_text(encoding="utf-8")

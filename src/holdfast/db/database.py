@@ -94,13 +94,14 @@ class Database:
         """Let the pools grow to one connection per handler."""
         await (await self._aready()).reserve(handlers)
 
-    def session(self, name: str, patience: float | None = None) -> Session:
-        """One connection for a loop; with `patience`, one that gives up on a silent server after so many seconds."""
+    def session(self, name: str, patience: float | None = None, *, keep_plans: bool = False) -> Session:
+        """One connection for a loop; with `patience`, one that gives up on a silent server after so many seconds.
+        `keep_plans`: its statements name the table of one queue, and need not be planned each time."""
         settings = self.settings
         if patience is not None:
             limit = max(2.0, patience)
             settings = replace(settings, statement_timeout=limit, connect_timeout=limit)
-        return Session(self.dsn, settings, self.clock, name)
+        return Session(self.dsn, settings, self.clock, name, keep_plans=keep_plans)
 
     def run(self, make: What[T]) -> T:
         """Run it on a connection of our own: a statement by itself, a flow in one transaction."""

@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 from ..errors import DatabaseUnavailable
 from ..model.clock import Clock
 from ..settings import Settings
-from .connect import CONFIGURE, AnyConnection, configuration, connect_arguments
+from .connect import CONFIGURE, AnyConnection, Configuration, configuration, connect_arguments
 
 _SyncPool = ConnectionPool[psycopg.Connection[Any]]
 _AsyncPool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
@@ -67,7 +67,7 @@ class Pools:
             "kwargs": connect_arguments(self._settings, "holdfast"),
         }
 
-    def _parameters(self, conn: AnyConnection) -> tuple[str, str, bool, int]:
+    def _parameters(self, conn: AnyConnection) -> Configuration:
         self._offsets[conn] = self._clock.offset
         return configuration(conn, self._clock, 0.0, engine=False)
 

@@ -36,11 +36,14 @@ class LoopConnection(psycopg.AsyncConnection[Any]):
 
 
 class Session:
-    def __init__(self, dsn: str, settings: Settings, clock: Clock, name: str) -> None:
+    def __init__(
+        self, dsn: str, settings: Settings, clock: Clock, name: str, *, keep_plans: bool = False
+    ) -> None:
         self._dsn = dsn
         self._settings = settings
         self._clock = clock
         self._name = name
+        self._keep_plans = keep_plans
         self._lock = asyncio.Lock()
         self._conn: psycopg.AsyncConnection[Any] | None = None
         self._offset = 0.0
@@ -115,7 +118,13 @@ class Session:
     async def _configure(self, conn: psycopg.AsyncConnection[Any]) -> None:
         self._offset = self._clock.offset
         async with psycopg.AsyncRawCursor(conn) as cursor:
-            settings = configuration(conn, self._clock, self._settings.statement_timeout, engine=True)
+            settings = configuration(
+                conn,
+                self._clock,
+                self._settings.statement_timeout,
+                engine=True,
+                keep_plans=self._keep_plans,
+            )
             ((self._pooled, *_),) = await (await cursor.execute(CONFIGURE, settings)).fetchall()
 
     async def _drop(self) -> None:

@@ -65,7 +65,7 @@ class Claimer:
         lease: dict[str, float],
         rules: Mapping[str, QueueRules] = MappingProxyType({}),
     ) -> None:
-        self._session = database.session("claim")
+        self._session = database.session("claim", keep_plans=True)
         self._handlers = handlers
         self._lease = lease
         self._marks = {queue: Marks() for queue in lease}

@@ -39,7 +39,7 @@ class Settler(Service):
         on_breaker: Callable[[BreakerChange], None] = lambda change: None,
     ) -> None:
         super().__init__()
-        self._session = database.session("settle")
+        self._session = database.session("settle", keep_plans=True)
         self._worker = worker
         self._on_settled = on_settled
         self._on_breaker = on_breaker

@@ -9,6 +9,8 @@ import re
 from importlib.resources import files
 
 _OPEN = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
+_QUEUE = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_WORK = re.compile(r"\bholdfast\.work\b")
 _WITH = re.compile(r"^-- with part: (\w+)$", re.MULTILINE)
 
 
@@ -30,6 +32,16 @@ def _queries() -> dict[str, str]:
 def query(name: str) -> str:
     """The text of one named statement."""
     return _queries()[name]
+
+
+@functools.lru_cache(maxsize=4096)
+def query_in(name: str, queue: str) -> str:
+    """The same on the queue's own table instead of the table of all queues: a plan that knows of no partitions is made in
+    half the time, and one that is kept locks and opens no other queue."""
+    if not _QUEUE.fullmatch(queue):
+        raise ValueError(f"{queue!r} is no name of a queue")
+    relation = queue if queue in ("inbox", "outbox") else f"queue_{queue}"
+    return _WORK.sub(f"holdfast.{relation}", _queries()[name])
 
 
 def query_names() -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from ..model.job import Claim, ClaimedJob
-from ..sql import query
+from ..sql import query, query_in
 from .statement import Row, Statement, count, ids, nothing
 
 
@@ -26,7 +26,9 @@ _new = cast("Callable[[Row], ClaimedJob]", functools.partial(tuple.__new__, Clai
 def taking(name: str, params: tuple[Any, ...], queue: str, token: UUID) -> Statement[list[ClaimedJob]]:
     """A statement that ends in the part `take`, whose columns are the fields of a ClaimedJob but for the last."""
     claim = (Claim(queue, str(token)),)
-    return Statement(name, query(name), params, lambda rows: [_new(row + claim) for row in rows], binary=True)
+    return Statement(
+        name, query_in(name, queue), params, lambda rows: [_new(row + claim) for row in rows], binary=True
+    )
 
 
 def claim(
@@ -60,31 +62,34 @@ def scan_priorities(queue: str) -> Statement[list[tuple[int, Mark]]]:
     """Each priority, with the mark to set once everything due at it has been taken."""
     return Statement(
         "scan_priorities",
-        query("scan_priorities"),
+        query_in("scan_priorities", queue),
         (queue,),
         lambda rows: [(r[0], Mark(r[1], -1)) for r in rows],
     )
 
 
 def claim_candidates(queue: str, limit: int) -> Statement[list[UUID]]:
-    return Statement("claim_candidates", query("claim_candidates"), (queue, limit), ids)
+    return Statement("claim_candidates", query_in("claim_candidates", queue), (queue, limit), ids)
 
 
 def find_suspects(queue: str, limit: int) -> Statement[list[tuple[UUID, int]]]:
     return Statement(
-        "find_suspects", query("find_suspects"), (queue, limit), lambda rows: [(r[0], r[1]) for r in rows]
+        "find_suspects",
+        query_in("find_suspects", queue),
+        (queue, limit),
+        lambda rows: [(r[0], r[1]) for r in rows],
     )
 
 
 def find_held(queue: str, known: Sequence[tuple[str, int]], limit: int) -> Statement[list[UUID]]:
     tasks = [t for t, _ in known]
     versions = [v for _, v in known]
-    return Statement("find_held", query("find_held"), (queue, tasks, versions, limit), ids)
+    return Statement("find_held", query_in("find_held", queue), (queue, tasks, versions, limit), ids)
 
 
 def hold_unknown(queue: str, known: Sequence[tuple[str, int]], look: int) -> Statement[int]:
     names = [f"{t}/{v}" for t, v in known]
-    return Statement("hold_unknown", query("hold_unknown"), (queue, names, look), count)
+    return Statement("hold_unknown", query_in("hold_unknown", queue), (queue, names, look), count)
 
 
 def quarantine(job_id: UUID, queue: str, reason: str) -> Statement[None]:

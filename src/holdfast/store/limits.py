@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..model.job import ClaimedJob
-from ..sql import query
+from ..sql import query, query_in
 from .claim import Place, taking
 from .statement import Flow, Row, Statement, count, ids, nothing
 from .streams import Scan, decode_scan
@@ -39,7 +39,7 @@ def within(queue: str, keys: Sequence[str], take: Take) -> Flow[Limited]:
         return Limited([], cut=True, busy=True)
     allowed = yield from allowance(queue, keys)
     if allowed.ahead:
-        yield from Statement("mend_limits", query("mend_limits"), (queue, list(keys)), nothing)
+        yield from Statement("mend_limits", query_in("mend_limits", queue), (queue, list(keys)), nothing)
         allowed = yield from allowance(queue, keys)
     if allowed.total <= 0:
         return Limited([], cut=True, again_in=allowed.wait or None)
@@ -58,7 +58,7 @@ def allowance(queue: str, keys: Sequence[str]) -> Statement[Allowance]:
         total, keys, wait, waits, ahead = rows[0]
         return Allowance(total, list(keys), wait, list(waits), bool(ahead))
 
-    return Statement("allowance", query("allowance"), (queue, list(keys)), decode)
+    return Statement("allowance", query_in("allowance", queue), (queue, list(keys)), decode)
 
 
 class LimitUse(NamedTuple):
@@ -103,26 +103,31 @@ def scan_shares(
     """Step from key to key through the buckets (None: all), whatever is due and however deep each key is."""
     wanted = None if buckets is None else sorted(buckets)
     params = (queue, wanted, *(after or (None, None)), keys)
-    return Statement("scan_shares", query("scan_shares"), params, decode_scan)
+    return Statement("scan_shares", query_in("scan_shares", queue), params, decode_scan)
 
 
 def suspect_shares(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:
     return Statement(
-        "suspect_shares", query("suspect_shares"), (queue, limit), lambda rows: [(r[0], r[1]) for r in rows]
+        "suspect_shares",
+        query_in("suspect_shares", queue),
+        (queue, limit),
+        lambda rows: [(r[0], r[1]) for r in rows],
     )
 
 
 def share_head(queue: str, key: str, *, suspects: bool = False) -> Statement[UUID | None]:
     """The first job of the key that a claim would take."""
     params = (queue, key, suspects)
-    return Statement("share_head", query("share_head"), params, lambda rows: rows[0][0] if rows else None)
+    return Statement(
+        "share_head", query_in("share_head", queue), params, lambda rows: rows[0][0] if rows else None
+    )
 
 
 def oldest_of_each(queue: str, marks: Sequence[Place]) -> Statement[dict[int, float]]:
     """Priority -> seconds that its first due job waits."""
     params = (queue, [priority for priority, _ in marks], [mark and mark.at for _, mark in marks])
     return Statement(
-        "oldest_of_each", query("oldest_of_each"), params, lambda rows: {r[0]: r[1] for r in rows}
+        "oldest_of_each", query_in("oldest_of_each", queue), params, lambda rows: {r[0]: r[1] for r in rows}
     )
 
 

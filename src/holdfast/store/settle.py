@@ -19,7 +19,7 @@ from ..model.outcome import (
     Settlement,
     Snoozed,
 )
-from ..sql import query
+from ..sql import query_in
 from .chains import follow
 from .literal import plain_array, text_array
 from .statement import Flow, Row, Statement, ids
@@ -78,7 +78,7 @@ def _finish(queue: str, places: Places, batch: Sequence[Settlement], worker: str
     outcomes = [part.outcome for part in parts]
     answer: list[str | None] = yield from Statement(
         "settle_finish",
-        query("settle_finish"),
+        query_in("settle_finish", queue),
         (queue, *_grants(grants), *_ends(outcomes), worker, len(parts)),
         lambda rows: rows[0][0],
     )
@@ -117,7 +117,7 @@ def _settle_others(
     ]
     extra = () if name == "settle_back" else (worker,)
     params = (queue, *_columns(batch[place].grant for place in places), *columns, *extra)
-    rows = yield from Statement(name, query(name), params, ids)
+    rows = yield from Statement(name, query_in(name, queue), params, ids)
     for n, state, group in rows:
         place = places[int(n) - 1]
         job_id = UUID(batch[place].grant.id_text)
@@ -183,7 +183,7 @@ def settle_check(queue: str, grants: Sequence[Owned]) -> Statement[list[Settled]
         found = {int(n): (state, already == "true") for n, state, already in ids(rows)}
         return [Settled(UUID(g.id_text), *found[n]) for n, g in enumerate(grants, 1)]
 
-    return Statement("settle_check", query("settle_check"), (queue, *_columns(grants)), decode)
+    return Statement("settle_check", query_in("settle_check", queue), (queue, *_columns(grants)), decode)
 
 
 def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
@@ -204,7 +204,7 @@ def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
 def lock_owned(grant: Owned) -> Statement[list[UUID]]:
     return Statement(
         "lock_owned",
-        query("lock_owned"),
+        query_in("lock_owned", grant.queue),
         (grant.queue, UUID(grant.id_text), grant.generation, UUID(grant.token_text)),
         lambda rows: [UUID(job_id) for (job_id,) in ids(rows)],
     )

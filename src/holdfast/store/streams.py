@@ -5,7 +5,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..model.job import ClaimedJob
-from ..sql import query
+from ..sql import query_in
 from .claim import Mark, taking
 from .statement import Row, Statement, ids
 
@@ -63,7 +63,7 @@ def due_streams(
         rows,
         None if buckets is None else list(buckets),
     )
-    return Statement("due_streams", query("due_streams"), params, decode)
+    return Statement("due_streams", query_in("due_streams", queue), params, decode)
 
 
 def scan_streams(
@@ -77,7 +77,7 @@ def scan_streams(
     """Step from key to key through the buckets (None: all), whatever is due and however deep each key is."""
     wanted = None if buckets is None else sorted(buckets)
     params = (queue, wanted, *(after or (None, None)), keys, suspects)
-    return Statement("scan_streams", query("scan_streams"), params, decode_scan)
+    return Statement("scan_streams", query_in("scan_streams", queue), params, decode_scan)
 
 
 def decode_scan(rows: Sequence[Row]) -> Scan:
@@ -88,16 +88,19 @@ def decode_scan(rows: Sequence[Row]) -> Scan:
 
 def suspect_streams(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:
     return Statement(
-        "suspect_streams", query("suspect_streams"), (queue, limit), lambda rows: [(r[0], r[1]) for r in rows]
+        "suspect_streams",
+        query_in("suspect_streams", queue),
+        (queue, limit),
+        lambda rows: [(r[0], r[1]) for r in rows],
     )
 
 
 def stream_head(queue: str, key: str, *, suspects: bool = False) -> Statement[UUID | None]:
     """The first job of the key, whatever it is: nothing is taken before it."""
     return Statement(
-        "stream_head", query("stream_head"), (queue, key), lambda rows: rows[0][0] if rows else None
+        "stream_head", query_in("stream_head", queue), (queue, key), lambda rows: rows[0][0] if rows else None
     )
 
 
 def unhold(queue: str, job_ids: Sequence[UUID]) -> Statement[list[str]]:
-    return Statement("unhold", query("unhold"), (queue, list(job_ids)), ids)
+    return Statement("unhold", query_in("unhold", queue), (queue, list(job_ids)), ids)

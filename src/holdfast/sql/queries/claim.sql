@@ -1,9 +1,11 @@
 -- part: take
 -- Mark the rows of `c` as taken, write the claim that holds their lease, and answer what their owner needs.
 -- $1 queue, $2 worker, $3 token, $4 lease seconds
+--
+-- The moment is asked for once: as a plain call it would be computed for every row.
 , taken AS (
     UPDATE holdfast.work
-    SET status = 'processing', hold_reason = NULL, claim_token = $3, claimed_at = holdfast.now(), lease_generation = lease_generation + 1
+    SET status = 'processing', hold_reason = NULL, claim_token = $3, claimed_at = (SELECT holdfast.now()), lease_generation = lease_generation + 1
     WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
     RETURNING id, lease_generation, seq, task, version, payload, partition_key, priority, attempts, max_attempts, crashes,
               available_at, metadata, cancel_requested_at, suspect, parent_id, group_id
@@ -15,7 +17,7 @@
 )
 SELECT id::text, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts,
        greatest(available_at, 'epoch'), -- a date no client can read would cost every worker its answer
-       extract(epoch FROM holdfast.now() - greatest(available_at, 'epoch'))::float8, cancel_requested_at IS NOT NULL, suspect,
+       extract(epoch FROM (SELECT holdfast.now()) - greatest(available_at, 'epoch'))::float8, cancel_requested_at IS NOT NULL, suspect,
        CASE WHEN crashes <> 0 OR metadata IS NOT NULL OR parent_id IS NOT NULL OR group_id IS NOT NULL
             THEN json_build_object('crashes', crashes, 'metadata', metadata::text, 'parent_id', parent_id, 'group_id', group_id)::text END,
        (SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))

@@ -22,8 +22,8 @@ WITH ok AS MATERIALIZED (
     INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts,
                                   max_attempts, version, crashes, priority, queue, status, task, partition_key, payload, claimed_by,
                                   result, last_error, tags, metadata, parent_id, group_id, follow_ups)
-    SELECT holdfast.archive_slot(holdfast.now()), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at,
-           holdfast.now(), least(g.attempts::bigint + 1, 2147483647)::int, g.max_attempts, g.version, g.crashes, g.priority, g.queue,
+    SELECT (SELECT holdfast.archive_slot(holdfast.now())), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at,
+           g.claimed_at, (SELECT holdfast.now()), least(g.attempts::bigint + 1, 2147483647)::int, g.max_attempts, g.version, g.crashes, g.priority, g.queue,
            coalesce(o.status, 'completed'), g.task, g.partition_key, g.payload, $8, CASE WHEN $6::text IS NULL THEN 'null' ELSE o.result::jsonb END,
            coalesce(o.error, g.last_error), g.tags, g.metadata, g.parent_id, g.group_id, g.follow_ups
     FROM gone g JOIN ok o ON o.id = g.id
