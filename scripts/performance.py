@@ -1,7 +1,7 @@
 """Write the figures into docs/performance.md and README.md, and the plots, from docs/performance/results.json.
 
 `<!-- figures: NAME -->` stands before what is written, `<!-- end -->` after it. NAME is a scenario, or one of `machine`,
-`targets`, `plots`, `readme`. `--check` only compares.
+`targets`, `shares`, `plots`, `readme`. `--check` only compares.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.bench.plots import draw
 from holdfast.bench.report import Report, Result, figure, is_series, read
-from holdfast.bench.targets import OURS, own_result, peer_of, verdicts
+from holdfast.bench.targets import OURS, own_result, peer_of, shares_of_limit, verdicts
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "performance"
@@ -76,6 +76,11 @@ def targets(report: Report) -> str:
     return table(["figure", "wanted", "measured", ""], rows, numbers=2)
 
 
+def shares(report: Report) -> str:
+    rows = [[name, f"{share:.0%}"] for name, share in shares_of_limit(report)]
+    return table(["drain", "of the best of limit"], rows, numbers=1) if rows else "Not measured yet.\n"
+
+
 def plots(report: Report) -> str:
     with tempfile.TemporaryDirectory() as folder:
         names = [path.stem for path in draw(report, Path(folder))]
@@ -114,6 +119,7 @@ def waited(report: Report, peer: str, share: str) -> str:
 
 OTHERS: dict[str, Callable[[Report], str]] = {
     "machine": machine,
+    "shares": shares,
     "targets": targets,
     "plots": plots,
     "readme": readme,

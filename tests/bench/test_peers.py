@@ -143,14 +143,14 @@ def test_an_unknown_name_is_refused(admin: str, tmp_path: Path) -> None:
 
 
 def test_the_database_is_dropped_also_when_its_user_dies_in_it(admin: str) -> None:
-    left = None
+    left: list[psycopg.Connection] = []
     with pytest.raises(PeerFailed), fresh_database(admin, "some-peer") as url:
-        left = psycopg.connect(url)
-        name = left.info.dbname
+        left.append(psycopg.connect(url))
+        name = left[0].info.dbname
         assert name in databases(admin)
         raise PeerFailed("gone")
     assert name not in databases(admin)
-    left.close()
+    left[0].close()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from holdfast.bench import svg
 from holdfast.bench.plots import PLOTS, draw
 from holdfast.bench.report import Report, figure, read
-from holdfast.bench.targets import TARGETS, verdicts
+from holdfast.bench.targets import TARGETS, shares_of_limit, verdicts
 from holdfast.errors import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +99,11 @@ def test_targets_are_ratios_of_medians_in_one_report() -> None:
     assert found["latency p50, by the best peer's"].value == 0.5
     assert found["statements of an idle worker"].value == 0.6  # the worse of the two
     assert found["bulk through our COPY, of COPY"].word == "not measured"
+
+
+def test_every_drain_is_a_share_of_the_best_of_limit() -> None:
+    assert dict(shares_of_limit(full())) == {"async-1": pytest.approx(0.6), "ordered-1": pytest.approx(0.29)}
+    assert shares_of_limit(Report()) == []
 
 
 def test_our_own_run_among_the_peers_counts_before_our_own_scenario() -> None:

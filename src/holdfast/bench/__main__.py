@@ -22,7 +22,7 @@ from .context import QUICK, Bench, Sizes, dress
 from .report import Report, print_results, print_table, read
 from .scenarios import SCENARIOS, find
 from .server import open_server
-from .targets import verdicts
+from .targets import shares_of_limit, verdicts
 
 USER, ENVIRONMENT, INTERRUPTED = 2, 1, 130
 
@@ -159,6 +159,10 @@ def save(report: Report, before: Report, path: Path | None) -> None:
 
 
 def show_targets(console: Console, report: Report) -> None:
+    if shares := shares_of_limit(report):
+        console.print()
+        parts = [(name, f"{share:.0%}") for name, share in shares]
+        print_table(console, "drain, of the best of limit", ("variant", "share"), parts)
     found = [v for v in verdicts(report) if v.value is not None]
     if found:
         console.print()

@@ -70,6 +70,13 @@ def share_of_limit(report: Report) -> float | None:
     return ratio(report.median("drain", "async-1"), best(report, "limit", "batch-"))
 
 
+def shares_of_limit(report: Report) -> list[tuple[str, float]]:
+    """Every drain as a share of what the database can do."""
+    most = best(report, "limit", "batch-")
+    found = [r for r in report.of("drain") if r.unit == "jobs/s"]
+    return [(r.variant, r.median / most) for r in found] if most else []
+
+
 def largest_by_smallest(report: Report) -> float | None:
     """Of the backlogs in the order they were measured in: the last by the first."""
     rates = [

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import PEERS, measure
+from . import PEERS, Mode, measure
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
     )
     given = options.parse_args()
     failed = 0
-    modes = given.only or ["drain", "latency"]
+    modes: list[Mode] = given.only or ["drain", "latency"]
     for result in measure(given.url, given.jobs, given.repeats, given.names, given.folder, modes=modes):
         print(json.dumps(result.as_dict()), flush=True)
         failed += result.error is not None

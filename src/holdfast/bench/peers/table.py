@@ -58,8 +58,8 @@ PG_BOSS = Peer(
         "max": 10,
         "notify": True,
         "work": {
-            "batchSize": 2000,
-            "localConcurrency": 4,
+            "batchSize": 5000,
+            "localConcurrency": 2,
             "burstWhenBatchFull": True,
             "pollingIntervalSeconds": 0.5,
         },
@@ -90,9 +90,10 @@ AWA = Peer(
     drain={
         "connections": 20,
         "poll_interval_ms": 50,
+        "uvloop": True,
         "queue": {"max_workers": 1000, "claim_batch_size": 512},
     },
-    latency={"connections": 10, "poll_interval_ms": 50, "queue": {"max_workers": 50}},
+    latency={"connections": 10, "poll_interval_ms": 10, "uvloop": True, "queue": {"max_workers": 50}},
 )
 CHANCY = Peer(
     "chancy",
@@ -111,7 +112,7 @@ CHANCY = Peer(
     latency={
         "concurrency": 100,
         "polling_interval": 1,
-        "eager_polling": True,
+        "eager_polling": False,
         "send_outgoing_interval": 0.1,
         "uvloop": True,
     },
@@ -123,8 +124,8 @@ ABSURD = Peer(
     ("absurd-sdk==0.5.1", "absurdctl==0.5.1", PSYCOPG),
     ADAPTERS / "run_absurd.py",
     share=0.02,
-    drain={"workers": 8, "concurrency": 1, "batch_size": 100, "poll_interval": 0.05},
-    latency={"workers": 1, "concurrency": 1, "batch_size": 10, "poll_interval": 0.01},
+    drain={"workers": 16, "concurrency": 1, "batch_size": 100, "poll_interval": 0.05},
+    latency={"workers": 2, "concurrency": 1, "batch_size": 10, "poll_interval": 0.005},
 )
 DBOS = Peer(
     "dbos",
@@ -134,7 +135,13 @@ DBOS = Peer(
     ADAPTERS / "run_dbos.py",
     share=0.015,
     drain={"pool": 50, "threads": 50, "worker_concurrency": 500, "polling_interval_sec": 0.05},
-    latency={"pool": 20, "threads": 20, "worker_concurrency": 100, "polling_interval_sec": 0.01},
+    latency={
+        "pool": 20,
+        "threads": 20,
+        "worker_concurrency": 100,
+        "polling_interval_sec": 0.01,
+        "async": True,
+    },
 )
 PROCRASTINATE = Peer(
     "procrastinate",
@@ -143,8 +150,8 @@ PROCRASTINATE = Peer(
     ("procrastinate==3.10.0", PSYCOPG, UVLOOP),
     ADAPTERS / "run_procrastinate.py",
     share=0.015,
-    drain={"concurrency": 20, "pool": 25},
-    latency={"concurrency": 20, "pool": 25},
+    drain={"concurrency": 20, "pool": 25, "uvloop": True},
+    latency={"concurrency": 20, "pool": 25, "uvloop": True},
 )
 
 PEERS: dict[str, Peer] = {
