@@ -1,8 +1,12 @@
 """How our own connections are opened and what they are set to."""
 
+import re
+import select
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from ..model.clock import Clock
 from ..settings import Settings
@@ -38,6 +42,16 @@ SELECT s.pooled,
 FROM (SELECT pg_backend_pid() <> $4::int AS pooled) AS s
 """
 
+# What it answers after that, in order: the settings as they are now.
+CONFIGURED = tuple(re.findall(r"set_config\('([\w.]+)'", CONFIGURE))
+
+
+def configured(values: Sequence[str]) -> str:
+    """The same settings once more, as plain commands, which are cheaper than to compute them again."""
+    commands = (sql.SQL("SET {} = {}").format(sql.SQL(n), v) for n, v in zip(CONFIGURED, values, strict=True))
+    return sql.SQL("; ").join(commands).as_string()
+
+
 # For a handler's transaction with a timeout: nothing of it outlives the attempt by long.
 LIMIT = """
 SELECT set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)
@@ -65,5 +79,14 @@ def configuration(
     """The parameters of CONFIGURE; `engine` for our own loops, not for connections that handlers get; `keep_plans` for a
     session whose statements name the table of one queue."""
     offset = f"{clock.offset} seconds" if clock.offset else ""
-    plans = "force_generic_plan" if keep_plans else "force_custom_plan"
+    plans = "force_generic_plan" if keep_plans else "force_custom_plan" if engine else "auto"
     return f"{round(statement_timeout * 1000)}", offset, engine, conn.info.backend_pid, plans
+
+
+def waiting_to_be_read(socket: int) -> bool:
+    """Whether something has come on it, or its end."""
+    if not hasattr(select, "poll"):
+        return bool(select.select([socket], [], [], 0)[0])
+    looking = select.poll()
+    looking.register(socket, select.POLLIN | select.POLLERR | select.POLLHUP)
+    return bool(looking.poll(0))

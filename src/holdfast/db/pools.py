@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -18,13 +19,23 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 from ..errors import DatabaseUnavailable
 from ..model.clock import Clock
 from ..settings import Settings
-from .connect import CONFIGURE, AnyConnection, Configuration, configuration, connect_arguments
+from .connect import (
+    CONFIGURE,
+    AnyConnection,
+    Configuration,
+    configuration,
+    configured,
+    connect_arguments,
+    waiting_to_be_read,
+)
 
 _SyncPool = ConnectionPool[psycopg.Connection[Any]]
 _AsyncPool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 
 # RESET ALL leaves the role alone.
 RESET = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; SELECT pg_advisory_unlock_all(); UNLISTEN *; DISCARD TEMP"
+
+_FRESH = 1.0  # seconds: longer ago, and the server is asked
 
 
 def _restore(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
@@ -44,6 +55,8 @@ class Pools:
         self._async = weakref.WeakKeyDictionary()
         self._of_loop: dict[asyncio.AbstractEventLoop, weakref.WeakSet[psycopg.AsyncConnection[Any]]] = {}
         self._offsets: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
+        self._settings_of: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
+        self._used_at: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
         self._pooled: weakref.WeakSet[object] = weakref.WeakSet()  # a pooler gives them to others too
         self._returning: set[asyncio.Future[None]] = set()
 
@@ -72,10 +85,26 @@ class Pools:
         return configuration(conn, self._clock, 0.0, engine=False)
 
     def _is_pooled(self, conn: AnyConnection, rows: list[tuple[Any, ...]]) -> bool:
-        if rows[0][0]:
+        pooled, *values = rows[0]
+        self._settings_of[conn] = configured(values)
+        if pooled:
             self._pooled.add(conn)
             conn.prepare_threshold = None
         return conn in self._pooled
+
+    def _is_fresh(self, conn: AnyConnection) -> bool:
+        """Used a moment ago, and nothing has come on it since: a server that went away would have said so. To ask it costs
+        as much as a small statement, for every enqueue and every handler's transaction."""
+        used_at = self._used_at.get(conn, 0.0)
+        return time.monotonic() - used_at < _FRESH and not waiting_to_be_read(conn.pgconn.socket)
+
+    def _check(self, conn: psycopg.Connection[Any]) -> None:
+        if not self._is_fresh(conn):
+            ConnectionPool.check_connection(conn)
+
+    async def _acheck(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        if not self._is_fresh(conn):
+            await AsyncConnectionPool.check_connection(conn)
 
     def _configure(self, conn: psycopg.Connection[Any]) -> None:
         with psycopg.RawCursor(conn) as cursor:
@@ -101,7 +130,7 @@ class Pools:
                     self._dsn,
                     open=True,
                     configure=self._configure,
-                    check=ConnectionPool.check_connection,
+                    check=self._check,
                     **self._options(),
                 )
                 self._sync[os.getpid()] = pool  # a parent's pool stays: it is not ours to close
@@ -117,11 +146,13 @@ class Pools:
             if lent and not conn.closed:
                 try:
                     _restore(conn)
-                    if conn not in self._pooled:
-                        conn.execute(RESET)
-                    self._configure(conn)
+                    if conn in self._pooled:
+                        self._configure(conn)
+                    else:
+                        conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
                 except psycopg.Error:
                     conn.close()  # what a handler left on it is not for the next one
+            self._used_at[conn] = time.monotonic()
             pool.putconn(conn)
 
     @contextlib.asynccontextmanager
@@ -134,7 +165,7 @@ class Pools:
                 self._dsn,
                 open=False,
                 configure=self._aconfigure,
-                check=AsyncConnectionPool.check_connection,
+                check=self._acheck,
                 **self._options(),
             )
             self._async[loop] = (os.getpid(), pool)
@@ -155,6 +186,7 @@ class Pools:
                 # A handler cancelled at this point must not cost the pool a connection.
                 await asyncio.shield(back)
             else:
+                self._used_at[conn] = time.monotonic()
                 await pool.putconn(conn)
 
     def _forget_ended_loops(self) -> None:
@@ -168,12 +200,14 @@ class Pools:
     async def _reset(self, pool: _AsyncPool, conn: psycopg.AsyncConnection[Any]) -> None:
         try:
             _restore(conn)
-            if conn not in self._pooled:
-                await conn.execute(RESET)
-            await self._aconfigure(conn)
+            if conn in self._pooled:
+                await self._aconfigure(conn)
+            else:
+                await conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
         except psycopg.Error:
             await conn.close()
         finally:
+            self._used_at[conn] = time.monotonic()
             await pool.putconn(conn)
 
     def _unavailable(self) -> DatabaseUnavailable:
