@@ -35,7 +35,7 @@ class Sizes:
     idle: float = 20.0  # seconds of `idle`
     backlog: int = 1_000_000
     deep: int = 100_000  # jobs of the one key of `backlog`
-    claimed: int = 20_000  # jobs drained in front of each backlog
+    claimed: int = 50_000  # jobs drained in front of each backlog
     horizon: int = 300_000
     history: int = 10_000_000
     memory: int = 1_000_000

@@ -8,6 +8,7 @@ import psycopg
 from ..db.connect import CONFIGURE, configuration
 from ..model.clock import Clock
 from ..store.literal import text_array
+from ..store.statement import Statement
 
 
 class Engine:
@@ -19,9 +20,15 @@ class Engine:
         self.cursor = psycopg.RawCursor(self.conn)
         self.cursor.execute(CONFIGURE.encode(), configuration(self.conn, Clock(), 60.0, engine=True))
 
-    def run(self, text: str | bytes, parameters: Sequence[Any]) -> "psycopg.RawCursor[Any]":
-        self.cursor.execute(text if isinstance(text, bytes) else text.encode(), parameters)
+    def run(
+        self, text: str | bytes, parameters: Sequence[Any], *, binary: bool = False
+    ) -> "psycopg.RawCursor[Any]":
+        self.cursor.execute(text if isinstance(text, bytes) else text.encode(), parameters, binary=binary)
         return self.cursor
+
+    def ask(self, what: Statement[Any]) -> "psycopg.RawCursor[Any]":
+        """As a worker asks it; the answer is not decoded."""
+        return self.run(what.text, what.params, binary=what.binary)
 
 
 def repeated(parameter: Any, times: int) -> Any:

@@ -73,7 +73,7 @@ def drain_rate(bench: Bench, url: str, front: Load, behind: Load) -> float:
         for (marker,) in rows:
             seen.append((watcher.gone(front.queue, str(marker), workers.check), watcher.finished()))
     (began, before), (ended, after) = seen
-    return (after - before) / (ended - began)
+    return (after - before) / max(ended - began, 1e-3)
 
 
 def claim_times(url: str, front: Load, behind: Load, batch: int = 100) -> list[float]:
@@ -84,13 +84,13 @@ def claim_times(url: str, front: Load, behind: Load, batch: int = 100) -> list[f
     write(url, front, *([Load(missing, after=behind.after)] if missing > 0 else []))
     engine, worker, times = Engine(url), WorkerIdentity.create(), []
     entry = register(worker, queues=[front.queue], tasks=["nothing"], concurrency=1, release="bench")
-    engine.run(entry.text, entry.params)
+    engine.ask(entry)
     mark: Mark | None = None
     for _ in range(max(1, front.count // batch)):
         token = uuid4()
         what = claim(front.queue, worker.id, token, lease=60, limit=batch, marks=[(0, mark)])
         began = time.perf_counter()
-        cursor = engine.run(what.text, what.params)
+        cursor = engine.ask(what)
         times.append((time.perf_counter() - began) * 1000)
         if not (count := cursor.rowcount):
             break

@@ -26,10 +26,10 @@ def transactions_by_hand(url: str, jobs: int, connections: int) -> float:
     engine, worker = Engine(url), WorkerIdentity.create()
     grants: list[Grant] = []
     entry = register(worker, queues=["inbox"], tasks=["order"], concurrency=connections, release="bench")
-    engine.run(entry.text, entry.params)
+    engine.ask(entry)
     while len(grants) < jobs:
         what = claim("inbox", worker.id, uuid4(), lease=600, limit=500, marks=[(0, None)])
-        grants += [job.grant for job in what.decode(engine.run(what.text, what.params).fetchall())]
+        grants += [job.grant for job in what.decode(engine.ask(what).fetchall())]
     engine.conn.close()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return jobs / runner.run(_all(url, worker.id, grants, connections))

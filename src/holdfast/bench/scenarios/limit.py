@@ -45,7 +45,7 @@ def seconds(url: str, jobs: int, batch: int, queue_name: str = "inbox") -> float
     claims, settles = Engine(url), Engine(url)
     worker = WorkerIdentity.create()
     entry = register(worker, queues=[queue_name], tasks=["nothing"], concurrency=1, release="bench")
-    claims.run(entry.text, entry.params)
+    claims.ask(entry)
     claimed: queue.Queue[tuple[UUID, str, int] | None] = queue.Queue(maxsize=2)
     faults: list[BaseException] = []
 
@@ -67,7 +67,7 @@ def seconds(url: str, jobs: int, batch: int, queue_name: str = "inbox") -> float
         while left > 0 and not faults:
             token = uuid4()
             what = claim(queue_name, worker.id, token, lease=60, limit=batch, marks=[(0, mark)])
-            cursor = claims.run(what.text, what.params)
+            cursor = claims.ask(what)
             if not (count := cursor.rowcount):
                 raise RuntimeError(f"{left} jobs were left, and a claim found none")
             mark = last_place(cursor, what)
