@@ -39,6 +39,11 @@ class _AsyncCursor(psycopg.AsyncRawCursor[Row]):
         return _adapters
 
 
+def _has_rows(cursor: psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row]) -> bool:
+    """What `cursor.description` tells too, but that describes every column for it."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
+
+
 def _in_pipeline(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """A guest's pipeline: the answer comes when it is fetched. What runs on a guest always has one."""
     return conn.pgconn.pipeline_status != PipelineStatus.OFF
@@ -47,14 +52,14 @@ def _in_pipeline(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     with _Cursor(conn, row_factory=tuple_row) as cursor:
         cursor.execute(statement.text.encode(), statement.params, binary=statement.binary)
-        rows: list[Row] = cursor.fetchall() if cursor.description or _in_pipeline(conn) else []
+        rows: list[Row] = cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
     return statement.decode(rows)
 
 
 async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
         await cursor.execute(statement.text.encode(), statement.params, binary=statement.binary)
-        rows: list[Row] = await cursor.fetchall() if cursor.description or _in_pipeline(conn) else []
+        rows: list[Row] = await cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
     return statement.decode(rows)
 
 

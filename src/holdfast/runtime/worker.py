@@ -55,7 +55,7 @@ from .suspects import Suspects
 from .sweep import Sweeper
 from .tally import Tally
 
-_FIRST_PAUSE = 0.02
+_FIRST_PAUSE = 0.005
 _STALE = 2.0
 _UNSETTLED = 4000  # outcomes that wait to be written: no more claims until they are fewer
 

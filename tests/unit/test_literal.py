@@ -1,0 +1,29 @@
+"""Arrays as text: what the server reads back is what went in."""
+
+import pytest
+
+from holdfast import sql
+from holdfast.store.literal import plain_array, text_array
+
+
+def test_plain_words_go_without_quotes() -> None:
+    assert plain_array(["1", "2"]) == "{1,2}"
+    assert plain_array([]) == "{}"
+
+
+def test_any_text_goes_quoted_and_null_stays_null() -> None:
+    assert text_array(['a"b', "c\\d", "NULL", "", None, "{x,y}"]) == r'{"a\"b","c\\d","NULL","",NULL,"{x,y}"}'
+
+
+def test_a_statement_on_the_table_of_a_queue() -> None:
+    text = sql.query_in("settle_finish", "mail")
+    assert "holdfast.queue_mail" in text
+    assert "holdfast.work " not in text
+    assert "holdfast.inbox" in sql.query_in("claim", "inbox")
+    assert "holdfast.workers" in sql.query_in("claim", "inbox")  # only the whole word
+
+
+@pytest.mark.parametrize("queue", ["", "Mail", "a b", "a;b", 'a"b', "1a", "a" * 41, "mail\n"])
+def test_what_is_no_name_of_a_queue_gets_into_no_statement(queue: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a queue"):
+        sql.query_in("claim", queue)
