@@ -24,6 +24,7 @@ from .runtime.execute import Middleware, Processes
 from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
 from .runtime.processes.pool import Pool
+from .runtime.pulse import Pulse
 from .runtime.worker import Worker, WorkerOptions
 from .settings import Settings, database_url, load_settings
 from .shapes.schedules import Scheduler
@@ -217,11 +218,25 @@ class Holdfast(Registry):
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan(self))
             processes = await self._open_processes(stack, tasks, options)
-            services = [Scheduler(self.database, tasks.schedules())]
-            worker = Worker(self.database, tasks, options, self._middleware, processes, services)
+            scheduler = Scheduler(self.database, tasks.schedules())
+            worker = Worker(self.database, tasks, options, self._middleware, processes, [scheduler])
+            self._give_pulse(worker, scheduler)
             attach(worker)
             on_start(worker)
             await worker.run()
+
+    def _give_pulse(self, worker: Worker, scheduler: Scheduler) -> None:
+        """One statement per heartbeat asks for all of them while the worker sleeps."""
+        pulse = Pulse(self.settings, scheduler.names)
+        for asked_for in (worker.sleep, worker.sweeper, worker.renewal, worker.ring, scheduler):
+            asked_for.pulse = pulse
+
+        def felt(pulse: Pulse) -> None:
+            worker.sweeper.told(pulse)
+            if pulse.schedule_at is not None:
+                scheduler.wake()
+
+        pulse.on_felt, pulse.on_end = felt, worker.ring.wake
 
     async def _open_port(
         self,
