@@ -43,9 +43,14 @@ _told: list[bool] = []
 _VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"  # names a provider that is loaded at first use
 
 
+def traces() -> bool:
+    """Whether somebody may trace here."""
+    return "opentelemetry.trace" in sys.modules or bool(os.environ.get(_VARIABLE))
+
+
 def tracer() -> "Tracer | None":
     """The tracer, or None when nobody traces here."""
-    if "opentelemetry.trace" not in sys.modules and not os.environ.get(_VARIABLE):
+    if not traces():
         return None
     try:
         from opentelemetry import trace

@@ -91,6 +91,8 @@ class Writer:
 
     def _checked(self, rows: Sequence[NewRow], answers: list[Enqueued]) -> list[Enqueued]:
         for row, answer in zip(rows, answers, strict=True):
+            if answer.conflict is None:
+                continue
             if answer.conflict == "queue":  # dropped since we last looked
                 self.forget()
                 raise unknown_queue(row.queue, [])
@@ -134,7 +136,11 @@ class Writer:
 
 def queues_of(rows: Sequence[NewRow]) -> set[str]:
     """The queues of the rows and of everything that follows them."""
-    return set[str]().union(*(row.queues() for row in rows))
+    found = {row.queue for row in rows}
+    for row in rows:
+        if row.follow_ups:
+            found |= row.queues()
+    return found
 
 
 def unknown_queue(name: str, existing: Sequence[str], rules: QueueRules | None = None) -> UnknownQueue:

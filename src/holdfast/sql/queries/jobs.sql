@@ -6,6 +6,15 @@ FROM holdfast.enqueue_many($1::text[], $2::text[], $3::text[], $4::int[], $5::te
                            $10::text[], $11::float8[], $12::text[], $13::text[], $14::text[], $15::uuid[], $16::uuid[], $17::text[])
 ORDER BY ordinal;
 
+-- name: enqueue_one
+-- Write one job without an idempotency key, a replace key and follow-ups in the caller's transaction; answers as `enqueue` does.
+-- $1 task, $2 payload, $3 queue, $4 key, $5 priority, $6 time, $7 delay, $8 attempts, $9 version, $10 tags (the literal of an array), $11 metadata,
+-- $12 parent, all of them texts
+SELECT ARRAY[r.id::text, r.created::text, r.conflict]
+FROM holdfast.enqueue($1::text, $2::text::jsonb, $3::text, $4::text, $5::text::int, $6::text::timestamptz, make_interval(secs => $7::text::float8),
+                      max_attempts => $8::text::int, version => $9::text::int, tags => $10::text::text[], metadata => $11::text::jsonb,
+                      parent => $12::text::uuid, quiet => true) r;
+
 -- name: fate
 -- What became of a job, in one snapshot.
 -- $1 id, $2 queue
