@@ -138,6 +138,17 @@ class Holdfast(Registry):
     async def aenqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:
         return await aenqueue_all(self._writer, jobs, conn)
 
+    def enqueue_copy(self, jobs: Iterable[NewJob[Any]]) -> int:
+        """Load very many jobs by COPY, all or none, and answer how many: `app.enqueue_copy(send.job(i) for i in ids)`.
+
+        The jobs are streamed, so memory stays the same. They have no idempotency key, replace key or follow-ups, and their
+        queue is not ordered by key; for all that, and for handles, there is enqueue_many."""
+        return self._writer.load(jobs)
+
+    async def aenqueue_copy(self, jobs: Iterable[NewJob[Any]]) -> int:
+        """`await app.aenqueue_copy(send.job(i) for i in ids)`: see enqueue_copy()."""
+        return await self._writer.aload(jobs)
+
     def group(
         self,
         jobs: Iterable[NewJob[Any]],

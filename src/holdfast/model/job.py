@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 JSON = Any
@@ -51,9 +51,8 @@ class ClaimedJob:
         return self.attempts + 1
 
 
-@dataclass(frozen=True, slots=True)
-class NewRow:
-    """One job to enqueue, checked and encoded."""
+class NewRow(NamedTuple):
+    """One job to enqueue, checked and encoded. A tuple: a frozen dataclass takes five times as long to make."""
 
     task: str
     payload: str

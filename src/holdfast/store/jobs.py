@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 from ..model.job import Enqueued, Fate, NewRow
@@ -11,31 +12,38 @@ from ..sql import query
 from .chains import follow, specs
 from .statement import Flow, Row, Statement, ids
 
+T = TypeVar("T")
+
 
 def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
     """All of them or none, in the caller's transaction."""
     if len(rows) == 1 and _is_plain(rows[0]):
         return _enqueue_one(rows[0])
     columns = (
-        [r.task for r in rows],
+        _column([r.task for r in rows]),
         [r.payload for r in rows],
-        [r.queue for r in rows],
-        [r.version for r in rows],
-        [r.partition_key for r in rows],
-        [r.priority for r in rows],
-        [r.max_attempts for r in rows],
-        [r.run_at for r in rows],
-        [r.delay for r in rows],
-        [r.idempotency_key for r in rows],
-        [r.idempotency_lifetime for r in rows],
-        [json.dumps(list(r.tags)) if r.tags else None for r in rows],
-        [r.metadata for r in rows],
-        [specs(r.follow_ups) for r in rows],
-        [r.parent for r in rows],
-        [None for _ in rows],  # members come with their group: chains.enqueue_group
-        [r.replace_key for r in rows],
+        _column([r.queue for r in rows]),
+        _column([r.version for r in rows]),
+        _column([r.partition_key for r in rows]),
+        _column([r.priority for r in rows]),
+        _column([r.max_attempts for r in rows]),
+        _column([r.run_at for r in rows]),
+        _column([r.delay for r in rows]),
+        _column([r.idempotency_key for r in rows]),
+        _column([r.idempotency_lifetime for r in rows]),
+        _column([json.dumps(list(r.tags)) if r.tags else None for r in rows]),
+        _column([r.metadata for r in rows]),
+        _column([specs(r.follow_ups) for r in rows]),
+        _column([r.parent for r in rows]),
+        [None],  # members come with their group: chains.enqueue_group
+        _column([r.replace_key for r in rows]),
     )
     return Statement("enqueue", query("enqueue"), columns, _enqueued)
+
+
+def _column(values: list[T]) -> list[T]:
+    """One value where all are the same."""
+    return values[:1] if values and values.count(values[0]) == len(values) else values
 
 
 def _is_plain(row: NewRow) -> bool:

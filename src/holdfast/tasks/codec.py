@@ -49,10 +49,10 @@ class Codec:
         names = self._names
         if names is not None and len(args) <= len(names):  # the usual call, at a tenth of the price
             given = dict(zip(names, args, strict=False))
-            if not (given.keys() & kwargs.keys()):
-                given |= {name: kwargs[name] for name in names if name in kwargs} if kwargs else {}
-                if len(given) == len(args) + len(kwargs) and self._required <= given.keys():
-                    return self._dump(given)
+            if kwargs:  # in the order of the signature, as bind() has them
+                given.update({name: kwargs[name] for name in names[len(args) :] if name in kwargs})
+            if len(given) == len(args) + len(kwargs) and self._required <= given.keys():
+                return self._dump(given)
         try:
             arguments = self.signature.call.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -67,9 +67,10 @@ class Codec:
 
     def _dump(self, arguments: Mapping[str, Any]) -> str:
         payload = {}
+        converters = self._converters
         for name, value in arguments.items():
             try:
-                payload[name] = self._converter(name).dump(value)
+                payload[name] = (converters.get(name) or self._converter(name)).dump(value)
             except TooDeep as error:
                 raise InvalidPayload(
                     f"payload value {name} of {self._task} is {error}. Flatten it, or pass it as one string"

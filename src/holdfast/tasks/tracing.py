@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import telemetry
@@ -116,12 +115,12 @@ def _carrying(row: NewRow, context: Mapping[str, str]) -> NewRow:
     is better than none."""
     then = tuple(_carrying(follow_up, context) for follow_up in row.follow_ups)
     if then and len((specs(then) or "").encode()) <= FOLLOW_UP_BYTES:
-        row = replace(row, follow_ups=then)
+        row = row._replace(follow_ups=then)
     metadata = json.loads(row.metadata) if row.metadata else {}
     if "traceparent" in metadata:
         return row
     for keys in (KEYS, KEYS[:1]):
         kept = {key: context[key] for key in keys if key in context}
         with contextlib.suppress(InvalidPayload):
-            return replace(row, metadata=dump({**metadata, **kept}, "metadata", METADATA_BYTES))
+            return row._replace(metadata=dump({**metadata, **kept}, "metadata", METADATA_BYTES))
     return row

@@ -1,10 +1,28 @@
 -- name: enqueue
 -- Write jobs in the caller's transaction; answers {id, created, conflict} for each, in order.
--- $1..$17 as in holdfast.enqueue_many
-SELECT ARRAY[id::text, created::text, conflict]
-FROM holdfast.enqueue_many($1::text[], $2::text[], $3::text[], $4::int[], $5::text[], $6::int[], $7::int[], $8::timestamptz[], $9::float8[],
-                           $10::text[], $11::float8[], $12::text[], $13::text[], $14::text[], $15::uuid[], $16::uuid[], $17::text[])
-ORDER BY ordinal;
+-- $1..$17 as in holdfast.enqueue_many. A list of one stands for all jobs, but for the payloads: to send and to read the same value ten
+-- thousand times took both sides longer than to write the rows.
+SELECT ARRAY[e.id::text, e.created::text, e.conflict]
+FROM (SELECT ARRAY[cardinality($2::text[])] AS n OFFSET 0) s
+CROSS JOIN LATERAL holdfast.enqueue_many(
+    CASE cardinality($1::text[]) WHEN 1 THEN array_fill(($1::text[])[1], s.n) ELSE $1::text[] END,
+    $2::text[],
+    CASE cardinality($3::text[]) WHEN 1 THEN array_fill(($3::text[])[1], s.n) ELSE $3::text[] END,
+    CASE cardinality($4::int[]) WHEN 1 THEN array_fill(($4::int[])[1], s.n) ELSE $4::int[] END,
+    CASE cardinality($5::text[]) WHEN 1 THEN array_fill(($5::text[])[1], s.n) ELSE $5::text[] END,
+    CASE cardinality($6::int[]) WHEN 1 THEN array_fill(($6::int[])[1], s.n) ELSE $6::int[] END,
+    CASE cardinality($7::int[]) WHEN 1 THEN array_fill(($7::int[])[1], s.n) ELSE $7::int[] END,
+    CASE cardinality($8::timestamptz[]) WHEN 1 THEN array_fill(($8::timestamptz[])[1], s.n) ELSE $8::timestamptz[] END,
+    CASE cardinality($9::float8[]) WHEN 1 THEN array_fill(($9::float8[])[1], s.n) ELSE $9::float8[] END,
+    CASE cardinality($10::text[]) WHEN 1 THEN array_fill(($10::text[])[1], s.n) ELSE $10::text[] END,
+    CASE cardinality($11::float8[]) WHEN 1 THEN array_fill(($11::float8[])[1], s.n) ELSE $11::float8[] END,
+    CASE cardinality($12::text[]) WHEN 1 THEN array_fill(($12::text[])[1], s.n) ELSE $12::text[] END,
+    CASE cardinality($13::text[]) WHEN 1 THEN array_fill(($13::text[])[1], s.n) ELSE $13::text[] END,
+    CASE cardinality($14::text[]) WHEN 1 THEN array_fill(($14::text[])[1], s.n) ELSE $14::text[] END,
+    CASE cardinality($15::uuid[]) WHEN 1 THEN array_fill(($15::uuid[])[1], s.n) ELSE $15::uuid[] END,
+    CASE cardinality($16::uuid[]) WHEN 1 THEN array_fill(($16::uuid[])[1], s.n) ELSE $16::uuid[] END,
+    CASE cardinality($17::text[]) WHEN 1 THEN array_fill(($17::text[])[1], s.n) ELSE $17::text[] END) e
+ORDER BY e.ordinal;
 
 -- name: enqueue_one
 -- Write one job without an idempotency key, a replace key and follow-ups in the caller's transaction; answers as `enqueue` does.
