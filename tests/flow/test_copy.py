@@ -41,8 +41,9 @@ def everything(note: Any, parent: UUID) -> list[NewJob[None]]:
     ]
 
 
-COLUMNS = """task, version, payload, partition_key, priority, max_attempts, status, attempts, suspect, crashes,
-    lease_generation, claim_token, tags, metadata, parent_id, group_id, follow_ups, hold_reason, created_at = claimed_at AS new,
+COLUMNS = """
+    task, version, payload, partition_key, priority, max_attempts, status, attempts, suspect, crashes, lease_generation,
+    claim_token, tags, metadata, parent_id, group_id, follow_ups, hold_reason, created_at = claimed_at AS new,
     round(extract(epoch FROM available_at - greatest(created_at, 'epoch')))::int AS wait"""
 
 
