@@ -76,8 +76,7 @@ class NewRow(NamedTuple):
         return {self.queue}.union(*(row.queues() for row in self.follow_ups))
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """What the database says of one enqueue. `conflict` is None, 'payload', 'replace', 'queue' or 'key'."""
 
     id: UUID | None

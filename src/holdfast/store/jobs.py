@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -21,7 +22,7 @@ def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
         return _enqueue_one(rows[0])
     columns = (
         _column([r.task for r in rows]),
-        [r.payload for r in rows],
+        _array([r.payload for r in rows]),
         _column([r.queue for r in rows]),
         _column([r.version for r in rows]),
         _column([r.partition_key for r in rows]),
@@ -38,7 +39,7 @@ def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
         [None],  # members come with their group: chains.enqueue_group
         _column([r.replace_key for r in rows]),
     )
-    return Statement("enqueue", query("enqueue"), columns, _enqueued)
+    return Statement("enqueue", query("enqueue"), columns, partial(_all_enqueued, len(rows)))
 
 
 def _column(values: list[T]) -> list[T]:
@@ -73,6 +74,16 @@ def _array(texts: Sequence[str]) -> str:
     """The literal of an array, as PostgreSQL reads it: `{"a","b"}`."""
     escaped = [text.replace("\\", "\\\\").replace('"', '\\"') for text in texts]
     return "{" + ",".join([f'"{text}"' for text in escaped]) + "}"
+
+
+def _all_enqueued(n: int, rows: Sequence[Row]) -> list[Enqueued]:
+    texts = rows[0][0] if n else []
+    if len(texts) == n:
+        return [Enqueued(UUID(text), True) for text in texts]
+    return [
+        Enqueued(UUID(text) if text else None, created == "true", conflict)
+        for text, created, conflict in zip(texts[:n], texts[n : 2 * n], texts[2 * n :], strict=True)
+    ]
 
 
 def _enqueued(rows: Sequence[Row]) -> list[Enqueued]:

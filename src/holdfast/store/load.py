@@ -60,8 +60,7 @@ class Lines:
         made = _ids(self.known.now)
         tails = self._tails
         for row in rows:
-            kind = (row.task, row.queue, row.version, row.priority, row.max_attempts, row.run_at, row.delay,
-                    row.partition_key, row.tags, row.metadata, row.parent)  # fmt: skip
+            kind = (row[0], row[2:])  # all but the payload
             tail = tails.get(kind)
             if tail is None:
                 if len(tails) >= _AT_ONCE:  # each has a key of its own
