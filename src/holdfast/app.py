@@ -24,6 +24,7 @@ from .runtime.execute import Middleware, Processes
 from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
 from .runtime.processes.pool import Pool
+from .runtime.pulse import Pulse
 from .runtime.worker import Worker, WorkerOptions
 from .settings import Settings, database_url, load_settings
 from .shapes.schedules import Scheduler
@@ -140,6 +141,17 @@ class Holdfast(Registry):
     async def aenqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:
         return await aenqueue_all(self._writer, jobs, conn)
 
+    def enqueue_copy(self, jobs: Iterable[NewJob[Any]]) -> int:
+        """Load very many jobs by COPY, all or none, and answer how many: `app.enqueue_copy(send.job(i) for i in ids)`.
+
+        The jobs are streamed, so memory stays the same. They have no idempotency key, replace key or follow-ups, and their
+        queue is not ordered by key; for all that, and for handles, there is enqueue_many."""
+        return self._writer.load(jobs)
+
+    async def aenqueue_copy(self, jobs: Iterable[NewJob[Any]]) -> int:
+        """`await app.aenqueue_copy(send.job(i) for i in ids)`: see enqueue_copy()."""
+        return await self._writer.aload(jobs)
+
     def group(
         self,
         jobs: Iterable[NewJob[Any]],
@@ -220,11 +232,25 @@ class Holdfast(Registry):
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan(self))
             processes = await self._open_processes(stack, tasks, options)
-            services = [Scheduler(self.database, tasks.schedules())]
-            worker = Worker(self.database, tasks, options, self._middleware, processes, services)
+            scheduler = Scheduler(self.database, tasks.schedules())
+            worker = Worker(self.database, tasks, options, self._middleware, processes, [scheduler])
+            self._give_pulse(worker, scheduler)
             attach(worker)
             on_start(worker)
             await worker.run()
+
+    def _give_pulse(self, worker: Worker, scheduler: Scheduler) -> None:
+        """One statement per heartbeat asks for all of them while the worker sleeps."""
+        pulse = Pulse(self.settings, scheduler.names)
+        for asked_for in (worker.sleep, worker.sweeper, worker.renewal, worker.ring, scheduler):
+            asked_for.pulse = pulse
+
+        def felt(pulse: Pulse) -> None:
+            worker.sweeper.told(pulse)
+            if pulse.schedule_at is not None:
+                scheduler.wake()
+
+        pulse.on_felt, pulse.on_end = felt, worker.ring.wake
 
     async def _open_port(
         self,

@@ -84,6 +84,7 @@ def guests_statements() -> list[Statement[Any]]:
     finish = next(iter(settle([Settlement(grant, Completed("1"))], "W1")))
     return [
         enqueue([NewRow("send", "{}")]),
+        enqueue([NewRow("send", "{}", delay=n) for n in (0.0, 1.0)]),
         guard(grant, "ledger", "f"),
         finish,
         settle_check("inbox", [grant]),

@@ -5,9 +5,9 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -18,6 +18,7 @@ from ..settings import Settings
 from ..store.statement import Flow, Statement
 from . import embedded, migrate
 from .connect import LIMIT
+from .copy import acopy_in, copy_in
 from .executors import adrive, drive
 from .faults import Contended, translate
 from .pools import Pools
@@ -135,6 +136,29 @@ class Database:
                     raise
                 await asyncio.sleep(pause)
         raise AssertionError
+
+    def load(
+        self,
+        text: str,
+        before: Statement[T],
+        lines: Callable[[T], Iterable[str]],
+        after: Callable[[], Iterable[Statement[Any]]],
+    ) -> None:
+        """COPY lines in one transaction, on a connection of our own. Tried once: they are made while they are sent."""
+        with _translated(), self._ready()[1].connection() as conn:
+            copy_in(conn, text, before, lines, after)
+
+    async def aload(
+        self,
+        text: str,
+        before: Statement[T],
+        lines: Callable[[T], Iterable[str]],
+        after: Callable[[], Iterable[Statement[Any]]],
+    ) -> None:
+        pools = await self._aready()
+        with _translated():
+            async with pools.aconnection() as conn:
+                await acopy_in(conn, text, before, lines, after)
 
     async def _aready(self) -> Pools:
         if self._resolved is None or self._resolved[0] != os.getpid():

@@ -105,9 +105,8 @@ class ClaimedJob(NamedTuple):
         return None if self.rest is None else json.loads(self.rest).get(name)
 
 
-@dataclass(frozen=True, slots=True)
-class NewRow:
-    """One job to enqueue, checked and encoded."""
+class NewRow(NamedTuple):
+    """One job to enqueue, checked and encoded. A tuple: a frozen dataclass takes five times as long to make."""
 
     task: str
     payload: str
@@ -131,8 +130,7 @@ class NewRow:
         return {self.queue}.union(*(row.queues() for row in self.follow_ups))
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """What the database says of one enqueue. `conflict` is None, 'payload', 'replace', 'queue' or 'key'."""
 
     id: UUID | None

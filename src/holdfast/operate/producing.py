@@ -3,7 +3,6 @@
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..db.database import Database
@@ -39,10 +38,10 @@ def make_job(
         integer(version, "version", 1, 2**31 - 1, InvalidOption)
     if tasks is None:
         made = raw_job(task, arguments, options)
-        return NewJob(replace(made.row, version=version or 1))
+        return NewJob(made.row._replace(version=version or 1))
     definition = _find(tasks, task)
     if version is not None and version != definition.settings.version:
-        return NewJob(replace(_older(definition, version, arguments, options), version=version))
+        return NewJob(_older(definition, version, arguments, options)._replace(version=version))
     known = definition.signature.params
     loaded = {k: _load(definition, k, v) if k in known else v for k, v in arguments.items()}
     return NewJob(definition.row(definition.codec.encode((), loaded), enqueue_values(options)))

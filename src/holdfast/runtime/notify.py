@@ -17,7 +17,7 @@ from .service import Service
 from .sleep import Sleep
 
 # A connection that fell silent is noticed after _CHECK and what an answer may take (db/listen.py): within 15 seconds.
-_CHECK = 5.0  # seconds between two round trips on the listening connection
+_CHECK = 10.0  # seconds between two round trips on the listening connection
 _PROVE = 60.0  # and between two notifications to ourselves
 _ECHO = 3.0  # that one of them may take
 

@@ -19,6 +19,7 @@ from ..model.job import Grant
 from ..store import owner
 from ..store.renew import heartbeat, renew
 from .inflight import InFlight, Running, Stop
+from .pulse import Pulse
 from .service import Service
 
 _BLOCKED = 5.0
@@ -36,6 +37,8 @@ class Renewal(Service):
         self._inflight = inflight
         self._worker = worker
         self._lease = lease
+        self.pulse: Pulse | None = None
+        self._asked_at = 0.0
         # After an outage a sweeper gives living owners two heartbeats to renew: be back within one.
         self.longest_pause = min(self.longest_pause, database.settings.heartbeat)
         self.on_fenced: Callable[[], None] = lambda: None
@@ -44,6 +47,12 @@ class Renewal(Service):
 
     async def tick(self) -> float:
         worker, began = self._worker(), time.monotonic()
+        # A worker that sleeps holds nothing, and its pulse is a heartbeat. One is made here first, to drop its last claims.
+        if self.pulse is not None and not len(self._inflight):
+            left = self.pulse.beats_for(worker, self._asked_at)
+            if left > 0:
+                return left
+        self._asked_at = began
         status = await self._session.run(heartbeat(worker))
         if status in (None, "gone"):
             self.on_fenced()
@@ -92,6 +101,7 @@ class RenewalThread:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
+        self.pulse: Pulse | None = None
         self._watched: asyncio.AbstractEventLoop | None = None
         self._watched_thread = 0
         self._last_turn = time.monotonic()
@@ -116,6 +126,7 @@ class RenewalThread:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         renewal = self._make()
+        renewal.pulse = self.pulse
         renewal.start()
         watch = asyncio.create_task(self._watch())
         try:

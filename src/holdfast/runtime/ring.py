@@ -1,4 +1,4 @@
-"""A worker's place in the rings of its ordered queues: which buckets it looks after, asked again every second.
+"""A worker's place in the rings of its ordered queues: which buckets it looks after, asked again every second while up.
 
 What it learns is a second old, or older when the database is away. That costs a look or two and nothing else: the
 database decides who has a job.
@@ -13,6 +13,7 @@ from ..db.database import Database
 from ..errors import DatabaseError
 from ..model.ring import buckets_of
 from ..store import workers as store
+from .pulse import Pulse
 from .service import Service
 
 _MOVE_UP = 30.0  # seconds with a hole below before the last seats move up: in a deploy somebody takes it
@@ -38,6 +39,7 @@ class Ring(Service):
         self._on_change = on_change
         self._mine: dict[str, Buckets] = {}
         self._hole_since: dict[str, float] = {}
+        self.pulse: Pulse | None = None
 
     async def begin(self) -> None:
         """The first look, before the first claim; one that fails is made up for by the next tick."""
@@ -47,6 +49,8 @@ class Ring(Service):
             telemetry.emit("ring.unknown", error=str(error))
 
     async def tick(self) -> float:
+        if self._queues and self._mine and self.pulse is not None and self.pulse.lasts:
+            return self.pulse.left  # nothing is due in any of its queues; it looks when it wakes
         if self._queues:
             found = await self._seats(self._queues)
             for queue in self._queues:

@@ -1,8 +1,8 @@
 """Sleep: when an idle worker lies down, how long it sleeps at most, and when it gets up.
 
 A worker that has found nothing for half a second enters the sleepers, looks once more, and sleeps: until it is told of
-something (notify.py), until the next job is due, or for the poll interval, whichever comes first. So a notification only
-makes it quicker. While it sleeps it asks one cheap question per poll interval, instead of trying a claim in every queue.
+something (notify.py), until the next job is due, or until it looks by itself: after the poll interval, and once it has slept
+for a while with the next heartbeat (pulse.py), whichever comes first. So a notification only makes it quicker.
 
 It stays among the sleepers while it does what it was told of, and leaves them when it is told often, or has no slot free for
 a while: notifications are for idle systems, and the many of a busy one would hold up the commits of producers.
@@ -19,11 +19,13 @@ from .. import telemetry
 from ..db.session import Session
 from ..errors import DatabaseError
 from ..store import wake as store
+from .pulse import Pulse
 
 DROWSY = 0.25  # a pause that has grown to this: half a second has brought nothing
 _SPREAD = 0.0005  # seconds per sleeper: not all of them look at once
 _LEAST = 0.02  # between two looks that notifications ask for
 _MANY = 10  # notifications within a second: too many to be told one by one
+_LIGHT = 10.0  # seconds for which it looks every poll interval: who enqueued before it lay down and commits now told nobody
 _HUSH = (1.0, 30.0)  # seconds until it may lie down again after that, doubling
 
 
@@ -46,7 +48,10 @@ class Sleep:
         self._queues = list(queues)
         self._known = known
         self._poll = poll
+        self.pulse: Pulse | None = None
         self.hears = False
+        self._lay_down_at = 0.0
+        self._look_at = 0.0
         self._entered: str | None = None  # under which identity
         self._asleep = 1  # workers in these queues
         self._dear_until = 0.0
@@ -68,6 +73,8 @@ class Sleep:
             return Nap(pause)
 
     async def _rest(self, pause: float, able: bool, again: bool) -> Nap:
+        if self.pulse is not None and (pause < DROWSY or not able or not self.hears):
+            self.pulse.end()
         if not self.hears or (pause >= DROWSY and not able):
             await self._get_up()
             return Nap(pause)
@@ -81,23 +88,47 @@ class Sleep:
     async def _lie_down(self, pause: float) -> Nap:
         """Enter, and look once more: of what was committed before that nobody was told."""
         worker = self._worker()
-        if not await self._session.run(store.fall_asleep(worker, self._queues, self._poll)):
+        if not await self._session.run(store.fall_asleep(worker, self._queues, self._longest)):
             return Nap(pause)
-        self._entered = worker
+        self._entered, self._lay_down_at = worker, time.monotonic()
         return Nap(0.0)
+
+    @property
+    def _longest(self) -> float:
+        """Seconds between two looks in deep sleep."""
+        return self._poll if self.pulse is None else max(self._poll, self.pulse.every)
 
     async def _until_due(self, pause: float, again: bool) -> Nap:
         """Until the next job is due, at most; one that is due but could not be claimed a moment ago does not count."""
         began = time.monotonic()
         if began < self._dear_until:
             return Nap(0.0 if again else pause)
-        found = await self._session.run(store.next_due(self._queues, self._known(), self._poll))
+        light = self.pulse is None or began - self._lay_down_at < _LIGHT
+        every = self._poll if light else self._longest
+        looks = not again or began >= self._look_at
+        found = await self._ask(began, every if looks else None)
+        if found is None:
+            return Nap(pause)
         due_in, self._asleep = found
-        # Under an old snapshot it walks over all that is finished. A claim does not: it starts at its mark.
-        self._dear_until = time.monotonic() + 20 * (time.monotonic() - began) - self._poll
-        if due_in is not None and due_in <= 0:
-            return Nap(0.0) if again else Nap(pause)
-        return Nap(self._poll if due_in is None else min(self._poll, due_in), deep=True)
+        if looks:
+            # Under an old snapshot it walks over all that is finished. A claim does not: it starts at its mark.
+            self._dear_until = time.monotonic() + 20 * (time.monotonic() - began) - self._poll
+            if due_in is not None and due_in <= 0:
+                return Nap(0.0) if again else Nap(pause)
+            self._look_at = time.monotonic() + (every if due_in is None else min(every, due_in))
+        left = self._look_at - time.monotonic()
+        return Nap(max(left if self.pulse is None else min(left, self.pulse.every), 0.001), deep=True)
+
+    async def _ask(self, began: float, within: float | None) -> store.Prospect | None:
+        """What there is to expect, and the heartbeat with it; None: not to be told, the worker is not alive."""
+        if self.pulse is None:
+            return await self._session.run(store.next_due(self._queues, self._known(), within or self._poll))
+        worker = self._worker()
+        found = await self._session.run(self.pulse.statement(worker, self._queues, self._known(), within))
+        if found is None:
+            return None
+        self.pulse.felt(worker, began, found)
+        return store.Prospect(found.due_in, found.asleep)
 
     async def calm(self) -> None:
         """Get up when there were too many notifications, and stay up for a while."""

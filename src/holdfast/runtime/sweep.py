@@ -16,11 +16,11 @@ from ..store.chains import GroupBusy
 from ..store.claim import quarantine
 from ..store.limits import prune_key_limits
 from ..store.tally import buried_tasks
+from .pulse import TIDY_EVERY, Pulse, gap_and_grace
 from .service import Service
 
 _CLAIMS = 500
 _JOBS = 500
-_TIDY_EVERY = 60.0
 
 
 class Sweeper(Service):
@@ -38,28 +38,40 @@ class Sweeper(Service):
         self._on_swept = on_swept
         self._on_buried = on_buried
         self._held_since: float | None = None
+        self.pulse: Pulse | None = None
+        self._found = False  # the pulse has the turn, and found something to do
+        self._untidy = False
         self._pruned: dict[str, datetime | None] = {}  # how far each table has been looked through
 
+    def told(self, pulse: Pulse) -> None:
+        """The pulse of a sleeping worker was felt; wakes where there is something to do."""
+        self._found, self._untidy = self._found or bool(pulse.sweep), self._untidy or pulse.tidy
+        if self._found or self._untidy or pulse.sweep is None:
+            self.wake()
+
     async def tick(self) -> float:
+        found, untidy, self._found, self._untidy = self._found, self._untidy, False, False
+        pulse = self.pulse if self.pulse is not None and self.pulse.sweeps else None
+        asleep = pulse is not None and pulse.lasts and pulse.sweep is not None
+        if found or (not asleep and await self._is_turn()):
+            await self.sweep_once()
+            await self.hold_paused()
+            await self.put_back()
+        if untidy or not asleep:
+            days = await self._session.run(housekeeping.tidy_begin(TIDY_EVERY))
+            if days is not None:
+                await self.tidy_once(days)
+        return max(pulse.left, 0.0) if pulse is not None and asleep else self._settings.sweep
+
+    async def _is_turn(self) -> bool:
         s = self._settings
-        # Living owners beat every `heartbeat`; after a gap in sweeping in which one could have fallen silent for too
-        # long, they get two beats to renew before anyone takes their work.
-        grace = 2 * s.heartbeat
+        gap, grace = gap_and_grace(s)
         held, self._held_since = self._held_since, None  # an error below starts the count again
-        # The last beat may be older than the last sweep, so a gap counts well before dead_after.
-        gap = max(s.dead_after - 2 * s.heartbeat, 2 * s.sweep)
         turn = await self._session.run(sweep.sweep_begin(s.sweep * 0.9, gap, grace))
         if turn is None:  # a stranger holds the row that says whose turn it is: the grace is counted here
             self._held_since = held or time.monotonic()
             turn = time.monotonic() - self._held_since >= grace
-        if turn:
-            await self.sweep_once()
-            await self.hold_paused()
-            await self.put_back()
-        days = await self._session.run(housekeeping.tidy_begin(_TIDY_EVERY))
-        if days is not None:
-            await self.tidy_once(days)
-        return s.sweep
+        return turn
 
     async def sweep_once(self) -> int:
         """Fence, revoke, take back. Answers how many jobs went back."""

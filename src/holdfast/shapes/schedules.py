@@ -17,6 +17,7 @@ from ..db.database import Database
 from ..errors import DatabaseUnavailable
 from ..model.schedule import Fired, Spec
 from ..model.text import storable
+from ..runtime.pulse import Pulse
 from ..runtime.service import Service
 from ..store import schedules as store
 
@@ -39,8 +40,20 @@ class Scheduler(Service):
         self._told: set[tuple[str, str]] = set()
         self._failed: dict[str, float] = {}  # name -> when to try again
         self._working = asyncio.Lock()
+        self.pulse: Pulse | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the schedules in this worker's code."""
+        return list(self._specs)
 
     async def tick(self) -> float:
+        if (
+            self._declared_at is not None
+            and self.pulse is not None
+            and (quiet := self._quiet(self.pulse)) > 0
+        ):
+            return quiet
         async with self._working:
             await self._declare()
             more = await self._fire_due()
@@ -48,6 +61,16 @@ class Scheduler(Service):
         # What is still due is another worker's, waits for a job to end, or failed: the poll is soon enough.
         pause = min(_LONGEST, self._settings.poll if more is None else _LONGEST, ahead or _LONGEST)
         return 0.0 if more else max(pause, 0.01)
+
+    def _quiet(self, pulse: Pulse) -> float:
+        """Seconds for which the pulse of a sleeping worker says that nothing is due, and nothing is to be declared."""
+        now = time.monotonic()
+        ends = [now + pulse.left]
+        if pulse.schedule_at is not None:
+            ends.append(pulse.schedule_at)
+        if self._specs and self._declared_at is not None:
+            ends.append(self._declared_at + DECLARE_EVERY)
+        return min(ends) - now
 
     async def catch_up(self) -> bool:
         """True: something was fired. An outage is for the next look."""

@@ -6,7 +6,7 @@ schedule moves on. Either all of that commits, or nothing.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
@@ -164,7 +164,7 @@ def _row(stored: Stored, slot: datetime) -> NewRow:
     """The job of a slot. Its handler reads the slot in `job.metadata`."""
     metadata = {**(json.loads(stored.metadata) if stored.metadata else {})}
     metadata |= {"schedule": stored.name, "slot": slot.isoformat()}
-    return replace(stored.row, metadata=json.dumps(metadata))
+    return stored.row._replace(metadata=json.dumps(metadata))
 
 
 def _claim_slots(name: str, slots: Sequence[datetime], kind: Kind) -> Flow[list[datetime]]:

@@ -1,6 +1,7 @@
 """Wake-ups: who sleeps, who is told, and when there is something to do without being told."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..sql import query
@@ -41,6 +42,49 @@ def next_due(queues: Sequence[str], known: Sequence[tuple[str, int]], within: fl
 
     tasks, versions = [t for t, _ in known], [v for _, v in known]
     return Statement("next_due", query("next_due"), (list(queues), tasks, versions, within), decode)
+
+
+class Pulse(NamedTuple):
+    """What a sleeping worker learned when it said that it lives."""
+
+    due_in: float | None  # as in Prospect
+    asleep: int
+    sweep: bool | None  # it has the turn, and there is something to do; None: sweep_begin must be asked
+    tidy: bool
+    schedule_in: float | None  # seconds until a schedule is due; None: there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How often what is to be done, in seconds."""
+
+    sweep: float
+    gap: float
+    grace: float
+    dead_after: float
+    tidy: float
+    retry: float
+
+
+def pulse(
+    worker: str,
+    queues: Sequence[str],
+    known: Sequence[tuple[str, int]],
+    within: float | None,
+    rounds: Rounds,
+    schedules: Sequence[str],
+) -> Statement[Pulse | None]:
+    """Say that a sleeping worker lives, and learn what it can expect; `within` None: without a look at its queues. None: it
+    is not alive."""
+
+    def decode(rows: Sequence[Row]) -> Pulse | None:
+        return Pulse(*rows[0]) if rows else None
+
+    looks = [] if within is None else list(queues)
+    tasks, versions = [t for t, _ in known], [v for _, v in known]
+    every = (rounds.sweep, rounds.gap, rounds.grace, rounds.dead_after, rounds.tidy, rounds.retry)
+    params = (looks, tasks, versions, within or 0.0, worker, list(queues), *every, list(schedules))
+    return Statement("pulse", query("pulse"), params, decode)
 
 
 def say_it(name: str) -> Statement[None]:

@@ -100,6 +100,9 @@ class Definition:
         )
 
     def row(self, payload: str, values: Mapping[str, Any]) -> NewRow:
+        if not values:
+            s = self.settings
+            return NewRow(self.name, payload, s.queue, s.version, None, s.priority, s.max_attempts)
         return new_row(self.name, payload, values, self.settings)
 
 

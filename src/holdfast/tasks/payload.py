@@ -103,7 +103,7 @@ def _suspicious(value: object, text: str) -> bool:
     return (
         "\\u0000" in text
         or text.count("[") + text.count("{") > MAX_DEPTH
-        or _LONG_NUMBER.search(text) is not None
+        or (len(text) > MAX_DIGITS and _LONG_NUMBER.search(text) is not None)
         or not _plain_keys(value)
     )
 

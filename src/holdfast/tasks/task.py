@@ -15,7 +15,7 @@ from .newjob import NewJob
 from .options import EnqueueOptions, TaskOptions, TaskSettings, enqueue_values
 from .payload import dump, shown
 from .producer import Producer
-from .tracing import sending
+from .tracing import sending, traces
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,13 +54,17 @@ class Task(Generic[P, R]):
         """Write one job: `send_receipt.using(conn=conn).enqueue(order_id=1)`."""
         producer = self.definition.binding.require(self.name)
         new = self.job(*args, **kwargs)
-        return enqueue_all(producer, [new], new.conn)[0]
+        if traces():
+            return enqueue_all(producer, [new], new.conn)[0]
+        return handle_of(producer, new, producer.enqueue((new.row,), new.conn)[0])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Write one job: `await send_receipt.using(conn=tx).aenqueue(order_id=1)`."""
         producer = self.definition.binding.require(self.name)
         new = self.job(*args, **kwargs)
-        return (await aenqueue_all(producer, [new], new.conn))[0]
+        if traces():
+            return (await aenqueue_all(producer, [new], new.conn))[0]
+        return handle_of(producer, new, (await producer.aenqueue((new.row,), new.conn))[0])
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a sync handler here and now, without a database: `assert add.call(1, 2) == 3`."""
@@ -178,20 +182,22 @@ def handles_of(
     for job, one in zip(jobs, written, strict=True):
         if one.conflict is not None:
             _conflict(job.row, one, len(jobs))
-    handles = []
-    for job, one in zip(jobs, written, strict=True):
-        assert one.id is not None
-        handles.append(
-            JobHandle[R](
-                one.id,
-                created=one.created,
-                task=job.task,
-                queue=job.row.queue,
-                producer=producer,
-                decode=job.decode,
-            )
-        )
-    return handles
+    return [handle_of(producer, job, one) for job, one in zip(jobs, written, strict=True)]
+
+
+def handle_of(producer: Producer, job: NewJob[R], written: Enqueued) -> JobHandle[R]:
+    if written.conflict is not None:
+        _conflict(job.row, written, 1)
+    assert written.id is not None
+    row = job.row
+    return JobHandle(
+        written.id,
+        created=written.created,
+        task=row.task,
+        queue=row.queue,
+        producer=producer,
+        decode=job.decode,
+    )
 
 
 def _conflict(row: NewRow, found: Enqueued, batch: int) -> NoReturn:

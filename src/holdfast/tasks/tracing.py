@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import telemetry
@@ -51,9 +50,14 @@ def provider_named() -> bool:
     return bool(os.environ.get(_VARIABLE))
 
 
+def traces() -> bool:
+    """Whether somebody may trace here."""
+    return imported() or provider_named()
+
+
 def tracer() -> "Tracer | None":
     """The tracer, or None when nobody traces here."""
-    if not imported() and not provider_named():
+    if not traces():
         return None
     try:
         from opentelemetry import trace
@@ -119,12 +123,12 @@ def _carrying(row: NewRow, context: Mapping[str, str]) -> NewRow:
     is better than none."""
     then = tuple(_carrying(follow_up, context) for follow_up in row.follow_ups)
     if then and len((specs(then) or "").encode()) <= FOLLOW_UP_BYTES:
-        row = replace(row, follow_ups=then)
+        row = row._replace(follow_ups=then)
     metadata = json.loads(row.metadata) if row.metadata else {}
     if "traceparent" in metadata:
         return row
     for keys in (KEYS, KEYS[:1]):
         kept = {key: context[key] for key in keys if key in context}
         with contextlib.suppress(InvalidPayload):
-            return replace(row, metadata=dump({**metadata, **kept}, "metadata", METADATA_BYTES))
+            return row._replace(metadata=dump({**metadata, **kept}, "metadata", METADATA_BYTES))
     return row

@@ -2,8 +2,8 @@
 
 import difflib
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 from ..db.database import Database
@@ -13,7 +13,10 @@ from ..errors import ConfigurationError, InvalidOption, UnknownQueue
 from ..model.job import Enqueued, Fate, NewRow
 from ..model.queue import PROMISED, QueueRules
 from ..store import chains, jobs, queues
+from ..store.load import COPY, load_begin
 from ..store.statement import Statement
+from .loading import Load
+from .newjob import NewJob
 
 T = TypeVar("T")
 
@@ -37,6 +40,30 @@ class Writer:
 
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         return self._checked(rows, await self._awrite(lambda: jobs.enqueue(rows), rows, conn, "enqueue"))
+
+    def load(self, new: Iterable[NewJob[Any]]) -> int:
+        """All of them or none, streamed by COPY; answers how many."""
+        load = Load(new, self._no_queue, keyless)
+        if self._database().is_embedded:
+            for name, rules in self._undeclared(self._database().run(jobs.queue_names)):
+                self._database().run(functools.partial(queues.create_queue, name, rules=rules))
+        self._database().load(COPY, load_begin(), load.lines, load.after)
+        return load.count
+
+    async def aload(self, new: Iterable[NewJob[Any]]) -> int:
+        load = Load(new, self._no_queue, keyless)
+        if self._database().is_embedded:
+            for name, rules in self._undeclared(await self._database().arun(jobs.queue_names)):
+                await self._database().arun(functools.partial(queues.create_queue, name, rules=rules))
+        await self._database().aload(COPY, load_begin(), load.lines, load.after)
+        return load.count
+
+    def _no_queue(self, name: str, existing: list[str]) -> UnknownQueue:
+        return unknown_queue(name, existing, self._declared().get(name))
+
+    def _undeclared(self, existing: list[str]) -> list[tuple[str, QueueRules]]:
+        """Queues that the app declares and our own embedded server does not have yet."""
+        return [(name, rules) for name, rules in self._declared().items() if name not in existing]
 
     def enqueue_group(
         self, rows: Sequence[NewRow], callback: Sequence[NewRow], when: str, conn: object | None
@@ -91,6 +118,8 @@ class Writer:
 
     def _checked(self, rows: Sequence[NewRow], answers: list[Enqueued]) -> list[Enqueued]:
         for row, answer in zip(rows, answers, strict=True):
+            if answer.conflict is None:
+                continue
             if answer.conflict == "queue":  # dropped since we last looked
                 self.forget()
                 raise unknown_queue(row.queue, [])
@@ -134,7 +163,11 @@ class Writer:
 
 def queues_of(rows: Sequence[NewRow]) -> set[str]:
     """The queues of the rows and of everything that follows them."""
-    return set[str]().union(*(row.queues() for row in rows))
+    found = {row.queue for row in rows}
+    for row in rows:
+        if row.follow_ups:
+            found |= row.queues()
+    return found
 
 
 def unknown_queue(name: str, existing: Sequence[str], rules: QueueRules | None = None) -> UnknownQueue:

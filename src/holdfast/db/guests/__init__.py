@@ -4,6 +4,7 @@ A guest runs our statements inside the user's transaction. It never commits, rol
 is raised as the user's library raises it, but for a missing schema.
 """
 
+import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
@@ -67,10 +68,16 @@ _ASYNC: _Kinds = {
 
 def _find(conn: object, kinds: _Kinds) -> tuple[str, str] | None:
     """By `__class__`, not type(): a proxy, such as werkzeug's LocalProxy, says there what it stands for."""
-    names = (f"{kind.__module__}.{kind.__qualname__}" for kind in conn.__class__.__mro__)
-    return next((kinds[name] for name in names if name in kinds), None)
+    kind: Any = conn.__class__
+    return next((kinds[name] for name in _names(kind) if name in kinds), None)
 
 
+@functools.lru_cache(maxsize=64)
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__)
+
+
+@functools.lru_cache(maxsize=64)
 def _adapter(found: tuple[str, str]) -> Any:
     return getattr(import_module(f".{found[0]}", __name__), found[1])
 

@@ -7,7 +7,7 @@ from psycopg.pq import TransactionStatus
 
 from ...errors import SchemaMissing
 from ...store.statement import Flow, Statement
-from ..executors import adrive, drive
+from ..executors import adrive, arun, drive, run
 from ..faults import schema_missing
 from ..transaction import AsyncTransaction, Transaction
 from .refusals import closed, unusable
@@ -25,9 +25,10 @@ def missing(error: psycopg.Error) -> SchemaMissing | None:
 
 
 def _check_open(conn: Raw) -> None:
-    if conn.closed and not conn.broken:  # one that broke has an error of its own to tell
-        raise closed(conn)
-    if not conn.closed and conn.info.encoding == "ascii":  # SQL_ASCII: text would come as bytes
+    if conn.closed:
+        if not conn.broken:  # one that broke has an error of its own to tell
+            raise closed(conn)
+    elif conn.pgconn.parameter_status(b"client_encoding") == b"SQL_ASCII":  # text would come as bytes
         raise unusable("a connection with client_encoding SQL_ASCII", "first: SET client_encoding = 'UTF8'")
 
 
@@ -43,7 +44,7 @@ class PsycopgGuest:
 
     def run(self, what: Statement[T] | Flow[T]) -> T:
         try:
-            return drive(self._conn, what)
+            return run(self._conn, what) if isinstance(what, Statement) else drive(self._conn, what)
         except psycopg.Error as error:
             if known := missing(error):
                 raise known from error
@@ -62,6 +63,8 @@ class AsyncPsycopgGuest:
 
     async def arun(self, what: Statement[T] | Flow[T]) -> T:
         try:
+            if isinstance(what, Statement):
+                return await arun(self._conn, what)
             return await adrive(self._conn, what)
         except psycopg.Error as error:
             if known := missing(error):

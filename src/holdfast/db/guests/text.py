@@ -6,13 +6,14 @@ scalar type, text included. text[] is the exception: it cannot be set, and it ne
 
 import functools
 import re
+from types import NoneType
 from typing import Any
 from uuid import UUID
 
 from ...store.statement import Statement
 
 _PARAMETER = re.compile(r"\$(\d+)")
-_SCALARS = {str: "text", int: "bigint", UUID: "uuid", type(None): "text"}
+_SCALARS = {str: "text", int: "bigint", UUID: "uuid", NoneType: "text"}
 
 Texts = list[str | None]
 

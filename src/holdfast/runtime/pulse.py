@@ -1,0 +1,81 @@
+"""The pulse: while a worker sleeps, one statement per heartbeat asks for all of its services.
+
+A sleeping worker holds no job, so the heartbeat can go with the look at its queues, and with it the questions whether
+there is something to sweep and when a schedule is due. A service that is looked after asks nothing by itself. What the pulse
+promises lasts a little longer than the time to the next one: when it stops, because the worker woke, the loop hangs or a
+look takes long, every service goes on by itself, and the renewing thread beats.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from ..settings import Settings
+from ..store import wake as store
+from ..store.statement import Statement
+
+TIDY_EVERY = 60.0  # seconds, while there is work
+_TIDY_ASLEEP = 600.0
+_LATE = 0.5  # seconds that a pulse may be late
+
+
+def gap_and_grace(s: Settings) -> tuple[float, float]:
+    """Living owners beat every `heartbeat`; after a gap in sweeping in which one could have fallen silent for too long, they
+    get two beats to renew before anyone takes their work. The last beat may be older than the last sweep, so a gap
+    counts well before dead_after."""
+    return max(s.dead_after - 2 * s.heartbeat, 2 * s.sweep), 2 * s.heartbeat
+
+
+class Pulse:
+    def __init__(self, settings: Settings, schedules: Sequence[str] = ()) -> None:
+        self.every = settings.heartbeat
+        gap, grace = gap_and_grace(settings)
+        self._rounds = store.Rounds(
+            settings.sweep * 0.9, gap, grace, settings.dead_after, _TIDY_ASLEEP, TIDY_EVERY
+        )
+        # A sweep that is wanted more often than the heart beats is made by the sweeper itself.
+        self.sweeps = self.every <= 1.5 * settings.sweep
+        self._schedules = list(schedules)
+        self._worker = ""
+        self._beaten_at = 0.0
+        self._until = 0.0
+        self._since = 0.0
+        self.sweep: bool | None = False
+        self.tidy = False
+        self.schedule_at: float | None = None
+        self.on_felt: Callable[[Pulse], None] = lambda pulse: None
+        self.on_end: Callable[[], None] = lambda: None
+
+    def statement(
+        self, worker: str, queues: Sequence[str], known: Sequence[tuple[str, int]], within: float | None
+    ) -> Statement[store.Pulse | None]:
+        return store.pulse(worker, queues, known, within, self._rounds, self._schedules)
+
+    def felt(self, worker: str, began: float, found: store.Pulse) -> None:
+        """A pulse that began then was answered."""
+        if not self.lasts:
+            self._since = began
+        self._worker, self._beaten_at = worker, began
+        self._until = began + self.every + _LATE
+        self.sweep = found.sweep if self.sweeps else False
+        self.tidy = found.tidy
+        self.schedule_at = None if found.schedule_in is None else time.monotonic() + found.schedule_in
+        self.on_felt(self)
+
+    def end(self) -> None:
+        """The worker is up."""
+        if self._until:
+            self._until = 0.0
+            self.on_end()
+
+    @property
+    def left(self) -> float:
+        """Seconds for which nobody needs to ask; 0 or less: it does not beat."""
+        return self._until - time.monotonic()
+
+    @property
+    def lasts(self) -> bool:
+        return self.left > 0
+
+    def beats_for(self, worker: str, since: float) -> float:
+        """Seconds for which the heartbeat of this worker is taken care of, if it asked by itself after the pulse began."""
+        return self.left if self._worker == worker and since > self._since else 0.0
