@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Literal
 from uuid import UUID
 
@@ -55,24 +56,28 @@ class Running:
         return self.claimed.grant
 
 
+_key: Callable[[Owned], tuple[str, int]] = attrgetter("id_text", "generation")
+
+
 class InFlight:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[tuple[str, int], Running] = {}
 
-    def add(self, jobs: Iterable[ClaimedJob], asked_at: float) -> list[Running]:
+    def add(self, jobs: Sequence[ClaimedJob], asked_at: float) -> list[Running]:
         """`asked_at`: when the claim was sent, which may be long before its answer is read."""
         now = time.monotonic()
         added = [Running(claimed, now, asked_at) for claimed in jobs]
         with self._lock:
-            for running in added:
-                self._held[running.claimed[:2]] = running  # id_text, generation
+            self._held.update(zip(map(_key, jobs), added, strict=True))
         return added
 
     def remove(self, jobs: Iterable[Owned]) -> list[Running | None]:
         """Those that were held, each in the place of its job."""
+        keys = list(map(_key, jobs))
         with self._lock:
-            return [self._held.pop((job.id_text, job.generation), None) for job in jobs]
+            pop = self._held.pop
+            return [pop(key, None) for key in keys]
 
     def get(self, job: Owned) -> Running | None:
         with self._lock:

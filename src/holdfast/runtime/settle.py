@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from uuid import UUID
 
 from .. import failpoints, telemetry
@@ -24,7 +25,7 @@ from ..store.claim import quarantine
 from ..store.settle import FINISHED, Odd
 from .service import Service
 
-_MOST = 500
+_MOST = 1000
 _BUSY_PAUSE = 0.05
 _AGAIN = 50
 
@@ -68,8 +69,11 @@ class Settler(Service):
             batch = list(itertools.islice(self._waiting, _MOST))
             failpoints.point("settle.before")
             await self._write(batch)
-            for _ in batch:
-                self._waiting.popleft()
+            if len(batch) == len(self._waiting):
+                self._waiting.clear()
+            else:
+                for _ in batch:
+                    self._waiting.popleft()
         if again:  # apart: what somebody holds up must not hold up the others
             await self._write(again)
             del self._busy[: len(again)]
@@ -114,10 +118,10 @@ class Settler(Service):
                 if place in odd
             }
             batch = [settlement for place, settlement in enumerate(batch) if place not in busy]
-        if odd:
-            states = [odd[n].state if n in odd else FINISHED[type(s.outcome)] for n, s in enumerate(batch)]
-        else:
-            states = [FINISHED[type(s.outcome)] for s in batch]
+        kinds = map(type, map(itemgetter(1), batch))
+        states = [FINISHED.get(kind, "") for kind in kinds]
+        for place, answer in odd.items():
+            states[place] = answer.state
         self._on_settled(batch, states)
 
     async def _give_up(self, settlement: Settlement, error: DatabaseError) -> None:

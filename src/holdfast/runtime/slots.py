@@ -15,7 +15,7 @@ class Slots:
 
     _QUICK = 0.5
     _AHEAD = 0.05  # seconds of work
-    _MOST = 1000
+    _MOST = 2000
 
     def __init__(self, concurrency: int, prefetch: int, abandoned: Callable[[], int] = lambda: 0) -> None:
         self._abandoned = abandoned
@@ -29,7 +29,7 @@ class Slots:
     def want(self, ready: int, batches: int = 0) -> int:
         """`ready` wait for a slot already; `batches` lack so many, which take no slot each. Few are not worth a claim."""
         self.ahead = ahead = self._ahead()
-        if ready and 2 * ready >= ahead:
+        if ready and 4 * ready >= 3 * ahead:
             return 0
         return max(0, self.free + ahead - ready, batches if self.free > 0 and not ready else 0)
 

@@ -6,6 +6,7 @@ that nothing is counted twice. A worker that is killed takes its last few second
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 
 from ..db.faults import BadRow
 from ..db.session import Session
@@ -14,6 +15,7 @@ from ..model.outcome import Failed, Outcome
 from ..model.tally import Sums
 from ..store import tally as store
 from ..store.statement import Flow
+from .inflight import Running
 from .service import Service
 
 _EVERY = 5.0
@@ -37,10 +39,6 @@ class Tally(Service):
         self, queue: str, task: str, outcome: Outcome, state: str, run: float = 0.0, wait: float = 0.0
     ) -> None:
         """Count the end of an attempt. What was released, snoozed, held or lost has not ended."""
-        if state == "completed" and (known := self._sums.get((queue, task))) is not None:
-            known.completed += 1
-            known.attempt(run, wait)
-            return
         dead = state in ("dead_letter", "blocked", "parked")
         failed = dead or (state == "pending" and isinstance(outcome, Failed))
         if state == "cancelled":
@@ -51,6 +49,20 @@ class Tally(Service):
             sums.failed += failed
             sums.dead += dead
             sums.attempt(run, wait)
+
+    def completed(self, held: Iterable[Running | None], now: float) -> None:
+        """Count jobs that were just completed. A worker has thousands at a time."""
+        last, sums = ("", ""), Sums()
+        for running in held:
+            if running is None:
+                continue
+            claimed, began = running.claimed, running.started_at
+            kind = (claimed.queue, claimed.task)
+            if kind != last:
+                last, sums = kind, self._of(*kind)
+            sums.completed += 1
+            if began:
+                sums.attempt(now - began, claimed.waited + began - running.claimed_at)
 
     def buried(self, queue: str, task: str) -> None:
         """A sweep made it a dead letter: its process died once too often."""

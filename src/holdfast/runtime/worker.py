@@ -288,7 +288,7 @@ class Worker:
         else:
             self._conclude_otherwise(running, settlement)
         self._pause = _FIRST_PAUSE
-        if 2 * len(self.ready) <= self.slots.ahead:
+        if 4 * len(self.ready) <= 3 * self.slots.ahead:
             self._wake.set()
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:

@@ -1,8 +1,9 @@
 """Circuit breakers: counting how attempts end, and the one job that is tried while a breaker is not closed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from .statement import Flow, Row, Statement, ids, nothing
 from .streams import claim_streams, unhold
 
 _LOOK = 1000
+_watch: Callable[[Settlement], Watch | None] = itemgetter(2)
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class Note:
 def settle_watched(batch: Sequence[Settlement], worker: str) -> Flow[tuple[Odd, list[BreakerChange]]]:
     """Settle, and tell the breakers of those that have one, in the same transaction."""
     odd = yield from settle_batch(batch, worker)
+    if not any(map(_watch, batch)):
+        return odd, []
     notes: dict[str, Note] = {}
     for place, (grant, outcome, watch) in enumerate(batch):
         if watch is None:

@@ -1,7 +1,8 @@
 """Settle: end attempts, in one flow for a whole batch of any outcomes."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,9 @@ from .wake import wake
 
 FINISHED: dict[type[Outcome], str] = {Completed: "completed", Cancelled: "cancelled"}
 Places = list[int]  # in the batch
+_grant: Callable[[Settlement], Owned] = itemgetter(0)
+_outcome: Callable[[Settlement], Outcome] = itemgetter(1)
+_queue, _id, _generation, _token = map(attrgetter, ("queue", "id_text", "generation", "token_text"))
 Odd = dict[int, Settled]  # by place
 
 
@@ -58,25 +62,30 @@ def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = Fa
     return odd
 
 
-def _parted(batch: Sequence[Settlement]) -> tuple[dict[str, Places], dict[tuple[str, str], Places]]:
+def _parted(
+    batch: Sequence[Settlement],
+) -> tuple[dict[str, Sequence[int]], dict[tuple[str, str], Places]]:
     """Places by queue and statement."""
+    queues = set(map(_queue, map(_grant, batch)))
+    if len(queues) == 1 and set(map(type, map(_outcome, batch))) <= FINISHED.keys():
+        return {queues.pop(): range(len(batch))}, {}
     finished: dict[str, Places] = {}
     others: dict[tuple[str, str], Places] = {}
     for place, (grant, outcome, _) in enumerate(batch):
         queue = grant.queue
         if type(outcome) in FINISHED:
-            if queue not in finished:
-                finished[queue] = []
-            finished[queue].append(place)
+            finished.setdefault(queue, []).append(place)
         else:
             others.setdefault((queue, _row(outcome)[0]), []).append(place)
-    return finished, others
+    return {**finished}, others
 
 
-def _finish(queue: str, places: Places, batch: Sequence[Settlement], worker: str, odd: Odd) -> Flow[None]:
-    parts = [batch[place] for place in places]
-    grants = [part.grant for part in parts]
-    outcomes = [part.outcome for part in parts]
+def _finish(
+    queue: str, places: Sequence[int], batch: Sequence[Settlement], worker: str, odd: Odd
+) -> Flow[None]:
+    parts = batch if len(places) == len(batch) else [batch[place] for place in places]
+    grants = list(map(_grant, parts))
+    outcomes = list(map(_outcome, parts))
     answer: list[str | None] = yield from Statement(
         "settle_finish",
         query_in("settle_finish", queue),
@@ -155,9 +164,9 @@ def _error(error: ErrorText) -> tuple[str, str, str]:
 
 def _grants(grants: Sequence[Owned]) -> tuple[str, str, str]:
     return (
-        plain_array([g.id_text for g in grants]),
-        plain_array([str(g.generation) for g in grants]),
-        plain_array([g.token_text for g in grants]),
+        plain_array(map(_id, grants)),
+        plain_array(map(str, map(_generation, grants))),
+        plain_array(map(_token, grants)),
     )
 
 
