@@ -4,7 +4,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-_THRESHOLD = 10_000  # objects made between two looks for cycles; Python's own is 700
+_THRESHOLD = 50_000  # objects made between two looks for cycles; Python's own is 700
 
 
 @contextlib.contextmanager

@@ -23,8 +23,8 @@ from .pulse import Pulse
 
 DROWSY = 0.25  # a pause that has grown to this: half a second has brought nothing
 _SPREAD = 0.0005  # seconds per sleeper: not all of them look at once
-_LEAST = 0.02  # between two looks that notifications ask for
-_MANY = 10  # notifications within a second: too many to be told one by one
+_LEAST = 0.002  # between two looks that notifications ask for
+_MANY = 100  # notifications within a second: too many to be told one by one
 _LIGHT = 10.0  # seconds for which it looks every poll interval: who enqueued before it lay down and commits now told nobody
 _HUSH = (1.0, 30.0)  # seconds until it may lie down again after that, doubling
 

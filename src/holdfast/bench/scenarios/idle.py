@@ -16,7 +16,7 @@ STATEMENTS = """
 SELECT sum(s.calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = %s
 """
 TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s"
-SETTLING = 5.0  # seconds until a worker sleeps
+SETTLING = 15.0  # seconds until a worker has slept for ten, and only its pulse is left
 
 
 def run(bench: Bench) -> None:
