@@ -26,7 +26,7 @@ class Sizes:
     """How large a measurement is. Each is an option of the command; `--quick` takes them all down."""
 
     jobs: int = 100_000  # of a drain by an async handler; slower handlers get a part of it
-    concurrency: int = 100  # of an async worker
+    concurrency: int = 10  # of an async worker
     connections: int = 10  # of handlers with a transaction, and of the same statements by hand
     batch: int = 500  # of `limit`
     single: int = 2000  # transactions of `enqueue`

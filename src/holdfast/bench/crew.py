@@ -112,7 +112,7 @@ class Crew:
 
 @contextlib.contextmanager
 def crew(
-    url: str, *, queues: list[str], processes: int = 1, concurrency: int = 100, timed: bool = False
+    url: str, *, queues: list[str], processes: int = 1, concurrency: int = 10, timed: bool = False
 ) -> Iterator[Crew]:
     """So many worker processes that are in the registry. They drain and leave at the end."""
     words = (

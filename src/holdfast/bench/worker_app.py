@@ -129,7 +129,7 @@ async def serve(queues: list[str], concurrency: int) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--queue", action="append", required=True)
-    options.add_argument("--concurrency", type=int, default=100)
+    options.add_argument("--concurrency", type=int, default=10)
     options.add_argument("--timed", action="store_true")
     given = options.parse_args()
     if given.timed:

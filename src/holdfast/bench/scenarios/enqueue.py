@@ -105,6 +105,7 @@ def in_bulk(bench: Bench, url: str, app: Holdfast, task: Any) -> None:
     kinds: dict[str, Callable[[int], object]] = {
         "bulk": lambda size: app.enqueue_many(task.job(n) for n in range(size)),
         "bulk-function": lambda size: by_function(engine, size),
+        "bulk-copy": lambda size: app.enqueue_copy(task.job(n) for n in range(size)),
         "copy": lambda size: copy_rows(copier, size),
         "copy-raw": lambda size: copy_text(copier, raw[size]),
     }
@@ -117,7 +118,7 @@ def in_bulk(bench: Bench, url: str, app: Holdfast, task: Any) -> None:
         for write in kinds.values():
             write(10)
         for turn in range(count // size):
-            for kind in list(kinds)[turn % 4 :] + list(kinds)[: turn % 4]:
+            for kind in list(kinds)[turn % len(kinds) :] + list(kinds)[: turn % len(kinds)]:
                 if kind == "copy-raw":
                     raw[size] = "".join(f'{next(ids)}\tinbox\tnothing\t{{"n": {n}}}\n' for n in range(size))
                 began = time.perf_counter()
