@@ -129,7 +129,7 @@ def test_a_cancelled_job_comes_back_as_the_same_job(conn: Conn, database: Databa
     end(conn, last.grant, Cancelled("no"), worker)
     assert act_on(database, RETRY, [job_id]).results == {"revived": 1}
     after = row_of(conn, job_id)
-    moved = {"available_at", "claimed_at", "lease_generation", "last_error"}
+    moved = {"available_at", "claimed_at", "claimed", "lease_generation", "last_error"}
     assert {k: v for k, v in after.items() if k not in moved} == {
         k: v for k, v in before.items() if k not in moved
     }

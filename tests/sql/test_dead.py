@@ -172,7 +172,7 @@ def test_redrive_keeps_the_generation_and_gives_fresh_attempts(
         "lease_generation": 2,
     }
     assert {key: after[key] for key in fresh} == fresh
-    moved = {"available_at", "claimed_at", "lease_generation", "last_error"}
+    moved = {"available_at", "claimed_at", "claimed", "lease_generation", "last_error"}
     assert {k: v for k, v in after.items() if k not in moved} == {
         k: v for k, v in before.items() if k not in moved
     }

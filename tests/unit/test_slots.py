@@ -23,7 +23,7 @@ def test_at_first_it_holds_the_prefetch_ahead() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "ahead"),
-    [(0.00001, 1000), (0.001, 500), (0.01, 50), (0.1, 5), (0.4, 2), (0.6, 0), (60.0, 0)],
+    [(0.00001, 2000), (0.001, 500), (0.01, 50), (0.1, 5), (0.4, 2), (0.6, 0), (60.0, 0)],
 )
 def test_ahead_is_what_handlers_do_in_a_twentieth_of_a_second(
     seconds: float, ahead: int, monkeypatch: pytest.MonkeyPatch
@@ -52,12 +52,12 @@ def test_one_long_job_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slots.want(0) == 10
 
 
-def test_a_claim_is_made_when_half_of_it_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_is_made_when_a_quarter_of_it_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = Slots(10, 2)
     ran(slots, 100, 0.00001, monkeypatch)
     for _ in range(10):
         slots.started()
-    assert [slots.want(ready) for ready in (1000, 500, 499, 0)] == [0, 0, 501, 1000]
+    assert [slots.want(ready) for ready in (2000, 1500, 1499, 0)] == [0, 0, 501, 2000]
 
 
 def test_few_ready_jobs_are_not_topped_up_one_by_one() -> None:

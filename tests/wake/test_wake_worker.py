@@ -199,7 +199,10 @@ async def test_who_is_full_is_not_told(sleepy: Kit, notes: Notes) -> None:
     await sleepy.database.aclose()
 
 
-async def test_who_is_told_too_often_gets_up_and_comes_back(asleep: Kit, ear: Ear, notes: Notes) -> None:
+async def test_who_is_told_too_often_gets_up_and_comes_back(
+    asleep: Kit, ear: Ear, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.runtime.sleep._MANY", 10)
     for n in range(20):
         await notes.task.aenqueue(n)
     await until_asleep(asleep, 0)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 _RUN = 32
+_FEW = 100  # jobs ahead: they are topped up when none is left
 
 
 class Slots:
@@ -29,7 +30,7 @@ class Slots:
     def want(self, ready: int, batches: int = 0) -> int:
         """`ready` wait for a slot already; `batches` lack so many, which take no slot each. Few are not worth a claim."""
         self.ahead = ahead = self._ahead()
-        if ready and 4 * ready >= 3 * ahead:
+        if ready and (ahead < _FEW or 4 * ready >= 3 * ahead):
             return 0
         return max(0, self.free + ahead - ready, batches if self.free > 0 and not ready else 0)
 

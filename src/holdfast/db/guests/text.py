@@ -29,7 +29,7 @@ def _texts(values: list[Any]) -> Texts:
     return [None if value is None else str(value) for value in values]
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=1024)
 def _rewritten(text: str, kinds: tuple[str | None, ...]) -> str:
     def cast(found: re.Match[str]) -> str:
         kind = kinds[int(found[1]) - 1]
