@@ -1048,6 +1048,6 @@ def test_the_limits_hold_in_sql_for_a_caller_without_our_library(kit: Kit, bad: 
     plain = NewRow(task="t", payload="{}")
     with pytest.raises(BadRow, match="a job is out of the limits"):
         kit.database.run(lambda: jobs.enqueue([plain, row]))
-    with pytest.raises(BadRow, match="out of the limits|must be|the limit is|not usable"):
+    with pytest.raises(BadRow, match=r"out of the limits|must be|the limit is|not usable"):
         kit.database.run(lambda: jobs.enqueue([row]))
     assert kit.jobs() == []

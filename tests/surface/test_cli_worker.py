@@ -148,6 +148,27 @@ def test_exit_when_idle_runs_what_is_due_and_leaves(kit: Kit, start: Start) -> N
     assert [row["status"] for row in kit.sql("SELECT status FROM holdfast.workers")] == ["gone"]
 
 
+def test_a_worker_on_uvloop_runs_and_drains(kit: Kit, start: Start) -> None:
+    for task in ("good", "threaded"):
+        kit.app.send(task, {"n": 1})
+    assert start("worker", "shop:app", "--exit-when-idle", "--loop", "uvloop").end() == 0
+    assert {job["status"] for job in kit.jobs()} == {"completed"}
+    worker = start("worker", "shop:app", "--loop", "uvloop", "--processes", "2")
+    wait_until(
+        lambda: len(kit.sql("SELECT id FROM holdfast.workers WHERE status = 'alive'")) == 2, "both are there"
+    )
+    worker.send(signal.SIGTERM)
+    assert worker.end() == 0
+
+
+def test_a_loop_that_is_not_there_is_one_line(kit: Kit, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "uvloop.py").write_text("raise ImportError('No module named uvloop')\n")
+    worker = start("worker", "shop:app", "--loop", "uvloop", PYTHONPATH=str(tmp_path))
+    assert worker.end() == 2
+    assert "pip install 'holdfast[uvloop]'" in worker.err
+    assert "Traceback" not in worker.err
+
+
 def test_a_worker_serves_only_the_queues_it_was_told(kit: Kit, start: Start) -> None:
     kit.sql("SELECT holdfast.create_queue('mail')")
     kit.app.send("good", {"n": 1})

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from types import FrameType
 from typing import Annotated
 
@@ -30,6 +32,23 @@ from holdfast.settings import Settings
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class EventLoop(StrEnum):
+    asyncio = "asyncio"
+    uvloop = "uvloop"
+
+
+def _new_loop(kind: EventLoop) -> asyncio.AbstractEventLoop:
+    if kind is EventLoop.asyncio:
+        return asyncio.new_event_loop()
+    try:
+        made: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--loop uvloop: {error}. Install it: pip install 'holdfast[uvloop]'"
+        ) from None
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     queues: Sequence[str] = ()
@@ -38,6 +57,7 @@ class Work:
     health_port: int | None = None
     health_host: str | None = None
     health_fd: int | None = None
+    loop: EventLoop = EventLoop.asyncio
 
     def address(self, settings: Settings) -> tuple[str, int] | None:
         """Where the health port is to be, if there is to be one; options win over settings."""
@@ -75,7 +95,7 @@ def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: Tether | Non
     With a tether its supervisor has announced it, and may tell it to stop."""
     if tether is None:
         announce(app, work, log_format)
-    loop = asyncio.new_event_loop()
+    loop = _new_loop(work.loop)
     executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
     loop.set_default_executor(executor)
     asyncio.set_event_loop(loop)
