@@ -102,9 +102,14 @@ def readme(report: Report) -> str:
     meta = report.meta
     kind = f"PostgreSQL {meta['postgresql']}, Python {meta['python']} ({meta['loop']}), {meta['machine']['cores']} cores"
     head = ["no-op jobs, one worker process", "jobs/s", "latency p50, ms", "p99, ms"]
-    how = f"Median of {meta['repeats']}; {kind}; made by `make bench`."
+    rounds = max(len(r.values) for r in report.of("peers") if r.unit == "jobs/s")
+    how = f"Median of {rounds}; {kind}; made by `make bench`."
+    note = (
+        "pg-boss calls its handler once for up to 5,000 jobs, the others once for each. "
+        "What each promises: [docs/performance-peers.md](docs/performance-peers.md)."
+    )
     more = "How, and everything else: [docs/performance.md](docs/performance.md)."
-    return table(head, rows, numbers=3) + "\n" + "\n".join([how, *quick(report), more]) + "\n"
+    return table(head, rows, numbers=3) + "\n" + "\n".join([how, note, *quick(report), more]) + "\n"
 
 
 def waited(report: Report, peer: str, share: str) -> str:

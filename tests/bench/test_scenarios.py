@@ -7,10 +7,12 @@ import psycopg
 import pytest
 
 from holdfast.bench.context import Bench, Sizes, dress
+from holdfast.bench.raw import Engine
 from holdfast.bench.report import Report, is_series
 from holdfast.bench.scenarios import SCENARIOS, find
+from holdfast.bench.scenarios.enqueue import by_function
 from holdfast.bench.server import Server
-from holdfast.testing import TestServer
+from holdfast.testing import Kit, TestServer
 
 TINY = Sizes(
     jobs=300,
@@ -130,3 +132,12 @@ def test_a_worker_that_dies_is_told_and_not_waited_for(server: Server) -> None:
         workers.members[0]._process.kill()
         with pytest.raises((ChildProcessError, OSError)):
             drain(workers, Load(100))
+
+
+def test_what_is_compared_with_copy_writes_as_many_jobs(kit: Kit) -> None:
+    engine = Engine(kit.url)
+    try:
+        by_function(engine, 10)
+    finally:
+        engine.conn.close()
+    assert sorted(row["payload"]["n"] for row in kit.jobs()) == [1] * 5 + [2] * 5

@@ -142,9 +142,11 @@ ids = _ids()
 
 
 def by_function(engine: Engine, count: int) -> None:
-    two = [NewRow(task="nothing", payload='{"n": 1}', queue="inbox")] * 2
+    """What all jobs share goes once, as in enqueue_many; the payloads do not."""
+    two = [NewRow(task="nothing", payload=f'{{"n": {n}}}', queue="inbox") for n in (1, 2)]
     what = enqueue(two)
-    engine.run(what.text, [repeated(p, count // 2) for p in what.params])
+    params = [repeated(p, count // 2) if isinstance(p, str) else p for p in what.params]
+    engine.run(what.text, params)
 
 
 def copy_rows(conn: psycopg.Connection[Any], count: int) -> None:
