@@ -35,6 +35,7 @@ from .shares import ShareClaimer
 from .streams import StreamClaimer
 
 _LOOK = 20_000
+_SHARED = 2  # jobs ahead of the slots, of a queue whose keys take turns
 _RULES = 5.0  # seconds until a changed rule of a queue is known
 
 
@@ -124,6 +125,8 @@ class Claimer:
             for queue in queues[self._turn :] + queues[: self._turn]:
                 limited = self._rules[queue].limited
                 most = min(want, free) if limited and free is not None else want
+                if queue in self._streams and not self._rules[queue].ordered and free is not None:
+                    most = min(most, max(0, free) + _SHARED)  # what waits here has had its turn already
                 if most <= 0:
                     continue
                 if queue in self._streams:
