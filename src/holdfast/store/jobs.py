@@ -11,6 +11,7 @@ from ..model.job import Enqueued, Fate, NewRow
 from ..model.outcome import Settled
 from ..sql import query
 from .chains import follow, specs
+from .literal import text_array
 from .statement import Flow, Row, Statement, ids
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
         return _enqueue_one(rows[0])
     columns = (
         _column([r.task for r in rows]),
-        _array([r.payload for r in rows]),
+        text_array([r.payload for r in rows]),
         _column([r.queue for r in rows]),
         _column([r.version for r in rows]),
         _column([r.partition_key for r in rows]),
@@ -63,17 +64,11 @@ def _enqueue_one(row: NewRow) -> Statement[list[Enqueued]]:
         repr(row.delay),
         str(row.max_attempts),
         str(row.version),
-        _array(row.tags) if row.tags else None,
+        text_array(row.tags) if row.tags else None,
         row.metadata,
         None if row.parent is None else str(row.parent),
     )
     return Statement("enqueue_one", query("enqueue_one"), params, _enqueued)
-
-
-def _array(texts: Sequence[str]) -> str:
-    """The literal of an array, as PostgreSQL reads it: `{"a","b"}`."""
-    escaped = [text.replace("\\", "\\\\").replace('"', '\\"') for text in texts]
-    return "{" + ",".join([f'"{text}"' for text in escaped]) + "}"
 
 
 def _all_enqueued(n: int, rows: Sequence[Row]) -> list[Enqueued]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..model.job import NewRow
 from ..sql import query
+from .literal import text_array
 from .statement import Row, Statement, ids, nothing
 
 _AT_ONCE = 4096  # ids of one millisecond
@@ -76,7 +77,7 @@ class Lines:
         due = min(max(due, _EPOCH), now + _TEN_YEARS)
         if row.queue not in self.first or due < self.first[row.queue]:
             self.first[row.queue] = due
-        tags = "{" + ",".join([f'"{_quoted(tag)}"' for tag in row.tags]) + "}" if row.tags else None
+        tags = text_array(row.tags) if row.tags else None
         columns = (
             row.queue,
             row.task,
@@ -104,10 +105,6 @@ def _escaped(text: str) -> str:
         if "\\" in text or not text.isprintable()
         else text
     )
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _ids(now: datetime) -> Iterator[str]:
