@@ -181,6 +181,10 @@ def run(words: Sequence[str]) -> None:
         find(name)
     if given.append and given.json is None:
         raise ConfigurationError("--append needs --json FILE")
+    if given.json is not None and not given.json.parent.is_dir():
+        raise ConfigurationError(
+            f"--json {given.json}: there is no folder {given.json.parent}. Make it first"
+        )
     before = read(given.json) if given.append and given.json.exists() else Report()
     console, repeats = Console(), given.repeats or (1 if given.quick else 5)
     with open_server(given.url, dress) as server:
