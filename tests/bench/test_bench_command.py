@@ -35,6 +35,10 @@ def bench(*words: str) -> subprocess.CompletedProcess[str]:
         (["drain", "--claimed", "few"], "'few' is not a whole number of at least 1"),
         (["drain", "--rate", "nan"], "'nan' is not a number of at least 1"),
         (["drain", "--append"], "--append needs --json FILE"),
+        (
+            ["drain", "--json", "nowhere/x.json"],
+            "--json nowhere/x.json: there is no folder nowhere. Make it first",
+        ),
         (["drain", "--nope"], "unrecognized arguments: --nope"),
     ],
 )

@@ -170,6 +170,17 @@ def show_targets(console: Console, report: Report) -> None:
         print_table(console, "figures to reach, from this run", ("figure", "wanted", "measured", ""), rows)
 
 
+def kept_results(path: Path | None, *, append: bool) -> Report:
+    """What `--append` adds to; refuses a file that could not be written after an hour of measuring."""
+    if path is None:
+        if append:
+            raise ConfigurationError("--append needs --json FILE")
+        return Report()
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"--json {path}: there is no folder {path.parent}. Make it first")
+    return read(path) if append and path.exists() else Report()
+
+
 def run(words: Sequence[str]) -> None:
     given = parser().parse_args(words)
     if given.scenarios == ["list"]:
@@ -179,13 +190,7 @@ def run(words: Sequence[str]) -> None:
     names, sizes = chosen(given.scenarios), sizes_of(given)
     for name in names:
         find(name)
-    if given.append and given.json is None:
-        raise ConfigurationError("--append needs --json FILE")
-    if given.json is not None and not given.json.parent.is_dir():
-        raise ConfigurationError(
-            f"--json {given.json}: there is no folder {given.json.parent}. Make it first"
-        )
-    before = read(given.json) if given.append and given.json.exists() else Report()
+    before = kept_results(given.json, append=given.append)
     console, repeats = Console(), given.repeats or (1 if given.quick else 5)
     with open_server(given.url, dress) as server:
         meta = machine.describe(server.url(server.template), server.is_own)
