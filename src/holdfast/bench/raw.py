@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 
 from ..db.connect import CONFIGURE, configuration
+from ..db.executors import OurCursor
 from ..model.clock import Clock
 from ..store.literal import text_array
 from ..store.statement import Statement
@@ -17,7 +18,7 @@ class Engine:
     def __init__(self, url: str) -> None:
         self.conn = psycopg.connect(url, autocommit=True)
         self.conn.prepare_threshold = 1
-        self.cursor = psycopg.RawCursor(self.conn)
+        self.cursor = OurCursor(self.conn)
         self.cursor.execute(CONFIGURE.encode(), configuration(self.conn, Clock(), 60.0, engine=True))
 
     def run(

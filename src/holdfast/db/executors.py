@@ -10,12 +10,13 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import postgres
-from psycopg.adapt import AdaptersMap
-from psycopg.pq import PipelineStatus
+from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.pq import Format, PipelineStatus
 from psycopg.rows import tuple_row
 from psycopg.types import TypesRegistry
 from psycopg.types.array import register_all_arrays
 
+from ..store.literal import UuidArray
 from ..store.statement import Flow, Row, Statement
 
 T = TypeVar("T")
@@ -27,7 +28,18 @@ postgres.register_default_adapters(_adapters)
 register_all_arrays(_adapters)
 
 
-class _Cursor(psycopg.RawCursor[Row]):
+class _AsItIs(Dumper):
+    format = Format.BINARY
+    oid = 2951  # uuid[]
+
+    def dump(self, obj: UuidArray) -> UuidArray:
+        return obj
+
+
+_adapters.register_dumper(UuidArray, _AsItIs)
+
+
+class OurCursor(psycopg.RawCursor[Row]):
     @property
     def adapters(self) -> AdaptersMap:
         return _adapters
@@ -50,7 +62,7 @@ def _in_pipeline(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -
 
 
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
-    with _Cursor(conn, row_factory=tuple_row) as cursor:
+    with OurCursor(conn, row_factory=tuple_row) as cursor:
         cursor.execute(statement.text.encode(), statement.params, binary=statement.binary)
         rows: list[Row] = cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
     return statement.decode(rows)

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -56,14 +56,16 @@ class ClaimedJob(NamedTuple):
     priority: int
     attempts: int  # spent before this one
     max_attempts: int
-    available_at: datetime
-    waited: float  # seconds from due to claimed, by the database's clock
+    due: float  # seconds since 1970, as is `now`
     cancel_requested: bool
     suspect: int
     rest: str | None  # JSON text of what few jobs have
-    timeline: str  # of the server, eight hexadecimal digits
+    moment: (
+        str  # of the claim: the server's timeline, eight hexadecimal digits, and its microseconds since 1970
+    )
     queue: str
     token_text: str
+    now: float  # when it was claimed, by the database's clock
 
     @property
     def id(self) -> UUID:
@@ -78,8 +80,17 @@ class ClaimedJob(NamedTuple):
         return self.attempts + 1
 
     @property
+    def available_at(self) -> datetime:
+        return datetime.fromtimestamp(self.due, UTC)
+
+    @property
+    def waited(self) -> float:
+        """Seconds from due to claimed, by the database's clock."""
+        return self.now - self.due
+
+    @property
     def fence(self) -> str:
-        return fence(int(self.timeline, 16), self.seq, self.generation)
+        return fence(int(self.moment[:8], 16), self.seq, self.generation)
 
     @property
     def crashes(self) -> int:

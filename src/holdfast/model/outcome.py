@@ -1,7 +1,9 @@
 """How an attempt ends: values, decided once, settled by the store."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from uuid import UUID
 
 from .breaker import Watch
@@ -92,6 +94,13 @@ class Settlement(NamedTuple):
     grant: Owned
     outcome: Outcome
     watch: Watch | None = None
+
+
+# A worker makes tens of thousands a second, and this takes half the time.
+settlement_of = cast(
+    "Callable[[tuple[Owned, Outcome, Watch | None]], Settlement]",
+    functools.partial(tuple.__new__, Settlement),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ lost lease, a block), what is behind it goes back too, unstarted: its turn has n
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..model.queue import QueueRules
 from .inflight import Running
@@ -64,13 +64,17 @@ class Lanes:
         del self._lanes[stream]
         return None, list(lane)
 
-    def in_doubt(self, running: Running, most: float) -> bool:
-        """A job of a stream whose lease was not renewed for longer than `most` seconds, as after the process stood still.
+    def doubter(self, most: float) -> Callable[[Running], bool]:
+        """Tells a job of a stream whose lease was not renewed for longer than `most` seconds: the process stood still.
 
         Another worker may be far ahead of it: it waits until the next renewal has found out whose it is."""
-        if not self._ordered:
-            return False
-        return time.monotonic() - running.renewed_at > most and self.stream(running) is not None
+
+        def in_doubt(running: Running) -> bool:
+            if not self._ordered:
+                return False
+            return time.monotonic() - running.renewed_at > most and self.stream(running) is not None
+
+        return in_doubt
 
     def waiting(self) -> list[Running]:
         """Those whose turn has not come, and who will not get one."""

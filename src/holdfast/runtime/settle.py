@@ -22,6 +22,7 @@ from ..model.text import storable
 from ..store.breaker import settle_watched
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
+from ..store.done import is_plain, settle_done
 from ..store.settle import FINISHED, Odd
 from .service import Service
 
@@ -75,7 +76,7 @@ class Settler(Service):
                 for _ in batch:
                     self._waiting.popleft()
         if again:  # apart: what somebody holds up must not hold up the others
-            await self._write(again)
+            await self._write(again, quick=False)
             del self._busy[: len(again)]
         if self._waiting:  # came meanwhile
             return 0.0
@@ -84,21 +85,23 @@ class Settler(Service):
         self._empty.set()
         return 3600.0
 
-    async def _write(self, batch: list[Settlement]) -> None:
+    async def _write(self, batch: list[Settlement], *, quick: bool = True) -> None:
         """One transaction for the batch; one that a bad row spoils is halved until the bad row is alone."""
+        if quick and not (batch := await self._quickly(batch)):
+            return
         try:
             odd, changes = await self._session.flow(lambda: settle_watched(batch, self._worker()))
         except GroupBusy as busy:  # someone counts in their group for a moment; the others go on without them
             held_up = {str(job_id) for job_id in busy.job_ids}
             self._busy += [s for s in batch if s.grant.id_text in held_up]
             if others := [s for s in batch if s.grant.id_text not in held_up]:
-                await self._write(others)
+                await self._write(others, quick=False)
             return
         except (BadRow, LockNotAvailable) as error:
             if len(batch) > 1:
                 middle = len(batch) // 2
-                await self._write(batch[:middle])
-                await self._write(batch[middle:])
+                await self._write(batch[:middle], quick=False)
+                await self._write(batch[middle:], quick=False)
             elif isinstance(error, LockNotAvailable):  # of a key that a follow-up wants
                 self._busy += batch
             else:
@@ -107,6 +110,21 @@ class Settler(Service):
         self._tell(batch, odd)
         for change in changes:
             self._on_breaker(change)
+
+    async def _quickly(self, batch: list[Settlement]) -> list[Settlement]:
+        """One statement and no more, for a batch that allows it. Answers what is left for the usual way."""
+        if not is_plain(batch):
+            return batch
+        try:
+            done = await self._session.run(settle_done(batch, self._worker()))
+        except (BadRow, LockNotAvailable):  # nothing is done: the usual way finds out which of them it is
+            return batch
+        if done is None:
+            self._on_settled(batch, ["completed"] * len(batch))
+            return []
+        if ended := [s for s in batch if s.grant.id_text in done]:
+            self._on_settled(ended, ["completed"] * len(ended))
+        return [s for s in batch if s.grant.id_text not in done]
 
     def _tell(self, batch: list[Settlement], odd: Odd) -> None:
         """What became of them; a row that someone holds for a moment is still ours, and tried again."""
@@ -130,7 +148,7 @@ class Settler(Service):
         telemetry.emit("settle.refused", level=logging.ERROR, job=settlement.grant.id_text, error=reason)
         if not isinstance(settlement.outcome, DeadLettered):
             buried = Settlement(settlement.grant, DeadLettered(ErrorText("SettleRefused", reason)))
-            await self._write([buried])
+            await self._write([buried], quick=False)
             return
         await self._session.run(quarantine(UUID(settlement.grant.id_text), settlement.grant.queue, reason))
         self._on_settled([settlement], ["quarantined"])

@@ -52,17 +52,17 @@ class Tally(Service):
 
     def completed(self, held: Iterable[Running | None], now: float) -> None:
         """Count jobs that were just completed. A worker has thousands at a time."""
-        last, sums = ("", ""), Sums()
+        queue, task, sums = "", "", Sums()
         for running in held:
             if running is None:
                 continue
             claimed, began = running.claimed, running.started_at
-            kind = (claimed.queue, claimed.task)
-            if kind != last:
-                last, sums = kind, self._of(*kind)
+            if claimed.task != task or claimed.queue != queue:
+                queue, task = claimed.queue, claimed.task
+                sums = self._of(queue, task)
             sums.completed += 1
             if began:
-                sums.attempt(now - began, claimed.waited + began - running.claimed_at)
+                sums.attempt(now - began, claimed.now - claimed.due + began - running.claimed_at)
 
     def buried(self, queue: str, task: str) -> None:
         """A sweep made it a dead letter: its process died once too often."""

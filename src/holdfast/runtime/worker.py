@@ -3,6 +3,7 @@
 run         the story: claim what free slots need, start it, pause, and in the end drain
 _run_one    one job from slot to outcome
 Claimer     which jobs are next                         (claim.py)
+Starter     each in a task of its own, in a free slot   (start.py)
 Lanes       jobs of one stream one after the other      (lanes.py)
 Ring        whose keys it looks after                   (ring.py)
 Batches     jobs that gather to be run in one call      (batches.py, calls.py)
@@ -20,7 +21,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,17 @@ from ..db.database import Database
 from ..db.faults import BadRow, Contended, LockTimeout
 from ..errors import DatabaseError, DatabaseUnavailable
 from ..model.job import ClaimedJob
-from ..model.outcome import Cancelled, Completed, Held, Lost, Outcome, Released, SettledElsewhere, Settlement
+from ..model.outcome import (
+    Cancelled,
+    Completed,
+    Held,
+    Lost,
+    Outcome,
+    Released,
+    SettledElsewhere,
+    Settlement,
+    settlement_of,
+)
 from ..model.queue import QueueRules
 from . import report
 from .batches import Batches
@@ -51,6 +61,7 @@ from .service import Service
 from .settle import Settler
 from .sleep import DROWSY, Nap, Sleep
 from .slots import Slots
+from .start import Starter
 from .suspects import Suspects
 from .sweep import Sweeper
 from .tally import Tally
@@ -116,7 +127,6 @@ class Worker:
         self.notify = Notify(
             database, self.membership.session, list(options.leases), self.sleep, self.look_again
         )
-        self.ready: deque[Running] = deque()
         self.suspects = Suspects(database.settings.sweep)
         self.batches = Batches(handlers, lambda delay: self.loop.call_later(delay, self._wake.set))
         self._pause = _FIRST_PAUSE
@@ -125,6 +135,9 @@ class Worker:
         self.stopping = asyncio.Event()
         self.hurry = asyncio.Event()
         self.loop = asyncio.get_running_loop()
+        doubt, closed = self.lanes.doubter(self.settings.dead_after), self.stopping.is_set
+        self.starter = Starter(self.slots, self._run_one, doubt, self.end_unstarted, closed)
+        self.ready = self.starter.ready
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.ticked_at = time.monotonic()  # when the claim loop last came round
 
@@ -228,24 +241,7 @@ class Worker:
             self.conclude(running, Released("not started"))
         while self.slots.free > 0 and (group := self.batches.next()) is not None:
             self.aside(run_together(self, group, self.slots.started()))
-        self._fill()
-
-    def _fill(self) -> None:
-        """Start what is ready in the free slots."""
-        ready, room, begin = self.ready, self.slots.free, self.loop.create_task
-        doubtful: list[Running] = []
-        while ready and room > 0:
-            running = ready.popleft()
-            if running.stop is not None:
-                self.end_unstarted(running)
-            elif self.lanes.in_doubt(running, self.settings.dead_after):
-                doubtful.append(running)
-            else:
-                room -= 1
-                running.started_at = self.slots.started()  # now: its task may begin after this loop
-                running.task = begin(self._run_one(running), name=f"job {running.claimed.id_text}")
-        if doubtful:
-            ready.extendleft(reversed(doubtful))
+        self.starter.start()
 
     def end_unstarted(self, running: Running) -> None:
         """Lost or cancelled while it waited here."""
@@ -253,20 +249,10 @@ class Worker:
 
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
-        if self.slots.free <= 0:
-            long_ago = time.monotonic() - _STALE
-            stale = [r for r in self.ready if r.claimed_at < long_ago] if self._oldest() < long_ago else []
-            for running in stale:
-                self.ready.remove(running)
-            stale += self.batches.stale(_STALE)
-            if stale:
-                self.slots.expect_long()
+        if self.slots.free <= 0 and (stale := self.starter.stale(_STALE) + self.batches.stale(_STALE)):
+            self.slots.expect_long()
             for running in stale:
                 self.conclude(running, Released("not started"))
-
-    def _oldest(self) -> float:
-        """When the first of those that are ready was claimed: the others came later."""
-        return self.ready[0].claimed_at if self.ready else time.monotonic()
 
     async def _run_one(self, running: Running) -> None:
         if self._heard:
@@ -274,15 +260,15 @@ class Worker:
         outcome = await self.executor.execute(running)
         self.slots.finished(running.started_at)
         self.conclude(running, outcome)
-        if self.ready and not self.stopping.is_set():
-            self._fill()
+        if self.ready:
+            self.starter.start()
 
     def conclude(self, running: Running, outcome: Outcome) -> None:
         """The attempt is over: settle it, unless there is nothing left to settle."""
         if running.settling:
             return
         running.settling = True
-        settlement = Settlement(running.claimed, outcome, self.breakers.watch(running))
+        settlement = settlement_of((running.claimed, outcome, self.breakers.watch(running)))
         if type(outcome) is Completed:
             self.settler.settle(settlement)
         else:

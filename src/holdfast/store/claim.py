@@ -24,11 +24,16 @@ _new = cast("Callable[[Row], ClaimedJob]", functools.partial(tuple.__new__, Clai
 
 
 def taking(name: str, params: tuple[Any, ...], queue: str, token: UUID) -> Statement[list[ClaimedJob]]:
-    """A statement that ends in the part `take`, whose columns are the fields of a ClaimedJob but for the last two."""
-    claim = (queue, str(token))
-    return Statement(
-        name, query_in(name, queue), params, lambda rows: [_new(row + claim) for row in rows], binary=True
-    )
+    """A statement that ends in the part `taken`, whose columns are the fields of a ClaimedJob but for the last three."""
+
+    def decode(rows: Sequence[Row]) -> list[ClaimedJob]:
+        if not rows:
+            return []
+        moment = rows[0][-1]
+        claim = (queue, str(token), int(moment[8:]) / 1e6)
+        return [_new(row + claim) for row in rows]
+
+    return Statement(name, query_in(name, queue), params, decode, binary=True)
 
 
 def claim(

@@ -1,7 +1,21 @@
-"""Arrays as the text that PostgreSQL reads them from. Of uuids that costs a tenth of handing the driver a list (0.14 us
-against 1.55 each), and every driver passes text."""
+"""Arrays as the server reads them. As text, which every driver passes: of uuids that costs a tenth of handing the driver a
+list (0.14 us against 1.55 each). And of uuids in the binary form, for our own connections: the server takes 0.4 us less."""
 
+import struct
 from collections.abc import Iterable, Sequence
+
+_UUID = 2950  # the type, as the server numbers it
+_SIXTEEN = "00000010"  # the length of one, in hexadecimal
+
+
+class UuidArray(bytes):
+    """A uuid[] in its binary form."""
+
+
+def uuid_array(texts: Sequence[str]) -> UuidArray:
+    """Of uuids as text, the way the server writes them."""
+    header = struct.pack("!iiiii", 1, 0, _UUID, len(texts), 1)
+    return UuidArray(header + bytes.fromhex((_SIXTEEN + _SIXTEEN.join(texts)).replace("-", "")))
 
 
 def plain_array(values: Iterable[str]) -> str:

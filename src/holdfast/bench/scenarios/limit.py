@@ -13,19 +13,19 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from ...model.job import ClaimedJob, Grant
-from ...model.outcome import Completed, Settlement
+from ...model.job import ClaimedJob
 from ...model.worker import WorkerIdentity
+from ...sql import query_in
 from ...store.claim import Mark, claim
-from ...store.settle import settle
+from ...store.literal import UuidArray, plain_array, uuid_array
 from ...store.statement import Statement
 from ...store.workers import register
 from ..context import Bench
 from ..fill import Load, write
-from ..raw import Engine, repeated
+from ..raw import Engine
 
 BATCHES = (100, 500, 1000)
-_IDS = b"SELECT job_ids::text FROM holdfast.claims WHERE token = $1"
+_IDS = b"SELECT array_send(job_ids) FROM holdfast.claims WHERE token = $1"
 
 
 def run(bench: Bench) -> None:
@@ -46,7 +46,7 @@ def seconds(url: str, jobs: int, batch: int, queue_name: str = "inbox") -> float
     worker = WorkerIdentity.create()
     entry = register(worker, queues=[queue_name], tasks=["nothing"], concurrency=1, release="bench")
     claims.ask(entry)
-    claimed: queue.Queue[tuple[UUID, str, int] | None] = queue.Queue(maxsize=2)
+    claimed: queue.Queue[tuple[UUID, UuidArray, int] | None] = queue.Queue(maxsize=2)
     faults: list[BaseException] = []
 
     def settling() -> None:
@@ -91,19 +91,15 @@ def last_place(cursor: "psycopg.RawCursor[Any]", what: Statement[list[ClaimedJob
     return Mark(job.available_at, job.seq)
 
 
-def claimed_ids(engine: Engine, token: UUID) -> str:
-    """What a claim took, as one array."""
-    ((ids,),) = engine.run(_IDS, [token]).fetchall()
-    return str(ids)
+def claimed_ids(engine: Engine, token: UUID) -> UuidArray:
+    """What a claim took, as one array, as the server sends it."""
+    ((ids,),) = engine.run(_IDS, [token], binary=True).fetchall()
+    return UuidArray(ids)
 
 
-def settle_all(engine: Engine, queue_name: str, worker: str, token: UUID, ids: str, count: int) -> None:
-    """The statement for one job, with every array of it made as long as the batch."""
-    example = Grant(queue_name, UUID(int=0), 1, token)
-    first: Statement[Any] = next(settle([Settlement(example, Completed("null"))], worker))
-    *columns, who, one = first.params
-    assert (who, one) == (worker, 1)
-    parameters = [ids if p == f"{{{example.id}}}" else repeated(p, count) for p in columns]
-    ((answer,),) = engine.run(first.text, [*parameters, worker, count]).fetchall()
-    if answer != [str(count), None, None]:
-        raise RuntimeError(f"{count} jobs were claimed, and the settle says {answer}")
+def settle_all(engine: Engine, queue_name: str, worker: str, token: UUID, ids: UuidArray, count: int) -> None:
+    tokens, firsts = uuid_array([str(token)] * count), plain_array(["1"] * count)
+    parameters = [queue_name, ids, firsts, tokens, worker, count]
+    ((done, _),) = engine.run(query_in("settle_done", queue_name), parameters).fetchall()
+    if done != count:
+        raise RuntimeError(f"{count} jobs were claimed, and {done} of them settled")

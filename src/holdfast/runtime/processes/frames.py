@@ -8,7 +8,6 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Any
 
 from ...model.job import ClaimedJob
@@ -76,7 +75,7 @@ def job_to_json(claimed: ClaimedJob) -> Frame:
 
 
 def job_from_json(data: Frame) -> ClaimedJob:
-    return ClaimedJob(**{**data, "available_at": datetime.fromisoformat(data["available_at"])})
+    return ClaimedJob(**data)
 
 
 _KINDS: dict[str, type[Outcome]] = {

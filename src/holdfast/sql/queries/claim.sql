@@ -1,14 +1,18 @@
 -- part: take
--- Mark the rows of `c` as taken, write the claim that holds their lease, and answer what their owner needs.
--- $1 queue, $2 worker, $3 token, $4 lease seconds
+-- Mark rows as taken; which, says the line after this part. $1 queue, $3 token
 --
 -- The moment is asked for once: as a plain call it would be computed for every row.
 , taken AS (
     UPDATE holdfast.work
     SET status = 'processing', hold_reason = NULL, claim_token = $3, claimed_at = (SELECT holdfast.now()), lease_generation = lease_generation + 1
-    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
+
+-- part: taken
+-- Write the claim that holds the lease of what was taken, and answer what its owner needs.
+-- $1 queue, $2 worker, $3 token, $4 lease seconds
+--
+-- date_part(), not extract(), which computes with numeric: 0.4 us for every row.
     RETURNING id, lease_generation, seq, task, version, payload, partition_key, priority, attempts, max_attempts, crashes,
-              available_at, metadata, cancel_requested_at, suspect, parent_id, group_id
+              available_at, metadata, cancel_requested_at, suspect, parent_id, group_id, follow_ups
 ), claim AS (
     INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
     SELECT $3, $1, $2, holdfast.now(),
@@ -16,11 +20,11 @@
     FROM taken HAVING count(*) > 0
 )
 SELECT id::text, lease_generation, seq, task, version, payload::text, partition_key, priority, attempts, max_attempts,
-       greatest(available_at, 'epoch'), -- a date no client can read would cost every worker its answer
-       extract(epoch FROM (SELECT holdfast.now()) - greatest(available_at, 'epoch'))::float8, cancel_requested_at IS NOT NULL, suspect,
-       CASE WHEN crashes <> 0 OR metadata IS NOT NULL OR parent_id IS NOT NULL OR group_id IS NOT NULL
+       date_part('epoch', greatest(available_at, 'epoch')), -- a date no client can read would cost every worker its answer
+       cancel_requested_at IS NOT NULL, suspect,
+       CASE WHEN crashes <> 0 OR metadata IS NOT NULL OR parent_id IS NOT NULL OR group_id IS NOT NULL OR follow_ups IS NOT NULL
             THEN json_build_object('crashes', crashes, 'metadata', metadata::text, 'parent_id', parent_id, 'group_id', group_id)::text END,
-       (SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))
+       (SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || (extract(epoch FROM holdfast.now()) * 1000000)::bigint)
 FROM taken
 ORDER BY priority DESC, available_at, seq;
 
@@ -31,13 +35,14 @@ ORDER BY priority DESC, available_at, seq;
 --
 -- A mark is a place in the index, not only a time: what one transaction enqueued is due at one moment, and with a time alone each claim
 -- would pass all of it that is finished.
--- The lateral probes stop as soon as $5 rows are locked. Ids go into the UPDATE as an array: with a join, stale
--- statistics flip the plan to a sequential scan.
+-- The lateral probes stop as soon as $5 rows are locked. The UPDATE gets the places of the rows, which nobody can move once they are
+-- locked, as an array: with a join, stale statistics flip the plan to a sequential scan; with ids, each is looked up in an index once
+-- more. A row that somebody changed between our snapshot and our lock is left out, as if it were locked still: the next look has it.
 WITH c AS MATERIALIZED (
-    SELECT w.id
+    SELECT w.place
     FROM unnest($6::int[], $7::timestamptz[], $9::bigint[]) AS p(priority, mark, mark_seq)
     CROSS JOIN LATERAL (
-        SELECT j.id
+        SELECT j.ctid AS place
         FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority
           AND (j.available_at, j.seq) >= (coalesce(p.mark, '-infinity'), p.mark_seq) AND j.available_at <= holdfast.now()
@@ -53,6 +58,8 @@ WITH c AS MATERIALIZED (
     LIMIT $5
 )
 -- with part: take
+    WHERE queue = $1 AND ctid = ANY (ARRAY(SELECT place FROM c))
+-- with part: taken
 
 -- name: claim_these
 -- Take the named jobs, waiting or held, if they are due and still free.
@@ -69,6 +76,8 @@ WITH c AS MATERIALIZED (
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 -- with part: take
+    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
+-- with part: taken
 
 -- name: scan_priorities
 -- The priorities that occur in a queue, one index probe each, and always 0; beside each a moment before which, two seconds

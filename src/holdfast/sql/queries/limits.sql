@@ -116,6 +116,8 @@ WITH c AS MATERIALIZED (
     LIMIT $7
 )
 -- with part: take
+    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
+-- with part: taken
 
 -- name: scan_shares
 -- Step from key to key through some buckets, from a place on, looking at so many keys: (keys looked at, bucket and key of the last one,

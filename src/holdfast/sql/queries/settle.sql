@@ -33,6 +33,34 @@ SELECT ARRAY[count(*)::text, CASE WHEN count(*) < $9::int THEN (SELECT json_agg(
              (json_agg(json_build_array(id, group_id, follow_ups::text)) FILTER (WHERE group_id IS NOT NULL OR follow_ups IS NOT NULL))::text]
 FROM kept;
 
+-- name: settle_done
+-- The quick way of settle_finish for most jobs there are: completed, with no result, and nothing hangs on them. Answers how many left for the
+-- archive; when that is not all ($6), the ids of those that did, as JSON. The rest is for settle_finish.
+-- $1 queue, $2 ids, $3 generations as the text of an array, $4 tokens, $5 worker, $6 how many
+--
+-- For our own sessions alone, where no planner finds a sequential scan cheap, and by itself: nothing follows it in a transaction.
+-- The DELETE is guarded pair by pair, and locks as it goes: locking first and then looking everything up again took 3 of 9 us.
+-- So it may meet a row that somebody holds; then it gives up after a moment, before it has done anything.
+WITH gone AS (
+    DELETE FROM holdfast.work w
+    USING ROWS FROM (unnest($2::uuid[]), unnest($3::text::bigint[]), unnest($4::uuid[])) AS d(id, generation, token)
+    WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
+      AND w.group_id IS NULL AND w.follow_ups IS NULL
+      AND (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL
+    RETURNING w.id, w.claim_token, w.seq, w.lease_generation, w.available_at, w.created_at, w.claimed_at, w.attempts, w.max_attempts, w.version,
+              w.crashes, w.priority, w.queue, w.task, w.partition_key, w.payload, w.last_error, w.tags, w.metadata, w.parent_id
+), kept AS (
+    INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts,
+                                  max_attempts, version, crashes, priority, queue, status, task, partition_key, payload, claimed_by,
+                                  result, last_error, tags, metadata, parent_id)
+    SELECT (SELECT holdfast.archive_slot(holdfast.now())), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at,
+           g.claimed_at, (SELECT holdfast.now()), least(g.attempts::bigint + 1, 2147483647)::int, g.max_attempts, g.version, g.crashes, g.priority,
+           g.queue, 'completed', g.task, g.partition_key, g.payload, $5, 'null', g.last_error, g.tags, g.metadata, g.parent_id
+    FROM gone g
+    RETURNING id
+)
+SELECT count(*), CASE WHEN count(*) < $6::int THEN (SELECT json_agg(id)::text FROM kept) END FROM kept;
+
 -- name: settle_fail
 -- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once. In a queue
 -- ordered by key the rest of the key goes on (skip), or waits for the dead job, which stays where it is (block), or is parked.

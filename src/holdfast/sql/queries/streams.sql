@@ -32,6 +32,8 @@ WITH front AS MATERIALIZED (
     WHERE r.gapless
 )
 -- with part: take
+    WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM c))
+-- with part: taken
 
 -- name: due_streams
 -- The keys of waiting jobs that are due, from a mark on in claim order, looking at so many rows of each priority: per priority

@@ -1,0 +1,88 @@
+"""What is ready to run, and how it is started in the free slots.
+
+Every job runs in a task of its own. From Python 3.12 on that task begins inside of the call that makes it and goes on up to
+the first thing it waits for: a job that waits for nothing never meets the event loop. So a job may have ended before the
+next one is looked at, and the loop that starts them is the one that uses its slot again. A loop with a task factory of its
+own makes its tasks itself.
+"""
+
+import asyncio
+import functools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from .inflight import Running
+from .slots import Slots
+
+_AT_ONCE = 50  # jobs that are started before the event loop has its turn
+
+Begin = Callable[..., "asyncio.Task[None]"]  # (coroutine, name=)
+
+
+def beginner(loop: asyncio.AbstractEventLoop) -> Begin:
+    if loop.get_task_factory() is not None:
+        return loop.create_task
+    if sys.version_info >= (3, 12):
+        return functools.partial(asyncio.Task, loop=loop, eager_start=True)
+    return functools.partial(asyncio.Task, loop=loop)
+
+
+class Starter:
+    def __init__(
+        self,
+        slots: Slots,
+        run: Callable[[Running], Coroutine[Any, Any, None]],
+        in_doubt: Callable[[Running], bool],
+        stopped: Callable[[Running], None],  # is told of those that must not start any more
+        closed: Callable[[], bool],
+    ) -> None:
+        self.ready: deque[Running] = deque()  # claimed, and waiting for a slot
+        self._slots = slots
+        self._run = run
+        self._in_doubt = in_doubt
+        self._stopped = stopped
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._begin = beginner(self._loop)
+        self._starting = False
+
+    def start(self) -> None:
+        """Start what is ready in the free slots. A job that ends while it is started leaves its slot to this same loop."""
+        if self._starting or self._closed():
+            return
+        self._starting = True
+        ready, slots, begin = self.ready, self._slots, self._begin
+        room, left = slots.free, max(_AT_ONCE, slots.concurrency)
+        doubtful: list[Running] = []
+        try:
+            while ready and room > 0 and left > 0:
+                running = ready.popleft()
+                if running.stop is not None:
+                    self._stopped(running)
+                elif self._in_doubt(running):
+                    doubtful.append(running)
+                else:
+                    left -= 1
+                    running.started_at = slots.started()  # now: its task may begin after this loop
+                    task = begin(self._run(running), name=f"job {running.claimed.id_text}")
+                    running.task = task
+                    if not task.done():
+                        room -= 1
+        finally:
+            self._starting = False
+            ready.extendleft(reversed(doubtful))
+        if left <= 0 < room and ready:
+            self._loop.call_soon(self.start)
+
+    def stale(self, seconds: float) -> list[Running]:
+        """Those that have waited here for longer than that; they leave."""
+        long_ago = time.monotonic() - seconds
+        if not self.ready or self.ready[0].claimed_at >= long_ago:  # the others came later
+            return []
+        stale = [running for running in self.ready if running.claimed_at < long_ago]
+        for running in stale:
+            self.ready.remove(running)
+        return stale
