@@ -16,6 +16,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from holdfast.bench.server import temporary_server
+from holdfast.db.embedded import EmbeddedOptions
 from holdfast.testing import TestServer
 
 HOLDFAST = [str(Path(sys.executable).parent / "holdfast"), "bench"]
@@ -55,6 +57,16 @@ def test_a_file_of_something_else_is_refused_before_anything_is_measured(tmp_pat
     done = bench("drain", "--json", str(tmp_path / "x.json"), "--append")
     assert (done.returncode, done.stdout) == (2, "")
     assert "holds no results" in done.stderr
+
+
+def test_nothing_of_its_own_server_stays() -> None:
+    """Also not where root's data is put, because nobody else may enter a temporary folder."""
+    with temporary_server(EmbeddedOptions()) as server:
+        with psycopg.connect(server.dsn("postgres")) as conn:
+            ((data,),) = conn.execute("SHOW data_directory").fetchall()
+        area = Path(data).parent
+        assert area.is_dir()
+    assert not area.exists()
 
 
 def test_the_scenarios_are_listed() -> None:

@@ -13,10 +13,8 @@ import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -25,12 +23,13 @@ import psycopg
 from .. import Job
 from ..app import Holdfast
 from ..db import migrate
-from ..db.embedded import EmbeddedOptions, EmbeddedServer
+from ..db.embedded import EmbeddedOptions
 from ..model.queue import QueueRules, Rate
 from ..runtime.shares import Turns
 from ..store.jobs import describe_server
 from ..store.limits import Allowance, allowance, claim_shares, within
 from ..store.queues import create_queue
+from .server import temporary_server
 
 FILL = """
 INSERT INTO holdfast.work (id, queue, task, payload, partition_key, available_at)
@@ -177,14 +176,10 @@ def main() -> int:
     options.add_argument("--jobs", type=int, default=2000)
     options.add_argument("--many", type=int, default=1_000_000)
     given = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        server = EmbeddedServer.acquire(Path(folder) / "postgres", EmbeddedOptions())
-        try:
-            server.ensure_database("bench")
-            migrate.up(server.dsn("bench"))
-            asyncio.run(measure(server.dsn("bench"), given.jobs, given.many))
-        finally:
-            server.release()
+    with temporary_server(EmbeddedOptions()) as server:
+        server.ensure_database("bench")
+        migrate.up(server.dsn("bench"))
+        asyncio.run(measure(server.dsn("bench"), given.jobs, given.many))
     return 0
 
 

@@ -12,7 +12,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ..db import migrate
-from ..db.embedded import EmbeddedOptions, EmbeddedServer
+from ..db.embedded import EmbeddedOptions, EmbeddedServer, reset
 from ..errors import ConfigurationError, DatabaseUnavailable
 
 # Durable as a production server is, and with room for a checkpoint to be rare: else it is the checkpoints that are measured.
@@ -142,17 +142,25 @@ class Server:
 
 
 @contextlib.contextmanager
+def temporary_server(options: EmbeddedOptions) -> Iterator[EmbeddedServer]:
+    """One in a folder of its own. Nothing of it stays, also where root's data had to be put elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        home = Path(folder) / "postgres"
+        own = EmbeddedServer.acquire(home, options)
+        try:
+            yield own
+        finally:
+            own.release()
+            reset(home, force=True)
+
+
+@contextlib.contextmanager
 def open_server(url: str | None, dress: Callable[[str], None]) -> Iterator[Server]:
     if url is not None:
         yield from _serve(Server(url), dress)
         return
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        options = EmbeddedOptions(settings=SETTINGS)
-        own = EmbeddedServer.acquire(Path(folder) / "postgres", options)
-        try:
-            yield from _serve(Server(own.dsn("postgres"), own), dress)
-        finally:
-            own.release()
+    with temporary_server(EmbeddedOptions(settings=SETTINGS)) as own:
+        yield from _serve(Server(own.dsn("postgres"), own), dress)
 
 
 def _serve(server: Server, dress: Callable[[str], None]) -> Iterator[Server]:

@@ -2,6 +2,17 @@
 
 from .install import PeerFailed
 from .run import Measure, PeerResult, job_count, measure, once
-from .table import PEERS, Mode, Peer
+from .table import OWN, PEERS, Mode, Peer
 
-__all__ = ["PEERS", "Measure", "Mode", "Peer", "PeerFailed", "PeerResult", "job_count", "measure", "once"]
+__all__ = [
+    "OWN",
+    "PEERS",
+    "Measure",
+    "Mode",
+    "Peer",
+    "PeerFailed",
+    "PeerResult",
+    "job_count",
+    "measure",
+    "once",
+]

@@ -6,6 +6,7 @@ The settings are the best of those tried for each, starting from what its docume
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,15 @@ def _batching(size: int) -> dict[str, Any]:
     return {"localQueue": {"size": size}, "completeJobBatchDelay": 0, "failJobBatchDelay": 0}
 
 
+OWN = Peer(
+    "holdfast",
+    "python",
+    version("holdfast"),
+    (),  # this very environment
+    ADAPTERS / "run_holdfast.py",
+    drain={"concurrency": 10},
+    latency={"concurrency": 10},
+)
 GRAPHILE = Peer(
     "graphile-worker",
     "node",

@@ -1,6 +1,7 @@
 """`peers`: other job queues on the same server, in turns with ours, each through its public API (holdfast.bench.peers).
 
-Ours is measured as in `drain` and `latency`, in the same round. A peer that cannot be installed or run is told and left out.
+Ours is measured by an adapter of its own, the way the others are: so it differs a little from `drain` and `latency`. A peer
+that cannot be installed or run is told and left out.
 """
 
 import os
@@ -8,18 +9,12 @@ from pathlib import Path
 
 from ...errors import ConfigurationError
 from ..context import Bench
-from ..peers import PEERS, Peer, PeerFailed, job_count, once
+from ..peers import OWN, PEERS, Peer, PeerFailed, job_count, once
 from ..peers.run import describe
-from .drain import VARIANTS, measure
-from .latency import RATE
-from .steady import percentile, times
-
-OWN = "holdfast"
 
 
 def run(bench: Bench) -> None:
-    own(bench)
-    for peer in chosen(bench):
+    for peer in [OWN, *chosen(bench)]:
         if peer.name not in told(bench, "left_out"):
             one(bench, peer)
 
@@ -33,12 +28,6 @@ def chosen(bench: Bench) -> list[Peer]:
 def folder() -> Path:
     """Where the peers are installed."""
     return Path(os.environ.get("HOLDFAST_BENCH_DIR", ".bench")) / "peers"
-
-
-def own(bench: Bench) -> None:
-    rate, cpu = measure(bench, VARIANTS[0], keep=False)
-    waits, _, _ = times(bench, RATE, bench.sizes.peer_latency / RATE, idle=2.0)
-    add(bench, OWN, rate, cpu, percentile(waits, 50), percentile(waits, 99))
 
 
 def one(bench: Bench, peer: Peer) -> None:
