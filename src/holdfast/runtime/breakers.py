@@ -34,6 +34,7 @@ class Breakers:
                 self._tasks[task].append(version)
             else:
                 self._others.append(task)
+        self.watching = bool(self._tasks)
 
     def look_again(self) -> None:
         self._look_at = 0.0

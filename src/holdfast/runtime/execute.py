@@ -107,6 +107,7 @@ class Executor:
         self._middleware = tuple(middleware)
         self._part_time = [layer for layer in self._middleware if isinstance(layer, PartTime)]
         self._always = [layer for layer in self._middleware if not isinstance(layer, PartTime)]
+        self._layers: Sequence[Middleware] = self._middleware
         self._processes = processes
         self._supervised = supervised
         self.threads = Threads()
@@ -114,8 +115,10 @@ class Executor:
     def close(self) -> None:
         self.threads.close()
 
-    def abandoned(self) -> int:
-        return self.threads.abandoned
+    def look(self) -> None:
+        """Find out which middleware has something to do; asked once for many jobs."""
+        wanted = any(layer.wanted() for layer in self._part_time)
+        self._layers = self._middleware if wanted else self._always
 
     async def execute(self, running: Running, attempt: Attempt | None = None) -> Outcome:
         """`attempt` is what to do inside of the middleware; the handler's own call, unless a batch shares one."""
@@ -136,7 +139,7 @@ class Executor:
         running.is_async = handler.is_async
         # Of this task's own context, which ends with the task: nothing to set back.
         telemetry.job_context.set(JobFields(claimed, self._worker))
-        layers = self._layers()
+        layers = self._layers
         if layers or attempt is not None or not handler.plain:
             return await self._inside(layers, attempt or self._attempt, running, handler, arguments)
         try:
@@ -171,13 +174,6 @@ class Executor:
             message = f"middleware returned {type(outcome).__name__} instead of the Outcome that call_next() gave it"
             outcome = DeadLettered(ErrorText("TypeError", message))
         return outcome
-
-    def _layers(self) -> Sequence[Middleware]:
-        """Those that have something to do."""
-        for layer in self._part_time:
-            if layer.wanted():
-                return self._middleware
-        return self._always
 
     async def _in_a_process(self, processes: Processes, running: Running, handler: Handler) -> Outcome:
         """Payload, middleware and handler are the child's; here is only what the renewal asks for."""

@@ -64,17 +64,15 @@ class Lanes:
         del self._lanes[stream]
         return None, list(lane)
 
-    def doubter(self, most: float) -> Callable[[Running], bool]:
+    def doubter(self, most: float) -> Callable[[Running], bool] | None:
         """Tells a job of a stream whose lease was not renewed for longer than `most` seconds: the process stood still.
 
         Another worker may be far ahead of it: it waits until the next renewal has found out whose it is."""
 
         def in_doubt(running: Running) -> bool:
-            if not self._ordered:
-                return False
             return time.monotonic() - running.renewed_at > most and self.stream(running) is not None
 
-        return in_doubt
+        return in_doubt if self._ordered else None
 
     def waiting(self) -> list[Running]:
         """Those whose turn has not come, and who will not get one."""

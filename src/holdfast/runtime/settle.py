@@ -52,9 +52,12 @@ class Settler(Service):
         self._empty.set()
 
     def settle(self, settlement: Settlement) -> None:
+        if (
+            not self._waiting or self._failures
+        ):  # else the batch under way is followed by the next in any case
+            self._empty.clear()
+            self._wake.set()
         self._waiting.append(settlement)
-        self._empty.clear()
-        self._wake.set()
 
     @property
     def pending(self) -> int:

@@ -1,7 +1,8 @@
 """How many more jobs this worker wants right now."""
 
 import time
-from collections.abc import Callable
+
+from .threads import Threads
 
 _RUN = 32
 _FEW = 100  # jobs ahead: they are topped up when none is left
@@ -18,8 +19,8 @@ class Slots:
     _AHEAD = 0.05  # seconds of work
     _MOST = 2000
 
-    def __init__(self, concurrency: int, prefetch: int, abandoned: Callable[[], int] = lambda: 0) -> None:
-        self._abandoned = abandoned
+    def __init__(self, concurrency: int, prefetch: int, threads: Threads | None = None) -> None:
+        self._threads = threads or Threads()
         self.concurrency = concurrency
         self._prefetch = prefetch
         self._mean = 0.0
@@ -47,7 +48,8 @@ class Slots:
     def free(self) -> int:
         """A sync handler past its timeout gives its slot back though its thread runs on: so many as there are slots,
         and no more, or threads would pile up without end."""
-        return self.concurrency - self.running - max(0, self._abandoned() - self.concurrency)
+        over = self._threads.abandoned - self.concurrency
+        return self.concurrency - self.running - (over if over > 0 else 0)
 
     @property
     def run(self) -> int:

@@ -35,7 +35,7 @@ class Starter:
         self,
         slots: Slots,
         run: Callable[[Running], Coroutine[Any, Any, None]],
-        in_doubt: Callable[[Running], bool],
+        in_doubt: Callable[[Running], bool] | None,
         stopped: Callable[[Running], None],  # is told of those that must not start any more
         closed: Callable[[], bool],
     ) -> None:
@@ -54,7 +54,7 @@ class Starter:
         if self._starting or self._closed():
             return
         self._starting = True
-        ready, slots, begin = self.ready, self._slots, self._begin
+        ready, slots, begin, in_doubt = self.ready, self._slots, self._begin, self._in_doubt
         room, left = slots.free, max(_AT_ONCE, slots.concurrency)
         doubtful: list[Running] = []
         try:
@@ -62,7 +62,7 @@ class Starter:
                 running = ready.popleft()
                 if running.stop is not None:
                     self._stopped(running)
-                elif self._in_doubt(running):
+                elif in_doubt is not None and in_doubt(running):
                     doubtful.append(running)
                 else:
                     left -= 1

@@ -109,7 +109,7 @@ class Worker:
         self.executor = Executor(
             database, handlers, lambda: self.membership.id, middleware, processes=processes
         )
-        self.slots = Slots(options.concurrency, database.settings.prefetch, self.executor.abandoned)
+        self.slots = Slots(options.concurrency, database.settings.prefetch, self.executor.threads)
         session, sweep = self.membership.session, database.settings.sweep
         self.breakers = Breakers(handlers, session, sweep, self._breaker_closed)
         self.settler = Settler(database, lambda: self.membership.id, self._settled, self.breakers.changed)
@@ -196,6 +196,7 @@ class Worker:
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
         self._heard = telemetry.audible(logging.DEBUG)
+        self.executor.look()
         held = self.inflight.add(jobs, began)
         self.ready.extend(self.batches.gather(self.lanes.admit(held)))
         return len(jobs)
@@ -268,7 +269,8 @@ class Worker:
         if running.settling:
             return
         running.settling = True
-        settlement = settlement_of((running.claimed, outcome, self.breakers.watch(running)))
+        watch = self.breakers.watch(running) if self.breakers.watching else None
+        settlement = settlement_of((running.claimed, outcome, watch))
         if type(outcome) is Completed:
             self.settler.settle(settlement)
         else:

@@ -240,6 +240,7 @@ class _Inside:
         running.tell = self._tell
         self._say(running, "begun")  # not before: the loop may still be busy with what an earlier job left
         before = asyncio.all_tasks()
+        executor.look()
         running.task = task = self._loop.create_task(executor.execute(running), name=f"job {claimed.id_text}")
         self._running = running
         await asyncio.wait([task])
