@@ -4,7 +4,7 @@ import signal
 
 import pytest
 from tests.conftest import wait_until
-from tests.crash.crash_app import arecord_behind, fail_first, plain, record
+from tests.crash.crash_app import arecord_behind, fail_first, plain, quick, record
 from tests.crash.process import Scene
 from tests.crash.proxy import Proxy
 
@@ -22,6 +22,22 @@ def test_a_settle_in_doubt_is_recognised_as_done(scene: Scene, proxy: Proxy) -> 
     assert not worker.events("job.lost")
     assert len(scene.notes("start", job)) == 1
     assert scene.kit.sql("SELECT count(*) AS n FROM holdfast.archive") == [{"n": 1}]
+
+
+def test_a_quick_settle_in_doubt_is_recognised_as_done(scene: Scene, proxy: Proxy) -> None:
+    """It is one statement, and its own commit: the cut comes after it."""
+    proxy.cut_after("DELETE FROM holdfast.inbox", name="holdfast settle")
+    jobs = [quick.enqueue().id for _ in range(3)]
+    worker = scene.start(url=proxy.url)
+    proxy.until_cut()
+    rows = scene.until_finished(15)
+    assert {(r["id"], r["status"], r["attempts"], r["lease_generation"]) for r in rows} == {
+        (job, "completed", 1, 1) for job in jobs
+    }
+    wait_until(lambda: len(worker.events("job.completed")) == 3, "the worker knows that they are done")
+    assert not worker.events("job.lost")
+    assert len(scene.notes("start")) == 3
+    assert scene.kit.sql("SELECT count(*) AS n FROM holdfast.archive") == [{"n": 3}]
 
 
 def test_a_failure_in_doubt_spends_one_attempt(scene: Scene, proxy: Proxy) -> None:

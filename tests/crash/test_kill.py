@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 from tests.conftest import wait_until
-from tests.crash.crash_app import crash, plain, record, record_behind
+from tests.crash.crash_app import crash, plain, quick, record, record_behind
 from tests.crash.process import DEAD_AFTER, HEARTBEAT, LEASE, SWEEP, Scene, WorkerProcess, settle_down
 
 # A dead worker is fenced after DEAD_AFTER and swept within SWEEP; the rest is room for a busy machine.
@@ -48,20 +48,28 @@ HOPS = [
     ("transaction.commit", "record"),  # everything written, not committed
     ("settle.before", "plain"),  # the handler ended, nothing written
     ("settle.committed", "plain"),  # settled, and nobody here knows
+    ("settle.before", "quick"),
+    ("settle.settle_done.done", "quick"),  # the same of jobs without a result, which go the quick way
 ]
+KINDS = {"record": record, "plain": plain, "quick": quick}
 
 
-@pytest.mark.parametrize(("hop", "kind"), HOPS, ids=[hop for hop, _ in HOPS])
+@pytest.mark.parametrize(("hop", "kind"), HOPS, ids=[f"{hop}-{kind}" for hop, kind in HOPS])
 def test_a_kill_between_two_steps_loses_nothing_and_repeats_no_commit(
     scene: Scene, hop: str, kind: str
 ) -> None:
     count = 6
-    ids = [(record if kind == "record" else plain).enqueue().id for _ in range(count)]
+    ids = [KINDS[kind].enqueue().id for _ in range(count)]
     dying = scene.start(failpoints=f"{hop}=kill", ready=False)
     assert dying.wait() == -signal.SIGKILL
     scene.start()
     rows = scene.until_finished()
     assert {r["id"]: (r["status"], r["attempts"]) for r in rows} == dict.fromkeys(ids, ("completed", 1))
+    if hop in ("settle.committed", "settle.settle_done.done"):  # what was settled does not run again
+        again = [job for job in ids if len(scene.notes("start", job)) > 1]
+        settled = {r["id"] for r in rows if r["lease_generation"] == 1}
+        assert settled
+        assert settled.isdisjoint(again)
     if kind == "record":
         assert scene.ledger() == dict.fromkeys(ids, 1)
     assert scene.kit.sql("SELECT count(*) AS n FROM holdfast.archive") == [{"n": count}]

@@ -283,6 +283,7 @@ async def test_a_worker_that_stops_hands_back_what_waits_in_its_place(
     jobs = put(app, step, 3)
     worker = asyncio.create_task(kit.arun_worker(until_idle=False))
     await await_until(lambda: state(kit, jobs)[2][0] == "processing", "all three are claimed")
+    await await_until(lambda: log.started["a"] == [1], "the first runs")
     kit.sql("UPDATE holdfast.workers SET status = 'draining'")
     await await_until(lambda: state(kit, jobs)[1:] == [BACK, BACK], "the others are back")
     assert state(kit, jobs)[0][0] == "processing"

@@ -51,6 +51,7 @@ _CUTS = {
     "renew": "WHERE c.token = ANY ($1",
     "tidy_claims": "WHERE c.worker = $1",
     "settle_finish": "WHERE w.queue = $1 AND w.id = d.id",
+    "settle_done": "WHERE w.queue = $1 AND w.id = d.id",
     "settle_fail": "WHERE w.queue = $1 AND w.id = d.id",
     "settle_back": "WHERE w.queue = $1 AND w.id = d.id",
     "lock_owned": "WHERE w.queue = $1 AND w.id = $2",
@@ -611,7 +612,7 @@ def _transition(change: Change, tokens: dict[str, str]) -> str:  # noqa: C901 - 
         if not change.flag:
             return "taken from an owner whose claim is not revoked"
         return "" if gone or new["claim_token"] == str(_NIL) else "taken, but the old owner keeps its token"
-    if name not in ("settle_finish", "settle_fail", "settle_back"):
+    if name not in ("settle_done", "settle_finish", "settle_fail", "settle_back"):
         return "a change by nobody we know"
     if not gone and new["status"] == "processing":
         return "settled, and still processing"

@@ -48,6 +48,7 @@ class Settler(Service):
         self._on_breaker = on_breaker
         self._waiting: deque[Settlement] = deque()
         self._busy: list[Settlement] = []
+        self._told: set[int] = set()  # which of a batch, while there is more to do with it
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -68,6 +69,10 @@ class Settler(Service):
         await self._empty.wait()
 
     async def tick(self) -> float:
+        if self._told:  # the last one was cut short, and some of its batch was told
+            self._waiting = deque(s for s in self._waiting if id(s) not in self._told)
+            self._busy = [s for s in self._busy if id(s) not in self._told]
+            self._told.clear()
         again = self._busy[:_AGAIN]
         while self._waiting:
             batch = list(itertools.islice(self._waiting, _MOST))
@@ -78,9 +83,11 @@ class Settler(Service):
             else:
                 for _ in batch:
                     self._waiting.popleft()
+            self._told.clear()
         if again:  # apart: what somebody holds up must not hold up the others
             await self._write(again, quick=False)
             del self._busy[: len(again)]
+            self._told.clear()
         if self._waiting:  # came meanwhile
             return 0.0
         if self._busy:
@@ -125,9 +132,14 @@ class Settler(Service):
         if done is None:
             self._on_settled(batch, ["completed"] * len(batch))
             return []
-        if ended := [s for s in batch if s.grant.id_text in done]:
-            self._on_settled(ended, ["completed"] * len(ended))
-        return [s for s in batch if s.grant.id_text not in done]
+        ended: list[Settlement] = []
+        left: list[Settlement] = []
+        for settlement in batch:
+            grant = settlement.grant
+            (ended if (grant.id_text, grant.generation) in done else left).append(settlement)
+        if ended:
+            self._end(ended, ["completed"] * len(ended))
+        return left
 
     def _tell(self, batch: list[Settlement], odd: Odd) -> None:
         """What became of them; a row that someone holds for a moment is still ours, and tried again."""
@@ -143,7 +155,11 @@ class Settler(Service):
         states = [FINISHED.get(kind, "") for kind in kinds]
         for place, answer in odd.items():
             states[place] = answer.state
-        self._on_settled(batch, states)
+        self._end(batch, states)
+
+    def _end(self, settlements: list[Settlement], states: list[str]) -> None:
+        self._told.update(map(id, settlements))
+        self._on_settled(settlements, states)
 
     async def _give_up(self, settlement: Settlement, error: DatabaseError) -> None:
         """The row refuses this outcome: bury the job with the reason; if even that fails, leave the row alone."""

@@ -4,9 +4,12 @@ Every job runs in a task of its own. From Python 3.12 on that task begins inside
 the first thing it waits for: a job that waits for nothing never meets the event loop. So a job may have ended before the
 next one is looked at, and the loop that starts them is the one that uses its slot again. A loop with a task factory of its
 own makes its tasks itself.
+
+They begin in the context that this was made in: the call may come out of a job's task, whose context variables are its own.
 """
 
 import asyncio
+import contextvars
 import functools
 import sys
 import time
@@ -47,18 +50,22 @@ class Starter:
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._begin = beginner(self._loop)
+        self._context = contextvars.copy_context()
         self._starting = False
 
     def start(self) -> None:
         """Start what is ready in the free slots. A job that ends while it is started leaves its slot to this same loop."""
-        if self._starting or self._closed():
-            return
+        if not self._starting and not self._closed():
+            self._context.run(self._start)
+
+    def _start(self) -> None:
         self._starting = True
-        ready, slots, begin, in_doubt = self.ready, self._slots, self._begin, self._in_doubt
+        ready, slots, begin = self.ready, self._slots, self._begin
+        in_doubt, closed = self._in_doubt, self._closed
         room, left = slots.free, max(_AT_ONCE, slots.concurrency)
         doubtful: list[Running] = []
         try:
-            while ready and room > 0 and left > 0:
+            while ready and room > 0 and left > 0 and not closed():
                 running = ready.popleft()
                 if running.stop is not None:
                     self._stopped(running)

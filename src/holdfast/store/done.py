@@ -30,15 +30,15 @@ def is_plain(batch: Sequence[Settlement]) -> bool:
     )
 
 
-def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[str] | None]:
-    """End the attempts of a plain batch. Answers the ids of those that it ended; None: all. Raises LockNotAvailable, with
-    nothing done, when somebody holds one of them."""
+def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[tuple[str, int]] | None]:
+    """End the attempts of a plain batch. Answers id and generation of those that it ended; None: all. Raises
+    LockNotAvailable, with nothing done, when somebody holds one of them."""
     grants = list(map(_grant, batch))
     queue = grants[0].queue
 
-    def decode(rows: Sequence[Row]) -> set[str] | None:
+    def decode(rows: Sequence[Row]) -> set[tuple[str, int]] | None:
         ((count, done),) = rows
-        return None if count == len(grants) else set(json.loads(done or "[]"))
+        return None if count == len(grants) else {(job, at) for job, at in json.loads(done or "[]")}
 
     params = (
         queue,

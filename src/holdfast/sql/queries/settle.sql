@@ -35,7 +35,8 @@ FROM kept;
 
 -- name: settle_done
 -- The quick way of settle_finish for most jobs there are: completed, with no result, and nothing hangs on them. Answers how many left for the
--- archive; when that is not all ($6), the ids of those that did, as JSON. The rest is for settle_finish.
+-- archive; when that is not all ($6), the id and generation of each that did, as JSON: a batch may hold two generations of one job. The rest is
+-- for settle_finish.
 -- $1 queue, $2 ids, $3 generations as the text of an array, $4 tokens, $5 worker, $6 how many
 --
 -- For our own sessions alone, where no planner finds a sequential scan cheap, and by itself: nothing follows it in a transaction.
@@ -59,7 +60,7 @@ WITH gone AS (
     FROM gone g
     RETURNING id
 )
-SELECT count(*), CASE WHEN count(*) < $6::int THEN (SELECT json_agg(id)::text FROM kept) END FROM kept;
+SELECT count(*), CASE WHEN count(*) < $6::int THEN (SELECT json_agg(json_build_array(id, lease_generation))::text FROM gone) END FROM kept;
 
 -- name: settle_fail
 -- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once. In a queue

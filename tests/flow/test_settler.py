@@ -1,0 +1,241 @@
+"""The settler at work: a batch goes the quick way, and nobody waits for a neighbour that somebody holds."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.conftest import await_until
+from tests.sql.support import (
+    Conn,
+    configure,
+    enqueue,
+    later,
+    one,
+    put,
+    register,
+    status,
+    sweep_all,
+    take,
+    take_one,
+)
+
+from holdfast import failpoints
+from holdfast.db.faults import ConnectionLost
+from holdfast.model.job import ClaimedJob, NewRow
+from holdfast.model.outcome import NOTHING, Settlement
+from holdfast.runtime.settle import Settler
+from holdfast.testing import Kit
+
+Told = list[tuple[str, int, str]]
+
+
+@pytest.fixture
+def conn(kit: Kit) -> Iterator[Conn]:
+    with psycopg.connect(kit.url, autocommit=True) as made:
+        configure(made, kit)
+        yield made
+
+
+@pytest.fixture
+def told() -> Told:
+    return []
+
+
+@pytest.fixture
+async def settler(akit: Kit, told: Told) -> AsyncIterator[Settler]:
+    def tell(settlements: Any, states: Any) -> None:
+        for settlement, state in zip(settlements, states, strict=True):
+            told.append((settlement.grant.id_text, settlement.grant.generation, state))
+
+    made = Settler(akit.database, lambda: "w", tell)
+    yield made
+    await made.stop()
+
+
+def give(settler: Settler, jobs: list[ClaimedJob]) -> None:
+    for job in jobs:
+        settler.settle(Settlement(job, NOTHING))
+
+
+def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The points that a settle passes."""
+    passed: list[str] = []
+    monkeypatch.setattr(failpoints, "point", passed.append)
+    return passed
+
+
+async def test_a_plain_batch_is_one_statement(
+    settler: Settler, conn: Conn, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(conn, 30)
+    jobs = take(conn, register(conn), 30)
+    passed = names(monkeypatch)
+    give(settler, jobs)
+    assert await settler.tick() == 3600.0
+    assert told == [(job.id_text, 1, "completed") for job in jobs]
+    assert [name for name in passed if name.startswith("settle.")] == [
+        "settle.before",
+        "settle.settle_done.done",
+    ]
+    assert one(conn, "SELECT count(*) FROM holdfast.archive") == 30
+
+
+async def test_the_others_of_a_row_that_somebody_holds_are_settled_at_once(
+    settler: Settler, conn: Conn, kit: Kit, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(conn, 20)
+    jobs = take(conn, register(conn), 20)
+    give(settler, jobs)
+    with kit.connect() as other:
+        other.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [jobs[7].id])
+        assert await settler.tick() < 1
+        assert {job for job, _, _ in told} == {job.id_text for job in jobs} - {jobs[7].id_text}
+        assert settler.pending == 1
+        enqueue(conn, 1)
+        (late,) = take(conn, register(conn), 1)
+        passed = names(monkeypatch)
+        give(settler, [late])
+        await settler.tick()  # who came later does not wait either
+        assert told[-1] == (late.id_text, 1, "completed")
+        # and what is held is not tried the quick way again, which would cost every batch its wait
+        assert passed.count("settle.settle_done.done") == 1
+        assert settler.pending == 1
+        other.rollback()
+    await settler.tick()
+    assert told[-1] == (jobs[7].id_text, 1, "completed")
+    assert settler.pending == 0
+    assert len(told) == len(set(told)) == 21
+
+
+async def test_a_held_row_is_tried_again_without_the_quick_way(
+    settler: Settler, conn: Conn, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(conn, 1)
+    jobs = take(conn, register(conn), 1)
+    give(settler, jobs)
+    with kit.connect() as other:
+        other.execute("SELECT FROM holdfast.work FOR UPDATE")
+        await settler.tick()
+        quick: list[Any] = []
+        tried = settler._quickly
+
+        async def noted(batch: list[Settlement]) -> list[Settlement]:
+            quick.append(batch)
+            return await tried(batch)
+
+        monkeypatch.setattr(settler, "_quickly", noted)
+        for _ in range(3):
+            await settler.tick()
+        assert quick == []
+        other.rollback()
+    await settler.tick()
+    assert one(conn, "SELECT count(*) FROM holdfast.archive") == 1
+
+
+async def test_each_of_two_generations_of_one_job_gets_its_own_answer(
+    settler: Settler, conn: Conn, kit: Kit, told: Told
+) -> None:
+    enqueue(conn)
+    worker = register(conn)
+    stale = take_one(conn, worker, lease=30)
+    later(kit, 31, conn)
+    sweep_all(conn)
+    give(settler, [stale, take_one(conn, worker)])
+    await settler.tick()
+    assert sorted(told) == [(stale.id_text, 1, "lost"), (stale.id_text, 2, "completed")]
+
+
+async def test_follow_ups_come_with_a_completion_that_looked_plain(
+    settler: Settler, conn: Conn, told: Told
+) -> None:
+    (first,) = put(conn, NewRow("work", "{}", follow_ups=(NewRow("after", "{}"),)))
+    (second,) = enqueue(conn)
+    jobs = [job._replace(rest=None) for job in take(conn, register(conn), 2)]
+    give(settler, jobs)
+    await settler.tick()
+    assert {(job, state) for job, _, state in told} == {
+        (str(first.id), "completed"),
+        (str(second), "completed"),
+    }
+    assert one(conn, "SELECT count(*) FROM holdfast.work WHERE task = 'after'") == 1
+
+
+async def test_a_bad_row_spoils_no_neighbour(settler: Settler, conn: Conn, told: Told) -> None:
+    enqueue(conn, 3)
+    enqueue(conn, 1, task="bad")
+    jobs = take(conn, register(conn), 4)
+    conn.execute(
+        """
+        CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+        CREATE TRIGGER refuse BEFORE DELETE ON holdfast.inbox FOR EACH ROW
+            WHEN (OLD.task = 'bad') EXECUTE FUNCTION public.refuse();
+        """
+    )
+    give(settler, jobs)
+    await settler.tick()
+    assert {job for job, _, state in told if state == "completed"} == {job.id_text for job in jobs[:3]}
+    assert [state for job, _, state in told if job == jobs[3].id_text] == ["quarantined"]
+
+
+async def test_what_was_told_before_an_outage_is_not_told_again(
+    settler: Settler, conn: Conn, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two go the quick way; the connection breaks before the third has gone the usual one."""
+    put(conn, NewRow("work", "{}", follow_ups=(NewRow("after", "{}"),)))
+    enqueue(conn, 2)
+    jobs = [job._replace(rest=None) for job in take(conn, register(conn), 3)]
+    give(settler, jobs)
+    flow = settler._session.flow
+
+    async def broken(make: Callable[[], Any]) -> Any:
+        raise ConnectionLost("cut")
+
+    monkeypatch.setattr(settler._session, "flow", broken)
+    with pytest.raises(ConnectionLost):
+        await settler.tick()
+    assert len(told) == 2
+    monkeypatch.setattr(settler._session, "flow", flow)
+    enqueue(conn, 1)
+    give(settler, take(conn, register(conn), 1))
+    await settler.tick()
+    assert len(told) == len(set(told)) == 4
+    assert settler.pending == 0
+    assert {state for _, _, state in told} == {"completed"}
+
+
+async def test_an_answer_that_was_lost_is_recognised_as_done(
+    settler: Settler, conn: Conn, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(conn, 3)
+    jobs = take(conn, register(conn), 3)
+    give(settler, jobs)
+
+    def lose(name: str) -> None:
+        if name == "settle.settle_done.done":
+            raise ConnectionResetError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "point", lose)
+        with pytest.raises(ConnectionResetError):
+            await settler.tick()
+    assert told == []  # the database has it, and nobody here knows
+    assert one(conn, "SELECT count(*) FROM holdfast.archive") == 3
+    await settler.tick()
+    assert sorted(told) == sorted((job.id_text, 1, "completed") for job in jobs)
+
+
+async def test_drained_waits_for_what_somebody_holds(settler: Settler, conn: Conn, kit: Kit) -> None:
+    enqueue(conn, 2)
+    jobs = take(conn, register(conn), 2)
+    settler.start()
+    with kit.connect() as other:
+        other.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [jobs[0].id])
+        give(settler, jobs)
+        await await_until(lambda: status(conn, jobs[1].id) == "completed", "the other is settled")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(settler.drained(), 0.3)
+        other.rollback()
+    await asyncio.wait_for(settler.drained(), 10)
+    assert status(conn, jobs[0].id) == "completed"

@@ -1,0 +1,275 @@
+"""How jobs are started: each in a task of its own, at once where Python can."""
+
+import asyncio
+import contextvars
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from holdfast.model.job import ClaimedJob
+from holdfast.runtime import start
+from holdfast.runtime.inflight import Running
+from holdfast.runtime.slots import Slots
+from holdfast.runtime.start import Starter
+
+EAGER = sys.version_info >= (3, 12)
+Handler = Callable[[Running], Awaitable[None]]
+
+
+def a_job(n: int) -> Running:
+    claimed = ClaimedJob(
+        str(uuid4()), 1, n, "t", 1, "{}", None, 0, 0, 5, 0.0, False, 0, None, "000000010", "inbox", str(uuid4()), 0.0
+    )  # fmt: skip
+    now = time.monotonic()
+    return Running(claimed, now, now)
+
+
+class Here:
+    """A starter, its slots, and what a worker does around a handler."""
+
+    def __init__(self, handler: Handler, concurrency: int = 10) -> None:
+        self.slots = Slots(concurrency, 0)
+        self.handler = handler
+        self.closed = False
+        self.doubtful: set[int] = set()
+        self.began: list[int] = []
+        self.ended: list[int] = []
+        self.stopped: list[int] = []
+        self.most = 0  # that ran at one time
+        self.starter = Starter(
+            self.slots,
+            self._run,
+            lambda running: running.claimed.seq in self.doubtful,
+            lambda running: self.stopped.append(running.claimed.seq),
+            lambda: self.closed,
+        )
+
+    async def _run(self, running: Running) -> None:
+        self.began.append(running.claimed.seq)
+        self.most = max(self.most, self.slots.running)
+        await self.handler(running)
+        self.slots.finished(running.started_at)
+        self.ended.append(running.claimed.seq)
+        if self.starter.ready:
+            self.starter.start()
+
+    def add(self, count: int) -> list[Running]:
+        made = [a_job(n) for n in range(count)]
+        self.starter.ready.extend(made)
+        return made
+
+    async def until_ended(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.ended) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+async def nothing(_: Running) -> None:
+    """A job that waits for nothing."""
+
+
+async def test_a_job_that_waits_for_nothing_ends_where_it_is_started() -> None:
+    here = Here(nothing)
+    jobs = here.add(3)
+    here.starter.start()
+    assert here.ended == ([0, 1, 2] if EAGER else [])
+    await here.until_ended(3)
+    assert here.ended == [0, 1, 2]
+    assert all(job.task is not None and job.task.done() for job in jobs)
+    assert here.slots.running == 0
+
+
+async def test_thousands_of_ready_jobs_do_not_stand_on_each_others_shoulders() -> None:
+    depths: list[int] = []
+
+    async def look(_: Running) -> None:
+        frame, depth = sys._getframe(), 0
+        while (outer := frame.f_back) is not None:
+            frame, depth = outer, depth + 1
+        depths.append(depth)
+
+    here = Here(look, concurrency=1)
+    here.add(5000)
+    here.starter.start()
+    await here.until_ended(5000)
+    assert here.began == list(range(5000))
+    assert max(depths) - min(depths) < 20
+
+
+@pytest.mark.parametrize("concurrency", [1, 10, 50])
+async def test_the_event_loop_has_its_turn_between_jobs_that_wait_for_nothing(concurrency: int) -> None:
+    here = Here(nothing, concurrency)
+    here.add(400)
+    turns: list[int] = []
+
+    def turn() -> None:
+        turns.append(len(here.began))
+        if len(here.ended) < 400:
+            asyncio.get_running_loop().call_soon(turn)
+
+    asyncio.get_running_loop().call_soon(turn)
+    here.starter.start()
+    await here.until_ended(400)
+    steps = [b - a for a, b in zip([0, *turns], [*turns, 400], strict=True)]
+    assert max(steps) <= start._AT_ONCE
+
+
+async def test_no_more_run_at_once_than_there_are_slots() -> None:
+    gate = asyncio.Event()
+
+    async def wait(running: Running) -> None:
+        if running.claimed.seq % 3:  # among those that wait for nothing
+            await gate.wait()
+
+    here = Here(wait, concurrency=4)
+    here.add(40)
+    here.starter.start()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert here.slots.running == 4
+    assert len(here.began) - len(here.ended) == 4
+    assert len(here.starter.ready) == 40 - len(here.began)
+    gate.set()
+    await here.until_ended(40)
+    assert here.most <= 4
+    assert here.began == list(range(40))
+
+
+async def test_the_current_task_is_the_jobs_own() -> None:
+    seen: dict[int, asyncio.Task[None] | None] = {}
+
+    async def look(running: Running) -> None:
+        seen[running.claimed.seq] = asyncio.current_task()
+        if running.claimed.seq % 2:
+            await asyncio.sleep(0)
+            assert asyncio.current_task() is seen[running.claimed.seq]
+
+    here = Here(look)
+    jobs = here.add(6)
+    mine = asyncio.current_task()
+    here.starter.start()
+    assert asyncio.current_task() is mine
+    await here.until_ended(6)
+    for job in jobs:
+        task = seen[job.claimed.seq]
+        assert task is job.task
+        assert task is not None
+        assert task.get_name() == f"job {job.claimed.id_text}"
+    assert len(set(seen.values()) | {mine}) == 7
+
+
+async def test_a_timeout_in_a_handler_ends_only_that_handler() -> None:
+    late: list[int] = []
+    gate = asyncio.Event()
+
+    async def limited(running: Running) -> None:
+        if running.claimed.seq != 1:
+            await gate.wait()
+            return
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(30)
+        except TimeoutError:
+            late.append(running.claimed.seq)
+
+    here = Here(limited)
+    jobs = here.add(3)
+    here.starter.start()
+    await here.until_ended(1)
+    assert (late, here.ended) == ([1], [1])
+    assert not any(job.task is None or job.task.cancelling() for job in jobs)
+    gate.set()
+    await here.until_ended(3)
+    assert sorted(here.ended) == [0, 1, 2]
+
+
+async def test_a_loop_with_a_task_factory_makes_the_tasks() -> None:
+    made: list[asyncio.Task[Any]] = []
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> "asyncio.Task[Any]":
+        made.append(asyncio.Task(coro, loop=loop, **options))
+        return made[-1]
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(factory)
+    try:
+        here = Here(nothing)
+        jobs = here.add(2)
+        here.starter.start()
+        assert here.ended == []  # this factory begins nothing at once
+        await here.until_ended(2)
+    finally:
+        loop.set_task_factory(None)
+    assert [job.task for job in jobs] == made
+    assert [task.get_name() for task in made] == [f"job {job.claimed.id_text}" for job in jobs]
+
+
+VALUE: contextvars.ContextVar[int] = contextvars.ContextVar("value", default=-1)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at-once", "waits"])
+async def test_what_a_handler_sets_in_its_context_the_next_does_not_see(waits: bool) -> None:
+    seen: list[int] = []
+
+    async def set_it(running: Running) -> None:
+        seen.append(VALUE.get())
+        VALUE.set(running.claimed.seq)
+        if waits:
+            await asyncio.sleep(0)
+            assert VALUE.get() == running.claimed.seq
+
+    outside = VALUE.set(-2)
+    try:
+        here = Here(set_it, concurrency=2)
+        here.add(120)
+        here.starter.start()
+        await here.until_ended(120)
+        assert VALUE.get() == -2
+    finally:
+        VALUE.reset(outside)
+    assert seen == [-2] * 120
+
+
+async def test_a_stop_in_the_middle_leaves_the_rest_ready() -> None:
+    async def stop(_: Running) -> None:
+        here.closed = True
+
+    here = Here(stop, concurrency=3)
+    here.add(10)
+    here.starter.start()
+    begun = 1 if EAGER else 3  # those that a slot was taken for
+    await here.until_ended(begun)
+    await asyncio.sleep(0.01)
+    here.starter.start()
+    assert here.began == list(range(begun))
+    assert [running.claimed.seq for running in here.starter.ready] == list(range(begun, 10))
+
+
+async def test_what_is_in_doubt_keeps_its_place_and_the_others_run() -> None:
+    here = Here(nothing, concurrency=2)
+    here.doubtful = {0, 3, 4}
+    jobs = here.add(7)
+    jobs[5].stop = "lost"
+    here.starter.start()
+    await here.until_ended(3)
+    assert here.ended == [1, 2, 6]
+    assert here.stopped == [5]
+    assert [running.claimed.seq for running in here.starter.ready] == [0, 3, 4]
+    here.doubtful = set()
+    here.starter.start()
+    await here.until_ended(6)
+    assert here.ended == [1, 2, 6, 0, 3, 4]
+
+
+async def test_jobs_that_came_long_ago_are_handed_back() -> None:
+    here = Here(nothing)
+    jobs = here.add(4)
+    for job in jobs[:2]:
+        job.claimed_at -= 60
+    assert here.starter.stale(30) == jobs[:2]
+    assert list(here.starter.ready) == jobs[2:]
+    assert here.starter.stale(30) == []
