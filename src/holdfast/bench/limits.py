@@ -13,10 +13,8 @@ import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +29,7 @@ from ..runtime.shares import Turns
 from ..store.jobs import describe_server
 from ..store.limits import Allowance, allowance, claim_shares, within
 from ..store.queues import create_queue
+from .server import own_folder
 
 FILL = """
 INSERT INTO holdfast.work (id, queue, task, payload, partition_key, available_at)
@@ -177,8 +176,8 @@ def main() -> int:
     options.add_argument("--jobs", type=int, default=2000)
     options.add_argument("--many", type=int, default=1_000_000)
     given = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        server = EmbeddedServer.acquire(Path(folder) / "postgres", EmbeddedOptions())
+    with own_folder() as folder:
+        server = EmbeddedServer.acquire(folder / "postgres", EmbeddedOptions())
         try:
             server.ensure_database("bench")
             migrate.up(server.dsn("bench"))

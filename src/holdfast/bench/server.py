@@ -142,13 +142,22 @@ class Server:
 
 
 @contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder for a server, gone afterwards. Others may enter it: for root the server is another user's, and where that one
+    cannot enter, the data goes to a folder of the system and would stay there."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@contextlib.contextmanager
 def open_server(url: str | None, dress: Callable[[str], None]) -> Iterator[Server]:
     if url is not None:
         yield from _serve(Server(url), dress)
         return
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+    with own_folder() as folder:
         options = EmbeddedOptions(settings=SETTINGS)
-        own = EmbeddedServer.acquire(Path(folder) / "postgres", options)
+        own = EmbeddedServer.acquire(folder / "postgres", options)
         try:
             yield from _serve(Server(own.dsn("postgres"), own), dress)
         finally:

@@ -15,13 +15,11 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -32,6 +30,7 @@ from ..db.database import Database
 from ..db.embedded import EmbeddedOptions, EmbeddedServer
 from ..settings import Settings
 from ..store.jobs import describe_server
+from .server import own_folder
 
 ENQUEUE = "SELECT holdfast.enqueue('touch', '{\"n\": 1}')"
 PROCESSES, THREADS = 4, 16
@@ -163,9 +162,9 @@ def main() -> int:
     options.add_argument("--seconds", type=float, default=12.0)
     options.add_argument("--scenario", action="append", choices=["busy", "idle", "never up"])
     given = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+    with own_folder() as folder:
         wanted = EmbeddedOptions(settings={"max_connections": "150"})
-        server = EmbeddedServer.acquire(Path(folder) / "postgres", wanted)
+        server = EmbeddedServer.acquire(folder / "postgres", wanted)
         try:
             server.ensure_database("bench")
             migrate.up(server.dsn("bench"))
