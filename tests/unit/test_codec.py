@@ -491,3 +491,56 @@ def test_plain_types_need_no_library() -> None:
 
 def test_payload_text_is_json() -> None:
     assert json.loads(codec_of(send_receipt).encode((1, '"\\\n'), {})) == {"order_id": 1, "note": '"\\\n'}
+
+
+def outcome(codec: Codec, value: Any) -> str:
+    try:
+        return codec.encode((value,), {})
+    except (InvalidArguments, InvalidPayload) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=[]), max_size=20)
+PLAIN_VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | ANY_TEXT
+    | st.just(Level.HIGH)
+    | st.just([1, {"a": None}])
+)
+
+
+@given(PLAIN_VALUES, st.sampled_from([int, str, float, bool, None, Any, dict, list]))
+def test_the_quick_way_writes_what_the_other_does(value: Any, annotation: Any) -> None:
+    first, codec = codec_for(annotation), codec_for(annotation)
+    codec.check()
+    assert not first._plain_types  # the first job of a task goes the other way
+    assert outcome(codec, value) == outcome(first, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "refusal"),
+    [
+        ("a\0b", "NUL character"),
+        ("\ud800", "surrogate"),
+        (float("nan"), "NaN|nan"),
+        (10**1001, "digits"),
+        (10**5000, "digits"),
+        ("x" * 300_000, "more than the limit"),
+    ],
+    ids=["nul", "surrogate", "nan", "long number", "longer", "large"],
+)
+def test_the_quick_way_lets_nothing_through(value: Any, refusal: str) -> None:
+    codec = codec_for(Any)
+    codec.check()
+    with pytest.raises(InvalidPayload, match=refusal):
+        codec.encode((value,), {})
+
+
+def test_the_quick_way_is_taken() -> None:
+    codec = codec_of(send_receipt)
+    codec.check()
+    given = {"order_id": 7, "note": 'é "\\\n'}
+    assert codec._short(given) == codec._dump(given)

@@ -15,6 +15,13 @@ def test_any_text_goes_quoted_and_null_stays_null() -> None:
     assert text_array(['a"b', "c\\d", "NULL", "", None, "{x,y}"]) == r'{"a\"b","c\\d","NULL","",NULL,"{x,y}"}'
 
 
+def test_many_texts_are_quoted_at_once() -> None:
+    assert text_array(['a"b', "c\\d", "", "{x,y}"]) == r'{"a\"b","c\\d","","{x,y}"}'
+    assert text_array([]) == "{}"
+    assert text_array(["", ""]) == '{"",""}'
+    assert text_array(["a\0b", "c"]) == '{"a\0b","c"}'  # the driver refuses it, as one text
+
+
 def test_a_statement_on_the_table_of_a_queue() -> None:
     text = sql.query_in("settle_finish", "mail")
     assert "holdfast.queue_mail" in text

@@ -141,24 +141,24 @@ class Database:
         self,
         text: str,
         before: Statement[T],
-        lines: Callable[[T], Iterable[str]],
+        pieces: Callable[[T], Iterable[bytes]],
         after: Callable[[], Iterable[Statement[Any]]],
     ) -> None:
-        """COPY lines in one transaction, on a connection of our own. Tried once: they are made while they are sent."""
+        """COPY rows in one transaction, on a connection of our own. Tried once: they are made while they are sent."""
         with _translated(), self._ready()[1].connection() as conn:
-            copy_in(conn, text, before, lines, after)
+            copy_in(conn, text, before, pieces, after)
 
     async def aload(
         self,
         text: str,
         before: Statement[T],
-        lines: Callable[[T], Iterable[str]],
+        pieces: Callable[[T], Iterable[bytes]],
         after: Callable[[], Iterable[Statement[Any]]],
     ) -> None:
         pools = await self._aready()
         with _translated():
             async with pools.aconnection() as conn:
-                await acopy_in(conn, text, before, lines, after)
+                await acopy_in(conn, text, before, pieces, after)
 
     async def _aready(self) -> Pools:
         if self._resolved is None or self._resolved[0] != os.getpid():

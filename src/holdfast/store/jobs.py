@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from ..model.job import Enqueued, Fate, NewRow
@@ -21,31 +21,35 @@ def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
     """All of them or none, in the caller's transaction."""
     if len(rows) == 1 and _is_plain(rows[0]):
         return _enqueue_one(rows[0])
-    columns = (
-        _column([r.task for r in rows]),
-        text_array([r.payload for r in rows]),
-        _column([r.queue for r in rows]),
-        _column([r.version for r in rows]),
-        _column([r.partition_key for r in rows]),
-        _column([r.priority for r in rows]),
-        _column([r.max_attempts for r in rows]),
-        _column([r.run_at for r in rows]),
-        _column([r.delay for r in rows]),
-        _column([r.idempotency_key for r in rows]),
-        _column([r.idempotency_lifetime for r in rows]),
-        _column([json.dumps(list(r.tags)) if r.tags else None for r in rows]),
-        _column([r.metadata for r in rows]),
-        _column([specs(r.follow_ups) for r in rows]),
-        _column([r.parent for r in rows]),
-        [None],  # members come with their group: chains.enqueue_group
-        _column([r.replace_key for r in rows]),
+    names: Sequence[str] = NewRow._fields
+    of: dict[str, Sequence[Any]] = (
+        dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
     )
-    return Statement("enqueue", query("enqueue"), columns, partial(_all_enqueued, len(rows)))
+    params = (
+        _column(of["task"]),
+        text_array(of["payload"]),
+        _column(of["queue"]),
+        _column(of["version"]),
+        _column(of["partition_key"]),
+        _column(of["priority"]),
+        _column(of["max_attempts"]),
+        _column(of["run_at"]),
+        _column(of["delay"]),
+        _column(of["idempotency_key"]),
+        _column(of["idempotency_lifetime"]),
+        [json.dumps(list(tags)) if tags else None for tags in _column(of["tags"])],
+        _column(of["metadata"]),
+        [specs(follow_ups) for follow_ups in _column(of["follow_ups"])],
+        _column(of["parent"]),
+        [None],  # members come with their group: chains.enqueue_group
+        _column(of["replace_key"]),
+    )
+    return Statement("enqueue", query("enqueue"), params, partial(_all_enqueued, len(rows)))
 
 
-def _column(values: list[T]) -> list[T]:
+def _column(values: Sequence[T]) -> list[T]:
     """One value where all are the same."""
-    return values[:1] if values and values.count(values[0]) == len(values) else values
+    return [values[0]] if values and values.count(values[0]) == len(values) else list(values)
 
 
 def _is_plain(row: NewRow) -> bool:

@@ -1,6 +1,8 @@
-"""Load: the lines that COPY takes, for jobs that need no look at what is there already."""
+"""Load: the rows as COPY takes them, for jobs that need no look at what is there already."""
 
+import itertools
 import os
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,16 +11,16 @@ from typing import NamedTuple
 
 from ..model.job import NewRow
 from ..sql import query
-from .literal import text_array
 from .statement import Row, Statement, ids, nothing
 
 _AT_ONCE = 4096  # ids of one millisecond
-_EPOCH = datetime.fromtimestamp(0, UTC)
+_PIECE = 32 * 1024  # bytes: the server begins early, and has little left to do when the last has come
+_EPOCH, _2000 = datetime.fromtimestamp(0, UTC), datetime(2000, 1, 1, tzinfo=UTC)
 _TEN_YEARS = timedelta(days=3650)
 
 
 class Loadable(NamedTuple):
-    """What the lines need to know: the database's clock, the queues, and which are claimed key by key or in order."""
+    """What the rows need to know: the database's clock, the queues, and which are claimed key by key or in order."""
 
     now: datetime
     queues: frozenset[str]
@@ -49,79 +51,102 @@ def load_wake(first: dict[str, datetime]) -> Statement[None]:
 
 
 @dataclass(slots=True)
-class Lines:
-    """Rows as lines of COPY, in order; counts them, and remembers when the first of each queue is due."""
+class Packing:
+    """Rows in the binary form of COPY, in order, in pieces to send: as text, the server takes a fifth longer to read them.
+    Counts them, and remembers when the first of each queue is due. `check` sees one row of each kind."""
 
     known: Loadable
+    check: Callable[[NewRow], None]
     count: int = 0
     first: dict[str, datetime] = field(default_factory=dict)
-    _tails: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _tails: dict[tuple[object, ...], bytes] = field(default_factory=dict)
 
-    def of(self, rows: Iterable[NewRow]) -> Iterator[str]:
-        made = _ids(self.known.now)
-        tails = self._tails
-        for row in rows:
-            kind = (row[0], row[2:])  # all but the payload
-            tail = tails.get(kind)
-            if tail is None:
-                if len(tails) >= _AT_ONCE:  # each has a key of its own
-                    tails.clear()
-                tail = tails[kind] = self._tail(row)
+    def of(self, rows: Iterable[NewRow]) -> Iterator[bytes]:
+        task, tail = "", b""
+        kind: tuple[object, ...] = ()
+        held, size = [_SIGNATURE], 0
+        for row, (high, low) in zip(rows, _ids(self.known.now), strict=False):
+            if row[2:] != kind or row[0] != task:
+                task, kind = row[0], row[2:]  # all but the payload
+                tail = self._tails.get((task, kind)) or self._tail(row)
+            payload = row[1].encode()
+            line = _head(_COLUMNS, 16, high, low, len(payload) + 1, 1) + payload + tail
+            held.append(line)
+            size += len(line)
             self.count += 1
-            yield f"{next(made)}\t{row.payload.replace(_BACKSLASH, _TWO)}\t{tail}"
+            if size >= _PIECE:
+                yield b"".join(held)
+                held, size = [], 0
+        yield b"".join([*held, _END])
 
-    def _tail(self, row: NewRow) -> str:
+    def _tail(self, row: NewRow) -> bytes:
         """All but the id and the payload."""
+        self.check(row)
         now = self.known.now
         due = now + timedelta(seconds=row.delay) if row.run_at is None else row.run_at
         due = min(max(due, _EPOCH), now + _TEN_YEARS)
         if row.queue not in self.first or due < self.first[row.queue]:
             self.first[row.queue] = due
-        tags = text_array(row.tags) if row.tags else None
+        began = _moment(now)
         columns = (
-            row.queue,
-            row.task,
-            str(row.version),
-            row.partition_key,
-            str(row.priority),
-            str(row.max_attempts),
-            due.isoformat(),
-            now.isoformat(),
-            now.isoformat(),
-            tags,
-            row.metadata,
-            None if row.parent is None else str(row.parent),
+            row.queue.encode(),
+            row.task.encode(),
+            _int(row.version),
+            None if row.partition_key is None else row.partition_key.encode(),
+            _smallint(row.priority),
+            _int(row.max_attempts),
+            _moment(due),
+            began,
+            began,
+            _texts(row.tags) if row.tags else None,
+            None if row.metadata is None else b"\x01" + row.metadata.encode(),
+            None if row.parent is None else row.parent.bytes,
         )
-        return "\t".join(["\\N" if text is None else _escaped(text) for text in columns]) + "\n"
+        if len(self._tails) >= _AT_ONCE:  # each has a key of its own
+            self._tails.clear()
+        tail = self._tails[row[0], row[2:]] = b"".join(map(_sized, columns))
+        return tail
 
 
-_BACKSLASH, _TWO = "\\", "\\\\"
+_SIGNATURE, _END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
+_COLUMNS = 14
+_head = struct.Struct("!hiQQiB").pack  # columns, a uuid, and the length and version of a jsonb
+_int, _smallint, _long = struct.Struct("!i").pack, struct.Struct("!h").pack, struct.Struct("!q").pack
+_NULL = _int(-1)
+_TEXT = 25  # the type, as the server numbers it
 
 
-def _escaped(text: str) -> str:
-    """As COPY reads it."""
-    return (
-        text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
-        if "\\" in text or not text.isprintable()
-        else text
-    )
+def _sized(value: bytes | None) -> bytes:
+    return _NULL if value is None else _int(len(value)) + value
 
 
-def _ids(now: datetime) -> Iterator[str]:
-    """UUIDs of version 7 by the database's clock, each greater than the one before."""
+def _moment(at: datetime) -> bytes:
+    return _long((at - _2000) // timedelta(microseconds=1))
+
+
+def _texts(values: Sequence[str]) -> bytes:
+    header = struct.pack("!iiiii", 1, 0, _TEXT, len(values), 1)
+    return header + b"".join([_sized(value.encode()) for value in values])
+
+
+def _ids(now: datetime) -> Iterator[tuple[int, int]]:
+    """UUIDs of version 7 by the database's clock, each greater than the one before: their halves."""
+    return itertools.chain.from_iterable(_id_blocks(now))
+
+
+def _id_blocks(now: datetime) -> Iterator[Iterator[tuple[int, int]]]:
     began, last = time.monotonic(), 0
     start = int(now.timestamp() * 1000)
     while True:
         last = max(last + 1, start + int((time.monotonic() - began) * 1000))
-        moment, noise = f"{last:012x}7", os.urandom(8 * _AT_ONCE).hex()
-        for n in range(_AT_ONCE):
-            at = 16 * n
-            yield f"{moment}{n:03x}{_VARIANT[noise[at]]}{noise[at + 1 : at + 16]}"
+        first = last << 16 | 0x7000
+        noise = struct.unpack(f"!{_AT_ONCE}Q", os.urandom(8 * _AT_ONCE))
+        yield zip(range(first, first + _AT_ONCE), [n & _NOISE | _VARIANT for n in noise], strict=True)
 
 
-_VARIANT = {digit: "89ab"[n % 4] for n, digit in enumerate("0123456789abcdef")}
+_NOISE, _VARIANT = (1 << 62) - 1, 1 << 63
 
 COPY = (
     "COPY holdfast.work (id, payload, queue, task, version, partition_key, priority, max_attempts, available_at,"
-    " created_at, claimed_at, tags, metadata, parent_id) FROM STDIN"
+    " created_at, claimed_at, tags, metadata, parent_id) FROM STDIN (FORMAT binary)"
 )

@@ -23,46 +23,44 @@ class Load:
         self._jobs = jobs
         self._unknown = unknown
         self._keyless = keyless
-        self._lines: store.Lines | None = None
+        self._packing: store.Packing | None = None
 
     @property
     def count(self) -> int:
-        return self._lines.count if self._lines else 0
+        return self._packing.count if self._packing else 0
 
-    def lines(self, known: store.Loadable) -> Iterator[str]:
-        self._lines = store.Lines(known)
-        return self._lines.of(self._rows(known))
+    def pieces(self, known: store.Loadable) -> Iterator[bytes]:
+        self._packing = store.Packing(known, lambda row: self._check(row, known))
+        return self._packing.of(self._rows())
 
-    def _rows(self, known: store.Loadable) -> Iterator[NewRow]:
-        free = known.queues - known.keyed
+    def _rows(self) -> Iterator[NewRow]:
         for job in self._jobs:
             if not isinstance(job, NewJob):
                 raise TypeError(f"enqueue_copy takes what task.job(...) returns, not {shown(job)}")
-            row = job.row
-            if (
-                job.conn is not None
-                or row.idempotency_key is not None
-                or row.replace_key is not None
-                or row.follow_ups
-            ):
-                raise _unfit(job)
-            if row.queue not in free:
-                self._check_queue(row, known)
-            yield row
+            if job.conn is not None:
+                raise _unfit(job.row, "conn")
+            yield job.row
 
-    def _check_queue(self, row: NewRow, known: store.Loadable) -> None:
+    def _check(self, row: NewRow, known: store.Loadable) -> None:
+        for what, unfit in (
+            ("idempotency_key", row.idempotency_key is not None),
+            ("replace_key", row.replace_key is not None),
+            ("then", bool(row.follow_ups)),
+        ):
+            if unfit:
+                raise _unfit(row, what)
         if row.queue not in known.queues:
             raise self._unknown(row.queue, sorted(known.queues))
         if row.queue in known.ordered:
             raise in_order(row.queue)
-        if row.partition_key is None:
+        if row.queue in known.keyed and row.partition_key is None:
             raise self._keyless(row)
 
     def after(self) -> Iterator[Statement[Any]]:
         """What is left to do when every row is written."""
-        if self._lines is not None and self._lines.first:
-            yield store.load_changed(list(self._lines.first), in_order)
-            yield store.load_wake(self._lines.first)
+        if self._packing is not None and self._packing.first:
+            yield store.load_changed(list(self._packing.first), in_order)
+            yield store.load_wake(self._packing.first)
 
 
 def in_order(queue: str) -> InvalidOption:
@@ -71,17 +69,7 @@ def in_order(queue: str) -> InvalidOption:
     )
 
 
-def _unfit(job: NewJob[Any]) -> InvalidOption:
-    row = job.row
-    what = (
-        "conn"
-        if job.conn is not None
-        else "idempotency_key"
-        if row.idempotency_key is not None
-        else "replace_key"
-        if row.replace_key is not None
-        else "then"
-    )
+def _unfit(row: NewRow, what: str) -> InvalidOption:
     where = (
         "COPY runs on a connection of our own" if what == "conn" else "COPY looks at nothing that is there"
     )

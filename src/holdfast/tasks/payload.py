@@ -8,7 +8,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -64,6 +64,33 @@ def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> st
             f"{what} is {size:,} bytes of JSON, more than the limit of {limit:,} ({limit // 1024} KiB). "
             f"{_ADVICE.get(what, _ADVICE['payload'])}"
         )
+    return text
+
+
+def _finite(value: float) -> str:
+    if not math.isfinite(value):
+        raise ValueError
+    return float.__repr__(value)
+
+
+quoted: Callable[[str], str] = json.encoder.encode_basestring
+WRITERS: dict[type, Callable[[Any], str]] = {
+    str: quoted,
+    int: int.__repr__,
+    float: _finite,
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): lambda _: "null",
+}
+
+
+def short(members: Iterable[str]) -> str | None:
+    """An object of members that WRITERS wrote, as `dump` writes it; None: look at it there. So short that no number can be
+    too long in it, and that it keeps within the limit however its numbers are printed."""
+    text = "{" + ",".join(members) + "}"
+    if len(text) > MAX_DIGITS or "\\u0000" in text:
+        return None
+    if not text.isascii():
+        text.encode()  # ValueError: half a character
     return text
 
 

@@ -47,7 +47,7 @@ class Writer:
         if self._database().is_embedded:
             for name, rules in self._undeclared(self._database().run(jobs.queue_names)):
                 self._database().run(functools.partial(queues.create_queue, name, rules=rules))
-        self._database().load(COPY, load_begin(), load.lines, load.after)
+        self._database().load(COPY, load_begin(), load.pieces, load.after)
         return load.count
 
     async def aload(self, new: Iterable[NewJob[Any]]) -> int:
@@ -55,7 +55,7 @@ class Writer:
         if self._database().is_embedded:
             for name, rules in self._undeclared(await self._database().arun(jobs.queue_names)):
                 await self._database().arun(functools.partial(queues.create_queue, name, rules=rules))
-        await self._database().aload(COPY, load_begin(), load.lines, load.after)
+        await self._database().aload(COPY, load_begin(), load.pieces, load.after)
         return load.count
 
     def _no_queue(self, name: str, existing: list[str]) -> UnknownQueue:
