@@ -57,7 +57,7 @@ WANTED = {
     "horizon": {"first fifth", "last fifth", "last / first", "rate over-time"},
     "history": {"none", "finished", "finished / none"},
     "wal": {"WAL with full-page images", "commits", "dead rows", "heap-only claims", "claim batch"},
-    "memory": {"after a fifth", "at the end", "end / fifth", "rss over-jobs"},
+    "memory": {"after a fifth", "at the end", "end / fifth", "blocks in use, end / fifth", "rss over-jobs"},
 }
 ONLY = (
     *("async-1", "transaction-1", "transaction-by-hand", "ordered-2", "limited-1"),

@@ -21,6 +21,7 @@ class Look:
     cpu: float  # seconds of processor time, all threads
     rss: int  # bytes
     jobs: int
+    blocks: int  # of memory that Python objects use
 
 
 def environment(url: str) -> dict[str, str]:
@@ -71,7 +72,7 @@ class Process:
 
     def look(self) -> Look:
         found = self.ask("look")
-        return Look(found["cpu"], found["rss"], found["jobs"])
+        return Look(found["cpu"], found["rss"], found["jobs"], found["blocks"])
 
     def check(self) -> None:
         if self._process.poll() is not None:

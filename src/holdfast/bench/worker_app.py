@@ -94,7 +94,7 @@ def rss_bytes() -> int:
 def answer(line: str) -> None:
     match line.strip():
         case "look":
-            say(cpu=time.process_time(), rss=rss_bytes(), jobs=Seen.jobs)
+            say(cpu=time.process_time(), rss=rss_bytes(), jobs=Seen.jobs, blocks=sys.getallocatedblocks())
         case "times":
             both = [(*Seen.started[job], Seen.settled.get(job, 0.0)) for job in list(Seen.started)]
             say(times=both)
