@@ -154,7 +154,11 @@ def test_a_statement_that_is_cancelled_in_the_middle(
         async with opened(kit) as session:
             await it_works(session)
             task = asyncio.create_task(session.run(asking(statement, *params)))
-            heard.on_wait = lambda: asyncio.get_running_loop().call_soon(task.cancel) and None
+
+            def cancel() -> None:
+                asyncio.get_running_loop().call_soon(task.cancel)
+
+            heard.on_wait = cancel
             with pytest.raises(asyncio.CancelledError):
                 await task
             heard.on_wait = lambda: None
