@@ -2,6 +2,7 @@
 
 import signal
 import time
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -51,7 +52,7 @@ HOPS = [
     ("settle.before", "quick"),
     ("settle.settle_done.done", "quick"),  # the same of jobs without a result, which go the quick way
 ]
-KINDS = {"record": record, "plain": plain, "quick": quick}
+KINDS: dict[str, Any] = {"record": record, "plain": plain, "quick": quick}
 
 
 @pytest.mark.parametrize(("hop", "kind"), HOPS, ids=[f"{hop}-{kind}" for hop, kind in HOPS])

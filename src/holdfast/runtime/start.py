@@ -22,7 +22,7 @@ from .slots import Slots
 
 _AT_ONCE = 50  # jobs that are started before the event loop has its turn
 
-Begin = Callable[..., "asyncio.Task[None]"]  # (coroutine, name=)
+Begin = Callable[..., "asyncio.Task[Any]"]  # (coroutine, name=)
 
 
 def beginner(loop: asyncio.AbstractEventLoop) -> Begin:

@@ -13,10 +13,11 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from ...model.job import ClaimedJob
+from ...model.job import ClaimedJob, Grant
+from ...model.outcome import NOTHING, Settlement
 from ...model.worker import WorkerIdentity
-from ...sql import query_in
 from ...store.claim import Mark, claim
+from ...store.done import settle_done
 from ...store.literal import UuidArray, plain_array, uuid_array
 from ...store.statement import Statement
 from ...store.workers import register
@@ -98,8 +99,10 @@ def claimed_ids(engine: Engine, token: UUID) -> UuidArray:
 
 
 def settle_all(engine: Engine, queue_name: str, worker: str, token: UUID, ids: UuidArray, count: int) -> None:
+    """The statement for one job, with its arrays made as long as the batch."""
+    one = settle_done([Settlement(Grant(queue_name, UUID(int=0), 1, token), NOTHING)], worker)
     tokens, firsts = uuid_array([str(token)] * count), plain_array(["1"] * count)
     parameters = [queue_name, ids, firsts, tokens, worker, count]
-    ((done, _),) = engine.run(query_in("settle_done", queue_name), parameters).fetchall()
+    ((done, _),) = engine.run(one.text, parameters).fetchall()
     if done != count:
         raise RuntimeError(f"{count} jobs were claimed, and {done} of them settled")

@@ -35,9 +35,12 @@ ORDER BY priority DESC, available_at, seq;
 --
 -- A mark is a place in the index, not only a time: what one transaction enqueued is due at one moment, and with a time alone each claim
 -- would pass all of it that is finished.
--- The lateral probes stop as soon as $5 rows are locked. The UPDATE gets the places of the rows, which nobody can move once they are
--- locked, as an array: with a join, stale statistics flip the plan to a sequential scan; with ids, each is looked up in an index once
--- more. A row that somebody changed between our snapshot and our lock is left out, as if it were locked still: the next look has it.
+-- The lateral probes stop as soon as $5 rows are locked. The UPDATE gets the places of the rows, as an array: with a join, stale
+-- statistics flip the plan to a sequential scan; with ids, each is looked up in an index once more.
+-- A place cannot come to mean another row. It is one in this table alone, and this statement holds a lock on the very version that lies
+-- there: nobody updates it, neither pruning nor VACUUM touches it, so nobody else is written there. A row that somebody changed between
+-- our snapshot and our lock was locked in its newer version, which our snapshot does not show: the UPDATE leaves it out, as if it were
+-- locked still, and the next look has it.
 WITH c AS MATERIALIZED (
     SELECT w.place
     FROM unnest($6::int[], $7::timestamptz[], $9::bigint[]) AS p(priority, mark, mark_seq)
