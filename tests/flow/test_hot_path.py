@@ -9,7 +9,12 @@ import pytest
 from tests.conftest import QUICK, await_until
 
 from holdfast import AsyncTransaction, Holdfast, telemetry
+from holdfast.model.job import ClaimedJob
+from holdfast.model.worker import WorkerIdentity
 from holdfast.runtime import worker as module
+from holdfast.runtime.claim import Claimer
+from holdfast.store.claim import Place
+from holdfast.store.workers import register
 from holdfast.testing import Kit
 
 
@@ -35,6 +40,37 @@ async def test_a_job_that_commits_out_of_turn_is_claimed_at_once(akit: Kit, app:
             await await_until(lambda: len(ran) == expected, "the earlier one runs", 0.7)  # noqa: B023
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("locked", "found"), [(4, 7), (3, 0)])
+async def test_a_look_that_left_rows_out_does_not_take_the_rest_for_done(
+    akit: Kit, app: Holdfast, monkeypatch: pytest.MonkeyPatch, locked: int, found: int
+) -> None:
+    """A claim that brings fewer than were asked for means that nothing is left, unless it left some out."""
+
+    @app.task
+    async def work(n: int) -> None: ...
+
+    await app.aenqueue_many(work.job(n) for n in range(10))
+    akit.sql("UPDATE holdfast.work SET available_at = available_at - interval '1 minute'")
+    worker = WorkerIdentity.create()
+    await akit.database.arun(
+        lambda: register(worker, queues=["inbox"], tasks=["work"], concurrency=1, release="x")
+    )
+    claimer = Claimer(akit.database, app.tasks, {"inbox": 60.0})
+    take = claimer._take
+
+    async def some(queue: str, worker: str, want: int, marks: list[Place]) -> list[ClaimedJob]:
+        jobs = await take(queue, worker, 3, marks)
+        return [job._replace(moment=f"{job.moment.partition(' ')[0]} {locked}") for job in jobs]
+
+    with monkeypatch.context() as during:
+        during.setattr(claimer, "_take", some)
+        assert len(await claimer.claim(worker.id, 100)) == 3
+    assert len(await claimer.claim(worker.id, 100)) == found
+    claimer.reset()
+    assert len(await claimer.claim(worker.id, 100)) == 7 - found
+    await claimer.close()
 
 
 async def test_a_worker_does_not_claim_without_end_while_nothing_can_be_settled(

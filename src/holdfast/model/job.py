@@ -89,6 +89,11 @@ class ClaimedJob(NamedTuple):
         return self.now - self.due
 
     @property
+    def locked(self) -> int:
+        """How many rows its claim locked: those of them that others had just changed, it left out."""
+        return int(self.moment.partition(" ")[2])
+
+    @property
     def fence(self) -> str:
         return fence(int(self.moment[:8], 16), self.seq, self.generation)
 

@@ -250,7 +250,10 @@ class Claimer:
         priorities = await self._session.run(store.scan_priorities(queue))
         marks.at = {priority: None for priority, _ in priorities}
         jobs = await self._take(queue, worker, want, await self._by_age(queue, marks.ordered()))
-        if len(jobs) < want and not self._cut:  # nothing due is left, but for commits that are late
+        all_taken = not jobs or jobs[0].locked <= len(jobs)
+        if (
+            len(jobs) < want and all_taken and not self._cut
+        ):  # nothing due is left, but for commits that are late
             marks.at = dict(priorities)
         marks.moved(jobs)
         cost = time.monotonic() - began

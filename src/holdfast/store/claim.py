@@ -30,7 +30,7 @@ def taking(name: str, params: tuple[Any, ...], queue: str, token: UUID) -> State
         if not rows:
             return []
         moment = rows[0][-1]
-        claim = (queue, str(token), int(moment[8:]) / 1e6)
+        claim = (queue, str(token), int(moment[8:].partition(" ")[0]) / 1e6)
         return [_new(row + claim) for row in rows]
 
     return Statement(name, query_in(name, queue), params, decode, binary=True)

@@ -24,7 +24,7 @@ SELECT id::text, lease_generation, seq, task, version, payload::text, partition_
        cancel_requested_at IS NOT NULL, suspect,
        CASE WHEN crashes <> 0 OR metadata IS NOT NULL OR parent_id IS NOT NULL OR group_id IS NOT NULL OR follow_ups IS NOT NULL
             THEN json_build_object('crashes', crashes, 'metadata', metadata::text, 'parent_id', parent_id, 'group_id', group_id)::text END,
-       (SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || (extract(epoch FROM holdfast.now()) * 1000000)::bigint)
+       (SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || (extract(epoch FROM holdfast.now()) * 1000000)::bigint || ' ' || (SELECT count(*) FROM c))
 FROM taken
 ORDER BY priority DESC, available_at, seq;
 
