@@ -28,7 +28,7 @@ test-long: $(STAMP) ## interleavings and random walks on the other PostgreSQL ve
 check: $(STAMP) ## lint, types, import layers (static, under 2 minutes)
 	$(BIN)/python scripts/check.py
 
-bench: $(STAMP) ## measure everything on this machine, and write docs/performance.md (about an hour)
+bench: $(STAMP) ## measure everything on this machine, and write docs/performance.md (about 40 minutes)
 	$(BIN)/holdfast bench all peers --json docs/performance/results.json
 	$(BIN)/python scripts/performance.py
 

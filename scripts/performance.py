@@ -51,7 +51,16 @@ def scenario(report: Report, name: str) -> str:
     ]
     said = report.meta.get("runs", {}).get(name, {})
     how = f"`{said['command']}`, {said['date'][:10]}\n" if said else ""
-    return table(["variant", "median", "lowest", "highest", "rounds", "unit"], rows, numbers=4) + "\n" + how
+    head = ["variant", "median", "lowest", "highest", "rounds", "unit"]
+    return (
+        table(head, rows, numbers=4) + "\n" + how + "".join(f"\n{line}\n" for line in left_out(report, name))
+    )
+
+
+def left_out(report: Report, name: str = "peers") -> list[str]:
+    """What could not be measured, with the reason."""
+    found = report.meta.get("runs", {}).get(name, {}).get("left_out", {})
+    return [f"Not measured: {peer}: {why}." for peer, why in found.items()]
 
 
 def machine(report: Report) -> str:
@@ -105,11 +114,18 @@ def readme(report: Report) -> str:
     rounds = max(len(r.values) for r in report.of("peers") if r.unit == "jobs/s")
     how = f"Median of {rounds}; {kind}; made by `make bench`."
     note = (
-        "pg-boss calls its handler once for up to 5,000 jobs, the others once for each. "
+        "Latency is from just before the enqueue to the first line of the handler, at 50 jobs/s. "
+        "pg-boss calls its handler once for up to 5,000 jobs, the others once for each; "
+        "not all of them refuse the completion of a late owner. "
         "What each promises: [docs/performance-peers.md](docs/performance-peers.md)."
     )
     more = "How, and everything else: [docs/performance.md](docs/performance.md)."
-    return table(head, rows, numbers=3) + "\n" + "\n".join([how, note, *quick(report), more]) + "\n"
+    return (
+        table(head, rows, numbers=3)
+        + "\n"
+        + "\n".join([how, note, *left_out(report), *quick(report), more])
+        + "\n"
+    )
 
 
 def waited(report: Report, peer: str, share: str) -> str:

@@ -1,5 +1,6 @@
 """Results, figures to reach, plots and the documents made of them: no server."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -167,3 +168,37 @@ def test_every_scenario_has_its_place_in_the_document() -> None:
     text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     for name in SCENARIOS:
         assert f"<!-- figures: {name} -->" in text, name
+
+
+def test_every_figure_that_is_not_reached_has_its_reason() -> None:
+    text = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    reasons = text.partition("Why some are not:")[2].partition("<!-- figures: plots")[0]
+    missing = [
+        verdict.name
+        for verdict in verdicts(read(ROOT / "docs/performance/results.json"))
+        if verdict.word == "not reached" and f"**{verdict.name}**" not in reasons
+    ]
+    assert not missing
+
+
+def test_a_peer_that_was_left_out_is_named_with_the_reason(tmp_path: Path) -> None:
+    report = full()
+    report.meta["runs"]["peers"] = {
+        "command": "x",
+        "date": "2026-01-01",
+        "left_out": {"dbos": "npm is not installed"},
+    }
+    spec = importlib.util.spec_from_file_location("performance", ROOT / "scripts/performance.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert "Not measured: dbos: npm is not installed." in module.scenario(report, "peers")
+
+
+def test_better_than_a_peer_is_less_than_it() -> None:
+    report = Report()
+    for name in ("holdfast", "graphile-worker"):
+        report.add("peers", f"{name} latency p50", "ms", 2.0)
+    found = {v.name: v for v in verdicts(report)}["latency p50, by the best peer's"]
+    assert (found.wanted, found.value, found.reached) == ("< 1 x", 1.0, False)

@@ -25,6 +25,7 @@ from holdfast import failpoints
 from holdfast.db.faults import ConnectionLost
 from holdfast.model.job import ClaimedJob, NewRow
 from holdfast.model.outcome import NOTHING, Settlement
+from holdfast.runtime import settle as module
 from holdfast.runtime.settle import Settler
 from holdfast.testing import Kit
 
@@ -80,6 +81,67 @@ async def test_a_plain_batch_is_one_statement(
         "settle.settle_done.done",
     ]
     assert one(conn, "SELECT count(*) FROM holdfast.archive") == 30
+
+
+async def test_a_batch_is_told_while_the_next_one_is_written(
+    settler: Settler, conn: Conn, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST", 10)
+    seen: list[tuple[int, int]] = []  # batches sent, jobs told
+    run = settler._session.run
+
+    async def noted(what: Any) -> Any:
+        seen.append((len(seen) + 1, len(told)))
+        return await run(what)
+
+    monkeypatch.setattr(settler._session, "run", noted)
+    enqueue(conn, 25)
+    jobs = take(conn, register(conn), 25)
+    give(settler, jobs)
+    assert await settler.tick() == 3600.0
+    assert seen == [(1, 0), (2, 0), (3, 10)]
+    assert told == [(job.id_text, 1, "completed") for job in jobs]
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("cut"), asyncio.CancelledError()])
+async def test_a_batch_is_told_also_when_the_next_one_fails(
+    settler: Settler, conn: Conn, told: Told, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    monkeypatch.setattr(module, "_MOST", 10)
+    run, count = settler._session.run, 0
+
+    async def second_fails(what: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise error
+        return await run(what)
+
+    monkeypatch.setattr(settler._session, "run", second_fails)
+    enqueue(conn, 20)
+    jobs = take(conn, register(conn), 20)
+    give(settler, jobs)
+    with pytest.raises(type(error)):
+        await settler.tick()
+    assert told == [(job.id_text, 1, "completed") for job in jobs[:10]]
+    assert settler.pending == 10
+    assert await settler.tick() == 3600.0
+    assert told == [(job.id_text, 1, "completed") for job in jobs]
+
+
+async def test_a_stop_while_a_batch_is_written_leaves_no_statement_behind(
+    settler: Settler, conn: Conn, kit: Kit, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST", 10)
+    enqueue(conn, 20)
+    jobs = take(conn, register(conn), 20)
+    give(settler, jobs)
+    with kit.connect() as other:
+        other.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [jobs[15].id])
+        settler.start()
+        await await_until(lambda: len(told) == 10, "the first ten are told while the others wait for a lock")
+        await settler.stop()
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
 async def test_the_others_of_a_row_that_somebody_holds_are_settled_at_once(

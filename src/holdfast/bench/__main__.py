@@ -93,7 +93,7 @@ def parser() -> Parser:
     )
     for field in fields(Sizes):
         kind = int if field.type is int else float
-        text = f"{HELP[field.name]} (default: {field.default:,g})"
+        text = f"{HELP[field.name]} (default: {field.default:,})"
         options.add_argument(
             f"--{field.name.replace('_', '-')}", type=number(kind, 1), metavar="N", help=text
         )
@@ -136,6 +136,7 @@ def measure(bench: Bench, names: Sequence[str], keep: Callable[[], None]) -> Non
             except (
                 OSError,
                 RuntimeError,
+                psycopg.Error,
                 subprocess.SubprocessError,
             ) as error:  # the others can still be measured
                 failed[name] = bench.report.meta["runs"][name]["failed"] = f"{type(error).__name__}: {error}"
@@ -195,7 +196,8 @@ def run(words: Sequence[str]) -> None:
     with open_server(given.url, dress) as server:
         meta = machine.describe(server.url(server.template), server.is_own)
         command = shlex.join(["holdfast", "bench", *words])
-        each = {"command": command, "date": meta["date"], "repeats": repeats, "sizes": asdict(sizes)}
+        same = {name: meta[name] for name in ("holdfast", "python", "loop", "psycopg", "postgresql", "date")}
+        each = {"command": command, **same, "repeats": repeats, "sizes": asdict(sizes)}
         meta |= {
             "command": command,
             "repeats": repeats,

@@ -38,7 +38,7 @@ class Sizes:
     claimed: int = 50_000  # jobs drained in front of each backlog
     horizon: int = 300_000
     history: int = 10_000_000
-    memory: int = 1_000_000
+    memory: int = 5_000_000
     peer_latency: int = 250  # jobs, at 50 a second
 
 

@@ -33,16 +33,24 @@ class Target:
     measure: Callable[[Report], float | None]
     least: float | None = None
     most: float | None = None
+    below: float | None = None
     unit: str = ""
 
     def judge(self, report: Report) -> Verdict:
         value = self.measure(report)
         unit = f" {self.unit}" if self.unit else ""
-        wanted = f">= {self.least:g}{unit}" if self.least is not None else f"<= {self.most:,g}{unit}"
+        wanted = (
+            f">= {self.least:g}{unit}"
+            if self.least is not None
+            else f"<= {self.most:,g}{unit}"
+            if self.most is not None
+            else f"< {self.below:,g}{unit}"
+        )
         reached = (
             value is not None
             and (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
         )
         return Verdict(self.name, wanted, value, reached)
 
@@ -164,8 +172,8 @@ TARGETS = [
     Target("largest backlog, of the smallest", largest_by_smallest, least=0.9),
     Target("horizon: last fifth by first", at("horizon", "last / first"), least=0.9),
     Target("beside history, of none", at("history", "finished / none"), least=0.95),
-    Target("latency p50, by the best peer's", latency_against_peers("p50"), most=1, unit="x"),
-    Target("latency p99, by the best peer's", latency_against_peers("p99"), most=1, unit="x"),
+    Target("latency p50, by the best peer's", latency_against_peers("p50"), below=1, unit="x"),
+    Target("latency p99, by the best peer's", latency_against_peers("p99"), below=1, unit="x"),
     Target(
         "statements of an idle worker",
         lambda report: worst_of(report, "idle", ("workers-1", "workers-2")),

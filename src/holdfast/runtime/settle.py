@@ -8,8 +8,9 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from operator import itemgetter
+from typing import Any, TypeVar
 from uuid import UUID
 
 from .. import failpoints, telemetry
@@ -26,6 +27,7 @@ from ..store.done import is_plain, settle_done
 from ..store.settle import FINISHED, Odd
 from .service import Service
 
+T = TypeVar("T")
 _MOST = 1000
 _BUSY_PAUSE = 0.05
 _AGAIN = 50
@@ -49,13 +51,13 @@ class Settler(Service):
         self._waiting: deque[Settlement] = deque()
         self._busy: list[Settlement] = []
         self._told: set[int] = set()  # which of a batch, while there is more to do with it
+        self._untold: list[Settlement] = []  # settled, and not told yet
         self._empty = asyncio.Event()
         self._empty.set()
 
     def settle(self, settlement: Settlement) -> None:
-        if (
-            not self._waiting or self._failures
-        ):  # else the batch under way is followed by the next in any case
+        # While a batch is under way, the next one follows it in any case.
+        if not self._waiting or self._failures:
             self._empty.clear()
             self._wake.set()
         self._waiting.append(settlement)
@@ -69,6 +71,12 @@ class Settler(Service):
         await self._empty.wait()
 
     async def tick(self) -> float:
+        try:
+            return await self._settle_all()
+        finally:
+            self._tell_last()
+
+    async def _settle_all(self) -> float:
         if self._told:  # the last one was cut short, and some of its batch was told
             self._waiting = deque(s for s in self._waiting if id(s) not in self._told)
             self._busy = [s for s in self._busy if id(s) not in self._told]
@@ -84,6 +92,7 @@ class Settler(Service):
                 for _ in batch:
                     self._waiting.popleft()
             self._told.clear()
+        self._tell_last()
         if again:  # apart: what somebody holds up must not hold up the others
             await self._write(again, quick=False)
             del self._busy[: len(again)]
@@ -99,6 +108,7 @@ class Settler(Service):
         """One transaction for the batch; one that a bad row spoils is halved until the bad row is alone."""
         if quick and not (batch := await self._quickly(batch)):
             return
+        self._tell_last()
         try:
             odd, changes = await self._session.flow(lambda: settle_watched(batch, self._worker()))
         except GroupBusy as busy:  # someone counts in their group for a moment; the others go on without them
@@ -126,11 +136,11 @@ class Settler(Service):
         if not is_plain(batch):
             return batch
         try:
-            done = await self._session.run(settle_done(batch, self._worker()))
+            done = await self._while_telling(self._session.run(settle_done(batch, self._worker())))
         except (BadRow, LockNotAvailable):  # nothing is done: the usual way finds out which of them it is
             return batch
         if done is None:
-            self._on_settled(batch, ["completed"] * len(batch))
+            self._untold = batch
             return []
         ended: list[Settlement] = []
         left: list[Settlement] = []
@@ -140,6 +150,26 @@ class Settler(Service):
         if ended:
             self._end(ended, ["completed"] * len(ended))
         return left
+
+    async def _while_telling(self, work: Coroutine[Any, Any, T]) -> T:
+        """Send a batch, and tell of the one before it while the server writes this one: for a thousand jobs that takes a
+        millisecond, in which it would have nothing to do."""
+        if not self._untold:
+            return await work
+        writing = asyncio.get_running_loop().create_task(work)
+        try:
+            await asyncio.sleep(0)  # it is sent
+            self._tell_last()
+            return await writing
+        finally:
+            if not writing.done():
+                writing.cancel()
+                await asyncio.wait([writing])
+
+    def _tell_last(self) -> None:
+        batch, self._untold = self._untold, []
+        if batch:
+            self._on_settled(batch, ["completed"] * len(batch))
 
     def _tell(self, batch: list[Settlement], odd: Odd) -> None:
         """What became of them; a row that someone holds for a moment is still ours, and tried again."""

@@ -42,7 +42,7 @@ def run(bench: Bench) -> None:
             return None
 
         with app:
-            one_by_one(bench, nothing, bench.sizes.single)
+            one_by_one(bench, url, nothing, bench.sizes.single)
             in_transactions(bench, url, nothing, bench.sizes.single)
         with psycopg.connect(url, autocommit=True) as conn:
             conn.execute("TRUNCATE holdfast.work, bench_orders")
@@ -50,15 +50,26 @@ def run(bench: Bench) -> None:
             in_bulk(bench, url, app, nothing)
 
 
-def one_by_one(bench: Bench, task: Any, count: int) -> None:
-    """Each with a commit of its own, on the app's own connection."""
-    task.enqueue(0)
-    began = time.perf_counter()
-    for n in range(count):
-        task.enqueue(n)
-    took = time.perf_counter() - began
-    bench.add("enqueue", "one-by-one", "jobs/s", count / took)
-    bench.say(f"enqueue one-by-one: {count / took:,.0f} jobs/s")
+def one_by_one(bench: Bench, url: str, task: Any, count: int) -> None:
+    """Each with a commit of its own, on the app's own connection; and the bare row, in turns."""
+    with psycopg.connect(url, autocommit=True) as conn:
+        kinds: dict[str, Callable[[int], object]] = {
+            "one-by-one": task.enqueue,
+            "one-by-one-bare": lambda n: conn.execute(BARE, [f'{{"n": {n}}}']),
+        }
+        took = dict.fromkeys(kinds, 0.0)
+        blocks = max(1, count // BLOCK)
+        for _ in range(blocks):
+            for kind, write in kinds.items():
+                write(0)  # from the first one on everything is prepared
+                began = time.perf_counter()
+                for n in range(BLOCK):
+                    write(n)
+                took[kind] += time.perf_counter() - began
+    for kind, seconds in took.items():
+        rate = blocks * BLOCK / seconds
+        bench.add("enqueue", kind, "jobs/s", rate)
+        bench.say(f"enqueue {kind}: {rate:,.0f} jobs/s")
 
 
 def in_transactions(bench: Bench, url: str, task: Any, count: int) -> None:

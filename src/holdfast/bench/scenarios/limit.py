@@ -25,7 +25,7 @@ from ..context import Bench
 from ..fill import Load, write
 from ..raw import Engine
 
-BATCHES = (100, 500, 1000)
+BATCHES = (100, 500, 1000, 2000)  # a worker claims up to 2,000, and settles up to 1,000
 _IDS = b"SELECT array_send(job_ids) FROM holdfast.claims WHERE token = $1"
 
 

@@ -24,10 +24,10 @@ def run(bench: Bench) -> None:
             blocks.append(found.blocks)
             with psycopg.connect(url, autocommit=True) as conn:
                 conn.execute("TRUNCATE holdfast.archive")
-    early, late = seen[PARTS // 5], seen[-1]
+    early, late = seen[PARTS // 5 - 1], seen[-1]
     bench.add("memory", "after a fifth", "MB", early)
     bench.add("memory", "at the end", "MB", late)
     bench.add("memory", "end / fifth", "x", late / early)
-    bench.add("memory", "blocks in use, end / fifth", "x", blocks[-1] / blocks[PARTS // 5])
+    bench.add("memory", "blocks in use, end / fifth", "x", blocks[-1] / blocks[PARTS // 5 - 1])
     bench.add("memory", "rss over-jobs", "MB", *seen)
     bench.say(f"memory: {early:.1f} MB after a fifth, {late:.1f} MB after {size * PARTS:,} jobs")
