@@ -12,6 +12,7 @@ import pytest
 from holdfast.bench import svg
 from holdfast.bench.plots import PLOTS, draw
 from holdfast.bench.report import Report, figure, read
+from holdfast.bench.scenarios.idle import made
 from holdfast.bench.targets import TARGETS, shares_of_limit, verdicts
 from holdfast.errors import ConfigurationError
 
@@ -202,3 +203,8 @@ def test_better_than_a_peer_is_less_than_it() -> None:
         report.add("peers", f"{name} latency p50", "ms", 2.0)
     found = {v.name: v for v in verdicts(report)}["latency p50, by the best peer's"]
     assert (found.wanted, found.value, found.reached) == ("< 1 x", 1.0, False)
+
+
+def test_statements_that_a_server_forgot_are_not_counted_below_nothing() -> None:
+    assert made({"a": 10, "b": 90}, {"a": 12, "c": 1}) == 3
+    assert made({"a": 10}, {"a": 4}) == 4

@@ -4,6 +4,7 @@ Counted by pg_stat_statements from another database, so that counting is not cou
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -13,9 +14,10 @@ from ..context import Bench
 from ..crew import crew
 
 STATEMENTS = """
-SELECT sum(s.calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = %s
+SELECT s.userid || ' ' || s.queryid || ' ' || s.toplevel, s.calls FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+WHERE d.datname = %s
 """
-TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s"
+TRANSACTIONS = "SELECT '', xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s"
 SETTLING = 15.0  # seconds until a worker has slept for ten, and only its pulse is left
 
 
@@ -34,16 +36,23 @@ def measure(bench: Bench, processes: int) -> None:
         time.sleep(seconds)
         _, last = calls(bench, name)
         cpu = sum(b.cpu - a.cpu for a, b in zip(before, workers.look(), strict=True))
-    each = (last - first) / seconds / processes
+    each = made(first, last) / seconds / processes
     bench.add("idle", f"workers-{processes}", f"{unit}/s per worker", each)
     bench.add("idle", f"workers-{processes} CPU", "ms/s per worker", cpu / seconds / processes * 1000)
     bench.say(f"idle workers-{processes}: {each:.2f} {unit}/s per worker")
 
 
-def calls(bench: Bench, database: str) -> tuple[str, int]:
-    """What is counted, and how many so far."""
+def made(first: Mapping[str, int], last: Mapping[str, int]) -> int:
+    """How many were added. A server that knows many statements forgets some, and counts them from the start again."""
+    return sum(
+        count - first.get(what, 0) if count >= first.get(what, 0) else count for what, count in last.items()
+    )
+
+
+def calls(bench: Bench, database: str) -> tuple[str, dict[str, int]]:
+    """What is counted, and how many of each so far."""
     with psycopg.connect(bench.server.url(bench.server.template), autocommit=True) as conn:
         known: Any = conn.execute("SELECT FROM pg_extension WHERE extname = 'pg_stat_statements'").fetchone()
         unit, query = ("transactions", TRANSACTIONS) if known is None else ("statements", STATEMENTS)
-        ((count,),) = conn.execute(query.encode(), [database]).fetchall()
-    return unit, int(count or 0)
+        counts = conn.execute(query.encode(), [database]).fetchall()
+    return unit, {what: int(count) for what, count in counts}
