@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -178,3 +179,13 @@ def test_what_it_needs_to_know(kit: Kit) -> None:
     assert known == Loadable(
         known.now, frozenset({"inbox", "lines"}), frozenset({"lines"}), frozenset({"lines"})
     )
+
+
+def test_the_two_of_a_repeated_hour_are_an_hour_apart(kit: Kit, note: Any) -> None:
+    """To Python they are equal."""
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    jobs = [note.using(run_after=at).job(1) for at in (first, first.replace(fold=1))]
+    kit.app.enqueue_many(jobs)
+    kit.app.enqueue_copy(jobs)
+    due = [row["available_at"] for row in kit.sql("SELECT available_at FROM holdfast.work ORDER BY seq")]
+    assert due == [first.astimezone(UTC), first.replace(fold=1).astimezone(UTC)] * 2

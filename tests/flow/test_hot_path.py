@@ -73,6 +73,32 @@ async def test_a_look_that_left_rows_out_does_not_take_the_rest_for_done(
     await claimer.close()
 
 
+async def test_a_look_that_found_nothing_counts_the_second_time(
+    akit: Kit, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it locked may have been changed by others: then its answer is as empty as that of an empty queue."""
+
+    @app.task
+    async def work(n: int) -> None: ...
+
+    await app.aenqueue_many(work.job(n) for n in range(3))
+    akit.sql("UPDATE holdfast.work SET available_at = available_at - interval '1 minute'")
+    worker = WorkerIdentity.create()
+    await akit.database.arun(
+        lambda: register(worker, queues=["inbox"], tasks=["work"], concurrency=1, release="x")
+    )
+    claimer = Claimer(akit.database, app.tasks, {"inbox": 60.0})
+
+    async def none(queue: str, worker: str, want: int, marks: list[Place]) -> list[ClaimedJob]:
+        return []
+
+    with monkeypatch.context() as during:
+        during.setattr(claimer, "_take", none)
+        assert await claimer.claim(worker.id, 100) == []
+    assert len(await claimer.claim(worker.id, 100)) == 3
+    await claimer.close()
+
+
 async def test_a_worker_does_not_claim_without_end_while_nothing_can_be_settled(
     akit: Kit, app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from tests.sql.support import (
 )
 
 from holdfast import failpoints
-from holdfast.db.faults import ConnectionLost
+from holdfast.db.faults import BadRow, ConnectionLost
 from holdfast.model.job import ClaimedJob, NewRow
 from holdfast.model.outcome import NOTHING, Settlement
 from holdfast.runtime import settle as module
@@ -87,19 +87,21 @@ async def test_a_batch_is_told_while_the_next_one_is_written(
     settler: Settler, conn: Conn, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST", 10)
-    seen: list[tuple[int, int]] = []  # batches sent, jobs told
+    seen: list[tuple[int, int]] = []  # jobs told when a batch was sent, and when it was answered
     run = settler._session.run
 
     async def noted(what: Any) -> Any:
-        seen.append((len(seen) + 1, len(told)))
-        return await run(what)
+        sent = len(told)
+        answer = await run(what)
+        seen.append((sent, len(told)))
+        return answer
 
     monkeypatch.setattr(settler._session, "run", noted)
     enqueue(conn, 25)
     jobs = take(conn, register(conn), 25)
     give(settler, jobs)
     assert await settler.tick() == 3600.0
-    assert seen == [(1, 0), (2, 0), (3, 10)]
+    assert seen == [(0, 0), (0, 10), (10, 20)]
     assert told == [(job.id_text, 1, "completed") for job in jobs]
 
 
@@ -301,3 +303,39 @@ async def test_drained_waits_for_what_somebody_holds(settler: Settler, conn: Con
         other.rollback()
     await asyncio.wait_for(settler.drained(), 10)
     assert status(conn, jobs[0].id) == "completed"
+
+
+async def test_an_outcome_that_comes_while_a_batch_is_cut_short_is_not_taken_for_told(
+    settler: Settler, conn: Conn, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One job is buried because its row refuses the outcome, then the connection breaks: what was made to bury it is gone,
+    and its address may be that of an outcome that comes now."""
+    enqueue(conn, 40)
+    bad, good, *late = take(conn, register(conn), 40)
+    flow, run, cut = settler._session.flow, settler._session.run, True
+
+    async def quick_refused(what: Any) -> Any:
+        if what.name == "settle_done" and what.params[-1] == 2:
+            raise BadRow("refused", "22000")
+        return await run(what)
+
+    async def refused(make: Any) -> Any:
+        nonlocal cut
+        batch = make().gi_frame.f_locals["batch"]
+        if any(s.grant is bad and s.outcome == NOTHING for s in batch):
+            raise BadRow("refused", "22000")
+        if cut and any(s.grant is good for s in batch):
+            cut = False
+            give(settler, late)
+            raise ConnectionLost("cut")
+        return await flow(make)
+
+    monkeypatch.setattr(settler._session, "run", quick_refused)
+    monkeypatch.setattr(settler._session, "flow", refused)
+    give(settler, [bad, good])
+    with pytest.raises(ConnectionLost):
+        await settler.tick()
+    await settler.tick()
+    assert settler.pending == 0
+    assert sorted(job for job, _, _ in told) == sorted(job.id_text for job in (bad, good, *late))
+    assert one(conn, "SELECT count(*) FROM holdfast.work") == 0

@@ -29,7 +29,7 @@ from tests.sql.support import (
 
 from holdfast.db.connect import CONFIGURE
 from holdfast.model.job import ClaimedJob, Grant, NewRow
-from holdfast.model.outcome import NOTHING, Completed, Failed, Outcome, Settlement, Snoozed
+from holdfast.model.outcome import NOTHING, Completed, Failed, Outcome, Released, Settlement, Snoozed
 from holdfast.store import claim as claims
 from holdfast.store import jobs, owner, sweep
 from holdfast.store.done import settle_done
@@ -486,3 +486,39 @@ def test_the_changing_columns_carry_no_statistics(conn: Conn) -> None:
         known = one(conn, "SELECT array_agg(attname::text) FROM pg_stats WHERE tablename = %s", table)
         assert not set(known) & {*CHANGING, "suspect", "hold_reason"}
         assert "available_at" in known
+
+
+def test_a_plan_that_was_kept_since_the_queue_was_empty_is_as_cheap_when_it_is_not(conn: Conn) -> None:
+    """A quiet queue, as a vacuum leaves it, then a backlog. What would turn round is not kept."""
+    worker = register(conn)
+    nobody = [Grant("inbox", uuid4(), 1, uuid4()) for _ in range(BATCH)]
+
+    def made(grants: list[Grant]) -> list[Statement[Any]]:
+        return [
+            claims.claim("inbox", worker, uuid4(), lease=60, limit=BATCH, marks=[(0, None)]),
+            settling(grants, Completed("1")),
+            settling(grants, Failed(BOOM, 1.0)),
+            settling(grants, Released()),
+            settle_check("inbox", grants),
+        ]
+
+    def run_kept(statement: Statement[Any], before: str = "") -> Any:
+        arguments = sql.SQL(", ").join(sql.Literal(readable(p)) for p in statement.params)
+        call = sql.SQL("EXECUTE {} ({})").format(sql.Identifier(f"kept_{statement.name}"), arguments)
+        with conn.transaction(force_rollback=True):
+            return conn.execute(sql.SQL(before) + call).fetchall()
+
+    conn.execute("VACUUM (ANALYZE) holdfast.inbox")
+    conn.execute(
+        "SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan"
+    )
+    for statement in made(nobody):
+        assert statement.prepared
+        conn.execute(f"PREPARE kept_{statement.name} AS {statement.text}".encode())
+        run_kept(statement)
+    load(conn, 20_000)
+    grants = [job.grant for job in take(conn, worker, BATCH)]
+    for statement in made(grants):
+        ((plan,),) = run_kept(statement, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON, TIMING OFF) ")
+        check(dict(plan[0]["Plan"]), f"{statement.name}, kept")
+    assert not settle_done([Settlement(job, NOTHING) for job in take(conn, worker, 1)], worker).prepared

@@ -297,3 +297,41 @@ async def test_jobs_that_came_long_ago_are_handed_back() -> None:
     assert here.starter.stale(30) == jobs[:2]
     assert list(here.starter.ready) == jobs[2:]
     assert here.starter.stale(30) == []
+
+
+async def test_all_calls_of_one_turn_share_what_may_end_in_it() -> None:
+    """As in an ordered queue, where each job that is settled starts the next of its key."""
+    here = Here(nothing, acted=True)
+    here.add(400)
+    for _ in range(20):
+        here.starter.start()
+    assert len(here.ended) == start._AT_ONCE
+    await here.until_ended(400)
+    assert here.began == list(range(400))
+
+
+async def test_jobs_that_compute_give_the_event_loop_its_turn_sooner() -> None:
+    async def compute(_: Running) -> None:
+        time.sleep(0.004)
+
+    here = Here(compute, acted=True)
+    here.add(20)
+    here.starter.start()
+    assert 1 < len(here.ended) <= start._LONG / 0.004 + 2
+    await here.until_ended(20)
+
+
+async def test_a_slot_that_is_taken_while_a_job_ends_at_once_is_taken() -> None:
+    """The end of a job may start something else, such as a batch."""
+    here = Here(nothing, concurrency=2, acted=True)
+
+    async def takes_a_slot(running: Running) -> None:
+        if running.claimed.seq == 0:
+            here.slots.started()
+            here.slots.started()
+
+    here.handler = takes_a_slot
+    here.add(3)
+    here.starter.start()
+    assert here.began == [0]
+    assert here.slots.free == 0

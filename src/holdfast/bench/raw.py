@@ -19,7 +19,9 @@ class Engine:
         self.conn = psycopg.connect(url, autocommit=True)
         self.conn.prepare_threshold = 1
         self.cursor = OurCursor(self.conn)
-        self.cursor.execute(CONFIGURE.encode(), configuration(self.conn, Clock(), 60.0, engine=True))
+        self.cursor.execute(
+            CONFIGURE.encode(), configuration(self.conn, Clock(), 60.0, engine=True, keep_plans=True)
+        )
 
     def run(
         self, text: str | bytes, parameters: Sequence[Any], *, binary: bool = False

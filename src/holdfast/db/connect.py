@@ -28,6 +28,7 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 CONFIGURE = """
 SELECT s.pooled,
        set_config('datestyle', 'ISO', s.pooled),
+       set_config('array_nulls', 'on', s.pooled),
        set_config('default_transaction_isolation', 'read committed', s.pooled),
        set_config('plan_cache_mode', $5, s.pooled),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'

@@ -63,14 +63,24 @@ def _in_pipeline(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -
 
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     with OurCursor(conn, row_factory=tuple_row) as cursor:
-        cursor.execute(statement.text.encode(), statement.params, binary=statement.binary)
+        cursor.execute(
+            statement.text.encode(),
+            statement.params,
+            binary=statement.binary,
+            prepare=None if statement.prepared else False,
+        )
         rows: list[Row] = cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
     return statement.decode(rows)
 
 
 async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
-        await cursor.execute(statement.text.encode(), statement.params, binary=statement.binary)
+        await cursor.execute(
+            statement.text.encode(),
+            statement.params,
+            binary=statement.binary,
+            prepare=None if statement.prepared else False,
+        )
         rows: list[Row] = await cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
     return statement.decode(rows)
 

@@ -250,10 +250,11 @@ class Claimer:
         priorities = await self._session.run(store.scan_priorities(queue))
         marks.at = {priority: None for priority, _ in priorities}
         jobs = await self._take(queue, worker, want, await self._by_age(queue, marks.ordered()))
-        all_taken = not jobs or jobs[0].locked <= len(jobs)
-        if (
-            len(jobs) < want and all_taken and not self._cut
-        ):  # nothing due is left, but for commits that are late
+        # It may have left out what others were changing; of nothing at all it cannot tell, so that counts the second time.
+        all_taken = jobs[0].locked <= len(jobs) if jobs else marks.empty
+        marks.empty = not jobs
+        if len(jobs) < want and all_taken and not self._cut:
+            # nothing due is left, but for commits that are late
             marks.at = dict(priorities)
         marks.moved(jobs)
         cost = time.monotonic() - began

@@ -16,6 +16,7 @@ class Marks:
 
     at: dict[int, Mark | None] = field(default_factory=lambda: {0: None})
     full_at: float = 0.0
+    empty: bool = False  # the last full look found nothing
     held_at: float = 0.0
 
     def ordered(self) -> list[Place]:

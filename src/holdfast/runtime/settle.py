@@ -50,7 +50,7 @@ class Settler(Service):
         self._on_breaker = on_breaker
         self._waiting: deque[Settlement] = deque()
         self._busy: list[Settlement] = []
-        self._told: set[int] = set()  # which of a batch, while there is more to do with it
+        self._told: dict[int, Settlement] = {}  # which of a batch, by id(), while there is more to do with it
         self._untold: list[Settlement] = []  # settled, and not told yet
         self._empty = asyncio.Event()
         self._empty.set()
@@ -113,9 +113,9 @@ class Settler(Service):
             odd, changes = await self._session.flow(lambda: settle_watched(batch, self._worker()))
         except GroupBusy as busy:  # someone counts in their group for a moment; the others go on without them
             held_up = {str(job_id) for job_id in busy.job_ids}
-            self._busy += [s for s in batch if s.grant.id_text in held_up]
             if others := [s for s in batch if s.grant.id_text not in held_up]:
                 await self._write(others, quick=False)
+            self._busy += [s for s in batch if s.grant.id_text in held_up]
             return
         except (BadRow, LockNotAvailable) as error:
             if len(batch) > 1:
@@ -188,7 +188,7 @@ class Settler(Service):
         self._end(batch, states)
 
     def _end(self, settlements: list[Settlement], states: list[str]) -> None:
-        self._told.update(map(id, settlements))
+        self._told.update((id(settlement), settlement) for settlement in settlements)
         self._on_settled(settlements, states)
 
     async def _give_up(self, settlement: Settlement, error: DatabaseError) -> None:
@@ -198,6 +198,7 @@ class Settler(Service):
         if not isinstance(settlement.outcome, DeadLettered):
             buried = Settlement(settlement.grant, DeadLettered(ErrorText("SettleRefused", reason)))
             await self._write([buried], quick=False)
+            self._told[id(settlement)] = settlement
             return
         await self._session.run(quarantine(UUID(settlement.grant.id_text), settlement.grant.queue, reason))
         self._on_settled([settlement], ["quarantined"])

@@ -20,7 +20,9 @@ from typing import Any
 from .inflight import Running
 from .slots import Slots
 
-_AT_ONCE = 50  # jobs that are started before the event loop has its turn
+# What may end inside of the calls that start it before the event loop has its turn: so many jobs, for so many seconds.
+_AT_ONCE = 50
+_LONG = 0.01
 
 Begin = Callable[..., "asyncio.Task[Any]"]  # (coroutine, name=)
 
@@ -50,39 +52,52 @@ class Starter:
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._begin = beginner(self._loop)
-        self._context = contextvars.copy_context()
+        self.context = contextvars.copy_context()
         self._starting = False
+        self._left = _AT_ONCE  # of this turn
+        self._turn_began = 0.0
 
     def start(self) -> None:
         """Start what is ready in the free slots. A job that ends while it is started leaves its slot to this same loop."""
         if not self._starting and not self._closed():
-            self._context.run(self._start)
+            self.context.run(self._start)
 
     def _start(self) -> None:
         self._starting = True
         ready, slots, begin = self.ready, self._slots, self._begin
         in_doubt, closed = self._in_doubt, self._closed
-        room, left = slots.free, max(_AT_ONCE, slots.concurrency)
+        room = slots.free
         doubtful: list[Running] = []
         try:
-            while ready and room > 0 and left > 0 and not closed():
+            while ready and room > 0 and self._left > 0 and not closed():
                 running = ready.popleft()
                 if running.stop is not None:
                     self._stopped(running)
                 elif in_doubt is not None and in_doubt(running):
                     doubtful.append(running)
                 else:
-                    left -= 1
                     running.started_at = slots.started()  # now: its task may begin after this loop
                     task = begin(self._run(running), name=f"job {running.claimed.id_text}")
                     running.task = task
-                    if not task.done():
+                    if task.done():
+                        self._ended_at_once(running.started_at)
+                        room = slots.free
+                    else:
                         room -= 1
         finally:
             self._starting = False
             ready.extendleft(reversed(doubtful))
-        if left <= 0 < room and ready:
-            self._loop.call_soon(self.start)
+
+    def _ended_at_once(self, began: float) -> None:
+        if self._left == _AT_ONCE:
+            self._turn_began = began
+            self._loop.call_soon(self._next_turn)
+        self._left = self._left - 1 if began - self._turn_began < _LONG else 0
+
+    def _next_turn(self) -> None:
+        self._left = _AT_ONCE
+        if self.ready:
+            self.start()
 
     def stale(self, seconds: float) -> list[Running]:
         """Those that have waited here for longer than that; they leave."""

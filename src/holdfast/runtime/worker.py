@@ -22,6 +22,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -241,7 +242,7 @@ class Worker:
         for running in hand_back:
             self.conclude(running, Released("not started"))
         while self.slots.free > 0 and (group := self.batches.next()) is not None:
-            self.aside(run_together(self, group, self.slots.started()))
+            self.aside(run_together(self, group, self.slots.started()), self.starter.context)
         self.starter.start()
 
     def end_unstarted(self, running: Running) -> None:
@@ -369,13 +370,13 @@ class Worker:
         self._pause = _FIRST_PAUSE
         self._wake.set()
 
-    def aside(self, work: Coroutine[Any, Any, object]) -> None:
+    def aside(self, work: Coroutine[Any, Any, object], context: Context | None = None) -> None:
         async def quietly() -> None:
             try:
                 await work
             except DatabaseError as error:
                 telemetry.emit("worker.side_task_failed", level=logging.WARNING, error=str(error))
 
-        task = self.loop.create_task(quietly())
+        task = self.loop.create_task(quietly(), context=context)
         self._side_tasks.add(task)
         task.add_done_callback(self._side_tasks.discard)

@@ -21,6 +21,7 @@ class Statement(Generic[T]):
     text: str
     params: tuple[Any, ...]
     decode: Callable[[Sequence[Row]], T]
+    prepared: bool = True  # not: planned anew each time
     binary: bool = False  # the answer, on our own connections: cheaper to read when there are many rows
 
     def __iter__(self) -> Generator["Statement[Any]", Any, T]:

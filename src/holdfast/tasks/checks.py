@@ -101,7 +101,7 @@ def moment(value: Any, fail: Fail) -> datetime | float:
             )
         if value > datetime.now(UTC) + MAX_DELAY:
             raise fail(f"run_after must be at most 10 years ahead, not {value.isoformat()}")
-        return value
+        return value.astimezone(UTC)  # the two of a repeated hour are equal to Python
     return _delay(value, fail)
 
 

@@ -14,7 +14,8 @@ from ..context import Bench
 from ..crew import crew
 
 STATEMENTS = """
-SELECT s.userid || ' ' || s.queryid || ' ' || s.toplevel, s.calls FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+SELECT s.userid || ' ' || s.queryid || ' ' || s.toplevel, s.calls
+FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
 WHERE d.datname = %s
 """
 TRANSACTIONS = "SELECT '', xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s"
