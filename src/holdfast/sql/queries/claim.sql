@@ -41,6 +41,7 @@ ORDER BY priority DESC, available_at, seq;
 -- there: nobody updates it, neither pruning nor VACUUM touches it, so nobody else is written there. A row that somebody changed between
 -- our snapshot and our lock was locked in its newer version, which our snapshot does not show: the UPDATE leaves it out, as if it were
 -- locked still, and the next look has it.
+-- Of a job in claims of about 1,000: 2.8 buffers, 130 bytes of WAL, 5 to 6 us of the server (18.6, pg_stat_statements).
 WITH c AS MATERIALIZED (
     SELECT w.place
     FROM unnest($6::int[], $7::timestamptz[], $9::bigint[]) AS p(priority, mark, mark_seq)

@@ -27,6 +27,8 @@ SELECT queue FROM holdfast.limits WHERE queue = $1 FOR UPDATE SKIP LOCKED;
 -- How many jobs of a queue may be started now, of each of these keys as well, in how many seconds the rate allows one (0: it does now), the
 -- same for each key, and whether the clock was moved back since tokens were last counted.
 -- Asked under lock_limit, in a statement of its own: what others claimed before is seen.
+-- It looks up every job that a claim of the queue lists, also of claims whose jobs are all finished, until a renewal tidies them away: with
+-- 1,000 claims of ten jobs a second that is 5,000 buffers and 2.4 ms, nine tenths of what a job of a limited queue costs.
 -- $1 queue, $2 keys
 -- with part: limit_state
 , by_key AS MATERIALIZED (

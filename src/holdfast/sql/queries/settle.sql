@@ -42,6 +42,7 @@ FROM kept;
 -- For our own sessions alone, where no planner finds a sequential scan cheap, and by itself: nothing follows it in a transaction.
 -- The DELETE is guarded pair by pair, and locks as it goes: locking first and then looking everything up again took 3 of 9 us.
 -- So it may meet a row that somebody holds; then it gives up after a moment, before it has done anything.
+-- Of a job in batches of 400: 8.8 buffers, 390 bytes of WAL, 6 to 9 us of the server (18.6, pg_stat_statements).
 WITH gone AS (
     DELETE FROM holdfast.work w
     USING ROWS FROM (unnest($2::uuid[]), unnest($3::text::bigint[]), unnest($4::uuid[])) AS d(id, generation, token)

