@@ -10,14 +10,15 @@ from uuid import uuid4
 
 import psycopg
 
+from ...model.outcome import NOTHING, Settlement
 from ...model.worker import WorkerIdentity
 from ...store.claim import Mark, claim
+from ...store.done import settle_done
 from ...store.workers import register
 from ..context import Bench
 from ..crew import crew
 from ..fill import Load, Watcher, write
 from ..raw import Engine
-from .limit import claimed_ids, last_place, settle_all
 from .steady import percentile
 
 HOUR = 3600.0
@@ -92,9 +93,9 @@ def claim_times(url: str, front: Load, behind: Load, batch: int = 100) -> list[f
         began = time.perf_counter()
         cursor = engine.ask(what)
         times.append((time.perf_counter() - began) * 1000)
-        if not (count := cursor.rowcount):
+        if not (jobs := what.decode(cursor.fetchall())):
             break
-        mark = last_place(cursor, what)
-        settle_all(engine, front.queue, worker.id, token, claimed_ids(engine, token), count)
+        mark = Mark(jobs[-1].available_at, jobs[-1].seq)
+        engine.ask(settle_done([Settlement(job, NOTHING) for job in jobs], worker.id))
     engine.conn.close()
     return sorted(times)
