@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -118,7 +119,7 @@ def test_the_second_migrator_gives_up_and_names_the_first(
     with pytest.raises(MigrationFailed) as caught:
         migrate.up(database.dsn, patience=0)
     text = str(caught.value)
-    before, _, query = text.partition(" for 0 s): ")
+    before, _, query = re.sub(r" for \d+ s\): ", " for 0 s): ", text, count=1).partition(" for 0 s): ")
     assert before == (
         "migration 0001_initial gave up after 0 s: another migrator is at work: "
         f"pid {pid} (role '{user}', holdfast migrate, idle in transaction"

@@ -81,6 +81,8 @@ def serving(kit: Kit, **options: Any) -> Iterator[Port]:
         yield Port(said[0], started)
     finally:
         unsubscribe()
+        if not failed:  # the port opens before there is a worker
+            wait_until(lambda: started or failed, "there is a worker to stop")
         if started:
             with contextlib.suppress(RuntimeError):  # its loop is closed already
                 started[0].loop.call_soon_threadsafe(started[0].stop)
