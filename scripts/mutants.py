@@ -62,9 +62,17 @@ def mutate(tree: Path, mutant: Mutant) -> str:
     if (times := text.count(mutant.old)) != 1:
         return f"the old text occurs {times} times"
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    if path.name == "schema.sql":  # the first migration is the same text
-        shutil.copy(path, tree / "src/holdfast/sql/migrations/0001_initial.sql")
-    return ""
+    return _mutate_migration(tree, mutant) if path.name == "schema.sql" else ""
+
+
+def _mutate_migration(tree: Path, mutant: Mutant) -> str:
+    """Databases are made by the migrations. Of those that have the text the newest counts: it replaces the earlier."""
+    for path in sorted((tree / "src/holdfast/sql/migrations").glob("*.sql"), reverse=True):
+        text = path.read_text(encoding="utf-8")
+        if mutant.old in text:
+            path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+            return ""
+    return "no migration has the old text"
 
 
 def pytest(tree: Path, test: str) -> subprocess.CompletedProcess[str]:

@@ -318,7 +318,8 @@ class Holdfast(Registry):
         server = await database.arun(jobs.describe_server)
         if not server.has_schema:
             raise SchemaMissing
-        migrate.verify(await database.arun(jobs.schema_version))
+        version = await database.arun(jobs.schema_version)
+        migrate.verify(version.number, needs_code=version.needs_code)
         safe = server.fsync != "off" and server.synchronous_commit != "off"
         telemetry.emit(
             "durability", level=logging.INFO if safe else logging.WARNING, promise=server.durability

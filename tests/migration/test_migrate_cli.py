@@ -50,25 +50,49 @@ def test_status_for_programs(database: Database) -> None:
     to = ("-d", database.dsn)
     names = [{"number": number, "name": name} for number, name, _ in files.migrations()]
     empty = json.loads(call("status", "--json", *to).output)
-    assert empty == {"current": None, "known": NEWEST, "applied": [], "pending": names}
+    assert empty == {"current": None, "known": NEWEST, "needs_code": None, "applied": [], "pending": names}
     migrate.up(database.dsn)
     full = json.loads(call("status", "--json", *to).output)
     times = [row.pop("applied_at") for row in full["applied"]]
-    assert full == {"current": NEWEST, "known": NEWEST, "applied": names, "pending": []}
+    needs = [row.pop("needs_code") for row in full["applied"]]
+    assert full == {
+        "current": NEWEST,
+        "known": NEWEST,
+        "needs_code": max(needs),
+        "applied": names,
+        "pending": [],
+    }
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", time) for time in times)
 
 
 def test_status_of_a_newer_database(database: Database) -> None:
     migrate.up(database.dsn)
-    database.run("INSERT INTO holdfast.migrations VALUES (99, 'future')")
-    plain = call("status", "-d", database.dsn)
+    database.run(f"INSERT INTO holdfast.migrations VALUES (98, 'near', DEFAULT, {NEWEST})")
+    to = ("-d", database.dsn)
+    plain = call("status", *to)
     assert plain.exit_code == 0
-    assert plain.output.endswith(
-        f"\nThe database is newer: this release knows up to {NEWEST}. Upgrade holdfast.\n"
+    unknown, last = plain.output.splitlines()[-2:]
+    assert re.match(r" +98  near +applied ", unknown)
+    assert unknown.endswith(f"  unknown to this release, needs code >= {NEWEST}")
+    may = f"This release knows up to {NEWEST} and may run on it."
+    assert last == f"The database is newer and needs code >= {NEWEST}. {may}"
+    assert call("status", "--check", *to).exit_code == 0
+    nothing = f"Nothing to do, the database is at 98. {may}\n"
+    assert call("up", *to).output == nothing
+    assert call("plan", *to).output == f"-- {nothing}"
+    assert json.loads(call("status", "--json", *to).output)["needs_code"] == NEWEST
+
+    database.run("INSERT INTO holdfast.migrations VALUES (99, 'far', DEFAULT, 98)")
+    plain = call("status", *to)
+    assert plain.exit_code == 0
+    assert plain.output.splitlines()[-1] == (
+        f"The database is newer and needs code >= 98. "
+        f"This release knows up to {NEWEST} and may not run on it: upgrade holdfast."
     )
-    checked = call("status", "--check", "-d", database.dsn)
-    assert checked.exit_code == 1
-    assert isinstance(checked.exception, SchemaTooNew)
+    for words in (("status", "--check"), ("up",), ("plan",)):
+        refused = call(*words, *to)
+        assert refused.exit_code == 1
+        assert isinstance(refused.exception, SchemaTooNew)
 
 
 def test_the_printed_script_goes_into_psql(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,10 +61,11 @@ def test_the_printed_script_does_what_up_does(make_database: Callable[[], Databa
     assert migrate.up(by_hand.dsn) == []
 
 
+NEXT = migrate.required_version() + 1
 LATER = [
-    (2, "more", "-- holdfast: expand\nALTER TABLE holdfast.engine ADD COLUMN more int;\n"),
+    (NEXT, "more", "-- holdfast: expand\nALTER TABLE holdfast.engine ADD COLUMN more int;\n"),
     (
-        3,
+        NEXT + 1,
         "index",
         """-- holdfast: expand
 -- holdfast: no-transaction
@@ -73,7 +74,11 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS engine_more ON holdfast.engine (more) WH
 COMMENT ON COLUMN holdfast.engine.more IS 'a; b -- c';
 """,
     ),
-    (4, "last", "-- holdfast: contract (needs code >= 2)\nALTER TABLE holdfast.engine DROP COLUMN more;\n"),
+    (
+        NEXT + 2,
+        "last",
+        f"-- holdfast: contract (needs code >= {NEXT})\nALTER TABLE holdfast.engine DROP COLUMN more;\n",
+    ),
 ]
 
 
@@ -81,8 +86,8 @@ COMMENT ON COLUMN holdfast.engine.more IS 'a; b -- c';
 def test_later_migrations_by_script_and_by_up(make_database: Callable[[], Database]) -> None:
     known = [*files.migrations(), *LATER]
     by_hand, by_up = make_database(), make_database()
-    assert migrate.up(by_up.dsn, migrations=known[:3]) == [1, 2, 3]
-    for first, last in ((1, 1), (2, 3)):
+    assert migrate.up(by_up.dsn, migrations=known[:-1]) == [number for number, _, _ in known[:-1]]
+    for first, last in ((1, 1), (2, NEXT), (NEXT + 1, NEXT + 1)):
         done = psql(by_hand, migrate.sql(first, last, migrations=known))
         assert (done.returncode, done.stderr) == (0, "")
     assert dump(by_hand) == dump(by_up)
@@ -91,19 +96,31 @@ def test_later_migrations_by_script_and_by_up(make_database: Callable[[], Databa
         "SELECT col_description('holdfast.engine'::regclass, attnum) FROM pg_attribute "
         "WHERE attrelid = 'holdfast.engine'::regclass AND attname = 'more'"
     ) == [("a; b -- c",)]
-    assert migrate.up(by_up.dsn, migrations=known) == [4]
+    assert migrate.up(by_up.dsn, migrations=known) == [NEXT + 2]
+    done = psql(by_hand, migrate.sql(NEXT + 2, NEXT + 2, migrations=known))
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = f"SELECT number, name, needs_code FROM holdfast.migrations WHERE number >= {NEXT} ORDER BY number"
+    assert (
+        by_hand.ask(rows)
+        == by_up.ask(rows)
+        == [
+            (NEXT, "more", NEXT - 1),
+            (NEXT + 1, "index", NEXT),
+            (NEXT + 2, "last", NEXT),
+        ]
+    )
 
 
 def test_the_script_stops_on_a_database_that_is_elsewhere(database: Database) -> None:
     known = [*files.migrations(), *LATER]
     migrate.up(database.dsn)
-    done = psql(database, migrate.sql(3, 4, migrations=known))
+    done = psql(database, migrate.sql(NEXT + 1, NEXT + 2, migrations=known))
     assert done.returncode == 3
-    assert "migration 3 needs a database that is at 2" in done.stderr
+    assert f"migration {NEXT + 1} needs a database that is at {NEXT}" in done.stderr
     done = psql(database, migrate.sql(1, 2, migrations=known))
     assert done.returncode == 3
     assert 'relation "migrations" already exists' in done.stderr
-    assert database.ask("SELECT max(number) FROM holdfast.migrations") == [(1,)]
+    assert database.ask("SELECT max(number) FROM holdfast.migrations") == [(NEXT - 1,)]
 
 
 def test_shipped_migrations_are_numbered_without_gaps_and_declare_themselves() -> None:

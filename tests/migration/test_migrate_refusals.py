@@ -18,6 +18,8 @@ from holdfast.errors import (
     SchemaTooNew,
 )
 
+EVERY = [number for number, _, _ in files.migrations()]
+NEXT = EVERY[-1] + 1
 FINE = Facts(
     version="18.1",
     major=18,
@@ -87,7 +89,7 @@ def test_a_database_that_is_not_utf8(make_database: Callable[[str], Database], e
     other = f"{database.name}_utf8"
     with database.server.connect() as admin:
         admin.execute(create.replace("DATABASE holdfast", f"DATABASE {other}").encode())
-        assert migrate.up(database.server.dsn(other)) == [1]
+        assert migrate.up(database.server.dsn(other)) == EVERY
         admin.execute(f"DROP DATABASE {other} (FORCE)".encode())
 
 
@@ -109,7 +111,7 @@ def test_a_read_only_role(database: Database, role: str) -> None:
         f"Allow this role to write: {allow}"
     )
     database.run(allow)
-    assert migrate.up(dsn) == [1]
+    assert migrate.up(dsn) == EVERY
 
 
 def test_a_role_that_may_not_create_a_schema(database: Database, role: str) -> None:
@@ -121,7 +123,7 @@ def test_a_role_that_may_not_create_a_schema(database: Database, role: str) -> N
     )
     assert not has_schema(database)
     database.run(grant)
-    assert migrate.up(dsn) == [1]
+    assert migrate.up(dsn) == EVERY
 
 
 def test_a_role_that_may_not_use_the_prepared_schema(database: Database, role: str) -> None:
@@ -132,14 +134,14 @@ def test_a_role_that_may_not_use_the_prepared_schema(database: Database, role: s
         f"role {role} may not create tables in the schema holdfast. As its owner: {grant}"
     )
     database.run(grant)
-    assert migrate.up(dsn) == [1]
+    assert migrate.up(dsn) == EVERY
 
 
 def test_an_empty_schema_made_by_a_dba_is_enough(database: Database, role: str) -> None:
     database.run(f"CREATE SCHEMA holdfast AUTHORIZATION {role}")
     dsn = database.server.dsn(database.name, user=role)
-    assert migrate.up(dsn) == [1]
-    assert migrate.status(dsn).current == 1
+    assert migrate.up(dsn) == EVERY
+    assert migrate.status(dsn).current == NEXT - 1
 
 
 def test_a_role_that_does_not_own_the_tables(database: Database, role: str) -> None:
@@ -151,16 +153,16 @@ def test_a_role_that_does_not_own_the_tables(database: Database, role: str) -> N
     assert refusal(MigrationFailed, migrate.up, dsn) == message
     assert refusal(MigrationFailed, migrate.status, dsn) == message
     database.run(read)
-    assert migrate.status(dsn).current == 1
+    assert migrate.status(dsn).current == NEXT - 1
     assert migrate.up(dsn) == [], "who has nothing to change needs no right to change"
-    more = [*files.migrations(), (2, "more", "ALTER TABLE holdfast.engine ADD COLUMN more int;")]
+    more = [*files.migrations(), (NEXT, "more", "ALTER TABLE holdfast.engine ADD COLUMN more int;")]
     grant = f"GRANT {owner} TO {role};"
     assert refusal(MigrationFailed, migrate.up, dsn, migrations=more) == (
         f"role {role} may not change the tables of Holdfast, which belong to {owner}. "
         f"Connect as {owner}, or: {grant}"
     )
     database.run(grant)
-    assert migrate.up(dsn, migrations=more) == [2]
+    assert migrate.up(dsn, migrations=more) == [NEXT]
 
 
 @pytest.mark.parametrize(
@@ -185,14 +187,17 @@ def test_a_schema_of_somebody_else(database: Database, objects: str) -> None:
     assert refusal(MigrationFailed, migrate.status, database.dsn) == message
     assert database.ask("SELECT oid, relname FROM pg_class ORDER BY 1") == before
     database.run("ALTER SCHEMA holdfast RENAME TO holdfast_old")
-    assert migrate.up(database.dsn) == [1]
+    assert migrate.up(database.dsn) == EVERY
 
 
 def test_a_newer_database(database: Database) -> None:
     migrate.up(database.dsn)
     database.run("INSERT INTO holdfast.migrations VALUES (9, 'future')")
     newest = migrate.required_version()
-    message = f"the database is at 9, this release knows up to {newest}: upgrade holdfast"
+    message = (
+        "the database is at 9 and needs code that knows migration 9, "
+        f"this release knows up to {newest}: upgrade holdfast"
+    )
     assert refusal(SchemaTooNew, migrate.up, database.dsn) == message
     assert refusal(SchemaTooNew, migrate.plan, database.dsn) == message
     assert migrate.status(database.dsn).current == 9
@@ -208,7 +213,14 @@ def test_verify() -> None:
         "the database is at 3, this release needs 4. Run: holdfast migrate up"
     )
     assert refusal(SchemaTooNew, migrate.verify, 9, 4) == (
-        "the database is at 9, this release knows up to 4: upgrade holdfast"
+        "the database is at 9 and needs code that knows migration 9, this release knows up to 4: upgrade holdfast"
+    )
+    migrate.verify(9, 4, needs_code=4)
+    assert refusal(SchemaTooNew, migrate.verify, 9, 4, 5) == (
+        "the database is at 9 and needs code that knows migration 5, this release knows up to 4: upgrade holdfast"
+    )
+    assert refusal(SchemaMissing, migrate.verify, 3, 4, 1) == (
+        "the database is at 3, this release needs 4. Run: holdfast migrate up"
     )
 
 
@@ -255,8 +267,19 @@ def test_a_range_that_is_not_there() -> None:
 
 
 def test_a_header_with_a_typing_mistake(database: Database) -> None:
-    wrong = [*files.migrations(), (2, "more", "-- holdfast: no-transactions\nSELECT 1;")]
+    wrong = [*files.migrations(), (NEXT, "more", "-- holdfast: no-transactions\nSELECT 1;")]
     assert refusal(MigrationFailed, migrate.up, database.dsn, migrations=wrong) == (
-        "migration 0002_more has the header 'no-transactions' "
-        "(known: expand, contract (needs code >= N), no-transaction)"
+        f"migration {NEXT:04}_more has the header 'no-transactions' "
+        "(known: expand, expand (needs code >= N), contract (needs code >= N), no-transaction)"
+    )
+
+
+def test_a_migration_that_asks_for_later_code_than_its_own(database: Database) -> None:
+    wrong = [
+        *files.migrations(),
+        (NEXT, "more", f"-- holdfast: contract (needs code >= {NEXT + 1})\nSELECT 1;"),
+    ]
+    assert refusal(MigrationFailed, migrate.up, database.dsn, migrations=wrong) == (
+        f"migration {NEXT:04}_more says that it needs code >= {NEXT + 1}, which is later than itself. "
+        f"Name {NEXT} or less"
     )

@@ -21,6 +21,7 @@ from tests.crash.proxy import Proxy
 from tests.observe.support import Port, ready, with_port
 
 from holdfast import Backoff, Cancel, DeadLetter, Holdfast, Job, LeaseLost, Snooze, telemetry
+from holdfast.db import migrate
 from holdfast.model.queue import OnDeadLetter
 from holdfast.observe import snapshot
 from holdfast.observe.metrics import Counts
@@ -191,7 +192,7 @@ def test_how_the_system_stands(app: Holdfast, holdfast_kit: MakeKit) -> None:
             ("worker_ready", {}, 1),
             ("paused_tasks", {}, 1),
             ("expired_claims", {}, 0),
-            ("schema_version", {}, 1),
+            ("schema_version", {}, migrate.required_version()),
         ]
         for name, labels, number in seen:
             _until(port, number, name, **labels)

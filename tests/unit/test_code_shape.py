@@ -82,10 +82,3 @@ def test_importing_the_package_loads_no_surface_and_no_codec() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_schema_and_first_migration_are_one_text() -> None:
-    """Until there is a second migration. From then on the catalogue comparison in tests/migration is what counts."""
-    migrations = sql.migrations()
-    if len(migrations) == 1:
-        assert migrations[0][2] == sql.schema()

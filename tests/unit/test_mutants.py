@@ -6,6 +6,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
 
+MIGRATIONS = [
+    file.read_text(encoding="utf-8") for file in (ROOT / "src/holdfast/sql/migrations").glob("*.sql")
+]
+
 
 def test_every_mutant_fits_the_code() -> None:
     wrong = []
@@ -13,6 +17,8 @@ def test_every_mutant_fits_the_code() -> None:
         times = (ROOT / mutant["file"]).read_text(encoding="utf-8").count(mutant["old"])
         if times != 1:
             wrong.append(f"{mutant['file']}: {mutant['why']}: found {times} times")
+        if mutant["file"].endswith("schema.sql") and not any(mutant["old"] in text for text in MIGRATIONS):
+            wrong.append(f"{mutant['file']}: {mutant['why']}: in no migration")
         for test in mutant["test"].split():
             path, _, name = test.partition("::")
             name = name.partition("[")[0]

@@ -165,8 +165,7 @@ def open_database(url: str | None, app: str | None = None, *, checked: bool = Tr
 
 def check(database: Database) -> None:
     """Fail at once and with the reason when the server is away or the schema is not this release's."""
-    found = migrate.status(database.dsn)
-    migrate.verify(found.current, found.known)
+    migrate.status(database.dsn).verify()
 
 
 def app_name(app: str | None) -> AppName:

@@ -32,9 +32,7 @@ def up_command(
     """Apply every pending migration. Safe to run twice, by many at once, and while workers run."""
     dsn = resolve_dsn(database_url(database))
     applied = migrate.up(dsn, lock_timeout=lock_timeout, patience=patience, on_step=typer.echo)
-    typer.echo(
-        f"{'Migrated to' if applied else 'Nothing to do, the database is at'} {migrate.required_version()}."
-    )
+    typer.echo(f"Migrated to {applied[-1]}." if applied else _nothing(migrate.status(dsn)))
 
 
 @app.command("status")
@@ -49,17 +47,18 @@ def status_command(
     if check and found.pending:
         raise typer.Exit(PENDING)
     if check:
-        migrate.verify(found.current, found.known)
+        found.verify()
 
 
 @app.command("plan")
 def plan_command(database: Database = None) -> None:
     """Print the SQL of the migrations that `up` would apply to this database."""
-    pending = migrate.plan(resolve_dsn(database_url(database)))
+    dsn = resolve_dsn(database_url(database))
+    pending = migrate.plan(dsn)
     if pending:
         typer.echo(migrate.sql(pending[0][0], pending[-1][0]), nl=False)
     else:
-        typer.echo(f"-- Nothing to do, the database is at {migrate.required_version()}.")
+        typer.echo(f"-- {_nothing(migrate.status(dsn))}")
 
 
 @app.command("sql")
@@ -71,16 +70,27 @@ def sql_command(
     typer.echo(migrate.sql(first, last), nl=False)
 
 
+def _nothing(found: migrate.MigrationStatus) -> str:
+    newer = f" This release knows up to {found.known} and may run on it." if found.is_newer else ""
+    return f"Nothing to do, the database is at {found.current}.{newer}"
+
+
 def _as_lines(found: migrate.MigrationStatus) -> str:
     lines = [
         f"{row.number:4}  {row.name:30}  applied {row.applied_at:%Y-%m-%d %H:%M:%S%z}"
+        + (f"  unknown to this release, needs code >= {row.needs_code}" if row.number > found.known else "")
         for row in found.applied
     ]
     lines += [f"{number:4}  {name:30}  pending" for number, name in found.pending]
     if found.pending:
         lines.append(f"{len(found.pending)} pending. Run: holdfast migrate up")
-    elif found.current != found.known:
-        lines.append(f"The database is newer: this release knows up to {found.known}. Upgrade holdfast.")
+    elif found.is_newer:
+        may = found.needs_code is not None and found.needs_code <= found.known
+        end = "may run on it" if may else "may not run on it: upgrade holdfast"
+        lines.append(
+            f"The database is newer and needs code >= {found.needs_code}. "
+            f"This release knows up to {found.known} and {end}."
+        )
     else:
         lines.append("Up to date.")
     return "\n".join(lines)
@@ -90,5 +100,11 @@ def _as_json(found: migrate.MigrationStatus) -> str:
     applied = [{**row._asdict(), "applied_at": row.applied_at.isoformat()} for row in found.applied]
     pending = [{"number": number, "name": name} for number, name in found.pending]
     return json.dumps(
-        {"current": found.current, "known": found.known, "applied": applied, "pending": pending}
+        {
+            "current": found.current,
+            "known": found.known,
+            "needs_code": found.needs_code,
+            "applied": applied,
+            "pending": pending,
+        }
     )

@@ -107,8 +107,9 @@ class Health:
             return [f"the heartbeat has not reached the database for {silent:.0f} s"]
         if self._snapshots.latest is None:
             return ["the database has not been looked at yet"]
+        version = self._snapshots.latest.schema_version
         try:
-            migrate.verify(self._snapshots.latest.schema_version)
+            migrate.verify(version.number, needs_code=version.needs_code)
         except DatabaseError as error:
             return [str(error)]
         return []

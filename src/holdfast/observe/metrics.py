@@ -198,7 +198,7 @@ def _of_system(seen: Snapshot) -> Iterator[Metric]:
     )
     yield _gauge("paused_tasks", "Tasks of which nothing is claimed.", seen.paused_tasks)
     yield _gauge("expired_claims", "Claims past their lease that still have jobs.", seen.expired_claims)
-    yield _gauge("schema_version", "The newest migration of the database.", seen.schema_version or 0)
+    yield _gauge("schema_version", "The newest migration of the database.", seen.schema_version.number or 0)
 
 
 def _of_dropped_queues(seen: Snapshot) -> int:

@@ -11,6 +11,7 @@ from ..operate.queues import queue_loads
 from ..runtime.service import Service
 from ..store import jobs, operate
 from ..store import snapshot as store
+from ..store.jobs import SchemaVersion
 from ..store.operate import QueueLoad
 from ..store.snapshot import Fleet, Staff
 from ..store.statement import Flow
@@ -26,7 +27,7 @@ class Snapshot:
     workers: dict[str, Fleet]  # by status: alive, draining, late
     paused_tasks: int
     expired_claims: int
-    schema_version: int | None
+    schema_version: SchemaVersion
 
 
 class Snapshots(Service):

@@ -61,10 +61,10 @@ def explain(database: Database, job_id: UUID, app: AppName | None = None) -> Exp
 
 
 def schema_problem(found: migrate.MigrationStatus) -> Reason | None:
-    if found.current is not None and found.current > found.known:
+    if found.needs_code is not None and found.needs_code > found.known:
         said = (
-            f"The database is at {found.current}, this release knows up to {found.known}: "
-            "no worker of this release starts."
+            f"The database is at {found.current} and needs code that knows migration {found.needs_code}, "
+            f"this release knows up to {found.known}: no worker of this release starts."
         )
         return Reason("schema_newer", said, ["pip install --upgrade holdfast"])
     if found.pending:

@@ -53,7 +53,7 @@ def _overview(late_after: float) -> Flow[Overview]:
         workers=Workers(workers.get("alive", 0), workers.get("draining", 0), workers.get("late", 0)),
         finished_last_minute=finished,
         finished_is_estimate=estimated,
-        schema_version=version,
+        schema_version=version.number,
         server_version=f"{server.version // 10000}.{server.version % 10000}",
         durability=server.durability,
     )

@@ -49,8 +49,11 @@ END $do$;
 CREATE TABLE holdfast.migrations (
     number     int PRIMARY KEY,
     name       text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    needs_code int
 );
+COMMENT ON COLUMN holdfast.migrations.needs_code IS
+    'The newest migration that code must know to run on this one; NULL: this one. Older code reads it to decide whether it may run.';
 
 -- Functions everything else needs ---------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from ..model.job import Enqueued, Fate, NewRow
@@ -166,5 +166,10 @@ def describe_server() -> Statement[Server]:
     return Statement("describe_server", query("describe_server"), (), lambda rows: Server(*rows[0]))
 
 
-def schema_version() -> Statement[int | None]:
-    return Statement("schema_version", query("schema_version"), (), lambda rows: rows[0][0])
+class SchemaVersion(NamedTuple):
+    number: int | None  # the newest migration applied; None: none is
+    needs_code: int | None  # the newest migration that code must know to run on this database
+
+
+def schema_version() -> Statement[SchemaVersion]:
+    return Statement("schema_version", query("schema_version"), (), lambda rows: SchemaVersion(*rows[0]))

@@ -9,7 +9,6 @@ repair      the statements that make one object as this release has it again
 """
 
 from holdfast.db.migrate.runner import (
-    CHECK_SQL,
     Applied,
     MigrationStatus,
     plan,
@@ -21,7 +20,6 @@ from holdfast.db.migrate.runner import (
 )
 
 __all__ = [
-    "CHECK_SQL",
     "Applied",
     "MigrationStatus",
     "plan",

@@ -30,6 +30,11 @@ LEFT JOIN pg_namespace n ON n.nspname = 'holdfast'
 LEFT JOIN pg_class m ON m.relnamespace = n.oid AND m.relname = 'migrations' AND m.relkind = 'r'
 WHERE d.datname = current_database()
 """
+# A database that is to be upgraded has no column `needs_code` yet, and this is asked there too.
+_APPLIED = """
+SELECT m.number, m.name, m.applied_at, coalesce((to_jsonb(m) ->> 'needs_code')::int, m.number)
+FROM holdfast.migrations m ORDER BY m.number
+"""
 
 
 class Facts(NamedTuple):
@@ -129,12 +134,10 @@ def _check_privileges(facts: Facts) -> None:
 
 
 def applied_rows(conn: Connection, facts: Facts) -> list[tuple[Any, ...]]:
-    """(number, name, applied_at) of what this database has; the table may not be there yet."""
+    """(number, name, applied_at, needs_code) of what this database has; the table may not be there yet."""
     if not facts.has_table:
         return []
     try:
-        return conn.execute(
-            "SELECT number, name, applied_at FROM holdfast.migrations ORDER BY number"
-        ).fetchall()
+        return conn.execute(_APPLIED).fetchall()
     except psycopg.errors.UndefinedColumn:
         raise foreign(facts) from None

@@ -29,9 +29,6 @@ from holdfast.errors import ConfigurationError, MigrationFailed, SchemaMissing, 
 
 Migrations = Sequence[tuple[int, str, str]]
 
-# The version of a database. No such table or schema (42P01, 3F000) means None for verify().
-CHECK_SQL = "SELECT max(number) FROM holdfast.migrations"
-
 _SETTINGS = {
     "search_path": "pg_catalog, pg_temp",
     "statement_timeout": "0",
@@ -39,7 +36,6 @@ _SETTINGS = {
     "standard_conforming_strings": "on",
     "client_min_messages": "warning",
 }
-_ROW = "INSERT INTO holdfast.migrations (number, name) VALUES (%s, %s)"
 _INVALID = """
 SELECT format('DROP INDEX CONCURRENTLY holdfast.%%I', c.relname)
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -52,6 +48,7 @@ class Applied(NamedTuple):
     number: int
     name: str
     applied_at: datetime
+    needs_code: int  # the newest migration that code must know to run on this one
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,18 @@ class MigrationStatus:
     def current(self) -> int | None:
         return max((row.number for row in self.applied), default=None)
 
+    @property
+    def needs_code(self) -> int | None:
+        """The newest migration that code must know to run on this database."""
+        return max((row.needs_code for row in self.applied), default=None)
+
+    @property
+    def is_newer(self) -> bool:
+        return self.current is not None and self.current > self.known
+
+    def verify(self) -> None:
+        verify(self.current, self.known, self.needs_code)
+
 
 class _Busy(Exception):
     """Another migrator has the lock."""
@@ -74,8 +83,9 @@ def required_version() -> int:
     return files.migrations()[-1][0]
 
 
-def verify(current: int | None, required: int | None = None) -> None:
-    """May this release work on a database at `current` (None: no schema)? Only on its own version."""
+def verify(current: int | None, required: int | None = None, needs_code: int | None = None) -> None:
+    """May this release work on a database at `current` (None: no schema)? On its own version, and on a newer one whose
+    migrations all say that code which knows no more than this release may run on them."""
     needed = required_version() if required is None else required
     if current is None:
         raise SchemaMissing("the database has no holdfast schema. Run: holdfast migrate up")
@@ -83,9 +93,11 @@ def verify(current: int | None, required: int | None = None) -> None:
         raise SchemaMissing(
             f"the database is at {current}, this release needs {needed}. Run: holdfast migrate up"
         )
-    if current > needed:
+    oldest = current if needs_code is None else needs_code
+    if oldest > needed:
         raise SchemaTooNew(
-            f"the database is at {current}, this release knows up to {needed}: upgrade holdfast"
+            f"the database is at {current} and needs code that knows migration {oldest}, "
+            f"this release knows up to {needed}: upgrade holdfast"
         )
 
 
@@ -103,7 +115,7 @@ def status(dsn: str, migrations: Migrations | None = None) -> MigrationStatus:
 
 
 def plan(dsn: str, migrations: Migrations | None = None) -> list[tuple[int, str, str]]:
-    """What `up` would apply now."""
+    """What `up` would apply now: nothing on a newer database that this release may run on."""
     known = _known(migrations)
     found = status(dsn, migrations)
     _refuse_newer(found)
@@ -155,8 +167,8 @@ def _status(conn: Connection, facts: Facts, known: list[Migration]) -> Migration
 
 
 def _refuse_newer(found: MigrationStatus) -> None:
-    if found.current is not None and found.current > found.known:
-        verify(found.current, found.known)
+    if found.is_newer:
+        found.verify()
 
 
 @dataclass
@@ -206,9 +218,9 @@ class _Run:
             self._configure(self.lock_timeout, local=True)
             if migration.number == 1:  # which makes the table of versions
                 self.conn.execute(migration.text.encode())
-                self.conn.execute(_ROW, [migration.number, migration.name])
+                self.conn.execute(migration.row.encode())
             else:
-                self.conn.execute(_ROW, [migration.number, migration.name])
+                self.conn.execute(migration.row.encode())
                 self.conn.execute(migration.text.encode())
             failpoints.point("migrate.mid")
         return True
@@ -228,7 +240,7 @@ class _Run:
                 )
                 self.conn.execute(statement.encode())
                 failpoints.point("migrate.between")
-            self.conn.execute(_ROW, [migration.number, migration.name])
+            self.conn.execute(migration.row.encode())
         finally:
             if not self.conn.broken:
                 self.conn.execute("RESET ALL")

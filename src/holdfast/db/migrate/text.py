@@ -2,8 +2,9 @@
 
 The leading comment lines of a file may say, each on its own line:
 
-    -- holdfast: expand                       code of the release before goes on working (the usual case)
-    -- holdfast: contract (needs code >= N)   takes away what releases before migration N still use
+    -- holdfast: expand                       code that knows the migration before this one may run on it (the usual case)
+    -- holdfast: expand (needs code >= N)     the same of code that knows migration N
+    -- holdfast: contract (needs code >= N)   takes away what code that does not know migration N still uses
     -- holdfast: no-transaction               for CREATE INDEX CONCURRENTLY; each statement bears a second run
 """
 
@@ -18,7 +19,7 @@ from holdfast.errors import ConfigurationError, MigrationFailed
 LOCK_KEY = "7236837, hashtext('holdfast.migrate')"
 
 _HEADER = re.compile(r"--\s*holdfast:\s*(.*?)\s*")
-_KNOWN_HEADER = re.compile(r"expand|no-transaction|contract \(needs code >= \d+\)")
+_KNOWN_HEADER = re.compile(r"no-transaction|(expand|contract(?= ))(?: \(needs code >= (\d+)\))?")
 _TOKEN = re.compile(
     r"""--[^\n]* | /\*.*?\*/ | '(?:[^']|'')*' | "(?:[^"]|"")*" | (\$\w*\$).*?\1 | ;""", re.VERBOSE | re.DOTALL
 )
@@ -46,11 +47,35 @@ class Migration:
             if header and not _KNOWN_HEADER.fullmatch(header[1]):
                 raise MigrationFailed(
                     f"migration {self} has the header {header[1]!r} "
-                    "(known: expand, contract (needs code >= N), no-transaction)"
+                    "(known: expand, expand (needs code >= N), contract (needs code >= N), no-transaction)"
                 )
             if header:
                 found.add(header[1])
         return frozenset(found)
+
+    @property
+    def needs_code(self) -> int:
+        """The newest migration that code must know to run on a database that has this one."""
+        for header in self.headers:
+            found = _KNOWN_HEADER.fullmatch(header)
+            if found is None or found[1] is None:
+                continue
+            needs = int(found[2]) if found[2] else self.number - 1
+            if needs > self.number:
+                raise MigrationFailed(
+                    f"migration {self} says that it needs code >= {needs}, which is later than itself. "
+                    f"Name {self.number} or less"
+                )
+            return needs
+        return self.number
+
+    @property
+    def row(self) -> str:
+        """The statement that notes it as applied. The column `needs_code` came with migration 2."""
+        names, values = "number, name", f"{self.number}, '{self.name}'"
+        if self.number > 2:
+            names, values = f"{names}, needs_code", f"{values}, {self.needs_code}"
+        return f"INSERT INTO holdfast.migrations ({names}) VALUES ({values})"  # noqa: S608
 
     @property
     def in_transaction(self) -> bool:
@@ -102,7 +127,7 @@ def script(migrations: Sequence[Migration], first: int, last: int | None) -> str
 
 
 def _section(migration: Migration) -> str:
-    row = f"INSERT INTO holdfast.migrations (number, name) VALUES ({migration.number}, '{migration.name}');"  # noqa: S608
+    row = f"{migration.row};"
     title = f"-- {migration} " + "-" * (100 - len(str(migration)))
     guard = _guard(migration)
     if not migration.in_transaction:

@@ -130,3 +130,4 @@ class Check:
     codes: tuple[str, ...]
     run: Callable[[Patient], Iterable[Finding]]
     needs_schema: bool = True
+    compares: bool = False  # with what this release makes, so not where a newer one made it

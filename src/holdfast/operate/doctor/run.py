@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ...db import migrate
 from ...db.database import Database
 from ...db.probe import Probe
-from ...errors import ConfigurationError, DatabaseError
+from ...errors import ConfigurationError, DatabaseError, SchemaTooNew
 from ...store.audit import audit
 from ..audit import actor
 from ..wording import AppName, cut
@@ -102,8 +102,13 @@ def fix(
         raise ConfigurationError(f"there is no fix {name!r} (known: {', '.join(FIXES)}, horizon:PID)")
     limits = limits or Limits()
     found = migrate.status(database.dsn)
-    migrate.verify(found.current, found.known)
+    found.verify()
     act, check = FIXES[what]
+    if found.is_newer and any(c.compares for c in _wanted([check])):
+        raise SchemaTooNew(
+            f"the database is at {found.current}, this release knows up to {found.known}: a fix {what!r} would "
+            "undo what is newer. Run it with the newer release"
+        )
     done: list[str] = []
     with Probe(database, limits.statement) as probe:
         patient = Patient(database, probe, limits, app or AppName())
@@ -131,11 +136,14 @@ def _wanted(only: Sequence[str]) -> list[Check]:
 def _examine(patient: Patient, checks: Sequence[Check], only: set[str]) -> list[Checked]:
     found = migrate.status(patient.database.dsn)
     if not found.pending:
-        migrate.verify(found.current, found.known)
+        found.verify()
     made = []
     for check in checks:
         if check.needs_schema and found.pending:
             made.append(Checked(check.name, check.about, [], "migrations are pending"))
+        elif check.compares and found.is_newer:
+            why = f"the database is at {found.current}, this release knows up to {found.known}"
+            made.append(Checked(check.name, check.about, [], why))
         else:
             made.append(_make(patient, check, only))
     return made

@@ -223,6 +223,7 @@ CHECKS = (
         "the schema is what this release makes, and nothing is in its way",
         ("schema_drift", "schema_by_hand", "storage_drift", "schema_extra", "trigger_extra"),
         check_schema,
+        compares=True,
     ),
     Check(
         "queues",
@@ -235,5 +236,6 @@ CHECKS = (
         "every index is there and valid",
         ("index_missing", "index_invalid", "index_extra"),
         check_indexes,
+        compares=True,
     ),
 )

@@ -91,5 +91,6 @@ SELECT current_setting('server_version_num')::int, to_regclass('holdfast.migrati
        coalesce(nullif(current_setting('synchronous_standby_names'), ''), '-'), pg_is_in_recovery();
 
 -- name: schema_version
--- The newest migration applied.
-SELECT max(number) FROM holdfast.migrations;
+-- The newest migration applied, and the newest one that code must know to run on all of them. A database that is to be upgraded
+-- has no column needs_code yet, and this is asked there too.
+SELECT max(m.number), max(coalesce((to_jsonb(m) ->> 'needs_code')::int, m.number)) FROM holdfast.migrations m;
