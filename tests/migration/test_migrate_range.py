@@ -16,7 +16,7 @@ from holdfast import sql as files
 from holdfast.cli import app as cli
 from holdfast.db import migrate
 from holdfast.db.migrate.text import Migration
-from holdfast.errors import SchemaTooNew
+from holdfast.errors import HoldfastError, SchemaTooNew
 from holdfast.operate.explain import explain
 from holdfast.testing import Kit
 
@@ -56,6 +56,11 @@ def test_a_released_migration_is_not_edited(number: int) -> None:
 )
 def test_a_migration_says_which_code_may_run_on_it(header: str, needs: int) -> None:
     assert Migration(7, "some", f"{header}\nSELECT 1;").needs_code == needs
+
+
+def test_no_migration_needs_code_that_is_later_than_itself() -> None:
+    with pytest.raises(HoldfastError, match="says that it needs code >= 8, which is later than itself"):
+        _ = Migration(7, "some", "-- holdfast: contract (needs code >= 8)\nSELECT 1;").needs_code
 
 
 def test_older_code_starts_runs_and_is_ready_within_the_range(app: Holdfast, holdfast_kit: MakeKit) -> None:
