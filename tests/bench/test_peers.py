@@ -174,7 +174,7 @@ def test_a_real_peer_is_installed_and_measured(admin: str, tmp_path: Path) -> No
         capture_output=True,
         text=True,
         check=False,
-        timeout=150,
+        timeout=500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = done.stdout.splitlines()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.conftest import wait_until
+from tests.conftest import wait_until, within
 
 from holdfast.testing import Kit
 
@@ -78,9 +78,11 @@ class WorkerProcess:
     def wait(self, seconds: float = 20.0) -> int:
         """The exit code; a failed test with the output when it does not come."""
         try:
-            return self._process.wait(seconds)
+            return self._process.wait(within(seconds))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {seconds:g} s:\n{self.output[-4000:]}") from None
+            raise AssertionError(
+                f"still running after {within(seconds):g} s:\n{self.output[-4000:]}"
+            ) from None
 
     def end(self) -> None:
         """Whatever it does, it is gone after this."""

@@ -109,7 +109,7 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(50)
 
     def _start(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -167,7 +167,7 @@ class Proxy:
         finally:
             link.close()
             if back.ident:
-                back.join(10)
+                back.join(50)
             client.close()
             server.close()
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import wait_until
+from tests.conftest import wait_until, within
 from tests.crash.process import lines
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,7 @@ class Supervision:
     def wait(self) -> tuple[int, str]:
         """Its exit code and what it printed."""
         try:
-            printed, _ = self.process.communicate(timeout=20)
+            printed, _ = self.process.communicate(timeout=within(20))
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running: {self.events()} {self.notes()}") from None
         return self.process.returncode, printed.strip()
@@ -177,7 +177,7 @@ class Supervision:
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.kill()
-            self._process.wait(10)
+            self._process.wait(50)
             if self._process.stdout:
                 self._process.stdout.close()
         supervisors = [int(event["pid"]) for event in self.events("supervisor.started")]

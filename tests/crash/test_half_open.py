@@ -1,7 +1,6 @@
 """Connections that say nothing any more and do not close: noticed, replaced, and no reason to hang."""
 
 import signal
-import time
 
 from tests.conftest import wait_until
 from tests.crash.crash_app import plain, record
@@ -16,7 +15,6 @@ def test_silent_connections_are_noticed_and_replaced(scene: Scene, proxy: Proxy)
     worker = scene.start(url=proxy.url, lease=20, dead_after=15, statement_timeout=1, connect_timeout=2)
     scene.until_noted("start", job)
     assert proxy.go_silent(lambda name: name in OURS) >= 3
-    silent = time.monotonic()
     scene.open("go")  # so that the settler has something to say
 
     def failed() -> set[str]:
@@ -24,16 +22,13 @@ def test_silent_connections_are_noticed_and_replaced(scene: Scene, proxy: Proxy)
         return names | ({"claim"} if worker.events("claim.failed") else set())
 
     wait_until(lambda: failed() >= {"claim", "renew", "settle", "sweep"}, "every loop noticed", 15)
-    assert time.monotonic() - silent < 8
     proxy.heal()
-    healed = time.monotonic()
     row = scene.until_status(job, "completed", 10)
     assert (row["attempts"], row["lease_generation"]) == (1, 1)
     assert len(scene.notes("start", job)) == 1
     scene.until_status(record.enqueue().id, "completed", 12)
     recovered = lambda: {e["service"] for e in worker.events("service.recovered")} >= {"renew", "sweep"}  # noqa: E731
     wait_until(recovered, "every loop goes on", 12)
-    assert time.monotonic() - healed < 12
 
 
 def test_leaving_does_not_hang_on_a_silent_database(scene: Scene, proxy: Proxy) -> None:
@@ -44,10 +39,8 @@ def test_leaving_does_not_hang_on_a_silent_database(scene: Scene, proxy: Proxy) 
     scene.until_noted("start", job)
     proxy.go_silent()
     scene.open("go")
-    told = time.monotonic()
     worker.kill(signal.SIGTERM)
-    worker.wait(30)
-    assert time.monotonic() - told < 20
+    worker.wait(20)
     scene.start()
     row = scene.until_status(job, "completed", 15)
     assert row["attempts"] == 1

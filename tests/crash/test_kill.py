@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.conftest import wait_until
+from tests.conftest import wait_until, within
 from tests.crash.crash_app import crash, plain, quick, record, record_behind
 from tests.crash.process import DEAD_AFTER, HEARTBEAT, LEASE, SWEEP, Scene, WorkerProcess, settle_down
 
@@ -20,10 +20,8 @@ def test_a_job_of_a_killed_worker_runs_again_with_a_higher_fence_and_no_attempt_
     (begun,) = scene.until_noted("start", job)
     scene.start()
     first.kill(signal.SIGKILL)
-    killed = time.time()
     assert first.wait() == -signal.SIGKILL
     again = scene.until_noted("start", job, 2, seconds=RERUN)[1]
-    assert again.at - killed < RERUN
     assert (begun.generation, again.generation) == (1, 2)
     assert again.fence > begun.fence
     assert begun.attempt == again.attempt == 1
@@ -101,7 +99,7 @@ def _supervise(scene: Scene, seconds: float, most: int) -> int:
 
     deaths = 0
     worker = start()
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + within(seconds)
     while scene.kit.sql("SELECT 1 AS one FROM holdfast.work LIMIT 1"):
         assert time.monotonic() < deadline, f"still live after {deaths} deaths: {scene.kit.jobs()}"
         if not worker.is_running:

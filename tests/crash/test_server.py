@@ -60,10 +60,8 @@ def test_a_crash_of_the_server_under_load_loses_nothing(server: EmbeddedServer, 
         wait_until(lambda: time.monotonic() - down > 2.0, "it stays away for a while", 5)
         server.ensure_running()
         outage = time.monotonic() - down
-        up = time.monotonic()
         before = len(scene.ledger())
         wait_until(lambda: len(scene.ledger()) > before, "work goes on", 10)
-        assert time.monotonic() - up < 6
         for worker, mark in zip(workers, marks, strict=True):
             assert worker.is_running
             loud = [e for e in worker.every_event()[mark:] if e["name"] in ("service.failed", "claim.failed")]

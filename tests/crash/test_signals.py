@@ -1,7 +1,6 @@
 """A worker that is told to leave: it loses nothing, spends no attempt, and does leave."""
 
 import signal
-import time
 from typing import Any
 from uuid import UUID
 
@@ -56,15 +55,13 @@ def test_the_first_signal_hands_back_what_waits_and_lets_the_rest_finish(scene: 
 @BOTH
 def test_the_second_signal_cancels_a_running_handler_without_an_attempt(scene: Scene, number: int) -> None:
     job = aplain.enqueue("never").id
-    worker = _start(scene)
+    worker = _start(scene, drain=600.0)
     scene.until_noted("start", job)
     worker.kill(number)
     wait_until(lambda: worker.events("worker.draining"), "it drains")
     assert worker.is_running
-    told = time.monotonic()
     worker.kill(number)
     assert worker.wait(10) == 0
-    assert time.monotonic() - told < 5
     assert scene.notes("cancelled", job)
     _untouched(scene, job)
     _is_left(scene)
@@ -74,10 +71,8 @@ def test_a_handler_that_cannot_be_stopped_is_released_and_the_process_leaves_in_
     job = deaf.enqueue().id
     worker = _start(scene, drain=1.0)
     scene.until_noted("start", job)
-    told = time.monotonic()
     worker.kill(signal.SIGTERM)
-    assert worker.wait(10) == 0
-    assert time.monotonic() - told < 1.0 + 4.0
+    assert worker.wait(10) == 0  # the handler sleeps for ten minutes
     _untouched(scene, job)
     _is_left(scene)
 

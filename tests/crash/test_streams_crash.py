@@ -58,7 +58,7 @@ class Fleet:
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
-            process.wait(30)
+            process.wait(150)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_kill_9_breaks_no_order_and_loses_nothing(fleet: Fleet) -> None:
     for part in (1, 2, 3):
         fleet.until_done(part * count // 5)
         workers[part].kill()
-        workers[part].wait(20)
+        workers[part].wait(100)
         workers += fleet.start()
     fleet.until_done(count)
     check(fleet.kit)
@@ -148,7 +148,7 @@ def test_a_rolling_deploy_breaks_no_order_and_repeats_nothing(fleet: Fleet) -> N
         fleet.until_done(part * count // 8)
         fleet.start()
         old.send_signal(signal.SIGTERM)
-        assert old.wait(30) == 0
+        assert old.wait(150) == 0
     fleet.until_done(count)
     check(fleet.kit)
     finished = fleet.kit.sql("SELECT count(*) AS n FROM steps WHERE finished IS NOT NULL")

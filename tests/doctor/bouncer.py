@@ -64,7 +64,7 @@ def bouncer(url: str, mode: str) -> Iterator[str]:
         yield pooled
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(50)
         shutil.rmtree(folder, ignore_errors=True)
 
 

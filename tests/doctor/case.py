@@ -141,7 +141,7 @@ class Case:
         for process in self._workers:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            process.wait(10)
+            process.wait(50)
 
 
 @contextlib.contextmanager

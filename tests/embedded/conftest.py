@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from tests.conftest import within
 
 from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer, reset, status
 from holdfast.db.embedded.place import POINTER
@@ -65,7 +66,7 @@ for line in sys.stdin:
 
 def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> None:
     """Wait for a condition, and fail when it does not come."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + within(seconds)
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
@@ -95,11 +96,11 @@ class User:
 
     def leave(self) -> None:
         self.tell("exit")
-        assert self.process.wait(timeout=30) == 0
+        assert self.process.wait(timeout=150) == 0
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=150)
 
     def end(self) -> None:
         if self.process.poll() is None:

@@ -109,7 +109,7 @@ def test_a_query_of_the_killed_server_that_still_runs_is_ended(server: EmbeddedS
     server.ensure_running()
     assert works(server)
     assert postmaster.gone(busy)
-    thread.join(timeout=10)
+    thread.join(timeout=50)
     connection.close()
 
 

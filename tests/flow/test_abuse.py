@@ -284,7 +284,7 @@ async def test_handlers_that_never_end_do_not_pile_up_threads(app: Holdfast, aki
     @app.task(timeout=0.05, max_attempts=1)
     def stuck(n: int) -> None:
         begun.append(n)
-        go.wait(30)
+        go.wait(150)
 
     app.enqueue_many(stuck.job(n) for n in range(12))
     worker = asyncio.create_task(app.run_worker(concurrency=2))
@@ -315,7 +315,7 @@ def test_a_role_with_other_dates_and_letters_by_default(app: Holdfast, kit: Kit)
     kit.sql(f"ALTER DATABASE {name} SET client_encoding = 'LATIN1'")
     handle = greet.enqueue("日本")
     kit.run_worker()
-    assert handle.result(timeout=5) == "日本"
+    assert handle.result(timeout=25) == "日本"
     for words in (
         ["jobs", "list"],
         ["jobs", "show", str(handle.id)],

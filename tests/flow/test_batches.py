@@ -325,7 +325,7 @@ def test_the_timeout_is_for_the_call(app: Holdfast, kit: Kit, is_async: bool) ->
         @app.batch_task(size=2, wait=30, timeout=0.1, retry=LATER, name="index")
         def blocking(batch: Batch[int]) -> None:
             batch[0].complete("in time")
-            release.wait(20)
+            release.wait(100)
 
     app.enqueue_many([app_job(app, 1), app_job(app, 2)])
     kit.run_worker()
@@ -386,7 +386,7 @@ async def test_a_drain_hands_back_what_gathers_without_spending_an_attempt(app: 
     async with working(akit) as worker:
         await await_until(lambda: states(akit) == ["processing"] * 5, "they gather")
         drain_workers(akit.database, everyone=True)
-        await asyncio.wait([worker], timeout=10)
+        await asyncio.wait([worker], timeout=50)
         assert worker.done()
     assert calls == []
     assert [(akit.job(j.id)["status"], akit.job(j.id)["attempts"]) for j in jobs] == [("pending", 0)] * 5

@@ -29,7 +29,7 @@ class Stage:
         return self.workers[0]
 
     async def end(self) -> None:
-        done, _ = await asyncio.wait([self.task], timeout=20)
+        done, _ = await asyncio.wait([self.task], timeout=100)
         assert done, "the worker does not leave"
         self.task.result()
 
@@ -114,14 +114,14 @@ async def test_a_sync_handler_past_the_limit_can_change_nothing_any_more(app: Ho
 
     @app.task
     def work() -> str:
-        gate.wait(20)
+        gate.wait(100)
         ended.release()
         return "late"
 
     @app.task
     def write(tx: Transaction) -> None:
         tx.execute("INSERT INTO marks VALUES (1)")
-        gate.wait(20)
+        gate.wait(100)
         ended.release()
 
     work.enqueue()
@@ -134,7 +134,7 @@ async def test_a_sync_handler_past_the_limit_can_change_nothing_any_more(app: Ho
         assert untouched(short)
         gate.set()
         for _ in range(2):
-            assert await asyncio.to_thread(ended.acquire, timeout=10)
+            assert await asyncio.to_thread(ended.acquire, timeout=50)
         free = (
             "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in tr%%'"
         )

@@ -16,7 +16,7 @@ def test_a_job_is_enqueued_run_and_its_result_read(app: Holdfast, kit: Kit) -> N
     handle = add.enqueue(1, b=2)
     kit.assert_enqueued(add, a=1, b=2)
     kit.run_worker()
-    assert handle.result(timeout=5) == 3
+    assert handle.result(timeout=25) == 3
 
 
 async def test_the_same_from_async_code(app: Holdfast, akit: Kit) -> None:
@@ -26,4 +26,4 @@ async def test_the_same_from_async_code(app: Holdfast, akit: Kit) -> None:
 
     handle = await add.aenqueue(1, b=2)
     await akit.arun_worker()
-    assert await handle.aresult(timeout=5) == 3
+    assert await handle.aresult(timeout=25) == 3

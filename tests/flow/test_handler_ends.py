@@ -148,7 +148,7 @@ def test_every_end_is_settled_with_a_storable_error(app: Holdfast, kit: Kit, kin
         (error,) = kit.sql("SELECT message, trace FROM holdfast.errors WHERE job_id = %s", [job])
         assert len(error["message"].encode()) <= ERROR_BYTES, name
         assert "\x00" not in error["message"] + error["trace"], name
-        assert later.result(timeout=5) == "alive", name
+        assert later.result(timeout=25) == "alive", name
     assert kit.sql("SELECT * FROM seen") == []
 
 
@@ -206,7 +206,7 @@ def test_a_handler_may_swallow_its_cancellation_and_still_complete(app: Holdfast
 
     handle = stubborn.enqueue()
     kit.run_worker()
-    assert handle.result(timeout=5) == "done"
+    assert handle.result(timeout=25) == "done"
 
 
 def test_a_traceback_begins_in_the_handler(app: Holdfast, kit: Kit) -> None:

@@ -161,7 +161,7 @@ async def test_the_clock_reaches_a_worker_that_runs(akit: Kit, send: Send) -> No
     worker = asyncio.create_task(akit.arun_worker(until_idle=False))
     try:
         akit.clock.advance(3601)
-        assert await handle.aresult(timeout=10) == 5
+        assert await handle.aresult(timeout=50) == 5
     finally:
         worker.cancel()
         await asyncio.wait([worker])
@@ -177,5 +177,5 @@ def test_several_kits_of_one_test_share_its_database(holdfast_kit: Callable[...,
     one, two = holdfast_kit(first, QUICK), holdfast_kit(second, QUICK)
     handle = second.send("shared", {})
     one.run_worker()
-    assert handle.result(timeout=5) == "ours"
+    assert handle.result(timeout=25) == "ours"
     assert one.url == two.url

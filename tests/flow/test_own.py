@@ -118,7 +118,7 @@ def test_writes_follow_up_and_completion_commit_together(app: Holdfast, kit: Kit
     kit.run_worker()
     assert before == [([], "processing", 0)]
     assert notes(kit) == ["a"]
-    assert handle.result(timeout=5) == "done"
+    assert handle.result(timeout=25) == "done"
     row = kit.job(handle.id)
     assert (row["status"], row["attempts"], row["claimed_by"]) == (
         "completed",
@@ -234,7 +234,7 @@ def test_a_job_that_was_taken_back_is_run_again_and_only_that_run_counts(app: Ho
     handle = work.enqueue()
     kit.run_worker()
     wait_until(lambda: kit.run_worker() or kit.job(handle.id)["status"] == "completed", "the second run")  # type: ignore[func-returns-value]
-    assert handle.result(timeout=5) == 2
+    assert handle.result(timeout=25) == 2
     assert seen == [(1, 1), (2, 1)]
     assert notes(kit) == ["run 2"]
 
@@ -297,7 +297,7 @@ def test_what_a_handler_sets_on_its_connection_does_not_reach_the_next(
     handle = look.enqueue()
     kit.run_worker(concurrency=1)
     assert [row["status"] for row in kit.jobs()] == ["completed", "completed"]
-    assert handle.result(timeout=5) == ["0", '"$user", public', "read committed", 0, True, 0, "", True]
+    assert handle.result(timeout=25) == ["0", '"$user", public', "read committed", 0, True, 0, "", True]
 
 
 def test_a_role_set_for_the_session_does_not_reach_the_next_handler(
@@ -324,7 +324,7 @@ def test_a_role_set_for_the_session_does_not_reach_the_next_handler(
         handle = who.enqueue()
         kit.run_worker(concurrency=1)
         assert [row["status"] for row in kit.jobs()] == ["completed", "completed"]
-        assert handle.result(timeout=5) == [True, "none"]
+        assert handle.result(timeout=25) == [True, "none"]
     finally:
         kit.database.close()
         kit.sql(f"DROP ROLE {role}")
@@ -351,7 +351,7 @@ def test_a_connection_that_cannot_be_reset_is_not_given_to_the_next_handler(
 
     handles = app.enqueue_many((s_pid if kind == "sync" else a_pid).job() for _ in range(3))
     kit.run_worker(concurrency=1)
-    assert len({handle.result(timeout=5) for handle in handles}) == 3
+    assert len({handle.result(timeout=25) for handle in handles}) == 3
 
 
 def test_more_transaction_handlers_than_the_pool_holds_still_run(
@@ -362,12 +362,12 @@ def test_more_transaction_handlers_than_the_pool_holds_still_run(
 
     @app.task(max_attempts=1)
     def work(tx: Transaction) -> int:
-        together.wait(10)
+        together.wait(50)
         return 1
 
     handles = app.enqueue_many(work.job() for _ in range(6))
     kit.run_worker(concurrency=6)
-    assert [handle.result(timeout=5) for handle in handles] == [1] * 6
+    assert [handle.result(timeout=25) for handle in handles] == [1] * 6
 
 
 # job.complete on the user's own connection ----------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_complete_settles_in_the_users_own_transaction(app: Holdfast, kit: Kit) 
     kit.run_worker()
     assert before == ["processing", "completed"]
     assert notes(kit) == ["a"]
-    assert handle.result(timeout=5) == {"n": 1}
+    assert handle.result(timeout=25) == {"n": 1}
     assert kit.job(handle.id)["attempts"] == 1
 
 
@@ -406,7 +406,7 @@ async def test_acomplete_settles_in_the_users_own_async_transaction(app: Holdfas
     handle = await work.aenqueue()
     await akit.arun_worker()
     assert notes(akit) == ["a"]
-    assert await handle.aresult(timeout=5) == "from within"
+    assert await handle.aresult(timeout=25) == "from within"
 
 
 def test_complete_needs_a_transaction_and_the_right_kind_of_connection(app: Holdfast, kit: Kit) -> None:
@@ -466,7 +466,7 @@ def test_complete_that_is_rolled_back_fails_the_attempt(app: Holdfast, kit: Kit)
 
     handle = work.enqueue()
     kit.run_worker()
-    assert handle.result(timeout=5) == 2
+    assert handle.result(timeout=25) == 2
     assert notes(kit) == ["attempt 2"]
     (error,) = kit.sql("SELECT * FROM holdfast.errors")
     assert (error["attempt"], error["kind"]) == (1, "NotCommitted")
@@ -488,14 +488,14 @@ def test_complete_in_a_transaction_still_open_at_the_return_is_waited_for(app: H
     handle = work.enqueue()
     with ThreadPoolExecutor(1) as pool:
         worker = pool.submit(kit.run_worker)
-        assert returned.wait(10)
+        assert returned.wait(50)
         wait_until(
             lambda: kit.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast settle'"),
             "a settle",
         )
         assert not worker.done()
         opened[0].commit()
-        worker.result(timeout=20)
+        worker.result(timeout=100)
     opened[0].close()
     assert kit.job(handle.id)["status"] == "completed"
     assert kit.sql("SELECT * FROM holdfast.errors") == []
@@ -516,7 +516,7 @@ def test_what_happens_after_a_committed_complete_changes_nothing(
     handles = [work.enqueue(end) for end in ENDS]
     kit.run_worker()
     assert sorted(ran) == sorted(ENDS)
-    assert [handle.result(timeout=5) for handle in handles] == ["done"] * len(ENDS)
+    assert [handle.result(timeout=25) for handle in handles] == ["done"] * len(ENDS)
     assert kit.sql("SELECT * FROM holdfast.errors") == []
     assert "job.retry" not in ends(events)
 
@@ -617,7 +617,7 @@ def test_once_runs_a_step_once_over_all_attempts(app: Holdfast, kit: Kit, kind: 
 
     handle = (s_work if kind == "sync" else a_work).enqueue()
     kit.run_worker()
-    assert handle.result(timeout=5) == [{"receipt": 1}, {"receipt": 2}]
+    assert handle.result(timeout=25) == [{"receipt": 1}, {"receipt": 2}]
     assert ran == ["5 EUR", "1 EUR"]
 
 
@@ -635,7 +635,7 @@ def test_once_records_nothing_of_a_step_that_failed(app: Holdfast, kit: Kit) -> 
 
     handle = work.enqueue()
     kit.run_worker()
-    assert handle.result(timeout=5) is None  # None is a value: it is recorded, too
+    assert handle.result(timeout=25) is None  # None is a value: it is recorded, too
     assert ran == [1, 2]
     assert [row["result"] for row in kit.sql("SELECT result FROM holdfast.once")] == [None]
 
@@ -647,7 +647,7 @@ def test_steps_of_two_jobs_are_apart(app: Holdfast, kit: Kit) -> None:
 
     handles = [work.enqueue(n) for n in range(3)]
     kit.run_worker()
-    assert [handle.result(timeout=5) for handle in handles] == [0, 1, 2]
+    assert [handle.result(timeout=25) for handle in handles] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -812,7 +812,7 @@ async def test_only_the_job_that_was_lost_is_told_of_a_whole_batch(
     assert [n for n, job in running.items() if job.lost] == [2]
     go.set()
     await worker
-    assert [await handles[n].aresult(timeout=5) for n in (0, 1, 3)] == [0, 1, 3]
+    assert [await handles[n].aresult(timeout=25) for n in (0, 1, 3)] == [0, 1, 3]
     assert sorted(ends(events)) == ["job.completed"] * 3 + ["job.lost"]
 
 
@@ -852,7 +852,7 @@ async def test_a_late_owner_that_nobody_challenged_may_finish(app: Holdfast, aki
     akit.sql("UPDATE holdfast.engine SET last_sweep_at = holdfast.now() + interval '1 hour'")
     handle = await work.aenqueue()
     await akit.arun_worker()
-    assert await handle.aresult(timeout=5) == "finished"
+    assert await handle.aresult(timeout=25) == "finished"
 
 
 def test_a_completion_that_was_rolled_back_may_be_tried_again_in_the_same_attempt(
@@ -924,7 +924,7 @@ async def test_a_full_worker_leaves_suspects_to_one_that_has_a_slot(app: Holdfas
 
     await await_until(often, "the full worker had its chances to take it")
     idle = asyncio.create_task(app.run_worker(concurrency=4))
-    await suspect.aresult(timeout=10)
+    await suspect.aresult(timeout=50)
     go.set()
     for worker in (full, idle):
         worker.cancel()
@@ -936,7 +936,7 @@ def test_handlers_in_transactions_can_use_once_however_small_the_pool(
     app: Holdfast, holdfast_kit: Callable[..., Kit]
 ) -> None:
     kit = holdfast_kit(app, replace(QUICK, pool_size=1))
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=100)
 
     @app.task
     def step(job: Job, tx: Transaction) -> int:
@@ -963,7 +963,7 @@ async def test_a_handler_that_takes_every_connection_of_the_pool_keeps_its_lease
         with contextlib.ExitStack() as stack:
             for _ in range(most):
                 stack.enter_context(pools.connection())
-            go.wait(20)
+            go.wait(100)
 
     @app.task
     async def take_all_async() -> None:
@@ -983,7 +983,7 @@ async def test_a_handler_that_takes_every_connection_of_the_pool_keeps_its_lease
 
     await await_until(over_three_leases, "the lease was renewed for three times its length")
     go.set()
-    await handle.aresult(timeout=10)
+    await handle.aresult(timeout=50)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     assert akit.job(handle.id)["lease_generation"] == 1

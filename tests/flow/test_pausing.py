@@ -167,7 +167,7 @@ async def test_a_worker_that_is_asked_to_drain_finishes_hands_back_and_leaves(
         await await_until(back, "what has not started is handed back")
         assert not worker.done()
         gate.set()
-        await asyncio.wait_for(worker, 20)
+        await asyncio.wait_for(worker, 100)
     assert [(r["status"], r["attempts"]) for r in akit.jobs()] == [
         ("completed", 1),
         ("pending", 0),
@@ -189,5 +189,5 @@ async def test_a_draining_worker_claims_nothing_even_before_it_knows(app: Holdfa
         await await_until(lambda: akit.sql("SELECT 1 FROM holdfast.workers"), "it is there")
         drain_workers(akit.database, everyone=True)
         job = work.enqueue()
-        await asyncio.wait_for(worker, 20)
+        await asyncio.wait_for(worker, 100)
     assert akit.job(job.id)["lease_generation"] == 0

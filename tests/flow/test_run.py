@@ -83,8 +83,8 @@ def test_async_handlers_run_in_the_loop_and_sync_handlers_in_threads(app: Holdfa
 
     one, two = loop.enqueue(), thread.enqueue()
     kit.run_worker()
-    assert one.result(timeout=5) == "MainThread"
-    assert two.result(timeout=5).startswith("holdfast-handler-")
+    assert one.result(timeout=25) == "MainThread"
+    assert two.result(timeout=25).startswith("holdfast-handler-")
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
@@ -116,8 +116,8 @@ def test_context_variables_of_the_job_and_of_middleware_reach_the_handler(
     first = app.send("look", {}, metadata={"tenant": "a"})
     second = app.send("look", {}, metadata={"tenant": "b"})
     kit.run_worker()
-    assert first.result(timeout=5) == ["a", str(first.id), "look", 1]
-    assert second.result(timeout=5) == ["b", str(second.id), "look", 1]
+    assert first.result(timeout=25) == ["a", str(first.id), "look", 1]
+    assert second.result(timeout=25) == ["b", str(second.id), "look", 1]
     assert tenant.get() == "nobody"
 
 
@@ -157,7 +157,7 @@ def test_job_and_transaction_are_injected_in_every_combination(app: Holdfast, ki
     handles = [task.enqueue(n=3) for task in (a_job, a_tx, a_both, s_job, s_tx, s_both)]
     kit.run_worker()
     ids = [str(handle.id) for handle in handles]
-    assert [handle.result(timeout=5) for handle in handles] == [
+    assert [handle.result(timeout=25) for handle in handles] == [
         [ids[0], 3], [7, 3], [ids[2], 3], [ids[3], 3], [7, 3], [ids[5], 3],
     ]  # fmt: skip
 
@@ -172,7 +172,7 @@ def test_a_job_tells_its_handler_what_it_is(app: Holdfast, kit: Kit) -> None:
 
     handle = look.using(partition_key="p", metadata={"a": [1]}, max_attempts=3).enqueue()
     kit.run_worker()
-    assert handle.result(timeout=5) == {
+    assert handle.result(timeout=25) == {
         "id": str(handle.id), "task": "look", "queue": "inbox", "attempt": 1, "max": 3,
         "key": "p", "metadata": {"a": [1]}, "generation": 1, "lost": False,
     }  # fmt: skip
@@ -201,7 +201,7 @@ def test_current_task_is_the_jobs_own_so_timeout_and_task_groups_work(app: Holdf
 
     handles = [fan_out.enqueue(4), fan_out.enqueue(5)]
     kit.run_worker()
-    assert [handle.result(timeout=5) for handle in handles] == [6, 10]
+    assert [handle.result(timeout=25) for handle in handles] == [6, 10]
     assert sorted(names) == sorted(f"job {handle.id}" for handle in handles)
 
 
@@ -269,8 +269,8 @@ def test_middleware_may_change_the_outcome_raise_or_talk_nonsense(holdfast_kit: 
     handles = {kind: work.using(metadata={"kind": kind}).enqueue() for kind in kinds}
     kit.run_worker()
     assert sorted(ran) == ["forgive", "late", "nonsense", "plain"]
-    assert handles["plain"].result(timeout=5) == "done"
-    assert handles["forgive"].result(timeout=5) == "forgiven"
+    assert handles["plain"].result(timeout=25) == "done"
+    assert handles["forgive"].result(timeout=25) == "forgiven"
     told = {kind: kit.job(handles[kind].id) for kind in ("early", "signal", "late", "nonsense")}
     assert {row["status"] for row in told.values()} == {"dead_letter"}
     assert {kind: row["last_error"] for kind, row in told.items()} == {
@@ -295,7 +295,7 @@ def test_middleware_cannot_undo_what_a_transaction_settled(holdfast_kit: Callabl
     kit = holdfast_kit(app, QUICK)
     handle = work.enqueue()
     kit.run_worker()
-    assert handle.result(timeout=5) == "done"
+    assert handle.result(timeout=25) == "done"
     assert errors(kit, handle.id) == []
 
 
@@ -403,7 +403,7 @@ async def test_an_async_handler_is_cancelled_at_its_timeout(app: Holdfast, akit:
     akit.clock.advance(61)
     await akit.arun_worker()
     with pytest.raises(JobFailed):
-        await handle.aresult(timeout=5)
+        await handle.aresult(timeout=25)
     assert len(ended) == 2
 
 
@@ -423,7 +423,7 @@ async def test_a_sync_handler_past_its_timeout_frees_its_slot_and_learns_it(app:
 
     @app.task(timeout=0.1, max_attempts=1)
     def stuck(job: Job) -> None:
-        release.wait(30)
+        release.wait(150)
         try:
             job.check()
         except LeaseLost as error:
@@ -437,7 +437,7 @@ async def test_a_sync_handler_past_its_timeout_frees_its_slot_and_learns_it(app:
     handle = await stuck.aenqueue()
     other = await next_one.aenqueue()
     await akit.arun_worker(concurrency=1)
-    assert await other.aresult(timeout=5) == "ran"  # with one slot, while the thread still hangs
+    assert await other.aresult(timeout=25) == "ran"  # with one slot, while the thread still hangs
     assert not seen
     row = akit.job(handle.id)
     assert (row["status"], row["last_error"]) == (
@@ -457,7 +457,7 @@ async def test_a_transaction_handler_past_its_timeout_commits_nothing(app: Holdf
     def slow(tx: Transaction) -> None:
         try:
             tx.execute("INSERT INTO notes VALUES ('late')")
-            release.wait(30)
+            release.wait(150)
         finally:
             ended.set()
 
@@ -506,7 +506,7 @@ def test_retries_back_off_to_the_cap_and_end_as_a_dead_letter(
     assert (row["status"], row["attempts"], row["lease_generation"]) == ("dead_letter", 5, 5)
     assert row["last_error"] == "ValueError: attempt 5"
     with pytest.raises(JobFailed) as caught:
-        handle.result(timeout=5)
+        handle.result(timeout=25)
     assert str(caught.value) == (
         f"job {handle.id} (fail) is a dead letter after 5 attempts: ValueError: attempt 5"
     )
@@ -541,7 +541,7 @@ def test_every_failed_attempt_is_kept_with_its_traceback(app: Holdfast, kit: Kit
 
     handle = flaky.enqueue()
     kit.run_worker()
-    assert handle.result(timeout=5) == "at last"
+    assert handle.result(timeout=25) == "at last"
     assert kit.job(handle.id)["attempts"] == 3
     history = errors(kit, handle.id)
     assert [(e["attempt"], e["generation"], e["kind"], e["message"], e["queue"]) for e in history] == [
@@ -592,7 +592,7 @@ def test_no_error_of_a_handler_harms_the_worker_or_the_settle(app: Holdfast, kit
     handles = [(which, task.enqueue(which)) for which in NASTY for task in (a_raise, s_raise)]
     last = innocent.enqueue()
     kit.run_worker()
-    assert last.result(timeout=5) == "fine"
+    assert last.result(timeout=25) == "fine"
     for which, handle in handles:
         row = kit.job(handle.id)
         assert (which, row["status"]) == (which, "dead_letter")
@@ -654,7 +654,7 @@ def test_snooze_spends_no_attempt_however_often(app: Holdfast, kit: Kit) -> None
         assert (row["status"], row["attempts"], len(seen)) == ("scheduled", 0, n)
         kit.clock.advance(31)
     kit.run_worker()
-    assert handle.result(timeout=5) == "now"
+    assert handle.result(timeout=25) == "now"
     assert seen == [(1, 1), (1, 2), (1, 3), (1, 4)]
     assert errors(kit, handle.id) == []
 
@@ -671,7 +671,7 @@ def test_dead_letter_ends_a_job_whatever_attempts_are_left(app: Holdfast, kit: K
     with pytest.raises(
         JobFailed, match="is a dead letter after 1 attempt: DeadLetter: the account is closed"
     ):
-        handle.result(timeout=5)
+        handle.result(timeout=25)
 
 
 def test_cancel_ends_a_job_as_cancelled(app: Holdfast, kit: Kit) -> None:
@@ -683,7 +683,7 @@ def test_cancel_ends_a_job_as_cancelled(app: Holdfast, kit: Kit) -> None:
     kit.run_worker()
     assert kit.job(handle.id)["status"] == "cancelled"
     with pytest.raises(JobCancelled) as caught:
-        handle.result(timeout=5)
+        handle.result(timeout=25)
     assert str(caught.value) == f"job {handle.id} (moot) was cancelled: the order is gone"
 
 
@@ -733,7 +733,7 @@ def test_a_waiting_or_scheduled_or_held_job_is_cancelled_at_once(app: Holdfast, 
         assert (row["status"], row["attempts"], row["claimed_by"]) == ("cancelled", 0, None)
         assert handle.cancel() is False
         with pytest.raises(JobCancelled) as caught:
-            handle.result(timeout=5)
+            handle.result(timeout=25)
         assert str(caught.value).endswith("was cancelled")
     kit.clock.advance(120)
     kit.run_worker()
@@ -758,7 +758,7 @@ async def test_a_running_async_job_is_cancelled_in_its_await(app: Holdfast, akit
         await started.wait()
         assert await handle.acancel() is True
         with pytest.raises(JobCancelled) as caught:
-            await handle.aresult(timeout=10)
+            await handle.aresult(timeout=50)
     assert str(caught.value) == f"job {handle.id} (long) was cancelled: cancelled while running"
     assert seen == ["cancelled"]
     assert await handle.acancel() is False
@@ -777,7 +777,7 @@ async def test_a_running_sync_job_sees_the_cancel_at_its_check(app: Holdfast, ak
         assert await asyncio.to_thread(started.wait, 10)
         assert await handle.acancel() is True
         with pytest.raises(JobCancelled):
-            await handle.aresult(timeout=10)
+            await handle.aresult(timeout=50)
 
 
 def test_a_handler_that_ignores_the_cancel_and_finishes_is_completed(app: Holdfast, kit: Kit) -> None:
@@ -789,7 +789,7 @@ def test_a_handler_that_ignores_the_cancel_and_finishes_is_completed(app: Holdfa
 
     handle = stubborn.enqueue()
     kit.run_worker()
-    assert handle.result(timeout=5) == "done"
+    assert handle.result(timeout=25) == "done"
     assert handle.cancel() is False
 
 
@@ -853,11 +853,11 @@ def test_results_come_back_in_their_declared_type(app: Holdfast, kit: Kit) -> No
     three, four = as_datetime.enqueue(invoice.at), in_transaction.enqueue(line)
     five = nothing.enqueue()
     kit.run_worker()
-    assert one.result(timeout=5) == line
-    assert two.result(timeout=5) == invoice
-    assert three.result(timeout=5) == datetime(2030, 1, 3, 3, tzinfo=UTC)
-    assert four.result(timeout=5) == [line, line]
-    assert five.result(timeout=5) is None
+    assert one.result(timeout=25) == line
+    assert two.result(timeout=25) == invoice
+    assert three.result(timeout=25) == datetime(2030, 1, 3, 3, tzinfo=UTC)
+    assert four.result(timeout=25) == [line, line]
+    assert five.result(timeout=25) is None
 
 
 async def test_a_result_is_awaited_while_the_worker_runs(app: Holdfast, akit: Kit) -> None:
@@ -867,7 +867,7 @@ async def test_a_result_is_awaited_while_the_worker_runs(app: Holdfast, akit: Ki
 
     async with working(akit):
         handles = [await add.aenqueue(n, n) for n in range(5)]
-        assert [await handle.aresult(timeout=10) for handle in handles] == [0, 2, 4, 6, 8]
+        assert [await handle.aresult(timeout=50) for handle in handles] == [0, 2, 4, 6, 8]
 
 
 def test_a_result_that_does_not_fit_fails_the_attempt_and_says_so(app: Holdfast, kit: Kit) -> None:
@@ -914,18 +914,18 @@ async def test_a_result_past_the_retention_is_expired(app: Holdfast, akit: Kit) 
 
     handle = await work.aenqueue()
     async with working(akit):
-        assert await handle.aresult(timeout=10) == 1
+        assert await handle.aresult(timeout=50) == 1
         await await_until(
             lambda: akit.sql("SELECT slot FROM holdfast.archive_slots WHERE day IS NOT NULL"),
             "a worker tidied",
         )
     akit.clock.advance(6 * 86400)
-    assert await handle.aresult(timeout=10) == 1
+    assert await handle.aresult(timeout=50) == 1
     akit.clock.advance(3 * 86400)
     async with working(akit):
         await await_until(lambda: not akit.sql("SELECT id FROM holdfast.archive"), "the old day is emptied")
     with pytest.raises(ResultExpired) as caught:
-        await handle.aresult(timeout=5)
+        await handle.aresult(timeout=25)
     assert str(caught.value) == (
         f"nothing is kept of job {handle.id} (work): it finished longer ago than results are kept, "
         "or its transaction was rolled back"
@@ -940,7 +940,7 @@ def test_a_handle_of_a_rolled_back_job_is_expired_not_waited_for(app: Holdfast, 
         handle = work.using(conn=conn).enqueue()
         conn.rollback()
     with pytest.raises(ResultExpired):
-        handle.result(timeout=5)
+        handle.result(timeout=25)
     assert handle.cancel() is False
 
 
@@ -972,7 +972,7 @@ async def test_progress_is_visible_while_the_job_runs(app: Holdfast, akit: Kit) 
         await await_until(lambda: seen() == [(0.75, "")], "the second report")
         await handle.acancel()
         with pytest.raises(JobCancelled):
-            await handle.aresult(timeout=10)
+            await handle.aresult(timeout=50)
 
 
 # Versions, unknown tasks, bad payloads --------------------------------------------------------------------------
@@ -1001,8 +1001,8 @@ def test_an_old_payload_is_upgraded_step_by_step(holdfast_kit: Callable[..., Kit
     one = greet_1.enqueue("Ada")
     two = new.send("greet", {"first": "Bob", "last": "B", "polite": False})
     kit.run_worker()
-    assert one.result(timeout=5) == "Ada//True"
-    assert two.result(timeout=5) == "Bob/B/False"
+    assert one.result(timeout=25) == "Ada//True"
+    assert two.result(timeout=25) == "Bob/B/False"
     assert (kit.job(one.id)["version"], kit.job(two.id)["version"]) == (1, 3)
 
 
@@ -1026,7 +1026,7 @@ def test_unknown_tasks_and_versions_are_held_and_come_back(
     one, two = holdfast_kit(old, QUICK), holdfast_kit(new, QUICK)
     newer, unknown, fine = known_2.enqueue(), fresh.enqueue(), known_1.enqueue()
     one.run_worker()
-    assert fine.result(timeout=5) == "old"
+    assert fine.result(timeout=25) == "old"
     for handle, what in ((newer, "known version 2"), (unknown, "fresh version 1")):
         row = one.job(handle.id)
         assert (row["status"], row["attempts"]) == ("held", 0)
@@ -1037,8 +1037,8 @@ def test_unknown_tasks_and_versions_are_held_and_come_back(
     generation = one.job(unknown.id)["lease_generation"]
     assert generation <= 1  # a held job is not claimed again and again
     two.run_worker()
-    assert newer.result(timeout=5) == "new"
-    assert unknown.result(timeout=5) == [1, generation + 1]
+    assert newer.result(timeout=25) == "new"
+    assert unknown.result(timeout=25) == [1, generation + 1]
 
 
 def test_a_hundred_thousand_unknown_jobs_ahead_cost_nothing(app: Holdfast, kit: Kit) -> None:
@@ -1141,7 +1141,7 @@ async def test_no_more_handlers_run_at_once_than_the_concurrency(app: Holdfast, 
     @app.task
     def s_work() -> None:
         enter()
-        gate.wait(30)
+        gate.wait(150)
         leave()
 
     task = a_work if kind == "async" else s_work
@@ -1221,7 +1221,7 @@ def test_outcomes_are_settled_in_natural_batches(
 
     handles = app.enqueue_many(quick.job(n) for n in range(500))
     kit.run_worker(concurrency=50)
-    assert handles[499].result(timeout=5) == 499
+    assert handles[499].result(timeout=25) == 499
     assert len(named(events, "job.completed")) == 500
     assert 0 < flows.count("settle") < 100
     (claims,) = kit.sql("SELECT count(DISTINCT claim_token) AS n FROM holdfast.archive")
@@ -1255,13 +1255,13 @@ def test_a_worker_serves_the_queues_it_is_asked_to(app: Holdfast, kit: Kit) -> N
 
     one, two, three = mail.enqueue(), bulk.enqueue(), mail.using(queue="rest").enqueue()
     kit.run_worker(queues=["mail"])
-    assert one.result(timeout=5) == "mail"
+    assert one.result(timeout=25) == "mail"
     assert kit.job(two.id)["status"] == "pending"
     kit.run_worker()  # every queue a task is declared for
-    assert two.result(timeout=5) == "bulk"
+    assert two.result(timeout=25) == "bulk"
     assert kit.job(three.id)["status"] == "pending"
     kit.run_worker(queues=["rest", "inbox"])
-    assert three.result(timeout=5) == "mail"
+    assert three.result(timeout=25) == "mail"
 
 
 def test_no_queue_starves_another(app: Holdfast, kit: Kit) -> None:
@@ -1295,7 +1295,7 @@ async def test_run_after_is_not_before_its_time(app: Holdfast, akit: Kit) -> Non
     soon = await work.using(run_after=timedelta(seconds=0.2)).aenqueue()
     late = await work.using(run_after=datetime.now(UTC) + timedelta(hours=1)).aenqueue()
     async with working(akit):
-        assert await soon.aresult(timeout=10) == "ran"
+        assert await soon.aresult(timeout=50) == "ran"
     row = akit.job(soon.id)
     assert row["claimed_at"] >= row["available_at"]
     assert akit.job(late.id)["status"] == "scheduled"

@@ -576,7 +576,7 @@ async def test_a_schedule_that_somebody_holds_stops_no_other(
     go_past(akit)
     with akit.connect() as conn:
         conn.execute("SELECT FROM holdfast.schedules WHERE name = 'a' FOR UPDATE")
-        assert await asyncio.wait_for(one.catch_up(), 5)
+        assert await asyncio.wait_for(one.catch_up(), 25)
         assert (len(slots(akit)), len(slots(akit, "a"))) == (1, 0)
     assert await one.catch_up()
     assert len(slots(akit, "a")) == 1

@@ -301,7 +301,7 @@ async def test_drained_waits_for_what_somebody_holds(settler: Settler, conn: Con
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(settler.drained(), 0.3)
         other.rollback()
-    await asyncio.wait_for(settler.drained(), 10)
+    await asyncio.wait_for(settler.drained(), 50)
     assert status(conn, jobs[0].id) == "completed"
 
 

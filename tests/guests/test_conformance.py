@@ -148,7 +148,7 @@ def test_what_was_enqueued_runs_as_any_job(kind: Kind, kit: Kit, send: Send) -> 
     row = kit.job(handle.id)
     assert (row["status"], row["priority"], row["tags"], row["metadata"]) == ("pending", 5, ["ü"], {"a": [1]})
     kit.run_worker()
-    assert handle.result(timeout=5) == "7"
+    assert handle.result(timeout=25) == "7"
 
 
 # Bad input ------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_guard_and_complete_commit_with_the_callers_transaction(
     handle = work.enqueue()
     kit.run_worker()
     assert seen == [("processing", [], 0), ("completed", [1], 1)]
-    assert handle.result(timeout=5) == {"n": 1}
+    assert handle.result(timeout=25) == {"n": 1}
     assert kit.sql("SELECT count(*) AS n FROM holdfast.fences WHERE resource = 'ledger'") == [{"n": 1}]
     assert kit.job(handle.id)["attempts"] == 1
 

@@ -138,7 +138,7 @@ def test_codecs_records_and_caches_of_asyncpg_stay_the_callers(
 
     handle = work.enqueue()
     kit.run_worker()
-    assert handle.result(timeout=5) == 7
+    assert handle.result(timeout=25) == 7
     assert [row["payload"]["order_id"] for row in kit.jobs(send)] == [0, 1, 2, 3, 4]
     ours = [query for query in logged if "holdfast." in query]
     rest = {query for query in logged if "holdfast." not in query}

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
+from tests.conftest import within
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 _numbers = itertools.count(1)
@@ -55,7 +56,7 @@ def unique(prefix: str) -> str:
 
 def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> None:
     """Wait for a condition, and fail when it does not come."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + within(seconds)
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)

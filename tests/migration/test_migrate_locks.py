@@ -62,9 +62,9 @@ def test_it_goes_on_when_the_lock_is_let_go(migrated: Database) -> None:
         reader.execute("SELECT FROM holdfast.engine")
         pid = reader.info.backend_pid
         running = pool.submit(migrate.up, migrated.dsn, lock_timeout=0.1, on_step=on_step, migrations=KNOWN)
-        assert tried.wait(20)
+        assert tried.wait(100)
         reader.execute("COMMIT")
-        assert running.result(30) == [2]
+        assert running.result(150) == [2]
     assert steps[0] == "0002_more: applying"
     assert steps[1].startswith(f"0002_more: waits for locks; pid {pid} (")
     assert re.fullmatch(r"0002_more: applied in \d+\.\d s", steps[-1])
@@ -75,7 +75,7 @@ def test_traffic_is_held_up_for_one_try_at_most(migrated: Database) -> None:
     with migrated.connect() as reader, migrated.connect() as traffic, ThreadPoolExecutor(1) as pool:
         reader.execute("BEGIN")
         reader.execute("SELECT FROM holdfast.engine")
-        running = pool.submit(migrate.up, migrated.dsn, lock_timeout=0.3, patience=2.0, migrations=KNOWN)
+        running = pool.submit(migrate.up, migrated.dsn, lock_timeout=0.3, patience=4.0, migrations=KNOWN)
         eventually(lambda: migrated.ask(WAITING))
         while not running.done():
             started = time.monotonic()
@@ -83,7 +83,7 @@ def test_traffic_is_held_up_for_one_try_at_most(migrated: Database) -> None:
             longest, answers = max(longest, time.monotonic() - started), answers + 1
         assert isinstance(running.exception(), MigrationFailed)
     assert answers > 5
-    assert 0.05 < longest < 1.2, "one try of 0.3 s; without a lock_timeout it would be 2 s and more"
+    assert 0.05 < longest < 3.5, "one try of 0.3 s; without a lock_timeout it would be 4 s and more"
 
 
 @pytest.mark.parametrize(("lock_timeout", "patience"), [(0.0, 1.0), (-1.0, 1.0), (1.0, -1.0)])

@@ -60,7 +60,7 @@ def killed_at(point: str, database: Database, migrations: Migrations) -> None:
         env=os.environ | {"PYTHONPATH": str(SRC), "HOLDFAST_FAILPOINTS": f"{point}=kill"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=150,
     )
     assert done.returncode == -9, done.stderr
     eventually(lambda: migrators(database) == 0)
@@ -74,12 +74,12 @@ def held_migrator(database: Database) -> Iterator[Callable[[], Future[list[int]]
     def hold() -> None:
         failpoints.disarm("migrate.mid")  # only the first one stands still
         reached.set()
-        assert go_on.wait(30)
+        assert go_on.wait(150)
 
     failpoints.arm("migrate.mid", hold)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(migrate.up, database.dsn, migrations=known())
-        assert reached.wait(30)
+        assert reached.wait(150)
 
         def release() -> Future[list[int]]:
             go_on.set()
@@ -101,7 +101,7 @@ def test_the_second_migrator_waits_for_the_first(
             held_migrator()
 
     assert migrate.up(database.dsn, on_step=on_step, migrations=known()) == []
-    assert held_migrator().result(30) == [1]
+    assert held_migrator().result(150) == [1]
     assert steps[0] == "0001_initial: applying"
     assert steps[-1] == "0001_initial: was applied by another"
     assert database.ask("SELECT number FROM holdfast.migrations") == [(1,)]
@@ -125,7 +125,7 @@ def test_the_second_migrator_gives_up_and_names_the_first(
         f"pid {pid} (role '{user}', holdfast migrate, idle in transaction"
     )
     assert query.endswith(". Wait for it, then run again: holdfast migrate up")
-    assert held_migrator().result(30) == [1]
+    assert held_migrator().result(150) == [1]
 
 
 @pytest.mark.versions
@@ -140,7 +140,7 @@ def test_many_migrators_apply_each_migration_once(database: Database) -> None:
         return migrate.up(database.dsn, migrations=migrations)
 
     with ThreadPoolExecutor(4) as pool:
-        results = [future.result(60) for future in [pool.submit(run) for _ in range(4)]]
+        results = [future.result(300) for future in [pool.submit(run) for _ in range(4)]]
     assert sorted(number for applied in results for number in applied) == numbers
     assert database.ask("SELECT number FROM holdfast.migrations ORDER BY 1") == [(n,) for n in numbers]
 
@@ -209,9 +209,9 @@ def test_a_waiting_migrator_is_not_in_the_way_of_an_index_build(database: Databa
             migrations=known(INDEXES),
             on_step=lambda step: second_waits.set() if "another migrator" in step else None,
         )
-        assert second_waits.wait(20)
+        assert second_waits.wait(100)
         old.execute("COMMIT")
-        assert (first.result(30), second.result(30)) == ([2], [])
+        assert (first.result(150), second.result(150)) == ([2], [])
     assert database.ask(STATE) == [("once_one", True), ("once_two", True)]
 
 

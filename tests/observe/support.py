@@ -28,7 +28,7 @@ class Port:
         return self.started[0]
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(self.address + path, headers=headers, timeout=10)
+        return httpx.get(self.address + path, headers=headers, timeout=50)
 
     def reasons(self, path: str) -> list[str]:
         answer = self.get(path)
@@ -86,7 +86,7 @@ def serving(kit: Kit, **options: Any) -> Iterator[Port]:
         if started:
             with contextlib.suppress(RuntimeError):  # its loop is closed already
                 started[0].loop.call_soon_threadsafe(started[0].stop)
-        thread.join(30)
+        thread.join(150)
         assert not thread.is_alive()
 
 

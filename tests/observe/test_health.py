@@ -85,13 +85,13 @@ def test_a_blocked_event_loop_is_not_alive_though_the_heartbeat_goes_on(
     @app.task
     async def blocks() -> None:
         entered.set()
-        gate.wait(20)  # no await: the loop stands still
+        gate.wait(100)  # no await: the loop stands still
 
     kit = holdfast_kit(app, with_port(live_after=0.5))
     beat = "SELECT max(last_seen_at) AS at FROM holdfast.workers"
     with ready(kit) as port:
         blocks.enqueue()
-        entered.wait(20)
+        entered.wait(100)
         wait_until(lambda: port.get("/livez").status_code == 503, "not alive")
         (reason,) = port.reasons("/livez")
         assert reason.startswith("the claim loop has not come round for ")
@@ -114,11 +114,11 @@ def test_sync_handlers_and_long_jobs_do_not_matter(
     @app.task
     def long() -> None:
         entered.set()
-        gate.wait(20)
+        gate.wait(100)
 
     with ready(holdfast_kit(app, with_port(live_after=0.6)), concurrency=1) as port:
         long.enqueue()
-        entered.wait(20)
+        entered.wait(100)
         begun = time.monotonic()
         wait_until(lambda: time.monotonic() - begun > 1.2 or _dead(port), "twice the limit")
         assert not _dead(port)
@@ -164,11 +164,11 @@ def test_a_limit_below_what_a_turn_may_take_is_raised(app: Holdfast, holdfast_ki
     @app.task
     async def blocks() -> None:
         entered.set()
-        gate.wait(20)
+        gate.wait(100)
 
     with ready(holdfast_kit(app, with_port(live_after=0.1))) as port:
         blocks.enqueue()
-        entered.wait(20)
+        entered.wait(100)
         wait_until(lambda: (port.value("worker_tick_age_seconds") or 0) > 0.3, "past live_after")
         assert port.get("/livez").status_code == 200
         gate.set()
@@ -183,11 +183,11 @@ def test_a_draining_worker_is_alive_and_not_ready(
     @app.task
     def last() -> None:
         entered.set()
-        gate.wait(20)
+        gate.wait(100)
 
     with ready(holdfast_kit(app, with_port(live_after=0.5))) as port:
         last.enqueue()
-        entered.wait(20)
+        entered.wait(100)
         port.worker.loop.call_soon_threadsafe(port.worker.stop)
         wait_until(lambda: port.get("/readyz").status_code == 503, "draining")
         last_turn = port.worker.ticked_at

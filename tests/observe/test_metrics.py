@@ -147,7 +147,7 @@ def test_how_the_system_stands(app: Holdfast, holdfast_kit: MakeKit) -> None:
     @app.task
     def running() -> None:
         entered.set()
-        gate.wait(20)
+        gate.wait(100)
 
     @app.task(queue="bulk")
     async def later() -> None: ...
@@ -170,7 +170,7 @@ def test_how_the_system_stands(app: Holdfast, holdfast_kit: MakeKit) -> None:
         )
     with ready(kit, queues=["inbox", "bulk"], concurrency=7) as port:
         running.enqueue()
-        entered.wait(20)
+        entered.wait(100)
         seen: list[tuple[str, dict[str, str], int]] = [
             ("queue_jobs", {"queue": "inbox", "state": "processing"}, 1),
             ("queue_jobs", {"queue": "inbox", "state": "pending"}, 0),

@@ -36,10 +36,10 @@ async def test_every_death_of_a_child_is_a_reason_and_its_worker_lives(
             lambda: all(scene.end(h.id)[0] == "dead_letter" for h in jobs.values()), "all ended"
         )
         after = pid.enqueue()
-        assert await after.aresult(timeout=30) != os.getpid()
+        assert await after.aresult(timeout=150) != os.getpid()
         assert [scene.end(handle.id)[0] for handle in neighbours] == ["processing"] * 2
         scene.open("go")
-        assert [await handle.aresult(timeout=30) for handle in neighbours] == [os.getpid()] * 2
+        assert [await handle.aresult(timeout=150) for handle in neighbours] == [os.getpid()] * 2
         workers = scene.kit.sql("SELECT status FROM holdfast.workers")
         assert [row["status"] for row in workers] == ["alive"]
     await scene.kit.database.aclose()
@@ -54,7 +54,7 @@ async def test_every_death_of_a_child_is_a_reason_and_its_worker_lives(
 def test_the_policy_decides_between_another_attempt_and_the_end(scene: Scene) -> None:
     handle = die_twice.enqueue()
     scene.kit.run_worker(concurrency=1)
-    assert handle.result(timeout=5) == 3
+    assert handle.result(timeout=25) == 3
     errors = scene.kit.sql("SELECT kind, message FROM holdfast.errors ORDER BY attempt")
     assert [f"{row['kind']}: {row['message']}" for row in errors] == [WAYS["exit"]] * 2
     (row,) = scene.kit.sql("SELECT crashes FROM holdfast.jobs WHERE id = %s", [handle.id])
@@ -81,7 +81,7 @@ def test_a_signal_to_stop_is_for_the_worker_not_for_its_children(scene: Scene) -
             other = pid.enqueue()
             assert scene.end(handle.id)[0] == "processing"
             os.kill(child, signal.SIGKILL)
-            await other.aresult(timeout=30)
+            await other.aresult(timeout=150)
         assert scene.end(handle.id)[2] == WAYS["killed"]
         await scene.kit.database.aclose()
 

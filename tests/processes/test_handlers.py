@@ -36,7 +36,7 @@ def test_a_child_is_used_again_for_sync_and_async_handlers(
 ) -> None:
     handles = [pid.enqueue(), apid.enqueue(), pid.enqueue()]
     scene.kit.run_worker(concurrency=1)
-    (one,) = {handle.result(timeout=5) for handle in handles}
+    (one,) = {handle.result(timeout=25) for handle in handles}
     assert one != os.getpid()
     assert is_gone(one)
     assert [p for p, _ in scene.notes("enter")] == [os.getpid(), one]  # the lifespan, once in each process
@@ -50,7 +50,7 @@ def test_a_child_is_replaced_after_process_jobs(scene: Scene) -> None:
     scene.settings(process_jobs=2)
     handles = [pid.enqueue() for _ in range(5)]
     scene.kit.run_worker(concurrency=1)
-    a, b, c, d, e = [handle.result(timeout=5) for handle in handles]
+    a, b, c, d, e = [handle.result(timeout=25) for handle in handles]
     assert a == b
     assert c == d
     assert len({a, c, e}) == 3
@@ -67,7 +67,7 @@ def test_jobs_at_the_same_time_have_a_child_each(scene: Scene) -> None:
         await scene.kit.database.aclose()
 
     asyncio.run(main())
-    assert len({handle.result(timeout=5) for handle in handles}) == 2
+    assert len({handle.result(timeout=25) for handle in handles}) == 2
 
 
 async def test_idle_children_beyond_a_few_end_after_a_while(
@@ -79,9 +79,9 @@ async def test_idle_children_beyond_a_few_end_after_a_while(
     async with working(scene.kit, concurrency=2):
         await await_until(lambda: len(scene.notes("start")) == 2, "both run")
         scene.open("go")
-        pids = [await handle.aresult(timeout=30) for handle in handles]
+        pids = [await handle.aresult(timeout=150) for handle in handles]
         await await_until(lambda: any(is_gone(p) for p in pids), "one of them ends")
-        assert await pid.enqueue().aresult(timeout=30) in pids
+        assert await pid.enqueue().aresult(timeout=150) in pids
     await scene.kit.database.aclose()
 
 
@@ -92,18 +92,18 @@ def test_what_a_child_is_given(scene: Scene) -> None:
     bad = app.send("total", {"order": {"id": "x", "lines": []}, "note": ""})
     about, line = context.enqueue(), command.enqueue()
     scene.kit.run_worker(concurrency=1)
-    assert good.result(timeout=5) == [7, 2, text]
+    assert good.result(timeout=25) == [7, 2, text]
     status, _, error = scene.end(bad.id)
     assert (status, str(error).partition(":")[0]) == ("dead_letter", "PayloadError")
     (worker,) = scene.kit.sql("SELECT id FROM holdfast.workers")
-    assert about.result(timeout=5) == {
+    assert about.result(timeout=25) == {
         "job": str(about.id),
         "task": "context",
         "queue": "inbox",
         "attempt": 1,
         "worker": worker["id"],
     }
-    words = line.result(timeout=5)
+    words = line.result(timeout=25)
     assert words[-3:-1] == ["-m", "holdfast.child"]
     assert words[-1].isdigit()
     assert scene.kit.url not in " ".join(words)
@@ -139,7 +139,7 @@ def test_how_a_handler_may_end(scene: Scene) -> None:
         "error": ("scheduled", 1, "ValueError: out of range"),
         "exit": ("scheduled", 1, "SystemExit: 3"),
     }
-    result = jobs[""].result(timeout=5)
+    result = jobs[""].result(timeout=25)
     assert result.startswith("signals 1 t1 ")
     assert 'raise ValueError("out of range")' in scene.trace(jobs["error"].id)
 
@@ -150,7 +150,7 @@ def test_writes_follow_ups_and_completion_commit_together_on_the_clock_of_the_ki
     one, two = write.enqueue("a"), awrite.enqueue("b")
     scene.kit.run_worker(concurrency=1)
     assert [r["text"] for r in scene.kit.sql("SELECT text FROM notes ORDER BY text")] == ["a", "b"]
-    assert (one.result(timeout=5), two.result(timeout=5)) == ("a", "b")
+    assert (one.result(timeout=25), two.result(timeout=25)) == ("a", "b")
     (worker,) = scene.kit.sql("SELECT id FROM holdfast.workers")
     for handle in (one, two):
         row = scene.kit.job(handle.id)
@@ -169,7 +169,7 @@ def test_a_step_is_recorded_once(scene: Scene) -> None:
     handle = steps.enqueue()
     scene.settings(process_jobs=1)  # each attempt in another process
     scene.kit.run_worker(concurrency=1)
-    assert handle.result(timeout=5) in [p for p, _ in scene.notes("enter")]
+    assert handle.result(timeout=25) in [p for p, _ in scene.notes("enter")]
     assert len(scene.notes("enter")) == 3
     assert scene.end(handle.id)[:2] == ("completed", 2)
 
@@ -184,7 +184,7 @@ async def test_progress_is_written_while_it_runs(scene: Scene) -> None:
     async with working(scene.kit):
         await await_until(written, "the progress is in the row")
         scene.open("go")
-        await handle.aresult(timeout=30)
+        await handle.aresult(timeout=150)
     await scene.kit.database.aclose()
 
 
@@ -192,4 +192,4 @@ def test_a_child_that_does_not_end_is_killed(scene: Scene, monkeypatch: pytest.M
     monkeypatch.setattr(keeper, "PART", 0.3)
     handle = forgetful.enqueue()
     scene.kit.run_worker(concurrency=1)
-    wait_until(lambda: is_gone(handle.result(timeout=5)), "it is gone")
+    wait_until(lambda: is_gone(handle.result(timeout=25)), "it is gone")

@@ -45,7 +45,7 @@ async def test_a_cancelled_handler_is_told_and_may_clean_up(scene: Scene, kind: 
         handle.cancel()
         await await_until(lambda: scene.end(handle.id)[0] == "cancelled", "it is cancelled")
         assert scene.notes("told") == [(child, "")]
-        assert await pid.enqueue().aresult(timeout=30) == child  # it ended its job, and goes on
+        assert await pid.enqueue().aresult(timeout=150) == child  # it ended its job, and goes on
     await scene.kit.database.aclose()
 
 
@@ -85,7 +85,7 @@ async def test_a_lost_lease_kills_the_child_also_while_the_loop_is_blocked(scene
 
         thief = threading.Thread(target=steal_then)
         thief.start()
-        assert await blocked.aresult(timeout=30)
+        assert await blocked.aresult(timeout=150)
         assert is_gone(child)
         thief.join()
     await scene.kit.database.aclose()
@@ -107,7 +107,7 @@ async def test_a_job_that_completes_itself_is_not_taken_for_lost(scene: Scene, e
             await await_until(lambda before=before: beat() != before, "a heartbeat")  # type: ignore[misc]
         scene.open("linger")
         await await_until(lambda: [e for e in events if e.name == "job.completed"], "it is known")
-        assert await pid.enqueue().aresult(timeout=30) == child
+        assert await pid.enqueue().aresult(timeout=150) == child
     assert not [e for e in events if e.name == "job.lost"]
     assert scene.end(handle.id)[0] == "completed"
     await scene.kit.database.aclose()
@@ -122,7 +122,7 @@ async def test_a_drain_lets_a_handler_finish(scene: Scene) -> None:
     assert not is_gone(child)
     scene.open("go")
     await asyncio.wait([worker])
-    assert handle.result(timeout=5) == child
+    assert handle.result(timeout=25) == child
     assert is_gone(child)
     await scene.kit.database.aclose()
 

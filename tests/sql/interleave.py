@@ -23,6 +23,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 from psycopg.rows import tuple_row
+from tests.conftest import within
 
 from holdfast.db.executors import run
 from holdfast.model.job import ClaimedJob, Grant
@@ -38,7 +39,7 @@ ROLLBACK: Statement[None] = Statement("rollback", "ROLLBACK", (), nothing)
 
 _NIL = UUID(int=0)
 _GATE = 4711
-_DEADLINE = 20.0
+_DEADLINE = within(20.0)
 
 # Steps that take no snapshot and no lock that anyone meets: their place in the order changes nothing.
 _FOLDED = ("begin", "effect")

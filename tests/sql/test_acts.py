@@ -587,10 +587,10 @@ def test_an_act_on_a_named_job_waits_and_sees_how_it_ended(
             passed = act(database, cancel_verb(), task="work")
             assert (passed.count, passed.left) == (0, {"in use by somebody else, or changed meanwhile": 1})
         if isinstance(expected, dict):
-            assert named.result(20).results == expected
+            assert named.result(100).results == expected
         else:
             with pytest.raises(ConfigurationError, match=expected):
-                named.result(20)
+                named.result(100)
     assert places(conn) == {job_id: 1}
 
 
@@ -625,10 +625,10 @@ def test_of_two_operators_one_is_first(
             wait_until(lambda: len(looks) >= 3, "the act has looked twice")
             assert not named.done()
         if isinstance(expected, dict):
-            assert named.result(20).results == expected
+            assert named.result(100).results == expected
         else:
             with pytest.raises(ConfigurationError, match=expected):
-                named.result(20)
+                named.result(100)
     assert set(places(conn).values()) <= {1}
     assert len(places(conn)) == (0 if DISCARD in (first, second) else 1)
 
@@ -699,7 +699,7 @@ def test_whatever_happens_together_each_job_is_in_one_place(
     with ThreadPoolExecutor(5) as pool:
         running = [pool.submit(work, connect()) for _ in range(2)]
         running += [pool.submit(operate, database, ids, random.Random(n)) for n in range(3)]
-        discarded = sum(done.result(60) for done in running)
+        discarded = sum(done.result(300) for done in running)
     found = places(conn)
     assert set(found.values()) <= {1}
     assert len(found) == 300 - discarded

@@ -170,7 +170,7 @@ def test_two_enqueues_under_a_new_key_make_one_job(
     racing = pool.submit(put, second, replacing(2))
     until_blocked(conn, second)
     first.commit() if verdict == "commit" else first.rollback()
-    (other,) = racing.result(20)
+    (other,) = racing.result(100)
     assert (other.created, other.id == mine.id) == ((False, True) if verdict == "commit" else (True, False))
     assert payloads(conn) == [2]
 
@@ -186,7 +186,7 @@ def test_a_replacement_waits_for_a_claim_and_makes_a_new_job_if_it_stands(
     racing = pool.submit(put, second, replacing(2))
     until_blocked(conn, second)
     claimer.commit() if verdict == "commit" else claimer.rollback()
-    (other,) = racing.result(20)
+    (other,) = racing.result(100)
     assert claimed.payload == '{"n": 1}'
     if verdict == "commit":
         assert (other.created, payloads(conn)) == (True, [1, 2])
@@ -218,7 +218,7 @@ def test_a_claim_that_saw_the_job_before_it_was_put_off_leaves_it(
     racing = pool.submit(lambda: claimer.execute(query).fetchall())
     until_blocked(conn, claimer)
     producer.commit()
-    assert racing.result(20) == []
+    assert racing.result(100) == []
     assert take(conn, worker) == []
     assert job.id is not None
     assert status(conn, job.id) == "scheduled"
@@ -234,7 +234,7 @@ def test_keys_of_two_calls_in_other_orders_do_not_deadlock(
             pool.submit(put, session, *[replacing(n, key) for key in keys])
             for n, (session, keys) in enumerate([(first, "abc"), (second, "cba")])
         ]
-        assert all(answer.conflict is None for racing in both for answer in racing.result(20))
+        assert all(answer.conflict is None for racing in both for answer in racing.result(100))
     assert len(payloads(conn)) == 3
 
 
@@ -429,7 +429,7 @@ def test_the_last_two_members_in_two_transactions_are_followed_once(
     racing = pool.submit(run, second, settle_in(Settlement(two.grant, Completed()), worker))
     until_blocked(conn, second)
     first.commit() if verdict == "commit" else first.rollback()
-    assert racing.result(20) is True
+    assert racing.result(100) is True
     if verdict == "rollback":
         assert (state_of(conn, group), afters(conn)) == ((1, "open"), 0)
         assert end(conn, one_.grant, Completed()) == "completed"

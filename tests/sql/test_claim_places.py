@@ -42,7 +42,7 @@ def claimed_while(
     until_blocked(watch, mine)
     change(other)
     other.execute("SELECT pg_advisory_unlock(%s)", [_GATE])
-    thread.join(20)
+    thread.join(100)
     return answer[0]
 
 

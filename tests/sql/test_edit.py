@@ -209,6 +209,6 @@ def test_an_edit_waits_for_who_holds_the_job(
             wait_until(lambda: len(looks) >= 2, "the edit has looked twice")
             assert not edited.done()
         with pytest.raises(ConfigurationError, match="is running"):
-            edited.result(20)
+            edited.result(100)
     assert row_of(conn, job_id)["payload"] == {"n": 0}
     assert edit_job(database, dead, Changes({"n": 9})).state == "dead_letter"

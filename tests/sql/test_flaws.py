@@ -259,7 +259,7 @@ def test_c16_no_trigger_notifies_and_no_key_travels_in_a_channel(
     listener = connect()
     listener.execute("LISTEN holdfast_inbox")
     enqueue(conn, 3, partition_key="customer:secret-42" + "x" * 400)
-    heard = next(iter(listener.notifies(timeout=20, stop_after=1)))
+    heard = next(iter(listener.notifies(timeout=100, stop_after=1)))
     assert (heard.channel, heard.payload) == ("holdfast_inbox", "")
 
 
@@ -321,7 +321,7 @@ def test_c20_a_duplicate_key_aborts_nothing_and_gets_the_id(connect: Connect, co
             theirs = pool.submit(put, rival, keyed("new"))
             pid = rival.info.backend_pid
             wait_until(lambda: one(watch, "SELECT cardinality(pg_blocking_pids(%s))", pid), "it waits for us")
-        assert theirs.result(20)[0].id == mine.id
+        assert theirs.result(100)[0].id == mine.id
 
 
 def test_c21_a_key_lives_beside_the_job_for_its_lifetime_and_in_its_queue(

@@ -96,7 +96,7 @@ def test_a_concurrent_duplicate_waits_and_gets_the_id_that_stands(
     racing = pool.submit(put, second, keyed("k"))
     until_blocked(conn, second)
     first.commit() if verdict == "commit" else first.rollback()
-    (other,) = racing.result(20)
+    (other,) = racing.result(100)
     assert other.conflict is None
     assert other.created is (verdict == "rollback")
     assert (other.id == mine.id) is (verdict == "commit")
@@ -112,7 +112,7 @@ def test_a_concurrent_duplicate_with_another_payload_is_a_conflict(
     racing = pool.submit(put, second, keyed("k", {"a": 2}))
     until_blocked(conn, second)
     first.commit()
-    (other,) = racing.result(20)
+    (other,) = racing.result(100)
     assert (other.id, other.created, other.conflict) == (mine.id, False, "payload")
     assert count(conn, "work") == 1
 
@@ -134,7 +134,7 @@ def test_many_concurrent_duplicates_make_one_job(
     def produce(session: Conn) -> list[tuple[UUID | None, bool]]:
         answers = []
         for n in range(20):
-            barrier.wait(20)
+            barrier.wait(100)
             (answer,) = put(session, keyed(f"k{n}"))
             answers.append((answer.id, answer.created))
         return answers
@@ -221,13 +221,13 @@ def test_two_bulk_calls_with_keys_in_opposite_order_do_not_deadlock(
         made = 0
         for n in range(4):
             rows = [keyed(f"{n}-{i:04}") for i in range(1000)][::step]
-            barrier.wait(20)
+            barrier.wait(100)
             made += sum(a.created for a in put(session, *rows))
         return made
 
     forward = pool.submit(produce, connect(), 1)
     backward = pool.submit(produce, connect(), -1)
-    assert forward.result(60) + backward.result(60) == 4000
+    assert forward.result(300) + backward.result(300) == 4000
 
 
 def test_a_bulk_call_with_a_conflict_writes_nothing_at_all(conn: Conn) -> None:
@@ -256,7 +256,7 @@ def test_concurrent_claims_never_share_a_job(connect: Connect, conn: Conn, pool:
 
     def consume(session: Conn, worker: str) -> list[ClaimedJob]:
         got: list[ClaimedJob] = []
-        barrier.wait(20)
+        barrier.wait(100)
         while jobs := take(session, worker, 7):
             got += jobs
         return got
@@ -551,7 +551,7 @@ def test_completing_in_a_transaction_waits_for_a_momentary_lock(
     done = pool.submit(run, handler, settle_in(Settlement(job.grant, Completed()), worker))
     until_blocked(conn, handler)
     holder.rollback()
-    assert done.result(20) is True
+    assert done.result(100) is True
     assert status(conn, job_id) == "completed"
 
 

@@ -400,7 +400,7 @@ def test_only_one_sweep_per_interval(kit: Kit, connect: Connect, conn: Conn) -> 
     barrier = threading.Barrier(6)
 
     def ask(session: Conn) -> bool | None:
-        barrier.wait(20)
+        barrier.wait(100)
         return run(session, sweep.sweep_begin(2, 60, 5))
 
     with ThreadPoolExecutor(6) as pool:
@@ -703,7 +703,7 @@ def test_claims_of_our_sessions_race_without_serialization_failures(
     barrier = threading.Barrier(4)
 
     def consume(pair: tuple[Conn, str]) -> int:
-        barrier.wait(20)
+        barrier.wait(100)
         got = 0
         while claimed := take(*pair, 3):
             run(pair[0], settle([Settlement(j.grant, Completed()) for j in claimed], pair[1]))

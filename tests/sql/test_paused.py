@@ -194,7 +194,7 @@ def test_a_resume_waits_for_whoever_sets_jobs_aside_and_then_brings_those_back_t
         wait_until(lambda: one(conn, blocked), "the resume waits")
     finally:
         holder.execute("COMMIT")
-        thread.join(20)
+        thread.join(100)
     assert status(conn, job) == "pending"
 
 
@@ -212,7 +212,7 @@ def test_nothing_is_set_aside_after_a_resume_committed(connect: Callable[[], Con
         until_blocked(conn, holder)
     finally:
         resumer.execute("COMMIT")
-        thread.join(20)
+        thread.join(100)
     assert answers == [0]
     assert status(conn, job) == "pending"
 

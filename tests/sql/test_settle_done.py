@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from tests.conftest import within
 from tests.sql.support import (
     Conn,
     end,
@@ -262,7 +263,7 @@ def test_a_row_that_somebody_holds_ends_it_soon_with_nothing_done(
     began = time.monotonic()
     with pytest.raises(psycopg.errors.LockNotAvailable):
         done(conn, jobs, worker)
-    assert 0.04 < time.monotonic() - began < 5
+    assert 0.04 < time.monotonic() - began < within(5)
     assert places(conn) == {"work": 20, "archive": 0, "dead_letters": 0}
     other.execute("ROLLBACK")
     assert len(done(conn, jobs, worker)) == 20
@@ -289,7 +290,7 @@ def test_a_row_that_is_let_go_in_time_is_looked_at_again(
     thread.start()
     until_blocked(watch, conn)
     other.execute("COMMIT")
-    thread.join(20)
+    thread.join(100)
     assert answer == [{(jobs[0].id_text, 1), (jobs[2].id_text, 1)}]
     assert one(conn, "SELECT id FROM holdfast.work") == jobs[1].id
 

@@ -391,7 +391,7 @@ def test_what_comes_back_waits_for_the_enqueues_of_its_stream(
         waiting = pool.submit(revive)
         until_blocked(conn, reviver)
         open_one.execute("COMMIT")
-        waiting.result(20)
+        waiting.result(100)
     assert stream(conn) == [later, gone]
 
 
@@ -431,7 +431,7 @@ def test_sequence_is_commit_order_also_when_a_transaction_that_began_later_commi
         until_blocked(conn, early)
         assert ids(grab(conn, worker)) == []
         late.execute("COMMIT")
-        (first,) = waiting.result(20)
+        (first,) = waiting.result(100)
     early.execute("COMMIT")
     assert stream(conn) == [second, first]
     assert ids(grab(conn, worker)) == [second, first]
@@ -501,7 +501,7 @@ def test_a_bulk_waits_for_whoever_writes_to_one_of_its_keys(conn: Conn, connect:
         waiting = pool.submit(put, bulk, *many(65))
         until_blocked(conn, bulk)
         single.execute("COMMIT")
-        answers = waiting.result(20)
+        answers = waiting.result(100)
     assert stream(conn, "k7") == [first, answers[7].id]
 
 
@@ -519,7 +519,7 @@ def test_two_bulks_with_the_same_keys_in_opposite_order_do_not_deadlock(
 
     with ThreadPoolExecutor(2) as pool:
         done = [pool.submit(repeat, forth, wanted), pool.submit(repeat, back, wanted[::-1])]
-        assert [f.result(30) for f in done] == [15 * count] * 2
+        assert [f.result(150) for f in done] == [15 * count] * 2
 
 
 def test_a_job_without_a_key_is_refused_and_nothing_is_written(conn: Conn) -> None:

@@ -74,7 +74,7 @@ def test_two_reports_never_wait_for_each_other_in_a_circle(connect: Callable[[],
         thread.start()
         until_blocked(watch, second)
         run(first, tally({("inbox", "b"): Sums(completed=1)}))
-    thread.join(20)
+    thread.join(100)
     assert len(done) == 1
     assert rows(watch, "queue, task, completed") == [("inbox", "a", 2), ("inbox", "b", 2)]
 

@@ -125,5 +125,5 @@ def _terminal() -> Iterator[_Screen]:
         os.dup2(own_input, 0)
         os.close(own_input)
         os.close(slave)
-        reader.join(10)
+        reader.join(50)
         os.close(master)

@@ -53,7 +53,7 @@ def complete(folder: Path, environment: dict[str, str], line: str, **more: str) 
         env={**environment, **asked, **more},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=100,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

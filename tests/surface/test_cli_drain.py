@@ -39,7 +39,7 @@ def worker(tmp_path: Path, kit: Kit) -> Iterator[Process]:
     yield process
     if process.popen.poll() is None:
         process.popen.kill()
-        process.popen.wait(10)
+        process.popen.wait(50)
 
 
 def drain(kit: Kit, *words: str) -> tuple[int, str, str]:

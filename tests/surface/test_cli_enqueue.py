@@ -110,7 +110,7 @@ def work() -> Callable[[], None]:
 
     def stop() -> None:
         task["loop"].call_soon_threadsafe(task["main"].cancel)
-        thread.join(20)
+        thread.join(100)
 
     return stop
 

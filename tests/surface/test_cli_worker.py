@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
-from tests.conftest import wait_until
+from tests.conftest import wait_until, within
 
 from holdfast.app import release
 from holdfast.testing import Kit
@@ -106,11 +106,11 @@ class Process:
 
     def end(self, seconds: float = 20.0) -> int:
         try:
-            return self.popen.wait(seconds)
+            return self.popen.wait(within(seconds))
         except subprocess.TimeoutExpired:
             self.popen.kill()
-            self.popen.wait(10)
-            raise AssertionError(f"still running after {seconds:g} s:\n{self.err}") from None
+            self.popen.wait(50)
+            raise AssertionError(f"still running after {within(seconds):g} s:\n{self.err}") from None
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.err.splitlines()]
@@ -131,7 +131,7 @@ def start(tmp_path: Path, dsn: str) -> Iterator[Start]:
     for process in started:
         if process.popen.poll() is None:
             process.popen.kill()
-            process.popen.wait(10)
+            process.popen.wait(50)
 
 
 def test_exit_when_idle_runs_what_is_due_and_leaves(kit: Kit, start: Start) -> None:

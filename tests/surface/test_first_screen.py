@@ -36,4 +36,4 @@ def test_its_commands_print_what_it_says(kit: Kit, tmp_path: Path) -> None:
         assert (done.returncode, done.stdout.strip()) == (0, printed), done.stderr
     finally:
         started.terminate()
-        assert started.wait(30) == 0
+        assert started.wait(150) == 0

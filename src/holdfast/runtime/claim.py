@@ -36,6 +36,7 @@ from .streams import StreamClaimer
 
 _LOOK = 20_000
 _SHARED = 2  # jobs ahead of the slots, of a queue whose keys take turns
+_FULL_LOOK = 1.0  # seconds between two looks from the start
 _RULES = 5.0  # seconds until a changed rule of a queue is known
 
 
@@ -258,7 +259,7 @@ class Claimer:
             marks.at = dict(priorities)
         marks.moved(jobs)
         cost = time.monotonic() - began
-        marks.full_at = time.monotonic() + max(1.0, 20 * cost)
+        marks.full_at = time.monotonic() + max(_FULL_LOOK, 20 * cost)
         return jobs
 
     async def _take(self, queue: str, worker: str, want: int, marks: list[Place]) -> list[ClaimedJob]:
