@@ -22,7 +22,7 @@ demo: $(STAMP) ## pay orders, kill a worker, see nothing lost (embedded server)
 test: $(STAMP) ## run the tests on every PostgreSQL that can be had
 	$(BIN)/python scripts/run_tests.py
 
-test-long: $(STAMP) ## interleavings and random walks on the other PostgreSQL versions
+test-long: $(STAMP) ## interleavings, random walks and plans at size on the other PostgreSQL versions
 	$(BIN)/python scripts/run_tests.py --long
 
 check: $(STAMP) ## lint, types, import layers (static, under 2 minutes)

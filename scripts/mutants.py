@@ -79,7 +79,9 @@ def pytest(tree: Path, test: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "--timeout=60", *test.split()]
     env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     env["TMPDIR"] = str(tree / "tmp")
-    env["HOLDFAST_TEST_PATIENCE"] = "1"  # most mutants are caught by a limit: nobody waits for a slower machine here
+    env["HOLDFAST_TEST_PATIENCE"] = (
+        "1"  # most mutants are caught by a limit: nobody waits for a slower machine here
+    )
     return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
 
 

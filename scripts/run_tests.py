@@ -2,7 +2,8 @@
 
 With CI set, a version that cannot be had is a failure. Debian's packages are installed when that is possible (as root).
 Arguments go to pytest and then only the first run is made: `python scripts/run_tests.py tests/flow -x`. With `--long` the
-slow ones (interleavings, random walks) are run on the other versions; the usual run makes them on the embedded server only.
+slow ones (interleavings, random walks, plans at size) are run on the other versions; the usual run makes them on the
+embedded server only.
 """
 
 import os
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 from tests.pg_versions import binaries_for, bouncer_program  # noqa: E402
 
 OTHERS = (15, 16)
+EVERY = ("migration", "embedded")  # folders whose tests start a server of each version in the first run
 
 
 def provide(major: int) -> Path | None:
@@ -48,6 +50,16 @@ def install(package: str) -> None:
     )
 
 
+def versioned() -> list[str]:
+    """The files with tests that depend on the version: importing all the others takes longer than some of these run."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [
+        str(file.relative_to(ROOT))
+        for file in files
+        if file.parent.name not in EVERY and "mark.versions" in file.read_text(encoding="utf-8")
+    ]
+
+
 def pytest(arguments: list[str], extra: dict[str, str] | None = None) -> int:
     began = time.monotonic()
     code = subprocess.run(
@@ -65,7 +77,8 @@ def main(arguments: list[str]) -> int:
     if arguments and not long:
         return pytest(arguments)
     # One more than there are cores: many tests wait for a process or a clock.
-    workers = ["-n", str(min(4, (os.cpu_count() or 2) + 1)), "--dist", "loadfile", "-q"]
+    # A worker that has nothing left takes tests from the others, also out of a file: no long file is left for the end.
+    workers = ["-n", str(min(4, (os.cpu_count() or 2) + 1)), "--dist", "worksteal", "-q"]
     missing = []
     binaries = {}
     for major in OTHERS:
@@ -83,7 +96,7 @@ def main(arguments: list[str]) -> int:
     for major, folder in binaries.items():
         print(f"== what depends on the server, on PostgreSQL {major}", flush=True)
         wanted = "versions and slow" if long else "versions and not slow"
-        codes.append(pytest([*workers, "-m", wanted], {"HOLDFAST_TEST_PG_BIN": str(folder)}))
+        codes.append(pytest([*workers, "-m", wanted, *versioned()], {"HOLDFAST_TEST_PG_BIN": str(folder)}))
     if missing:
         print(f"not run: PostgreSQL {', '.join(missing)} is not on this machine", flush=True)
         if os.environ.get("CI"):

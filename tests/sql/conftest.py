@@ -8,6 +8,16 @@ from tests.sql.support import Conn, configure
 
 from holdfast.testing import Kit
 
+LOADED = {"big", "deep", "hot", "vast"}  # fixtures that fill a database with tens of thousands of jobs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Plans at size are slow: on the other versions they belong to `make test-long`."""
+    for item in items:
+        if LOADED & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture
 def connect(kit: Kit) -> Iterator[Callable[[], Conn]]:
