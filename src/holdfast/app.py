@@ -241,12 +241,13 @@ class Holdfast(Registry):
 
     def _give_pulse(self, worker: Worker, scheduler: Scheduler) -> None:
         """One statement per heartbeat asks for all of them while the worker sleeps."""
-        pulse = Pulse(self.settings, scheduler.names)
+        pulse = Pulse(self.settings, scheduler.names, worker.ring.queues)
         for asked_for in (worker.sleep, worker.sweeper, worker.renewal, worker.ring, scheduler):
             asked_for.pulse = pulse
 
         def felt(pulse: Pulse) -> None:
             worker.sweeper.told(pulse)
+            worker.ring.told(pulse)
             if pulse.schedule_at is not None:
                 scheduler.wake()
 

@@ -172,7 +172,15 @@ def statements(conn: Conn) -> dict[str, Statement[Any]]:
         owner.once_put(grant, "step", "1"),
         owner.guard(grant, "ledger", "f"),
         owner.progress([(g, 0.5, "") for g in grants]),
-        pulse(worker, ["inbox"], [("work", 1), ("other", 2)], 30.0, Rounds(1, 5, 5, 60, 60, 60), ["nightly"]),
+        pulse(
+            worker,
+            ["inbox"],
+            [("work", 1), ("other", 2)],
+            30.0,
+            Rounds(1, 5, 5, 60, 60, 60),
+            ["nightly"],
+            ["inbox"],
+        ),
         jobs.enqueue([NewRow("work", "{}")]),
         jobs.enqueue(
             [

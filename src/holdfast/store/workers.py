@@ -62,6 +62,10 @@ class Seat(NamedTuple):
     host: str
     pid: int
 
+    @property
+    def text(self) -> str:
+        return f"{self.queue} {self.seat} {self.worker}"
+
 
 def ring_seats(queues: Sequence[str], dead_after: float, asking: str | None = None) -> Statement[list[Seat]]:
     def decode(rows: Sequence[Row]) -> list[Seat]:
