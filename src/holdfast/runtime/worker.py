@@ -251,7 +251,7 @@ class Worker:
 
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
-        if self.slots.free <= 0 and (stale := self.starter.stale(_STALE) + self.batches.stale(_STALE)):
+        if self.slots.blocked and (stale := self.starter.stale(_STALE) + self.batches.stale(_STALE)):
             self.slots.expect_long()
             for running in stale:
                 self.conclude(running, Released("not started"))
