@@ -225,6 +225,16 @@ def check_all(conn: Conn, *, generic: bool) -> None:
         check(explain(conn, statement, generic=generic), f"{name} ({'generic' if generic else 'custom'})")
 
 
+def test_handing_back_many_jobs_takes_one_pass_over_them(conn: Conn) -> None:
+    load(conn, 500)
+    claimed = take(conn, register(conn), 400)
+    outcomes: list[Outcome] = [Released(), Snoozed(5.0)]
+    back = next(settle([Settlement(job.grant, outcomes[job.seq % 2]) for job in claimed], "w"))
+    assert back.name == "settle_back"
+    passes = sum(n["Actual Loops"] for n in nodes(explain(conn, back)) if n.get("CTE Name") == "ok")
+    assert passes <= 3, "for each job all of them are searched"
+
+
 def no_statistics(conn: Conn) -> None:
     load(conn, 20_000)
 

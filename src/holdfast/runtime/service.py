@@ -51,6 +51,11 @@ class Service(abc.ABC):
     def wake(self) -> None:
         self._wake.set()
 
+    def retry_now(self) -> None:
+        """The database is back: do not wait for the end of the pause."""
+        if self._failures:
+            self.wake()
+
     async def run(self) -> None:
         while True:
             self._wake.clear()
