@@ -10,6 +10,7 @@ from ..db.database import Database
 from ..errors import DatabaseUnavailable
 from ..model.worker import WorkerIdentity
 from ..store import workers as store
+from ..store.sweep import take_back_blame
 
 
 class Membership:
@@ -54,6 +55,11 @@ class Membership:
         self.identity = fresh
         telemetry.emit("worker.fenced", level=logging.WARNING, worker=old, now=fresh.id)
         await self.register()
+
+    async def take_back_blame(self, worker: str) -> None:
+        """A fenced identity of this process: that it lives proves that its silence was no death."""
+        for job in await self.session.flow(lambda: take_back_blame(worker)):
+            telemetry.emit("job.redriven", job=job, reason="the worker that fell silent is alive")
 
     async def drain(self) -> None:
         try:

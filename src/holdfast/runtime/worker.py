@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +79,7 @@ class WorkerOptions:
     release: str
     until_idle: bool = False
     rules: Mapping[str, QueueRules] = field(default_factory=dict)
+    children: Callable[[], Processes | None] = lambda: None  # for suspects
 
 
 class Worker:
@@ -128,7 +129,7 @@ class Worker:
         self.notify = Notify(
             database, self.membership.session, list(options.leases), self.sleep, self.look_again
         )
-        self.suspects = Suspects(database.settings.sweep)
+        self.suspects = Suspects(session, sweep, self.settings.max_crashes, options.children)
         self.batches = Batches(handlers, lambda delay: self.loop.call_later(delay, self._wake.set))
         self._pause = _FIRST_PAUSE
         self._heard = True  # somebody hears of each start
@@ -203,7 +204,7 @@ class Worker:
         return len(jobs)
 
     def _want(self, waiting: int) -> int:
-        if self.suspects.quiet or self.settler.pending >= _UNSETTLED:
+        if self.settler.pending >= _UNSETTLED:
             return 0
         return self.slots.want(waiting, self.batches.wish)
 
@@ -214,33 +215,31 @@ class Worker:
         return await self.claimer.claim_new(self.membership.id, queues, want) if queues and want else []
 
     async def _claim_suspects(self) -> None:
-        if not self.suspects.due(self.slots.free - len(self.ready)):
-            return
-        began = time.monotonic()
-        jobs = await self.claimer.claim_suspects(self.membership.id, self.slots.concurrency)
-        if jobs:
-            self.suspects.took(self.lanes.admit(self.inflight.add(jobs, began)))
-            telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
+        while room := self.suspects.due(self.slots.free - len(self.ready)):
+            began = time.monotonic()
+            jobs = await self.claimer.claim_suspects(self.membership.id, room)
+            if not jobs:
+                return
+            self._took_suspects(self.inflight.add(jobs, began))
+
+    def _took_suspects(self, held: list[Running]) -> None:
+        self.suspects.took([running for running in held if running.claimed.suspect])
+        self.ready.extend(self.batches.alone(self.lanes.admit(held)))
 
     async def _claim_trial(self) -> None:
         if not self.breakers.due(self.slots.free - len(self.ready)):
             return
-        can_isolate, began = not self.suspects.busy, time.monotonic()
+        can_isolate, began = self.suspects.room(1) > 0, time.monotonic()
         for job in await self.breakers.trial(self.claimer, self.membership.id, suspects=can_isolate):
-            trial = self.lanes.admit(self.inflight.add([job], began))
+            trial = self.inflight.add([job], began)
             if job.suspect:
-                self.suspects.took(trial)
+                self._took_suspects(trial)
             else:
-                self.ready.extend(self.batches.gather(trial))
+                self.ready.extend(self.batches.gather(self.lanes.admit(trial)))
 
     def _start_ready(self) -> None:
         if self.stopping.is_set():
             return  # claimed while the signal came: the drain hands it back
-        alone = not self.slots.running and not self.ready and not self.batches
-        start, hand_back = self.suspects.leave(alone=alone, free=self.slots.free - len(self.ready))
-        self.ready.extend(self.batches.together(start))
-        for running in hand_back:
-            self.conclude(running, Released("not started"))
         while self.slots.free > 0 and (group := self.batches.next()) is not None:
             self.aside(run_together(self, group, self.slots.started()), self.starter.context)
         self.starter.start()
@@ -260,6 +259,8 @@ class Worker:
         if self._heard:
             report.started(running, self.membership.id)
         outcome = await self.executor.execute(running)
+        if running.apart is not None:
+            outcome = await self.suspects.judge(running, outcome, self.membership.id)
         self.slots.finished(running.started_at)
         self.conclude(running, outcome)
         if self.ready:
@@ -306,8 +307,7 @@ class Worker:
                     self._next_of_stream(running, state)
         for queue in {s.grant.queue for s in settlements if isinstance(s.outcome, Released)}:
             self.claimer.released(queue)
-        if self.suspects.ended(grants):
-            self.look_again()
+        self.suspects.ended(grants)
         self._wake.set()
 
     def _next_of_stream(self, running: Running, state: str) -> None:
@@ -324,7 +324,7 @@ class Worker:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
         if claimed:
             self._pause = _FIRST_PAUSE
-        able = self.slots.free > 0 and not self.ready and not self.suspects.quiet
+        able = self.slots.free > 0 and not self.ready
         again = False
         while True:
             nap = Nap(self._pause)
@@ -356,7 +356,7 @@ class Worker:
         self.claimer.reset(thorough=True)
         claimed = await self._claim()
         self._start_ready()
-        return claimed == 0 and not self.suspects.waiting and not len(self.inflight)
+        return claimed == 0 and not len(self.inflight)
 
     def look_again(self) -> None:
         self.claimer.reset()
