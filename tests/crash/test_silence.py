@@ -140,3 +140,34 @@ def test_a_worker_that_is_frozen_again_and_again_buries_nothing(scene: Scene) ->
     scene.open("end")
     row = scene.until_status(job, "completed")
     assert (row["attempts"], row["crashes"]) == (1, 0)
+
+
+SCRIPT = """
+import asyncio, os
+from pathlib import Path
+from holdfast import Holdfast
+folder = Path(os.environ["CRASH_FOLDER"])
+with (folder / "runs").open("a") as file:
+    file.write("run ")
+app = Holdfast()
+
+@app.task
+def where() -> int:
+    return os.getpid()
+
+if __name__ == "__main__":
+    asyncio.run(app.run_worker())
+"""
+
+
+def test_a_script_is_not_run_a_second_time_for_a_suspect(scene: Scene) -> None:
+    job = scene.kit.app.send("where", {}).id
+    scene.kit.sql("UPDATE holdfast.work SET crashes = 2, suspect = 1")
+    script = scene.folder / "script.py"
+    script.write_text(SCRIPT)
+    worker = scene.start(
+        program=f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')", ready=False
+    )
+    row = scene.until_status(job, "completed")
+    assert row["result"] == worker.pid
+    assert (scene.folder / "runs").read_text() == "run "

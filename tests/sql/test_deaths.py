@@ -23,7 +23,7 @@ from tests.sql.support import (
 )
 
 from holdfast import Holdfast
-from holdfast.model.outcome import Completed, ErrorText, Failed, Outcome, Released, Snoozed
+from holdfast.model.outcome import Completed, DeadLettered, ErrorText, Failed, Outcome, Released, Snoozed
 from holdfast.runtime.claim import Claimer
 from holdfast.runtime.sweep import Sweeper
 from holdfast.store import sweep
@@ -148,9 +148,13 @@ def test_only_the_owner_counts_the_death_of_its_child(kit: Kit, conn: Conn, work
 def test_a_worker_that_turns_up_takes_back_what_its_silence_counted(
     kit: Kit, conn: Conn, worker: str
 ) -> None:
+    make_queue(conn, "second")
+    enqueue(conn, queue="second")
     waiting, claimed, ended = enqueue(conn, 3)
     take(conn, worker)
+    take(conn, worker, queue="second")
     die(kit, conn)
+    assert marks_of(conn) == [(1, 0)]
     other = register(conn)
     taken = {job.id: job for job in take(conn, other)}
     end(conn, taken[ended].grant, Completed())
@@ -170,6 +174,26 @@ def test_a_worker_that_turns_up_takes_back_what_its_silence_counted(
     load(conn, 1, crashes="1")
     assert run(conn, sweep.take_back_blame(worker)) == []
     assert marks_of(conn) == [(0, 0), (1, 0)], "once, and only its own"
+
+
+def test_a_suspicion_goes_with_the_silence_that_caused_it(kit: Kit, conn: Conn, worker: str) -> None:
+    load(conn, 1, crashes="1")
+    take(conn, worker)
+    die(kit, conn)
+    assert marks_of(conn) == [(2, 1)]
+    run(conn, sweep.take_back_blame(worker))
+    assert marks_of(conn) == [(1, 0)]
+
+
+def test_a_job_that_its_handler_buried_stays_a_dead_letter(kit: Kit, conn: Conn, worker: str) -> None:
+    (job_id,) = enqueue(conn)
+    take(conn, worker)
+    die(kit, conn)
+    (again,) = take(conn, register(conn))
+    end(conn, again.grant, DeadLettered(BOOM))
+    assert run(conn, sweep.take_back_blame(worker)) == []
+    assert status(conn, job_id) == "dead_letter"
+    assert one(conn, "SELECT crashes FROM holdfast.dead_letters") == 0
 
 
 def test_a_worker_that_turns_up_before_its_jobs_are_taken_is_not_counted(

@@ -356,8 +356,8 @@ class View:
     def _suspect(self) -> Iterator[Reason]:
         if self.job.suspect and self.job.status == "pending":
             said = (
-                "It was in two processes that died or fell silent, so it runs apart from other jobs: in a process of its own, "
-                "or where the app cannot be imported by one, when no other such job runs in that worker."
+                "It was in two processes that died or fell silent, so it runs apart from other jobs: in a process of its "
+                "own, or where that cannot import the app, when no other such job runs in the worker."
             )
             yield Reason("suspect", said, [f"holdfast jobs show {self.id}"])
 
