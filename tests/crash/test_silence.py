@@ -171,3 +171,14 @@ def test_a_script_is_not_run_a_second_time_for_a_suspect(scene: Scene) -> None:
     row = scene.until_status(job, "completed")
     assert row["result"] == worker.pid
     assert (scene.folder / "runs").read_text() == "run "
+
+
+def test_what_a_supervisor_saw_is_said(scene: Scene) -> None:
+    job = crash.enqueue("exit").id
+    scene.start(words=("--processes", "2"), ready=False, max_crashes=2)
+    row = scene.until_status(job, "dead_letter", 2 * (BOUND + SLOW))
+    assert row["last_error"] == (
+        "ProcessDied: the process ended with exit code 3; processes that had this job died or fell silent 3 times"
+    )
+    said = scene.kit.sql("SELECT kind, message FROM holdfast.errors ORDER BY at")
+    assert said[:2] == [{"kind": "ProcessDied", "message": "the process ended with exit code 3"}] * 2

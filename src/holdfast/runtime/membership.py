@@ -11,6 +11,7 @@ from ..errors import DatabaseUnavailable
 from ..model.worker import WorkerIdentity
 from ..store import workers as store
 from ..store.sweep import take_back_blame
+from .tether import predecessor
 
 
 class Membership:
@@ -29,12 +30,16 @@ class Membership:
         self._concurrency = concurrency
         self._release = release
         self.identity = WorkerIdentity.create()
+        self._died = predecessor()
 
     @property
     def id(self) -> str:
         return self.identity.id
 
     async def register(self) -> None:
+        if self._died is not None:
+            await self.session.run(store.report_death(self.identity.host, *self._died))
+            self._died = None
         await self.session.run(
             store.register(
                 self.identity,

@@ -87,7 +87,10 @@ FROM c GROUP BY c.worker, c.queue ORDER BY c.worker, c.queue;
 WITH rule AS MATERIALIZED (
     SELECT on_dead_letter FROM holdfast.queues WHERE name = $1
 ), silent AS MATERIALIZED (
-    SELECT v.id, v.fenced_at FROM holdfast.workers v WHERE v.id = $4 AND v.fenced_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED
+    SELECT v.id, v.fenced_at, CASE WHEN v.death IS NULL THEN 'WorkerSilent' ELSE 'ProcessDied' END AS kind,
+           coalesce(v.death, 'the worker that had this job fell silent: its process died, stands still or cannot reach the database') AS said,
+           CASE WHEN v.death IS NULL THEN 'fell silent' ELSE 'died: ' || v.death END AS last
+    FROM holdfast.workers v WHERE v.id = $4 AND v.fenced_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED
 ), counted AS MATERIALIZED (
     SELECT c.token FROM holdfast.claims c JOIN silent s ON c.revoked_at >= s.fenced_at WHERE c.token = ANY ($2::uuid[])
 ), ok AS MATERIALIZED (
@@ -112,16 +115,16 @@ WITH rule AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 ), logged AS (
     INSERT INTO holdfast.errors (job_id, queue, attempt, generation, at, worker, kind, message, trace)
-    SELECT w.id, $1, least(w.attempts::bigint + 1, 2147483647)::int, w.lease_generation, holdfast.now(), $4, 'WorkerSilent',
-           'the worker that had this job fell silent: its process died, stands still or cannot reach the database', ''
-    FROM holdfast.work w WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts))
+    SELECT w.id, $1, least(w.attempts::bigint + 1, 2147483647)::int, w.lease_generation, holdfast.now(), $4, s.kind, s.said, ''
+    FROM silent s CROSS JOIN holdfast.work w WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts))
 ), dead AS (
     INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
                                        version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata,
                                        parent_id, group_id, follow_ups)
     SELECT g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, holdfast.now(), g.attempts, g.max_attempts,
            g.version, least(g.crashes::bigint + 1, 2147483647)::int, g.priority, g.queue, g.task, g.partition_key, g.payload, $4,
-           format('WorkerSilent: processes that had this job died or fell silent %s times; the last one fell silent', g.crashes::bigint + 1),
+           (SELECT format('%s: processes that had this job died or fell silent %s times; the last one %s', s.kind, g.crashes::bigint + 1, s.last)
+            FROM silent s),
            g.tags, g.metadata, g.parent_id, g.group_id, g.follow_ups
     FROM gone g
     RETURNING id, group_id
@@ -130,8 +133,8 @@ WITH rule AS MATERIALIZED (
     SET status = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks)) THEN 'blocked' ELSE 'pending' END,
         hold_reason = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks)) THEN 'a dead letter that its key waits for' END,
         last_error = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks))
-                          THEN format('WorkerSilent: processes that had this job died or fell silent %s times; the last one fell silent',
-                                      w.crashes::bigint + 1) ELSE w.last_error END,
+                          THEN (SELECT format('%s: processes that had this job died or fell silent %s times; the last one %s', s.kind,
+                                              w.crashes::bigint + 1, s.last) FROM silent s) ELSE w.last_error END,
         claim_token = '00000000-0000-0000-0000-000000000000',
         suspect = CASE WHEN w.crashes > 0 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts)) THEN 1 ELSE w.suspect END,
         crashes = least(w.crashes::bigint + CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts)) THEN 1 ELSE 0 END, 2147483647)::int
