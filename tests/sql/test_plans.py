@@ -150,7 +150,7 @@ def statements(conn: Conn) -> dict[str, Statement[Any]]:
     grant = grants[0]
     waiting: UUID = one(conn, "SELECT id FROM holdfast.work WHERE status = 'pending' LIMIT 1")
     marks = [(p, None) for p in (50, 0, -50)]
-    revoked = sweep.RevokedClaim(grant.token, "inbox", worker, 5, ids)
+    revoked = sweep.Revoked(worker, "inbox", [grant.token], ids)
     made: list[Statement[Any]] = [
         claims.claim("inbox", worker, uuid4(), lease=60, limit=BATCH, marks=marks),
         claims.claim_these("inbox", worker, uuid4(), lease=60, job_ids=[waiting]),
@@ -167,7 +167,9 @@ def statements(conn: Conn) -> dict[str, Statement[Any]]:
         checking(worker, grants),
         tidying(worker),
         sweep.sweep_take(revoked, ids, 3),
-        sweep.sweep_finish(grant.token),
+        sweep.sweep_finish([grant.token]),
+        sweep.revoked_claims(500),
+        next(sweep.take_back_blame(worker)),
         sweep.revoke_expired(500),
         owner.once_put(grant, "step", "1"),
         owner.guard(grant, "ledger", "f"),

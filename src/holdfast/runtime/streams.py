@@ -179,13 +179,9 @@ class StreamClaimer:
             self.again_in = min(seconds, self.again_in or seconds)
 
     async def claim_suspects(self, worker: str, most: int) -> list[ClaimedJob]:
-        """First jobs of keys that were in a process that died, no more together than they are allowed."""
-        found = await self._session.run(self.suspect_keys(self._queue, most))
-        if not found:
-            return []
-        size = found[0][1]
-        keys = [key for key, allowed in found if allowed >= size][: max(1, min(size, most))]
-        return await self._take(worker, keys, 1, suspects=True)
+        """First jobs of keys that are to run apart from others."""
+        keys = await self._session.run(self.suspect_keys(self._queue, most))
+        return await self._take(worker, keys, 1, suspects=True) if keys else []
 
     async def _look_around(self, want: int) -> bool:
         """Propose more keys. True: every key there is was looked at."""

@@ -20,6 +20,10 @@ def register(
     )
 
 
+def report_death(host: str, pid: int, how: str) -> Statement[None]:
+    return Statement("report_death", query("report_death"), (host, pid, how), nothing)
+
+
 def drain(worker: str) -> Statement[bool]:
     return Statement("drain", query("drain"), (worker,), bool)
 

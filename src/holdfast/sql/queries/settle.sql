@@ -104,7 +104,7 @@ WITH rule AS MATERIALIZED (
     UPDATE holdfast.work w
     SET status = CASE WHEN (SELECT o.blocks FROM ok o WHERE o.id = w.id) THEN 'blocked' ELSE 'pending' END,
         hold_reason = CASE WHEN (SELECT o.blocks FROM ok o WHERE o.id = w.id) THEN 'a dead letter that its key waits for' END,
-        suspect = 0, attempts = (SELECT o.attempt FROM ok o WHERE o.id = w.id),
+        suspect = 0, crashes = CASE WHEN (SELECT o.blocks FROM ok o WHERE o.id = w.id) THEN w.crashes ELSE 0 END, attempts = (SELECT o.attempt FROM ok o WHERE o.id = w.id),
         last_error = (SELECT o.summary FROM ok o WHERE o.id = w.id),
         available_at = CASE WHEN w.cancel_requested_at IS NULL
                             THEN holdfast.now() + make_interval(secs => (SELECT o.delay FROM ok o WHERE o.id = w.id)) ELSE holdfast.now() END
@@ -134,6 +134,7 @@ WITH ok AS MATERIALIZED (
     SET status = CASE WHEN w.cancel_requested_at IS NOT NULL OR (SELECT of_job FROM said) -> w.id::text ->> 1 IS NULL THEN 'pending' ELSE 'held' END,
         hold_reason = CASE WHEN w.cancel_requested_at IS NULL THEN (SELECT of_job FROM said) -> w.id::text ->> 1 END,
         suspect = CASE WHEN (SELECT of_job FROM said) -> w.id::text ->> 0 IS NULL THEN w.suspect ELSE 0 END,
+        crashes = CASE WHEN (SELECT of_job FROM said) -> w.id::text ->> 0 IS NULL THEN w.crashes ELSE 0 END,
         available_at = CASE WHEN w.cancel_requested_at IS NULL
                             THEN coalesce(holdfast.now() + make_interval(secs => ((SELECT of_job FROM said) -> w.id::text ->> 0)::float8), w.available_at)
                             ELSE w.available_at END

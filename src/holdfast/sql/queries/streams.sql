@@ -100,9 +100,9 @@ SELECT (SELECT count(*) FROM heads), (SELECT bucket FROM last), (SELECT key FROM
        ARRAY(SELECT key FROM ready), ARRAY(SELECT priority::int FROM ready), ARRAY(SELECT late FROM ready);
 
 -- name: suspect_streams
--- The keys whose first job was in a process that died, with how many of such jobs may run together.
+-- The keys whose first job was in two processes that died.
 -- $1 queue, $2 limit
-SELECT j.partition_key, j.suspect
+SELECT j.partition_key
 FROM holdfast.work j
 WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at <= holdfast.now()
   AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))

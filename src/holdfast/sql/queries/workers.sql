@@ -4,6 +4,11 @@
 INSERT INTO holdfast.workers (id, host, pid, status, last_seen_at, started_at, queues, tasks, concurrency, release)
 VALUES ($1, $2, $3, 'alive', holdfast.now(), holdfast.now(), $4::text[], $5::text[], $6, $7);
 
+-- name: report_death
+-- The supervisor saw a worker process end. It is fenced when its silence has lasted; this only says what the silence was.
+-- $1 host, $2 pid, $3 how it ended
+UPDATE holdfast.workers SET death = $3 WHERE host = $1 AND pid = $2 AND status <> 'gone' AND death IS NULL;
+
 -- name: drain
 -- alive -> draining. A heartbeat never undoes it.
 -- $1 worker
