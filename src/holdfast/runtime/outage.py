@@ -1,4 +1,7 @@
-"""The end of an outage: the first session that reconnects ends the pauses of all loops of its worker."""
+"""The end of an outage: the first session that reconnects ends the pauses of all loops of its worker.
+
+The renewing thread needs no help: it never pauses for longer than a heartbeat.
+"""
 
 import contextlib
 from contextlib import AbstractContextManager
@@ -23,6 +26,5 @@ def ending_pauses(worker: "Worker", reach: Reach) -> AbstractContextManager[None
         """Called in the thread of the session."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             worker.loop.call_soon_threadsafe(retry)
-        worker.renewal.retry_now()
 
     return reach.on_return(returned)

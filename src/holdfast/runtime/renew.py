@@ -6,7 +6,6 @@ the event loop, and names the handler that blocks it.
 """
 
 import asyncio
-import contextlib
 import logging
 import sys
 import threading
@@ -102,7 +101,6 @@ class RenewalThread:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._renewal: Renewal | None = None
         self.pulse: Pulse | None = None
         self._watched: asyncio.AbstractEventLoop | None = None
         self._watched_thread = 0
@@ -124,16 +122,10 @@ class RenewalThread:
                 self._loop.call_soon_threadsafe(self._stopping.set)
             await asyncio.to_thread(thread.join, 5.0)
 
-    def retry_now(self) -> None:
-        """From any thread: the database is back."""
-        if self._loop is not None and self._renewal is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._renewal.retry_now)
-
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self._renewal = renewal = self._make()
+        renewal = self._make()
         renewal.pulse = self.pulse
         renewal.start()
         watch = asyncio.create_task(self._watch())
