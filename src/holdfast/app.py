@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -233,6 +233,8 @@ class Holdfast(Registry):
                 await stack.enter_async_context(self._lifespan(self))
             processes = await self._open_processes(stack, tasks, options)
             scheduler = Scheduler(self.database, tasks.schedules())
+            children = functools.partial(self._children_for_suspects, stack, processes, options)
+            options = replace(options, children=children)
             worker = Worker(self.database, tasks, options, self._middleware, processes, [scheduler])
             self._give_pulse(worker, scheduler)
             attach(worker)
@@ -241,12 +243,13 @@ class Holdfast(Registry):
 
     def _give_pulse(self, worker: Worker, scheduler: Scheduler) -> None:
         """One statement per heartbeat asks for all of them while the worker sleeps."""
-        pulse = Pulse(self.settings, scheduler.names)
+        pulse = Pulse(self.settings, scheduler.names, worker.ring.queues)
         for asked_for in (worker.sleep, worker.sweeper, worker.renewal, worker.ring, scheduler):
             asked_for.pulse = pulse
 
         def felt(pulse: Pulse) -> None:
             worker.sweeper.told(pulse)
+            worker.ring.told(pulse)
             if pulse.schedule_at is not None:
                 scheduler.wake()
 
@@ -281,6 +284,27 @@ class Holdfast(Registry):
                 f"task {wanted[0].name!r} has process=True, but a child process cannot import its app: it is no global "
                 "variable of a module. Write app = Holdfast(...) at the top level of a file"
             )
+        here = [] if options.until_idle else [h.name for h in wanted if h.queue in options.leases]
+        patient = not options.until_idle
+        pool = Pool(
+            self._launch(where), self.database.clock, size=options.concurrency, check=here, patient=patient
+        )
+        return await stack.enter_async_context(pool)
+
+    def _children_for_suspects(
+        self, stack: contextlib.AsyncExitStack, opened: Processes | None, options: WorkerOptions
+    ) -> Processes | None:
+        """Only where importing the app again is known to be harmless: a script may act when it is run a second time."""
+        if opened is not None:
+            return opened
+        where = origin.find(self, self._made_in)
+        if where is None or where.file is not None:
+            return None
+        pool = Pool(self._launch(where), self.database.clock, size=options.concurrency, spare=0)
+        stack.push_async_exit(pool)
+        return pool
+
+    def _launch(self, where: origin.Origin) -> Launch:
         hello = {
             "frame": "hello",
             "app": asdict(where),
@@ -289,16 +313,7 @@ class Holdfast(Registry):
             "path": sys.path,
             "level": logging.getLogger().getEffectiveLevel(),
         }
-        launch = Launch(origin.python("holdfast.child"), hello, jobs=self.settings.process_jobs)
-        here = [] if options.until_idle else [h.name for h in wanted if h.queue in options.leases]
-        pool = Pool(
-            launch,
-            self.database.clock,
-            size=options.concurrency,
-            check=here,
-            patient=not options.until_idle,
-        )
-        return await stack.enter_async_context(pool)
+        return Launch(origin.python("holdfast.child"), hello, jobs=self.settings.process_jobs)
 
     def _use(self, url: str, settings: Settings) -> None:
         """Another database than this app was made with: a child process takes its worker's."""

@@ -11,7 +11,7 @@ import signal
 import time
 from pathlib import Path
 
-from holdfast import AsyncTransaction, Backoff, Holdfast, Job, LeaseLost, Transaction, telemetry
+from holdfast import AsyncTransaction, Backoff, Batch, Holdfast, Job, LeaseLost, Transaction, telemetry
 from holdfast.runtime import renew
 
 FOLDER = Path(os.environ.get("CRASH_FOLDER", "/nonexistent"))
@@ -146,14 +146,35 @@ async def block_the_loop(job: Job, seconds: float) -> None:
     note("end", job)
 
 
-@app.task
-def crash(job: Job, how: str) -> None:
+def _die(job: Job, how: str) -> None:
     note("start", job)
     if how == "exit":
         os._exit(3)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     ctypes.string_at(0)
+
+
+@app.task
+def crash(job: Job, how: str) -> None:
+    _die(job, how)
+
+
+@app.task
+async def crash_async(job: Job, how: str) -> None:
+    _die(job, how)
+
+
+@app.task
+def crash_tx(job: Job, tx: Transaction, how: str) -> None:
+    tx.execute(LEDGER, entry(job))
+    _die(job, how)
+
+
+@app.batch_task(size=10, wait=0.05)
+def crash_batch(batch: Batch[str]) -> None:
+    for item in batch:
+        _die(item.job, item.value)
 
 
 def reap(child: int) -> int:

@@ -123,6 +123,7 @@ class Scene:
         url: str | None = None,
         command_line: bool = False,
         words: tuple[str, ...] = (),
+        program: str = RUN,
         ready: bool = True,
         env: dict[str, str] | None = None,
         **settings: float,
@@ -144,7 +145,7 @@ class Scene:
             environment[f"HOLDFAST_{name.upper()}"] = f"{value}"
         if failpoints:
             environment["HOLDFAST_FAILPOINTS"] = failpoints
-        command = [sys.executable, "-c", RUN]
+        command = [sys.executable, "-c", program]
         if command_line or words:
             command = [sys.executable, "-m", "holdfast", "worker", "tests.crash.crash_app:app", *words]
         worker = WorkerProcess(command, environment | (env or {}), self.folder, len(self._workers))

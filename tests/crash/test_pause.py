@@ -12,7 +12,7 @@ TAKEN = LEASE + SWEEP + 2 * HEARTBEAT + 4.0
 
 
 def _stop_until_taken(scene: Scene, paused: WorkerProcess, jobs: list[UUID]) -> list[WorkerProcess]:
-    """Stop the worker; answers others that have taken every job of it: two, for suspects run in halves."""
+    """Stop the worker; answers others that have taken every job of it."""
     paused.kill(signal.SIGSTOP)
     others = [scene.start(ready=False), scene.start(ready=False)]
     for job in jobs:

@@ -169,3 +169,24 @@ async def test_an_async_handler_that_ignores_its_cancellation_is_released_too(
         await await_until(lambda: worker.slots.running == 0, "it has ended after all")
     assert untouched(short)
     assert [e.name for e in events if e.name.startswith("job.")][-1] == "job.released"
+
+
+@pytest.mark.parametrize("where", ["claim.claim.done", "claim.scan_priorities.done"])
+async def test_a_cancelled_worker_hands_back_what_it_claimed(app: Holdfast, short: Kit, where: str) -> None:
+    """Also a claim that was committed while the cancellation came: nobody else is there to take it back."""
+
+    @app.task
+    async def nothing(n: int) -> None: ...
+
+    app.enqueue_many(nothing.job(n) for n in range(20))
+
+    def cancel() -> None:
+        failpoints.disarm()
+        raise asyncio.CancelledError
+
+    failpoints.arm(where, cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await app.run_worker(concurrency=2)
+    assert untouched(short)
+    assert short.sql("SELECT worker FROM holdfast.claims") == []
+    assert short.sql("SELECT status FROM holdfast.workers") == [{"status": "gone"}]

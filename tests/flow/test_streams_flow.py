@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -25,7 +27,12 @@ from holdfast import (
     telemetry,
 )
 from holdfast.model.queue import OnDeadLetter
+from holdfast.model.worker import WorkerIdentity
 from holdfast.runtime.renew import Renewal
+from holdfast.runtime.streams import StreamClaimer
+from holdfast.store import queues
+from holdfast.store.claim import Mark
+from holdfast.store.workers import register
 from holdfast.tasks.task import Task
 from holdfast.testing import Kit
 
@@ -410,6 +417,33 @@ async def test_what_appears_before_every_mark_is_found_by_stepping_through_the_k
         await await_until(lambda: state(kit, jobs) == [DONE, DONE], "it was found")
     assert log.started["a"] == [1, 2]
     await kit.database.aclose()
+
+
+async def test_while_nothing_is_found_the_net_goes_through_all_keys_in_one_go(
+    app: Holdfast, akit: Kit
+) -> None:
+    """Another worker passed a key on and told nobody: with free slots, waiting between a thousand keys helps no one."""
+
+    @app.task(queue="skip")
+    async def step(key: str, n: int) -> None: ...
+
+    app.enqueue_many(step.using(partition_key=f"{n}", run_after=3600).job(key="", n=n) for n in range(2600))
+    session = akit.database.session("claim")
+    rules = (await akit.database.arun(lambda: queues.queue_rules(["skip"])))["skip"]
+    worker = WorkerIdentity.create()
+    await session.run(register(worker, queues=["skip"], tasks=["step"], concurrency=10, release="-"))
+    claimer = StreamClaimer("skip", session, lambda _: uuid4(), rules=rules, lease=60.0, takeover=60.0)
+    while claimer._net._first:  # through the keys that are new to it
+        assert await claimer.claim(worker.id, 10, 1) == []
+    akit.sql(
+        """UPDATE holdfast.work SET available_at = now() - interval '1 hour' WHERE seq = (
+               SELECT seq FROM holdfast.work ORDER BY partition_bucket DESC, partition_key DESC LIMIT 1)"""
+    )
+    # Only the net can find it.
+    claimer._step_back_at, claimer._marks = time.monotonic() + 3600, {0: Mark(datetime.now(UTC), 0)}
+    claimer._net._next = 0.0  # its next round is due
+    assert len(await claimer.claim(worker.id, 10, 1)) == 1
+    await session.close()
 
 
 def test_two_workers_share_the_keys_and_keep_the_order(app: Holdfast, kit: Kit, log: Log) -> None:

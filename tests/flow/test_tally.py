@@ -304,13 +304,13 @@ def test_a_job_that_killed_its_processes_counts_as_dead(app: Holdfast, kit: Kit)
     """The sweep buries it, nobody settles it."""
     kit.sql(
         """INSERT INTO holdfast.workers (id, host, pid, status, last_seen_at, started_at, queues, tasks,
-                                         concurrency, release)
-           VALUES ('w', 'h', 1, 'gone', now(), now(), '{inbox}', '{}', 1, '-')"""
+                                         concurrency, release, fenced_at)
+           VALUES ('w', 'h', 1, 'gone', now(), now(), '{inbox}', '{}', 1, '-', now())"""
     )
     handle = app.send("crasher", {})
     token = uuid4()
     kit.sql(
-        "UPDATE holdfast.work SET status = 'processing', claim_token = %s, lease_generation = 1, crashes = 2",
+        "UPDATE holdfast.work SET status = 'processing', claim_token = %s, lease_generation = 1, crashes = 3, suspect = 1",
         [token],
     )
     kit.sql(

@@ -60,7 +60,7 @@ _CUTS = {
     "once_put": "WHERE w.queue = $1 AND w.id = $2",
     "revoke_expired": "WHERE c.token = ANY (ARRAY(SELECT token FROM due))",
     "sweep_take": "WHERE w.queue = $1 AND w.id = ANY ($3",
-    "sweep_finish": "WHERE c.token = $1",
+    "sweep_finish": "WHERE c.token = ANY ($1::uuid[])",
     "lock_live": "WHERE queue = $1 AND id = $2",
 }
 

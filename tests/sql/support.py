@@ -145,7 +145,7 @@ def sweep_all(conn: Conn, *, dead_after: float = 3600.0, max_crashes: int = 3) -
     for revoked in run(conn, sweep.revoked_claims(500)):
         taken = run(conn, sweep.sweep_take(revoked, revoked.job_ids, max_crashes))
         back += taken
-        run(conn, sweep.sweep_finish(revoked.token))
+        run(conn, sweep.sweep_finish(revoked.tokens))
     return back
 
 

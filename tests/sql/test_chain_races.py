@@ -464,6 +464,7 @@ def test_a_member_that_a_sweep_buries_counts_where_any_end_does(
     run(conn, sweep.fence_workers(60))
     run(conn, sweep.revoke_expired(500))
     (revoked,) = run(conn, sweep.revoked_claims(500))
+    conn.execute("UPDATE holdfast.work SET crashes = 1, suspect = 1")
     stranger = connect()
     stranger.autocommit = False
     stranger.execute("SELECT 1 FROM holdfast.groups FOR UPDATE")

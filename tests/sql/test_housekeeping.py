@@ -18,7 +18,6 @@ from tests.sql.support import (
     enqueue,
     keyed,
     later,
-    load,
     one,
     put,
     register,
@@ -490,67 +489,7 @@ def test_a_fenced_worker_never_comes_back(kit: Kit, conn: Conn, worker: str) -> 
     assert take(conn, worker) == []
 
 
-# Suspects and crashers --------------------------------------------------------------------------------------------
-
-
-async def test_suspects_rerun_in_halving_batches_and_only_the_crasher_dies(
-    akit: Kit, claimer: Claimer, conn: Conn
-) -> None:
-    crasher, *innocents = enqueue(conn, 10)
-    sizes = []
-    group = take(conn, register(conn))
-    while group:
-        sizes.append(len(group))
-        if crasher in {job.id for job in group}:
-            later(akit, 60, conn)  # its worker is dead
-            sweep_all(conn, dead_after=12, max_crashes=3)
-        else:
-            for job in group:
-                end(conn, job.grant, Completed())
-        group = await claimer.claim_suspects(register(conn), 10)
-    assert sizes[:6] == [10, 5, 2, 1, 1, 1]
-    assert status(conn, crasher) == "dead_letter"
-    row = one(conn, "SELECT to_jsonb(d) FROM holdfast.dead_letters d")
-    assert (row["crashes"], row["attempts"]) == (3, 0)
-    assert "died 3 times" in row["last_error"]
-    assert one(conn, "SELECT array_agg(DISTINCT crashes) FROM holdfast.archive") == [0]
-    assert {status(conn, job_id) for job_id in innocents} == {"completed"}
-    assert count(conn, "errors") == 3
-
-
-async def test_suspects_never_run_with_more_than_they_are_allowed(claimer: Claimer, conn: Conn) -> None:
-    load(conn, 4, suspect="4")
-    load(conn, 8, suspect="2")
-    first = await claimer.claim_suspects(register(conn), 10)
-    assert [job.suspect for job in first] == [4, 4, 4, 4]
-    second = await claimer.claim_suspects(register(conn), 10)
-    assert [job.suspect for job in second] == [2, 2]
-
-
-async def test_a_plain_claim_leaves_suspects_alone(claimer: Claimer, conn: Conn, worker: str) -> None:
-    load(conn, 3, suspect="1")
-    (good,) = enqueue(conn)
-    assert [job.id for job in await claimer.claim(worker, 10)] == [good]
-
-
-def test_what_a_dead_process_left_behind_is_counted_over_all_its_claims(
-    kit: Kit, conn: Conn, worker: str
-) -> None:
-    enqueue(conn, 3)
-    for _ in range(3):
-        take_one(conn, worker)
-    later(kit, 60, conn)
-    sweep_all(conn, dead_after=12)
-    rows = conn.execute("SELECT DISTINCT crashes, suspect FROM holdfast.work").fetchall()
-    assert rows == [(0, 1)]
-
-
-def test_a_job_that_was_not_alone_is_no_crasher(kit: Kit, conn: Conn, worker: str) -> None:
-    load(conn, 3, crashes="2")
-    take(conn, worker)
-    later(kit, 60, conn)
-    assert {s.state for s in sweep_all(conn, dead_after=12, max_crashes=3)} == {"pending"}
-    assert one(conn, "SELECT array_agg(DISTINCT crashes) FROM holdfast.work") == [2]
+# Suspects ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_expired_lease_of_a_living_worker_makes_no_suspects(kit: Kit, conn: Conn, worker: str) -> None:
@@ -560,16 +499,6 @@ def test_an_expired_lease_of_a_living_worker_makes_no_suspects(kit: Kit, conn: C
     sweep_all(conn)
     rows = conn.execute("SELECT suspect, crashes FROM holdfast.work").fetchall()
     assert rows == [(0, 0)]
-
-
-def test_a_suspect_that_completes_or_fails_is_no_suspect_any_more(conn: Conn, worker: str) -> None:
-    from holdfast.model.outcome import Failed
-
-    load(conn, 1, suspect="3", max_attempts="5")
-    job_id = one(conn, "SELECT id FROM holdfast.work")
-    (job,) = run(conn, claim_these("inbox", worker, uuid4(), lease=60, job_ids=[job_id]))
-    end(conn, job.grant, Failed(BOOM, 0))
-    assert one(conn, "SELECT suspect FROM holdfast.work") == 0
 
 
 # Least privilege --------------------------------------------------------------------------------------------------

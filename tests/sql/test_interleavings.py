@@ -203,7 +203,7 @@ def _revoke() -> Flow[None]:
     yield from sweep.revoke_expired(500)
 
 
-def _take() -> Flow[list[sweep.RevokedClaim]]:
+def _take() -> Flow[list[sweep.Revoked]]:
     found = yield from sweep.revoked_claims(500)
     for claim in found:
         yield from sweep.sweep_take(claim, claim.job_ids, 3)
@@ -215,21 +215,21 @@ def _sweep() -> Script:
     yield from _revoke()
     for claim in (yield from sweep.revoked_claims(500)):
         yield from sweep.sweep_take(claim, claim.job_ids, 3)
-        yield from sweep.sweep_finish(claim.token)
+        yield from sweep.sweep_finish(claim.tokens)
 
 
 def _slow_sweep() -> Script:
     """The same, each part in a transaction that may stay open for a while."""
     yield from transaction(sweep.revoke_expired(500))
     for claim in (yield from transaction(_take())):
-        yield from transaction(sweep.sweep_finish(claim.token))
+        yield from transaction(sweep.sweep_finish(claim.tokens))
 
 
 SWEEP = Operation("sweep", "sweep", _sweep)
 SLOW_SWEEP = Operation("sweep in transactions", "sweep", _slow_sweep)
 REVOKE = Operation("sweep: fence and revoke", "sweep", lambda: transaction(_revoke()))
 TAKE = Operation("sweep: take", "sweep", lambda: transaction(_take()))
-FINISH = Operation("sweep: finish", "sweep", lambda: transaction(sweep.sweep_finish(OLD)))
+FINISH = Operation("sweep: finish", "sweep", lambda: transaction(sweep.sweep_finish([OLD])))
 TIDY = Operation("W1 tidies its claims", "sweep", lambda: transaction(_tidy()))
 CLAIM_1, CLAIM_2, CLAIM_BOTH = _claim("W1", 1), _claim("W2", 1), _claim("W2", 2)
 CLAIM_THESE = _claim_these("W2", ONE, TWO)
@@ -411,7 +411,7 @@ def _drain(conn: psycopg.Connection[Any]) -> None:
         drive(conn, sweep.revoke_expired(500))
         for claim in drive(conn, sweep.revoked_claims(500)):
             drive(conn, sweep.sweep_take(claim, claim.job_ids, 1_000_000))
-            drive(conn, sweep.sweep_finish(claim.token))
+            drive(conn, sweep.sweep_finish(claim.tokens))
         left = [r[0] for r in conn.execute("SELECT id FROM holdfast.work").fetchall()]
         taken = drive(conn, claims.claim_these("inbox", "W3", uuid4(), lease=LEASE, job_ids=left))
         ends = [Settlement(j.grant, Cancelled() if j.cancel_requested else Completed()) for j in taken]
@@ -577,7 +577,7 @@ MUTANTS: dict[str, tuple[tuple[Mutant, ...], bool, Case]] = {
         (LIVE, COMPLETE, TAKE),
     ),
     "a sweep that takes whatever the token": (
-        (("sweep_take", "AND w.claim_token = $2 AND", "AND $2::uuid IS NOT NULL AND"),),
+        (("sweep_take", "AND w.claim_token = ANY ($2::uuid[]) AND", "AND $2::uuid[] IS NOT NULL AND"),),
         False,
         (RECLAIMED, CURRENT[1], TAKE),
     ),

@@ -150,7 +150,7 @@ def statements(conn: Conn) -> dict[str, Statement[Any]]:
     grant = grants[0]
     waiting: UUID = one(conn, "SELECT id FROM holdfast.work WHERE status = 'pending' LIMIT 1")
     marks = [(p, None) for p in (50, 0, -50)]
-    revoked = sweep.RevokedClaim(grant.token, "inbox", worker, 5, ids)
+    revoked = sweep.Revoked(worker, "inbox", [grant.token], ids)
     made: list[Statement[Any]] = [
         claims.claim("inbox", worker, uuid4(), lease=60, limit=BATCH, marks=marks),
         claims.claim_these("inbox", worker, uuid4(), lease=60, job_ids=[waiting]),
@@ -167,12 +167,22 @@ def statements(conn: Conn) -> dict[str, Statement[Any]]:
         checking(worker, grants),
         tidying(worker),
         sweep.sweep_take(revoked, ids, 3),
-        sweep.sweep_finish(grant.token),
+        sweep.sweep_finish([grant.token]),
+        sweep.revoked_claims(500),
+        next(sweep.take_back_blame(worker)),
         sweep.revoke_expired(500),
         owner.once_put(grant, "step", "1"),
         owner.guard(grant, "ledger", "f"),
         owner.progress([(g, 0.5, "") for g in grants]),
-        pulse(worker, ["inbox"], [("work", 1), ("other", 2)], 30.0, Rounds(1, 5, 5, 60, 60, 60), ["nightly"]),
+        pulse(
+            worker,
+            ["inbox"],
+            [("work", 1), ("other", 2)],
+            30.0,
+            Rounds(1, 5, 5, 60, 60, 60),
+            ["nightly"],
+            ["inbox"],
+        ),
         jobs.enqueue([NewRow("work", "{}")]),
         jobs.enqueue(
             [
@@ -215,6 +225,16 @@ def check_all(conn: Conn, *, generic: bool) -> None:
         if name.startswith("enqueue"):  # the first time its functions are planned, which reads the catalogs
             explain(conn, statement, generic=generic)
         check(explain(conn, statement, generic=generic), f"{name} ({'generic' if generic else 'custom'})")
+
+
+def test_handing_back_many_jobs_takes_one_pass_over_them(conn: Conn) -> None:
+    load(conn, 500)
+    claimed = take(conn, register(conn), 400)
+    outcomes: list[Outcome] = [Released(), Snoozed(5.0)]
+    back = next(settle([Settlement(job.grant, outcomes[job.seq % 2]) for job in claimed], "w"))
+    assert back.name == "settle_back"
+    passes = sum(n["Actual Loops"] for n in nodes(explain(conn, back)) if n.get("CTE Name") == "ok")
+    assert passes <= 3, "for each job all of them are searched"
 
 
 def no_statistics(conn: Conn) -> None:

@@ -56,7 +56,7 @@ UNIT = 30.0
 LEASE = 2  # units
 DEAD_AFTER = 2
 KEY_LIFETIME = 4
-MAX_CRASHES = 2
+MAX_CRASHES = 1  # of a suspect: it is buried by its next death
 NIL = UUID(int=0)
 _NOWHERE = datetime.max.replace(tzinfo=UTC)
 PRIORITIES = (5, 0, -1)
@@ -74,8 +74,7 @@ SELECT (SELECT coalesce(json_agg(json_build_array(w.id, w.status, w.lease_genera
         FROM holdfast.archive a),
        (SELECT coalesce(json_agg(json_build_array(d.id, 'dead_letter', d.lease_generation, d.claim_token, d.attempts)), '[]')
         FROM holdfast.dead_letters d),
-       (SELECT coalesce(json_agg(json_build_array(c.token, c.worker, c.revoked_at IS NOT NULL, c.unsettled,
-                                                  c.job_ids)), '[]')
+       (SELECT coalesce(json_agg(json_build_array(c.token, c.worker, c.revoked_at IS NOT NULL, c.job_ids)), '[]')
         FROM holdfast.claims c),
        (SELECT coalesce(json_agg(json_build_array(v.id, v.status)), '[]') FROM holdfast.workers v),
        (SELECT count(*) FROM holdfast.errors), (SELECT count(*) FROM holdfast.once)
@@ -126,7 +125,7 @@ class ModelClaim:
     expires: int
     job_ids: frozenset[UUID]
     revoked: bool = False
-    unsettled: int | None = None
+    counts: bool = False  # revoked after its worker fell silent
 
 
 @dataclass
@@ -135,6 +134,8 @@ class ModelWorker:
     seen: int
     status: str = "alive"
     left: bool = False  # said that it leaves, before it was gone
+    fenced: bool = False  # fell silent, and has not turned up
+    blamed: list[UUID] = field(default_factory=list)
 
     @property
     def answer(self) -> str:
@@ -312,10 +313,10 @@ class StoreMachine(RuleBasedStateMachine):
         suspects = [j for j in self.m.jobs.values() if j.status == "pending" and j.suspect and self.m.due(j)]
         suspects.sort(key=lambda j: j.place)
         found = self.do(claim.find_suspects("inbox", limit))
-        assert found == [(j.id, j.suspect) for j in suspects[:limit]]
+        assert found == [j.id for j in suspects[:limit]]
         if found:
             self._come_back(slot, 1)
-            self._claim_these(slot, [job_id for job_id, _ in found])
+            self._claim_these(slot, found)
             self.seen["suspect claimed"] += 1
 
     @precondition(lambda self: self.m.jobs)
@@ -452,7 +453,7 @@ class StoreMachine(RuleBasedStateMachine):
             case DeadLettered():
                 self._failed(job, True, 0.0)
             case Snoozed(delay):
-                job.status, job.suspect = "pending", 0
+                job.status, job.suspect, job.crashes = "pending", 0, 0
                 job.due = job.due if job.cancel else self.m.now + int(delay / UNIT)
             case Held():
                 job.status = (
@@ -470,7 +471,7 @@ class StoreMachine(RuleBasedStateMachine):
         if dies:
             job.status = "dead_letter"
         else:
-            job.status, job.suspect = "pending", 0
+            job.status, job.suspect, job.crashes = "pending", 0, 0
             job.due = self.m.now + (0 if job.cancel else int(delay / UNIT))
 
     @precondition(lambda self: self.grants)
@@ -541,23 +542,33 @@ class StoreMachine(RuleBasedStateMachine):
         assert sorted(fenced) == sorted(w.id for w in silent)
         for worker in silent:
             worker.left = worker.status == "draining"
-            worker.status = "gone"
+            worker.status, worker.fenced = "gone", True
             self.seen["fenced"] += 1
+
+    @precondition(lambda self: any(w.fenced for w in self.m.workers.values()))
+    @rule(which=small)
+    def turn_up(self, which: int) -> None:
+        """A worker that was only silent takes back what that counted, whoever has its jobs now."""
+        worker = pick([w for w in self.m.workers.values() if w.fenced], which)
+        jobs = [self.m.jobs[job_id] for job_id in worker.blamed]
+        if any(job.status == "dead_letter" for job in jobs):
+            return  # it would be redriven
+        assert self.do(sweep.take_back_blame(worker.id)) == []
+        worker.fenced, worker.blamed = False, []
+        for job in jobs:
+            job.suspect = 0 if job.crashes <= 2 else job.suspect
+            job.crashes = max(0, job.crashes - 1)
+            self.seen["cleared"] += 1
 
     @rule(limit=st.sampled_from((1, 2, 500)))
     def revoke(self, limit: int) -> None:
         due = sorted((c for c in self.m.claims.values() if self.m.may_revoke(c)), key=lambda c: str(c.token))
         revoked = self.do(sweep.revoke_expired(limit))
         assert len(revoked) == len(set(revoked)) == min(limit, len(due))
-        left = {
-            w.id: sum(len(self.m.carried(c.token)) for c in self.m.claims.values() if c.worker == w.id)
-            for w in self.m.workers.values()
-            if w.status == "gone"
-        }
         for token in revoked:
             c = self.m.claims[token]
             assert c in due
-            c.revoked, c.unsettled = True, left.get(c.worker)
+            c.revoked, c.counts = True, self.m.workers[c.worker].fenced
             self.seen["revoked"] += 1
 
     @precondition(lambda self: self.m.claims)
@@ -565,35 +576,42 @@ class StoreMachine(RuleBasedStateMachine):
     def disown(self, which: int) -> None:
         c = pick(list(self.m.claims.values()), which)
         assert self.do(sweep.disown(c.worker, [c.token])) == ([] if c.revoked else [c.token])
+        c.counts = c.counts if c.revoked else self.m.workers[c.worker].fenced
         c.revoked = True
 
     @rule(part=st.booleans())
     def take(self, part: bool) -> None:
         """Jobs of revoked claims, all or only the first of each."""
         found = self.do(sweep.revoked_claims(500))
-        assert {(c.token, c.worker, c.unsettled, frozenset(c.job_ids)) for c in found} == {
-            (c.token, c.worker, c.unsettled, c.job_ids) for c in self.m.claims.values() if c.revoked
-        }
-        for c in found:
-            ids = c.job_ids[:1] if part else c.job_ids
+        revoked = [c for c in self.m.claims.values() if c.revoked]
+        assert sorted(token for r in found for token in r.tokens) == sorted(c.token for c in revoked)
+        for r in found:
+            mine = [self.m.claims[token] for token in r.tokens]
+            assert {c.worker for c in mine} == {r.worker}
+            assert set(r.job_ids) == {j.id for c in mine for j in self.m.carried(c.token)}
+            ids = r.job_ids[:1] if part else r.job_ids
             expected = {
-                Settled(j.id, self._taken(j, c.unsettled)) for j in self.m.carried(c.token) if j.id in ids
+                Settled(j.id, self._taken(j, self.m.workers[c.worker], c.counts))
+                for c in mine
+                for j in self.m.carried(c.token)
+                if j.id in ids
             }
-            taken = self.do(sweep.sweep_take(c, ids, MAX_CRASHES))
+            taken = self.do(sweep.sweep_take(r, ids, MAX_CRASHES))
             assert (len(taken), set(taken)) == (len(expected), expected)
 
-    def _taken(self, job: ModelJob, unsettled: int | None) -> str:
+    def _taken(self, job: ModelJob, worker: ModelWorker, counts: bool) -> str:
         self.seen["taken"] += 1
-        alone = unsettled == 1
-        self.m.errors += alone
-        if alone and job.crashes + 1 >= MAX_CRASHES:
+        counts = counts and worker.fenced
+        self.m.errors += counts
+        worker.blamed += [job.id] * counts
+        if counts and job.suspect and job.crashes >= MAX_CRASHES:
             job.status = "dead_letter"
             self.seen["crasher"] += 1
             return job.status
         job.status, job.token = "pending", NIL
-        job.crashes += alone
-        if unsettled is not None:
-            job.suspect = max(1, min(job.suspect or unsettled, unsettled) // 2)
+        if counts and job.crashes:
+            job.suspect = 1
+        job.crashes += counts
         return job.status
 
     @precondition(lambda self: self.m.claims)
@@ -603,7 +621,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _finish(self, c: ModelClaim) -> None:
         over = c.revoked and not self.m.carried(c.token)
-        assert self.do(sweep.sweep_finish(c.token)) == over
+        assert self.do(sweep.sweep_finish([c.token])) == ([c.token] if over else [])
         if over:
             del self.m.claims[c.token]
             self.seen["claim finished"] += 1
@@ -626,9 +644,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert _rows(archive + dead) == _rows(
             (j.id, j.status, j.generation, j.token, j.attempts) for j in ended
         )
-        assert _rows((*c[:4], sorted(c[4])) for c in claims) == _rows(
-            (c.token, c.worker, c.revoked, c.unsettled, sorted(map(str, c.job_ids)))
-            for c in self.m.claims.values()
+        assert _rows((*c[:3], sorted(c[3])) for c in claims) == _rows(
+            (c.token, c.worker, c.revoked, sorted(map(str, c.job_ids))) for c in self.m.claims.values()
         )
         assert _rows(registry) == _rows((w.id, w.status) for w in self.m.workers.values())
         assert (errors, once) == (self.m.errors, len(self.m.once))
@@ -647,7 +664,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.before = now
         self.may_fail.clear()
         self.may_claim.clear()
-        tokens = {c[0]: c[4] for c in claims}
+        tokens = {c[0]: c[3] for c in claims}
         for r in work:
             assert r[1] != "processing" or r[0] in tokens.get(r[3], ()), (
                 "a processing job that no claim leads to"
@@ -662,7 +679,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.do(sweep.revoke_expired(500))
         for c in self.do(sweep.revoked_claims(500)):
             self.do(sweep.sweep_take(c, c.job_ids, 1_000_000))
-            assert self.do(sweep.sweep_finish(c.token))
+            assert sorted(self.do(sweep.sweep_finish(c.tokens))) == c.tokens
         left = [r[0] for r in self.conn.execute("SELECT id FROM holdfast.work").fetchall()]
         taken = self.do(claim.claim_these("inbox", worker, uuid4(), lease=UNIT, job_ids=left))
         self.do(settle.settle([Settlement(j.grant, Completed()) for j in taken], worker))
@@ -714,6 +731,7 @@ def test_the_store_keeps_its_books(dsn: str, record_property: Callable[[str, obj
 
 _NOT_VACUOUS = (
     "claimed", "settled completed", "settled cancelled", "settled pending", "settled held", "settled dead_letter",
-    "lost", "already", "taken", "revoked", "fenced", "claim finished", "claim kept", "claim tidied", "suspect claimed",
+    "lost", "already", "taken", "revoked", "fenced", "claim finished", "claim kept", "claim tidied",
+    "suspect claimed", "cleared",
     "cancel asked", "cancel at once", "once refused", "guard held", "guard refused", "key repeated", "key payload",
 )  # fmt: skip

@@ -140,7 +140,7 @@ def _sweep() -> Script:
     yield from sweep.revoke_expired(500)
     for claim in (yield from sweep.revoked_claims(500)):
         yield from sweep.sweep_take(claim, claim.job_ids, 3)
-        yield from sweep.sweep_finish(claim.token)
+        yield from sweep.sweep_finish(claim.tokens)
 
 
 def _act(apply: Callable[[Sequence[acts.Locked]], Flow[Any]], job: UUID) -> Script:

@@ -179,7 +179,7 @@ class Streams(RuleBasedStateMachine):
         run(self.conn, sweep.revoke_expired(500))
         for claim in run(self.conn, sweep.revoked_claims(500)):
             run(self.conn, sweep.sweep_take(claim, claim.job_ids, 3))
-            run(self.conn, sweep.sweep_finish(claim.token))
+            run(self.conn, sweep.sweep_finish(claim.tokens))
         over = {token for token, until in self.leases.items() if until <= self.now}  # a moment has passed
         for lane in self.lanes.values():
             for row in lane.rows:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from tests.sql.support import BOOM, Conn, load, register, run
-from tests.sql.test_plans import buffers, explain, nodes, updates
+from tests.sql.test_plans import buffers, explain, nodes, readable, updates
 
 from holdfast.db.connect import CONFIGURE
 from holdfast.model.outcome import Completed, DeadLettered, Settlement
@@ -118,6 +118,17 @@ def test_a_claim_costs_what_is_ready_and_not_what_waits(deep: Conn, generic: boo
             if str(node.get("Relation Name", "")).startswith("queue_orders") and node.get("Actual Loops"):
                 assert node["Node Type"] != "Seq Scan", name
         assert buffers(plan) <= most, f"{name} touches {buffers(plan)} buffers"
+
+
+def test_a_claim_looks_up_each_job_of_the_front_once(deep: Conn) -> None:
+    """Searching a list for each of them would make a claim quadratic."""
+    claim = streams.claim_streams("orders", register(deep), uuid4(), lease=60, keys=["hot"], run=RUN)
+    with deep.transaction(force_rollback=True), psycopg.RawCursor(deep) as cursor:
+        cursor.execute(
+            ("EXPLAIN (VERBOSE) " + claim.text).encode(), [readable(value) for value in claim.params]
+        )
+        (check,) = [line for (line,) in cursor.fetchall() if "Output: " in line and "bool_and(" in line]
+    assert "hashed SubPlan" in check
 
 
 def test_settling_a_job_of_the_deep_key_costs_the_same_as_any(deep: Conn) -> None:

@@ -65,3 +65,16 @@ def test_few_ready_jobs_are_not_topped_up_one_by_one() -> None:
     for _ in range(10):
         slots.started()
     assert [slots.want(ready) for ready in (2, 1, 0)] == [0, 0, 2]
+
+
+def test_what_waits_is_blocked_only_while_no_quick_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine with quick jobs is not blocked: handing back what waits would make it slower still."""
+    slots = Slots(1, 2)
+    ran(slots, 100, 0.001, monkeypatch)
+    assert not slots.blocked, "a slot is free"
+    slots.started()
+    assert not slots.blocked, "one has just ended, and they are quick"
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.6)
+    assert slots.blocked, "this one takes long"
+    ran(slots, 1, 60.0, monkeypatch)
+    assert slots.blocked, "the last one was long"

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import QUICK, await_until
 from tests.wake.conftest import Notes, until_asleep, working
 
-from holdfast import Holdfast, Settings
+from holdfast import Holdfast, Settings, telemetry
 from holdfast.db.session import Session
 from holdfast.runtime import pulse as pulses
 from holdfast.store.statement import Statement
@@ -101,6 +101,39 @@ async def test_what_a_dead_worker_left_is_taken_back(still: Kit, notes: Notes) -
     await notes.until(3)
 
 
+async def test_a_sleeping_worker_learns_who_shares_its_ring(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], counted: Counter[str], events: list[telemetry.Event]
+) -> None:
+    """It asks for the seats when they changed, and not while they stay as they are."""
+
+    def shares() -> list[int]:
+        return [event.fields["workers"] for event in events if event.name == "ring.changed"]
+
+    app.queue("orders", ordering="key")
+    kit = holdfast_kit(app, STILL)
+    async with working(kit, queues=["orders"]):
+        await until_asleep(kit)
+        await await_until(lambda: counted["pulse"] >= 2, "its pulse beats")
+        assert shares() == [1]
+        counted.clear()
+        kit.sql(
+            "INSERT INTO holdfast.workers"
+            " VALUES ('new', 'h', 1, 'alive', now() + interval '1 h', now(), '{orders}', '{}', 1, '-')"
+        )
+        kit.sql("INSERT INTO holdfast.seats VALUES ('orders', 1, 'new')")
+        await await_until(lambda: shares() == [1, 2], "it knows of the other one")
+
+        def only_pulses() -> bool:
+            if set(counted) != {"pulse"}:
+                counted.clear()
+            return counted["pulse"] >= 3
+
+        await await_until(only_pulses, "it woke for that, and is asleep again")
+        kit.sql("UPDATE holdfast.workers SET status = 'gone' WHERE id = 'new'")
+        await await_until(lambda: shares() == [1, 2, 1], "it knows that the other one is gone")
+    await kit.database.aclose()
+
+
 async def test_a_claim_of_a_job_that_woke_it_does_not_stay(
     still: Kit, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +206,7 @@ def me(sleepy: Kit) -> Asleep:
 
 
 def test_it_is_a_heartbeat(sleepy: Kit, me: Asleep) -> None:
-    assert me.feel() == (None, 0, False, False, None)
+    assert me.feel() == (None, 0, False, False, None, [])
     assert sleepy.sql("SELECT last_seen_at > now() - interval '1 s' AS seen FROM holdfast.workers") == [
         {"seen": True}
     ]
@@ -225,7 +258,7 @@ def test_a_stranger_holds_the_row(sleepy: Kit, me: Asleep) -> None:
     with sleepy.connect() as conn:
         conn.execute("SELECT FROM holdfast.engine FOR UPDATE")
         found = me.feel(turn=False)
-    assert found == (None, 0, None, False, None)
+    assert found == (None, 0, None, False, None, [])
 
 
 def test_when_to_tidy(sleepy: Kit, me: Asleep) -> None:

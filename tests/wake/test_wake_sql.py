@@ -208,7 +208,7 @@ def test_a_sweep_tells_those_who_sleep(sleepy: Kit, ear: Ear, sleeper: str) -> N
            VALUES (holdfast.uuid7(), 'inbox', 'note', '{"n": 3}', 'processing', gen_random_uuid())
            RETURNING id, claim_token"""
     )
-    claim = sweep.RevokedClaim(job["claim_token"], "inbox", "dead", None, [job["id"]])
+    claim = sweep.Revoked("dead", "inbox", [job["claim_token"]], [job["id"]])
     assert len(sleepy.database.run(lambda: sweep.take_back(claim, claim.job_ids, 3))) == 1
     assert ear.heard() == TOLD
     assert sleepy.database.run(lambda: sweep.take_back(claim, claim.job_ids, 3)) == []

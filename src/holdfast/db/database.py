@@ -22,6 +22,7 @@ from .copy import acopy_in, copy_in
 from .executors import adrive, drive
 from .faults import Contended, translate
 from .pools import Pools
+from .reach import Reach
 from .session import Session
 from .transaction import AsyncTransaction, Transaction
 
@@ -69,6 +70,7 @@ class Database:
         self.url = url
         self.settings = settings
         self.clock = clock or Clock()
+        self.reach = Reach()
         self._lock = threading.Lock()
         self._resolved: tuple[int, str, Pools] | None = None
         self._inherited: list[Pools] = []
@@ -102,7 +104,7 @@ class Database:
         if patience is not None:
             limit = max(2.0, patience)
             settings = replace(settings, statement_timeout=limit, connect_timeout=limit)
-        return Session(self.dsn, settings, self.clock, name, keep_plans=keep_plans)
+        return Session(self.dsn, settings, self.clock, name, keep_plans=keep_plans, reach=self.reach)
 
     def run(self, make: What[T]) -> T:
         """Run it on a connection of our own: a statement by itself, a flow in one transaction."""

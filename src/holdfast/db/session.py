@@ -19,6 +19,7 @@ from ..store.statement import Flow, Statement
 from .connect import CONFIGURE, configuration, connect_arguments
 from .executors import adrive
 from .faults import ConnectionLost, Contended, translate
+from .reach import Reach
 
 T = TypeVar("T")
 
@@ -92,13 +93,21 @@ class _Ear:
 
 class Session:
     def __init__(
-        self, dsn: str, settings: Settings, clock: Clock, name: str, *, keep_plans: bool = False
+        self,
+        dsn: str,
+        settings: Settings,
+        clock: Clock,
+        name: str,
+        *,
+        keep_plans: bool = False,
+        reach: Reach | None = None,
     ) -> None:
         self._dsn = dsn
         self._settings = settings
         self._clock = clock
         self._name = name
         self._keep_plans = keep_plans
+        self._reach = reach or Reach()
         self._lock = asyncio.Lock()
         self._conn: psycopg.AsyncConnection[Any] | None = None
         self._offset = 0.0
@@ -133,7 +142,7 @@ class Session:
                     failpoints.point(f"{self._name}.committed")
                     return answer
             except TimeoutError:
-                await self._drop()
+                await self._lose()
                 raise ConnectionLost(
                     f"the database did not answer within {self._settings.statement_timeout:g} s"
                 ) from None
@@ -143,7 +152,7 @@ class Session:
             except psycopg.Error as error:
                 known = translate(error)
                 if isinstance(known, ConnectionLost) or (self._conn is not None and self._conn.broken):
-                    await self._drop()
+                    await self._lose()
                     raise (
                         known if isinstance(known, ConnectionLost) else ConnectionLost(str(error))
                     ) from error
@@ -166,6 +175,7 @@ class Session:
             if self._pooled:
                 self._conn.prepare_threshold = None
                 await self._conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            self._reach.connected()
         elif self._offset != self._clock.offset:
             await self._configure(self._conn)
         return self._conn
@@ -181,6 +191,10 @@ class Session:
                 keep_plans=self._keep_plans,
             )
             ((self._pooled, *_),) = await (await cursor.execute(CONFIGURE, settings)).fetchall()
+
+    async def _lose(self) -> None:
+        self._reach.lost()
+        await self._drop()
 
     async def _drop(self) -> None:
         conn, self._conn = self._conn, None

@@ -354,10 +354,11 @@ class View:
         return Reason("no_worker", said, [self.start])
 
     def _suspect(self) -> Iterator[Reason]:
-        size = self.job.suspect
-        if size and self.job.status == "pending":
-            group = "alone" if size == 1 else f"in a group of at most {size}"
-            said = f"It was in a worker process that died, so it runs again {group}, when a worker has nothing else on hand."
+        if self.job.suspect and self.job.status == "pending":
+            said = (
+                "It was in two processes that died or fell silent, so it runs apart from other jobs: in a process of its "
+                "own, or where that cannot import the app, when no other such job runs in the worker."
+            )
             yield Reason("suspect", said, [f"holdfast jobs show {self.id}"])
 
     def _limits(self) -> Iterator[Reason]:

@@ -60,7 +60,7 @@ class Batches:
     def _take(self, running: Running) -> bool:
         key = (running.claimed.task, running.claimed.version)
         handler = self._handlers.find(*key)
-        if handler is None or handler.gather is None or running.claimed.cancel_requested:
+        if handler is None or handler.gather is None or running.claimed.cancel_requested or running.apart:
             return False
         group = self._open.get(key)
         if group is None:
@@ -72,9 +72,9 @@ class Batches:
             self._fall_due(key)
         return True
 
-    def together(self, suspects: Sequence[Running]) -> list[Running]:
-        """Suspects of a crash go at once and among themselves, or nobody could tell whose crash it is. Answers those that
-        are not for a batch."""
+    def alone(self, suspects: Sequence[Running]) -> list[Running]:
+        """A suspect goes at once and in a batch of its own, or nobody could tell whose crash it is. Answers those that are
+        not for a batch."""
         before, self._open, self._only_ours = self._open, {}, False
         others = [running for running in suspects if not self._take(running)]
         self.hurry()

@@ -315,19 +315,16 @@ class Claimer:
         return await self._take_these(queue, worker, ids) if ids else []
 
     async def claim_suspects(self, worker: str, most: int) -> list[ClaimedJob]:
-        """Jobs whose process died, no more together than they are allowed. All of one queue and one group size."""
+        """Jobs that are to run apart from others, of one queue."""
         with self._accounted():
             for queue in self.queues:
                 if queue in self._streams:
-                    if taken := await self._streams[queue].claim_suspects(worker, most):
-                        return taken
-                    continue
-                suspects = await self._session.run(store.find_suspects(queue, most))
-                if suspects:
-                    size = suspects[0][1]
-                    ids = [i for i, allowed in suspects if allowed >= size][: max(1, min(size, most))]
-                    if taken := await self._take_these(queue, worker, ids):
-                        return taken
+                    taken = await self._streams[queue].claim_suspects(worker, most)
+                else:
+                    ids = await self._session.run(store.find_suspects(queue, most))
+                    taken = await self._take_these(queue, worker, ids) if ids else []
+                if taken:
+                    return taken
             return []
 
     async def claim_trial(
@@ -382,12 +379,14 @@ class Claimer:
             )
         return held
 
-    async def disown_doubtful(self) -> None:
-        """A claim whose answer was lost may have gone through: give its jobs back, they never started."""
+    async def disown_doubtful(self) -> bool:
+        """A claim whose answer was lost may have gone through: give its jobs back, they never started. True: one had."""
+        disowned = False
         while self._in_doubt:
             worker, token = self._in_doubt[-1]
-            await self._session.run(disown(worker, [token]))
+            disowned = bool(await self._session.run(disown(worker, [token]))) or disowned
             self._in_doubt.pop()
+        return disowned
 
     async def close(self) -> None:
         await self._session.close()

@@ -37,23 +37,30 @@ async def drain(worker: "Worker") -> None:
     await worker.notify.stop()
     await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")  # its seats are free from here on
     await worker.ring.stop()
-    unstarted = [*worker.lanes.waiting(), *worker.ready, *worker.suspects.waiting, *worker.batches.clear()]
+    unstarted = [*worker.lanes.waiting(), *worker.ready, *worker.batches.clear()]
     for running in unstarted:
         worker.conclude(running, Released("not started"))
     worker.ready.clear()
-    worker.suspects.waiting.clear()
     await _let_finish(worker)
     await _release_rest(worker)
     await _briefly(worker.settler.drained(), _LAST_WRITES, "settle the rest")
-    await _briefly(worker.claimer.disown_doubtful(), _LAST_WRITES, "give back what a lost answer claimed")
+    await _briefly(_give_back_doubtful(worker), _LAST_WRITES, "give back what a lost answer claimed")
     await worker.sweeper.stop()
     await worker.settler.stop()
     await _briefly(worker.tally.last(), _LAST_SUMS, "write down what was finished")
     await worker.tally.stop()
     await worker.renewal.stop()
+    me = worker.membership.id  # it may have been fenced while it drained
+    await _briefly(worker.membership.take_back_blame(me), _LAST_WRITES, "take back what a silence counted")
     await _briefly(worker.membership.leave(), _LAST_WRITES, "leave")
     await worker.claimer.close()
     await worker.membership.close()
+
+
+async def _give_back_doubtful(worker: "Worker") -> None:
+    """A claim that was cut short may have gone through. Its jobs never started: they wait again before this returns."""
+    if await worker.claimer.disown_doubtful():
+        await worker.sweeper.take_revoked()
 
 
 async def _let_finish(worker: "Worker") -> None:

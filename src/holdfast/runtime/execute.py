@@ -128,8 +128,9 @@ class Executor:
         handler = self._handlers.find(claimed.task, claimed.version)
         if handler is None:
             return Held(f"no worker here knows {claimed.task} version {claimed.version}")
-        if handler.process and self._processes is not None:
-            return await self._in_a_process(self._processes, running, handler)
+        processes = running.apart or (self._processes if handler.process else None)
+        if processes is not None:
+            return await self._in_a_process(processes, running, handler)
         try:
             arguments = handler.decode(claimed.version, claimed.payload)
         except PayloadError as error:

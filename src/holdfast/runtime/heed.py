@@ -1,11 +1,14 @@
 """What the renewing thread finds out, brought to the worker: a job is lost or cancelled, the worker fenced or to drain."""
 
+import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .. import telemetry
 from ..db.database import Database
+from ..errors import DatabaseError
 from .inflight import Running, Stop
 from .renew import Renewal
 
@@ -41,12 +44,18 @@ def _cancel(worker: "Worker", running: Running) -> None:
 
 def _start_over(worker: "Worker", fenced: str) -> None:
     if worker.membership.id == fenced and not worker.stopping.is_set():
-        worker.aside(_start_again(worker))
+        worker.aside(_start_again(worker, fenced))
 
 
-async def _start_again(worker: "Worker") -> None:
+async def _start_again(worker: "Worker", fenced: str) -> None:
     await worker.membership.start_over()
     worker.look_again()  # nobody tells the old name anything
+    while True:
+        try:
+            return await worker.membership.take_back_blame(fenced)
+        except DatabaseError as error:
+            telemetry.emit("worker.blame_stands", level=logging.WARNING, worker=fenced, error=str(error))
+            await asyncio.sleep(worker.settings.heartbeat)
 
 
 def _drain_asked(worker: "Worker", identity: str) -> None:

@@ -5,11 +5,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from ..model.job import ClaimedJob, Grant, Owned
 from .job import Job
+
+if TYPE_CHECKING:
+    from .execute import Processes
 
 Stop = Literal["lost", "cancel", "release", "timeout"]
 
@@ -29,6 +32,7 @@ class Running:
     stop: Stop | None = None
     is_async = False
     in_process = False
+    apart: "Processes | None" = None  # a suspect: runs in one of these
     settling = False
     tell: Callable[[Job], None] = staticmethod(_nobody)
     on_interrupt: Callable[[], None] | None = None

@@ -10,6 +10,8 @@ from ..db.database import Database
 from ..errors import DatabaseUnavailable
 from ..model.worker import WorkerIdentity
 from ..store import workers as store
+from ..store.sweep import take_back_blame
+from .tether import predecessor
 
 
 class Membership:
@@ -28,12 +30,16 @@ class Membership:
         self._concurrency = concurrency
         self._release = release
         self.identity = WorkerIdentity.create()
+        self._died = predecessor()
 
     @property
     def id(self) -> str:
         return self.identity.id
 
     async def register(self) -> None:
+        if self._died is not None:
+            await self.session.run(store.report_death(self.identity.host, *self._died))
+            self._died = None
         await self.session.run(
             store.register(
                 self.identity,
@@ -54,6 +60,11 @@ class Membership:
         self.identity = fresh
         telemetry.emit("worker.fenced", level=logging.WARNING, worker=old, now=fresh.id)
         await self.register()
+
+    async def take_back_blame(self, worker: str) -> None:
+        """A fenced identity of this process: that it lives proves that its silence was no death."""
+        for job in await self.session.flow(lambda: take_back_blame(worker)):
+            telemetry.emit("job.redriven", job=job, reason="the worker that fell silent is alive")
 
     async def drain(self) -> None:
         try:

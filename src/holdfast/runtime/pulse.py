@@ -26,7 +26,7 @@ def gap_and_grace(s: Settings) -> tuple[float, float]:
 
 
 class Pulse:
-    def __init__(self, settings: Settings, schedules: Sequence[str] = ()) -> None:
+    def __init__(self, settings: Settings, schedules: Sequence[str] = (), rings: Sequence[str] = ()) -> None:
         self.every = settings.heartbeat
         gap, grace = gap_and_grace(settings)
         self._rounds = store.Rounds(
@@ -35,6 +35,7 @@ class Pulse:
         # A sweep that is wanted more often than the heart beats is made by the sweeper itself.
         self.sweeps = self.every <= 1.5 * settings.sweep
         self._schedules = list(schedules)
+        self._rings = list(rings)
         self._worker = ""
         self._beaten_at = 0.0
         self._until = 0.0
@@ -42,13 +43,14 @@ class Pulse:
         self.sweep: bool | None = False
         self.tidy = False
         self.schedule_at: float | None = None
+        self.seats: list[str] = []
         self.on_felt: Callable[[Pulse], None] = lambda pulse: None
         self.on_end: Callable[[], None] = lambda: None
 
     def statement(
         self, worker: str, queues: Sequence[str], known: Sequence[tuple[str, int]], within: float | None
     ) -> Statement[store.Pulse | None]:
-        return store.pulse(worker, queues, known, within, self._rounds, self._schedules)
+        return store.pulse(worker, queues, known, within, self._rounds, self._schedules, self._rings)
 
     def felt(self, worker: str, began: float, found: store.Pulse) -> None:
         """A pulse that began then was answered."""
@@ -58,6 +60,7 @@ class Pulse:
         self._until = began + self.every + _LATE
         self.sweep = found.sweep if self.sweeps else False
         self.tidy = found.tidy
+        self.seats = found.seats
         self.schedule_at = None if found.schedule_in is None else time.monotonic() + found.schedule_in
         self.on_felt(self)
 

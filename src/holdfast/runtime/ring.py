@@ -1,4 +1,7 @@
-"""A worker's place in the rings of its ordered queues: which buckets it looks after, asked again every second while up.
+"""A worker's place in the rings of its ordered queues: which buckets it owns, asked again every second while it is up.
+
+While it sleeps the pulse reports the seats, and the ring asks only when they changed. So a worker knows its share before
+the next job wakes it: one that learned of its neighbour in the middle of a drain would move half its keys there.
 
 What it learns is a second old, or older when the database is away. That costs a look or two and nothing else: the
 database decides who has a job.
@@ -34,11 +37,12 @@ class Ring(Service):
         super().__init__()
         self._settings = database.settings
         self._session = database.session("ring")
-        self._queues = list(queues)
+        self.queues = list(queues)
         self._worker = worker
         self._on_change = on_change
         self._mine: dict[str, Buckets] = {}
         self._hole_since: dict[str, float] = {}
+        self._seen: list[str] = []  # the seats as of the last look
         self.pulse: Pulse | None = None
 
     async def begin(self) -> None:
@@ -49,13 +53,19 @@ class Ring(Service):
             telemetry.emit("ring.unknown", error=str(error))
 
     async def tick(self) -> float:
-        if self._queues and self._mine and self.pulse is not None and self.pulse.lasts:
-            return self.pulse.left  # nothing is due in any of its queues; it looks when it wakes
-        if self._queues:
-            found = await self._seats(self._queues)
-            for queue in self._queues:
+        if self._mine and self.pulse is not None and self.pulse.lasts and self.pulse.seats == self._seen:
+            return self.pulse.left  # the pulse looks
+        if self.queues:
+            found = await self._seats(self.queues)
+            self._seen = [seat.text for seat in found]
+            for queue in self.queues:
                 await self._look(queue, [seat for seat in found if seat.queue == queue])
-        return self._settings.ring if self._queues else 3600.0
+        return self._settings.ring if self.queues else 3600.0
+
+    def told(self, pulse: Pulse) -> None:
+        """The pulse of a sleeping worker was felt."""
+        if pulse.seats != self._seen:
+            self.wake()
 
     async def _look(self, queue: str, seats: list[store.Seat]) -> None:
         me = self._worker()

@@ -14,6 +14,8 @@ import time
 from .. import telemetry
 from ..errors import DatabaseUnavailable
 
+_FIRST_PAUSE = 0.25
+
 
 class Service(abc.ABC):
     name = "service"
@@ -51,6 +53,11 @@ class Service(abc.ABC):
     def wake(self) -> None:
         self._wake.set()
 
+    def retry_now(self) -> None:
+        """The database is back: do not wait for the end of the pause."""
+        if self._failures:
+            self.wake()
+
     async def run(self) -> None:
         while True:
             self._wake.clear()
@@ -67,7 +74,7 @@ class Service(abc.ABC):
             raise
         except Exception as error:  # noqa: BLE001 a service outlives every error of a tick
             self._failures += 1
-            pause: float = min(0.25 * 2.0 ** min(self._failures, 6), self.longest_pause)
+            pause: float = min(_FIRST_PAUSE * 2.0 ** min(self._failures, 6), self.longest_pause)
             self._say_failed(error, pause)
             return pause
         if self._failures:

@@ -25,6 +25,7 @@ class Slots:
         self._prefetch = prefetch
         self._mean = 0.0
         self._finished = 0
+        self._finished_at = 0.0
         self.running = 0
         self.ahead = prefetch  # jobs to hold beyond the free slots, as last computed
 
@@ -67,4 +68,11 @@ class Slots:
     def finished(self, began: float) -> None:
         self.running -= 1
         self._finished += 1
-        self._mean += 0.2 * (time.monotonic() - began - self._mean)
+        self._finished_at = now = time.monotonic()
+        self._mean += 0.2 * (now - began - self._mean)
+
+    @property
+    def blocked(self) -> bool:
+        """Every slot has a long job: what waits here waits for long. While quick ones end, it only waits its turn."""
+        quick = self._mean < self._QUICK and time.monotonic() - self._finished_at < self._QUICK
+        return self.free <= 0 and not quick

@@ -105,6 +105,7 @@ class Starter:
         if not self.ready or self.ready[0].claimed_at >= long_ago:  # the others came later
             return []
         stale = [running for running in self.ready if running.claimed_at < long_ago]
-        for running in stale:
-            self.ready.remove(running)
+        fresh = [running for running in self.ready if running.claimed_at >= long_ago]
+        self.ready.clear()
+        self.ready.extend(fresh)
         return stale

@@ -3,9 +3,10 @@
 The database decides what may be taken from a key; this only proposes keys, so that a wrong guess costs a look and
 nothing else. Proposed are: keys of which this worker just settled a job; keys of due jobs, met along the claim index from a
 mark on, each row once; and, as a net under both, every key of this worker's buckets, stepped through one by one
-whatever is due. The net takes a round every second at most, and a twentieth of the time at most: that is the bound for what
-the other two miss (a commit that was late by more than two seconds, a key that somebody else released). With a ring
-(ring.py) a worker proposes keys of its own buckets only, and of the others those that nobody took for `takeover` seconds.
+whatever is due. The net takes a round every second at most, and a twentieth of the time at most; it pauses within a
+round only while there is other work. That is the bound for what the other two miss: a commit that was late by more than
+two seconds, a key that somebody else released. With a ring (ring.py) a worker proposes keys of its own buckets only, and
+of the others those that nobody took for `takeover` seconds.
 """
 
 import logging
@@ -35,6 +36,7 @@ KEYS_AT_ONCE = 1000  # keys stepped through in one statement
 MOST_KEYS = 50_000  # keys remembered; the net finds the others later
 PATIENCE = 0.05  # seconds of claims in a row, while those before found less than was wanted
 _LOOKS = 8  # looks in a row along the due jobs, while those before met few keys: one key may be deep
+_SOON = 0.005  # seconds until the next claim, while a round of the net goes on and nothing is found
 _NEW = 3.0  # seconds in which buckets count as new
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
 
@@ -177,13 +179,9 @@ class StreamClaimer:
             self.again_in = min(seconds, self.again_in or seconds)
 
     async def claim_suspects(self, worker: str, most: int) -> list[ClaimedJob]:
-        """First jobs of keys that were in a process that died, no more together than they are allowed."""
-        found = await self._session.run(self.suspect_keys(self._queue, most))
-        if not found:
-            return []
-        size = found[0][1]
-        keys = [key for key, allowed in found if allowed >= size][: max(1, min(size, most))]
-        return await self._take(worker, keys, 1, suspects=True)
+        """First jobs of keys that are to run apart from others."""
+        keys = await self._session.run(self.suspect_keys(self._queue, most))
+        return await self._take(worker, keys, 1, suspects=True) if keys else []
 
     async def _look_around(self, want: int) -> bool:
         """Propose more keys. True: every key there is was looked at."""
@@ -198,10 +196,20 @@ class StreamClaimer:
             while not await self._net.step(self._session, self._scan, self._found):
                 pass
         elif self._net.due(0.0 if len(self._found) < want else self.overdue):
-            await self._net.step(self._session, self._scan, self._found)
+            await self._cast_net()
         if len(self._found) < want and self._others.due():
             await self._others.step(self._session, self._scan, self._found, late=self._takeover)
         return thorough
+
+    async def _cast_net(self) -> None:
+        """One step; while nothing at all is found there is nothing to slow down, so the round goes on."""
+        until = time.monotonic() + PATIENCE
+        while not await self._net.step(self._session, self._scan, self._found):
+            if len(self._found):
+                return
+            if time.monotonic() > until:
+                self.again_in = _SOON
+                return
 
     def _scan(self, buckets: Sequence[int] | None, after: tuple[int, str] | None) -> Statement[streams.Scan]:
         return streams.scan_streams(self._queue, buckets, after, KEYS_AT_ONCE)
@@ -335,7 +343,8 @@ class _Net:
         ended = scan.seen < KEYS_AT_ONCE
         self._after = None if ended else scan.last
         self._cost += now - began
-        pause = 0.0 if self._first else 20 * (now - began)  # what is new here is looked through in one go
+        # Buckets that are new here are stepped through in one go, and so is everything while nothing is found.
+        pause = 0.0 if self._first or not len(found) else 20 * (now - began)
         if ended:
             # Who had these buckets until now ends its last jobs and says so to nobody.
             least = self._least / 5 if began < self._new_until else self._least

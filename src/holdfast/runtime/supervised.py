@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from .tether import LISTENS, READY
@@ -19,13 +19,16 @@ Command = Callable[[int, int], Sequence[str]]  # number of the place, descriptor
 
 
 class Child:
-    def __init__(self, place: int, command: Command, inherited: Sequence[int]) -> None:
+    def __init__(
+        self, place: int, command: Command, inherited: Sequence[int], env: Mapping[str, str] | None = None
+    ) -> None:
         self.place = place
         self.link, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
                 list(command(place, theirs.fileno())),
                 stdin=subprocess.DEVNULL,
+                env=env,
                 pass_fds=[theirs.fileno(), *inherited],
                 start_new_session=True,
             )

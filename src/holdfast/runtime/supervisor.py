@@ -25,7 +25,7 @@ from .. import telemetry
 from ..model.backoff import Backoff
 from .processes.process import ended_by
 from .supervised import KILL, NEVER, Child, Command
-from .tether import DRAIN, HURRY
+from .tether import DRAIN, HURRY, telling_of
 
 MISTAKE: Final = 2  # the exit code for a mistake of the user's: another try would end the same way
 LAST: Final = 30.0  # what a worker may need after its handlers: last writes, to a database that is away
@@ -48,6 +48,7 @@ class Place:
     child: Child | None = None
     due: float = 0.0  # when to start one here; never: one runs, or it left and meant to
     failures: int = 0
+    died: tuple[int | None, str] = (None, "")  # who was here last, and how it ended; the next one reports it
 
 
 class Supervisor:
@@ -205,6 +206,8 @@ class Supervisor:
 
     def _failed(self, place: Place, child: Child | None, how: str, code: int = 1) -> None:
         ready_at = None if child is None else child.ready_at
+        if child is not None:
+            place.died = child.pid, how
         lived = 0.0 if ready_at is None else time.monotonic() - ready_at
         place.failures = 1 if lived >= self._steady else place.failures + 1
         if code == MISTAKE and ready_at is None and not any(c.ready_at for c in self._children):
@@ -258,7 +261,8 @@ class Supervisor:
 
     def _begin(self, place: Place) -> Child:
         inherited = [self._inherited[place.number]] if place.number in self._inherited else []
-        child = Child(place.number, self._command, inherited)
+        child = Child(place.number, self._command, inherited, telling_of(*place.died))
+        place.died = (None, "")
         self._children.append(child)
         self._selector.register(child.link, selectors.EVENT_READ, child)
         telemetry.emit("supervisor.child_started", level=logging.DEBUG, pid=child.pid, place=place.number)

@@ -1,63 +1,96 @@
-"""Suspects: jobs that were in a process when it died. One group at a time, and quiet around it.
+"""Suspects: jobs that were in two processes that died or fell silent. They run apart from all others, which go on.
 
-A worker with a free slot takes one group and claims nothing else for it. The group starts when the worker's other jobs have
-ended, so that a job that kills its process is found out alone; after ten seconds it starts beside them, and what still has
-no slot goes back. The quiet ends with the group, or after a minute: a long innocent job must not idle a whole worker.
+Each runs in a child process of its own, several side by side: one that kills its process is found out at once, and takes
+nobody with it. Where no child can import the app, one suspect at a time runs in a slot of the worker, beside the others.
 """
 
+import logging
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from .. import telemetry
+from ..db.session import Session
+from ..errors import DatabaseError
 from ..model.job import Owned
+from ..model.outcome import DeadLettered, ErrorText, Lost, Outcome, Released
+from ..model.text import storable
+from ..store.owner import count_crash
+from .apart import Crashed, NotApart
+from .execute import Processes
 from .inflight import Running
 
-_WAIT = 10.0
-_QUIET = 60.0
+_EVERY = 1.0
+_MOST = 16  # children for suspects, of about 40 MB each
 
 
 class Suspects:
-    def __init__(self, every: float) -> None:
-        self._every = every
+    def __init__(
+        self, session: Session, every: float, most_crashes: int, children: Callable[[], Processes | None]
+    ) -> None:
+        """`children` is asked when there is a first suspect; None: they cannot import the app."""
+        self._session = session
+        self._every = min(every, _EVERY)
+        self._most_crashes = most_crashes
+        self._find_children = children
+        self._children: Processes | None = None
+        self._alone = True  # one at a time, until children are known to be there
+        self._asked = False
         self._look_at = 0.0
-        self._start_by = 0.0
-        self._group: set[tuple[str, int]] = set()
-        self.waiting: deque[Running] = deque()
+        self._running: set[tuple[str, int]] = set()
 
     def look_again(self) -> None:
         self._look_at = 0.0
 
-    def due(self, free: int) -> bool:
-        """Time to look for a group: none is here, and there is a slot for one."""
-        if self._group or free <= 0 or time.monotonic() < self._look_at:
-            return False
+    def room(self, free: int) -> int:
+        """How many may be taken now into so many free slots."""
+        return max(0, min(free, (1 if self._alone else _MOST) - len(self._running)))
+
+    def due(self, free: int) -> int:
+        """The same, and 0 when it is not time to look."""
+        if (room := self.room(free)) <= 0 or time.monotonic() < self._look_at:
+            return 0
         self._look_at = time.monotonic() + self._every
-        return True
+        return room
 
-    def took(self, group: Sequence[Running]) -> None:
-        self.waiting.extend(group)
-        self._group = {(r.claimed.id_text, r.claimed.generation) for r in group}
-        self._start_by = time.monotonic() + _WAIT
+    def took(self, jobs: Sequence[Running]) -> None:
+        """Each runs in a child of its own; or in a slot here, where it is the only suspect."""
+        if not jobs:
+            return
+        if not self._asked:
+            self._asked = True
+            self._children = self._find_children()
+            self._alone = self._children is None
+        for running in jobs:
+            running.apart = self._children
+            self._running.add((running.claimed.id_text, running.claimed.generation))
+        self.look_again()  # there may be more
+        apart = self._children is not None
+        telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs), apart=apart)
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._group)
+    def ended(self, jobs: Iterable[Owned]) -> None:
+        if self._running:
+            left = self._running - {(job.id_text, job.generation) for job in jobs}
+            if len(left) < len(self._running):
+                self._running = left
+                self.look_again()
 
-    @property
-    def quiet(self) -> bool:
-        return bool(self._group) and time.monotonic() < self._start_by + _QUIET
-
-    def leave(self, *, alone: bool, free: int) -> tuple[list[Running], list[Running]]:
-        """(those to start now, those to hand back)."""
-        if not self.waiting or not (alone or time.monotonic() > self._start_by):
-            return [], []
-        group = list(self.waiting)
-        self.waiting.clear()
-        return group[: max(0, free)], group[max(0, free) :]
-
-    def ended(self, jobs: Iterable[Owned]) -> bool:
-        """True when the last of the group is among these."""
-        if not self._group:
-            return False
-        self._group -= {(job.id_text, job.generation) for job in jobs}
-        return not self._group
+    async def judge(self, running: Running, outcome: Outcome, worker: str) -> Outcome:
+        """What becomes of one that ran in a child."""
+        if isinstance(outcome, NotApart):
+            if self._children is not None:
+                self._children, self._alone = None, True
+                telemetry.emit("suspects.no_child", level=logging.WARNING, error=outcome.reason)
+            return Released(outcome.reason)
+        if not isinstance(outcome, Crashed):
+            return outcome
+        error = outcome.error
+        try:
+            deaths = await self._session.run(count_crash(running.grant, self._most_crashes, worker, error))
+        except DatabaseError as fault:
+            return Released(f"its process died, and the database could not be told: {fault}")
+        if deaths is None:
+            return Lost()
+        if deaths < self._most_crashes:
+            return Released(f"{error.kind}: {error.message}")
+        message = f"{error.message}; processes that had this job died or fell silent {deaths} times"
+        return DeadLettered(ErrorText(error.kind, storable(message), error.trace))

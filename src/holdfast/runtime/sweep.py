@@ -19,8 +19,8 @@ from ..store.tally import buried_tasks
 from .pulse import TIDY_EVERY, Pulse, gap_and_grace
 from .service import Service
 
-_CLAIMS = 500
-_JOBS = 500
+_CLAIMS = 10_000
+_JOBS = 5000
 
 
 class Sweeper(Service):
@@ -77,35 +77,43 @@ class Sweeper(Service):
         """Fence, revoke, take back. Answers how many jobs went back."""
         for worker in await self._session.run(sweep.fence_workers(self._settings.dead_after)):
             telemetry.emit("worker.gone", level=logging.WARNING, worker=worker)
-        # All claims of a dead worker at once: what it left behind is counted over all of them.
-        await self._session.run(sweep.revoke_expired(20 * _CLAIMS))
+        await self._session.run(sweep.revoke_expired(_CLAIMS))
+        return await self.take_revoked()
+
+    async def take_revoked(self) -> int:
+        """Take back the jobs of claims that were revoked, whoever did it. Returns how many went back."""
         taken = 0
-        for claim in await self._session.run(sweep.revoked_claims(_CLAIMS)):
-            for start in range(0, len(claim.job_ids), _JOBS):
-                taken += await self._take(claim, claim.job_ids[start : start + _JOBS])
-            await self._session.run(sweep.sweep_finish(claim.token))
-        if taken:
-            self._on_swept()
+        found = await self._session.run(sweep.revoked_claims(_CLAIMS))
+        for revoked in found:
+            for start in range(0, len(revoked.job_ids), _JOBS):
+                taken += await self._take(revoked, revoked.job_ids[start : start + _JOBS])
+        if found:
+            await self._session.run(
+                sweep.sweep_finish([token for revoked in found for token in revoked.tokens])
+            )
         return taken
 
-    async def _take(self, claim: sweep.RevokedClaim, job_ids: Sequence[UUID]) -> int:
+    async def _take(self, revoked: sweep.Revoked, job_ids: Sequence[UUID]) -> int:
         try:
             most = self._settings.max_crashes
-            back = await self._session.flow(lambda: sweep.take_back(claim, job_ids, most))
-        except (GroupBusy, LockNotAvailable):  # the next sweep takes them
-            return 0
-        except BadRow as error:
-            if len(job_ids) > 1:
+            back = await self._session.flow(lambda: sweep.take_back(revoked, job_ids, most))
+        except (GroupBusy, LockNotAvailable, BadRow) as error:
+            if len(job_ids) > 1:  # one of them is in the way of all
                 middle = len(job_ids) // 2
-                return await self._take(claim, job_ids[:middle]) + await self._take(claim, job_ids[middle:])
-            reason = storable(f"sweep: {error}")
-            await self._session.run(quarantine(job_ids[0], claim.queue, reason))
-            telemetry.emit("job.quarantined", level=logging.ERROR, job=job_ids[0], error=reason)
-            return 0
+                return await self._take(revoked, job_ids[:middle]) + await self._take(
+                    revoked, job_ids[middle:]
+                )
+            if isinstance(error, BadRow):
+                reason = storable(f"sweep: {error}")
+                await self._session.run(quarantine(job_ids[0], revoked.queue, reason))
+                telemetry.emit("job.quarantined", level=logging.ERROR, job=job_ids[0], error=reason)
+            return 0  # or the next sweep takes it
+        if back:
+            self._on_swept()
         for settled in back:
             level = logging.WARNING if settled.state == "pending" else logging.ERROR
             telemetry.emit(
-                "job.swept", level=level, job=settled.id, state=settled.state, from_worker=claim.worker
+                "job.swept", level=level, job=settled.id, state=settled.state, from_worker=revoked.worker
             )
         if buried := [settled.id for settled in back if settled.state == "dead_letter"]:
             for queue, task in await self._session.run(buried_tasks(buried)):

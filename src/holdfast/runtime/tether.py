@@ -7,6 +7,7 @@ kernel closes the socket of a supervisor that is killed; the worker then drains.
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -19,6 +20,19 @@ DRAIN: Final = 1
 HURRY: Final = 2
 LISTENS: Final = b"l"
 READY: Final = b"r"
+_DIED: Final = "_HOLDFAST_DIED"
+
+
+def telling_of(pid: int | None, how: str) -> dict[str, str]:
+    """The environment of a worker process that takes the place of one that ended so."""
+    kept = {name: value for name, value in os.environ.items() if name != _DIED}
+    return kept if pid is None else {**kept, _DIED: f"{pid} {how}"}
+
+
+def predecessor() -> tuple[int, str] | None:
+    """Pid and end of the process whose place this one takes, once."""
+    pid, _, how = os.environ.pop(_DIED, "").partition(" ")
+    return (int(pid), how) if pid else None
 
 
 class Tether:

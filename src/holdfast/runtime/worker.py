@@ -20,8 +20,9 @@ Drainer     stops without losing anything               (drain.py)
 import asyncio
 import contextlib
 import logging
+import random
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,7 @@ from .inflight import InFlight, Running
 from .lanes import Lanes
 from .membership import Membership
 from .notify import Notify
+from .outage import ending_pauses
 from .renew import RenewalThread
 from .ring import Ring
 from .service import Service
@@ -68,6 +70,7 @@ from .sweep import Sweeper
 from .tally import Tally
 
 _FIRST_PAUSE = 0.005
+_LONGEST_PAUSE = 1.0  # while the database is away; the first session that reaches it ends all pauses
 _STALE = 2.0
 _UNSETTLED = 4000  # outcomes that wait to be written: no more claims until they are fewer
 
@@ -79,6 +82,7 @@ class WorkerOptions:
     release: str
     until_idle: bool = False
     rules: Mapping[str, QueueRules] = field(default_factory=dict)
+    children: Callable[[], Processes | None] = lambda: None  # for suspects
 
 
 class Worker:
@@ -92,6 +96,7 @@ class Worker:
         services: Sequence[Service] = (),
     ) -> None:
         self.settings = database.settings
+        self._reach = database.reach
         self._until_idle = options.until_idle
         self.services = services  # of the shapes on top; the first to stop
         self.membership = Membership(
@@ -128,7 +133,7 @@ class Worker:
         self.notify = Notify(
             database, self.membership.session, list(options.leases), self.sleep, self.look_again
         )
-        self.suspects = Suspects(database.settings.sweep)
+        self.suspects = Suspects(session, sweep, self.settings.max_crashes, options.children)
         self.batches = Batches(handlers, lambda delay: self.loop.call_later(delay, self._wake.set))
         self._pause = _FIRST_PAUSE
         self._heard = True  # somebody hears of each start
@@ -151,6 +156,15 @@ class Worker:
 
     async def run(self) -> None:
         await self.membership.register()
+        try:
+            await self._start_services()
+            with ending_pauses(self, self._reach):
+                await self._work()
+        finally:
+            await drain(self)
+            self.executor.close()
+
+    async def _start_services(self) -> None:
         self.renewal.start()
         self.settler.start()
         self.sweeper.start()
@@ -162,21 +176,19 @@ class Worker:
         for service in self.services:
             service.start()
         self.aside(self.breakers.close_unwatched())
-        try:
-            while not self.stopping.is_set():
-                self._wake.clear()
-                self.ticked_at = time.monotonic()
-                claimed = await self._claim()
-                if self._until_idle and claimed == 0 and self.slots.free > 0 and not self.batches.due:
-                    self.batches.hurry()
-                self._start_ready()
-                self._hand_back_stale()
-                if self._until_idle and claimed == 0 and await self._is_idle():
-                    break
-                await self._rest(claimed)
-        finally:
-            await drain(self)
-            self.executor.close()
+
+    async def _work(self) -> None:
+        while not self.stopping.is_set():
+            self._wake.clear()
+            self.ticked_at = time.monotonic()
+            claimed = await self._claim()
+            if self._until_idle and claimed == 0 and self.slots.free > 0 and not self.batches.due:
+                self.batches.hurry()
+            self._start_ready()
+            self._hand_back_stale()
+            if self._until_idle and claimed == 0 and await self._is_idle():
+                break
+            await self._rest(claimed)
 
     async def _claim(self) -> int | None:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
@@ -193,7 +205,7 @@ class Worker:
                     await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
                 )
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
-            self._pause = min(max(self._pause * 2, 0.5), 5.0)
+            self._pause = min(max(self._pause * 2, 0.5), _LONGEST_PAUSE) * random.uniform(0.8, 1.0)  # noqa: S311
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
         self._heard = telemetry.audible(logging.DEBUG)
@@ -203,7 +215,7 @@ class Worker:
         return len(jobs)
 
     def _want(self, waiting: int) -> int:
-        if self.suspects.quiet or self.settler.pending >= _UNSETTLED:
+        if self.settler.pending >= _UNSETTLED:
             return 0
         return self.slots.want(waiting, self.batches.wish)
 
@@ -214,33 +226,31 @@ class Worker:
         return await self.claimer.claim_new(self.membership.id, queues, want) if queues and want else []
 
     async def _claim_suspects(self) -> None:
-        if not self.suspects.due(self.slots.free - len(self.ready)):
-            return
-        began = time.monotonic()
-        jobs = await self.claimer.claim_suspects(self.membership.id, self.slots.concurrency)
-        if jobs:
-            self.suspects.took(self.lanes.admit(self.inflight.add(jobs, began)))
-            telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
+        while room := self.suspects.due(self.slots.free - len(self.ready)):
+            began = time.monotonic()
+            jobs = await self.claimer.claim_suspects(self.membership.id, room)
+            if not jobs:
+                return
+            self._took_suspects(self.inflight.add(jobs, began))
+
+    def _took_suspects(self, held: list[Running]) -> None:
+        self.suspects.took([running for running in held if running.claimed.suspect])
+        self.ready.extend(self.batches.alone(self.lanes.admit(held)))
 
     async def _claim_trial(self) -> None:
         if not self.breakers.due(self.slots.free - len(self.ready)):
             return
-        can_isolate, began = not self.suspects.busy, time.monotonic()
+        can_isolate, began = self.suspects.room(1) > 0, time.monotonic()
         for job in await self.breakers.trial(self.claimer, self.membership.id, suspects=can_isolate):
-            trial = self.lanes.admit(self.inflight.add([job], began))
+            trial = self.inflight.add([job], began)
             if job.suspect:
-                self.suspects.took(trial)
+                self._took_suspects(trial)
             else:
-                self.ready.extend(self.batches.gather(trial))
+                self.ready.extend(self.batches.gather(self.lanes.admit(trial)))
 
     def _start_ready(self) -> None:
         if self.stopping.is_set():
             return  # claimed while the signal came: the drain hands it back
-        alone = not self.slots.running and not self.ready and not self.batches
-        start, hand_back = self.suspects.leave(alone=alone, free=self.slots.free - len(self.ready))
-        self.ready.extend(self.batches.together(start))
-        for running in hand_back:
-            self.conclude(running, Released("not started"))
         while self.slots.free > 0 and (group := self.batches.next()) is not None:
             self.aside(run_together(self, group, self.slots.started()), self.starter.context)
         self.starter.start()
@@ -251,7 +261,7 @@ class Worker:
 
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
-        if self.slots.free <= 0 and (stale := self.starter.stale(_STALE) + self.batches.stale(_STALE)):
+        if self.slots.blocked and (stale := self.starter.stale(_STALE) + self.batches.stale(_STALE)):
             self.slots.expect_long()
             for running in stale:
                 self.conclude(running, Released("not started"))
@@ -260,6 +270,8 @@ class Worker:
         if self._heard:
             report.started(running, self.membership.id)
         outcome = await self.executor.execute(running)
+        if running.apart is not None:
+            outcome = await self.suspects.judge(running, outcome, self.membership.id)
         self.slots.finished(running.started_at)
         self.conclude(running, outcome)
         if self.ready:
@@ -306,8 +318,7 @@ class Worker:
                     self._next_of_stream(running, state)
         for queue in {s.grant.queue for s in settlements if isinstance(s.outcome, Released)}:
             self.claimer.released(queue)
-        if self.suspects.ended(grants):
-            self.look_again()
+        self.suspects.ended(grants)
         self._wake.set()
 
     def _next_of_stream(self, running: Running, state: str) -> None:
@@ -324,7 +335,7 @@ class Worker:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
         if claimed:
             self._pause = _FIRST_PAUSE
-        able = self.slots.free > 0 and not self.ready and not self.suspects.quiet
+        able = self.slots.free > 0 and not self.ready
         again = False
         while True:
             nap = Nap(self._pause)
@@ -356,7 +367,7 @@ class Worker:
         self.claimer.reset(thorough=True)
         claimed = await self._claim()
         self._start_ready()
-        return claimed == 0 and not self.suspects.waiting and not len(self.inflight)
+        return claimed == 0 and not len(self.inflight)
 
     def look_again(self) -> None:
         self.claimer.reset()

@@ -172,8 +172,8 @@ CREATE TABLE holdfast.work (
     max_attempts        int         NOT NULL DEFAULT 5 CHECK (max_attempts > 0),
     version             int         NOT NULL DEFAULT 1,   -- of the payload
     partition_bucket    int         NOT NULL GENERATED ALWAYS AS (holdfast.bucket(coalesce(partition_key, id::text))) STORED,
-    suspect             int         NOT NULL DEFAULT 0,   -- 0, or: was in a process that died; run at most so many together
-    crashes             int         NOT NULL DEFAULT 0,   -- processes that died while this job was alone in them
+    suspect             int         NOT NULL DEFAULT 0,   -- not 0: was in two processes that died or fell silent; runs apart from others
+    crashes             int         NOT NULL DEFAULT 0,   -- processes that died or fell silent with it, since an attempt last ended
     claim_token         uuid        NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     lease_generation    bigint      NOT NULL DEFAULT 0,
     claimed_at          timestamptz NOT NULL DEFAULT holdfast.now(),
@@ -391,7 +391,10 @@ CREATE TABLE holdfast.workers (
     tasks        text[] NOT NULL,
     concurrency  int  NOT NULL,
     release      text NOT NULL,
-    ended        text CHECK (ended IN ('left', 'lost'))   -- how it went: said so, or was not heard of again
+    ended        text CHECK (ended IN ('left', 'lost')),   -- how it went: said so, or was not heard of again
+    fenced_at    timestamptz,   -- it was not heard of for too long then; NULL again when it turned out to be alive
+    blamed       uuid[],        -- jobs against which its silence was counted as a death
+    death        text           -- how its process ended, as its supervisor saw it
 ) WITH (fillfactor = 50);
 
 -- Where each worker sits in the ring of a queue that is ordered by key: who looks after which buckets (model/ring.py). A seat whose
@@ -411,7 +414,7 @@ CREATE TABLE holdfast.claims (
     claimed_at       timestamptz NOT NULL,
     lease_expires_at timestamptz NOT NULL,
     revoked_at       timestamptz,
-    unsettled        int,     -- set when revoked because the worker is gone: jobs its process left behind
+    unsettled        int,     -- not written any more
     job_ids          uuid[] NOT NULL
 ) WITH (fillfactor = 70, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0,
         autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);

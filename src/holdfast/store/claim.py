@@ -77,13 +77,8 @@ def claim_candidates(queue: str, limit: int) -> Statement[list[UUID]]:
     return Statement("claim_candidates", query_in("claim_candidates", queue), (queue, limit), ids)
 
 
-def find_suspects(queue: str, limit: int) -> Statement[list[tuple[UUID, int]]]:
-    return Statement(
-        "find_suspects",
-        query_in("find_suspects", queue),
-        (queue, limit),
-        lambda rows: [(r[0], r[1]) for r in rows],
-    )
+def find_suspects(queue: str, limit: int) -> Statement[list[UUID]]:
+    return Statement("find_suspects", query_in("find_suspects", queue), (queue, limit), ids)
 
 
 def find_held(queue: str, known: Sequence[tuple[str, int]], limit: int) -> Statement[list[UUID]]:

@@ -106,13 +106,8 @@ def scan_shares(
     return Statement("scan_shares", query_in("scan_shares", queue), params, decode_scan)
 
 
-def suspect_shares(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:
-    return Statement(
-        "suspect_shares",
-        query_in("suspect_shares", queue),
-        (queue, limit),
-        lambda rows: [(r[0], r[1]) for r in rows],
-    )
+def suspect_shares(queue: str, limit: int) -> Statement[list[str]]:
+    return Statement("suspect_shares", query_in("suspect_shares", queue), (queue, limit), ids)
 
 
 def share_head(queue: str, key: str, *, suspects: bool = False) -> Statement[UUID | None]:

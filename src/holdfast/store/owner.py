@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ..model.job import Grant
+from ..model.outcome import ErrorText
 from ..sql import query
 from .statement import Row, Statement, nothing
 
@@ -30,6 +31,12 @@ def guard(grant: Grant, resource: str, fence: str) -> Statement[bool]:
     """True: ours, and held until the caller's transaction ends."""
     params = (grant.queue, grant.id, grant.generation, grant.token, resource, str(grant.id), fence)
     return Statement("guard", query("guard"), params, bool)
+
+
+def count_crash(grant: Grant, most: int, worker: str, error: ErrorText) -> Statement[int | None]:
+    """Deaths that the job was in, this one too. None: it is not ours any more."""
+    params = (grant.queue, grant.id, grant.generation, grant.token, most, worker, error.message, error.trace)
+    return Statement("count_crash", query("count_crash"), params, lambda rows: rows[0][0] if rows else None)
 
 
 def progress(reports: Sequence[tuple[Grant, float, str]]) -> Statement[None]:

@@ -86,13 +86,8 @@ def decode_scan(rows: Sequence[Row]) -> Scan:
     return Scan(seen, None if bucket is None else (bucket, key), ready)
 
 
-def suspect_streams(queue: str, limit: int) -> Statement[list[tuple[str, int]]]:
-    return Statement(
-        "suspect_streams",
-        query_in("suspect_streams", queue),
-        (queue, limit),
-        lambda rows: [(r[0], r[1]) for r in rows],
-    )
+def suspect_streams(queue: str, limit: int) -> Statement[list[str]]:
+    return Statement("suspect_streams", query_in("suspect_streams", queue), (queue, limit), ids)
 
 
 def stream_head(queue: str, key: str, *, suspects: bool = False) -> Statement[UUID | None]:

@@ -7,17 +7,19 @@ from uuid import UUID
 from ..model.outcome import Settled
 from ..sql import query
 from .chains import follow
+from .dead import redrive
 from .statement import Flow, Row, Statement, ids
 from .wake import wake
 
 
 @dataclass(frozen=True, slots=True)
-class RevokedClaim:
-    token: UUID
-    queue: str
+class Revoked:
+    """The revoked claims of a worker in a queue."""
+
     worker: str
-    unsettled: int | None  # jobs a dead process left behind; None: its process did not die
-    job_ids: list[UUID]
+    queue: str
+    tokens: list[UUID]
+    job_ids: list[UUID]  # still to be taken back
 
 
 def sweep_begin(interval: float, gap: float, grace: float) -> Statement[bool | None]:
@@ -39,30 +41,41 @@ def disown(worker: str, tokens: Sequence[UUID]) -> Statement[list[UUID]]:
     return Statement("disown", query("disown"), (worker, list(tokens)), ids)
 
 
-def revoked_claims(limit: int) -> Statement[list[RevokedClaim]]:
-    def decode(rows: Sequence[Row]) -> list[RevokedClaim]:
-        return [RevokedClaim(*r) for r in rows]
+def revoked_claims(limit: int) -> Statement[list[Revoked]]:
+    def decode(rows: Sequence[Row]) -> list[Revoked]:
+        return [Revoked(*r) for r in rows]
 
     return Statement("revoked_claims", query("revoked_claims"), (limit,), decode)
 
 
-def sweep_take(claim: RevokedClaim, job_ids: Sequence[UUID], max_crashes: int) -> Statement[list[Settled]]:
+def sweep_take(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> Statement[list[Settled]]:
     return Statement(
         "sweep_take",
         query("sweep_take"),
-        (claim.queue, claim.token, list(job_ids), claim.unsettled, max_crashes),
+        (revoked.queue, revoked.tokens, list(job_ids), revoked.worker, max_crashes),
         lambda rows: [Settled(r[0], r[1], group=r[2]) for r in rows],
     )
 
 
-def take_back(claim: RevokedClaim, job_ids: Sequence[UUID], max_crashes: int) -> Flow[list[Settled]]:
+def take_back(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> Flow[list[Settled]]:
     """sweep_take, what follows for the groups of those it buries, and whoever sleeps is told."""
-    taken = yield from sweep_take(claim, job_ids, max_crashes)
+    taken = yield from sweep_take(revoked, job_ids, max_crashes)
     yield from follow(taken, patient=False)
     if any(settled.state == "pending" for settled in taken):
-        yield from wake([claim.queue])
+        yield from wake([revoked.queue])
     return taken
 
 
-def sweep_finish(token: UUID) -> Statement[bool]:
-    return Statement("sweep_finish", query("sweep_finish"), (token,), bool)
+def sweep_finish(tokens: Sequence[UUID]) -> Statement[list[UUID]]:
+    """Drop these claim rows; returns those that are gone."""
+    return Statement("sweep_finish", query("sweep_finish"), (list(tokens),), ids)
+
+
+def take_back_blame(worker: str) -> Flow[list[UUID]]:
+    """The worker is alive: its silence counts against none of its jobs. Returns the dead letters that wait again for it."""
+    rows = yield from Statement("take_back_blame", query("take_back_blame"), (worker,), list)
+    buried = [row[1] for row in rows if row[1] is not None]
+    redriven = (yield from redrive(buried, [0.0] * len(buried))) if buried else []
+    if rows:
+        yield from wake(sorted({row[0] for row in rows}))
+    return redriven

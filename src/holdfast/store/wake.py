@@ -52,6 +52,7 @@ class Pulse(NamedTuple):
     sweep: bool | None  # it has the turn, and there is something to do; None: sweep_begin must be asked
     tidy: bool
     schedule_in: float | None  # seconds until a schedule is due; None: there is none
+    seats: list[str]  # of living workers in the rings that were asked for, as Seat.text has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ def pulse(
     within: float | None,
     rounds: Rounds,
     schedules: Sequence[str],
+    rings: Sequence[str] = (),
 ) -> Statement[Pulse | None]:
     """Say that a sleeping worker lives, and learn what it can expect; `within` None: without a look at its queues. None: it
     is not alive."""
@@ -83,7 +85,17 @@ def pulse(
     looks = [] if within is None else list(queues)
     tasks, versions = [t for t, _ in known], [v for _, v in known]
     every = (rounds.sweep, rounds.gap, rounds.grace, rounds.dead_after, rounds.tidy, rounds.retry)
-    params = (looks, tasks, versions, within or 0.0, worker, list(queues), *every, list(schedules))
+    params = (
+        looks,
+        tasks,
+        versions,
+        within or 0.0,
+        worker,
+        list(queues),
+        *every,
+        list(schedules),
+        list(rings),
+    )
     return Statement("pulse", query("pulse"), params, decode)
 
 

@@ -20,6 +20,10 @@ def register(
     )
 
 
+def report_death(host: str, pid: int, how: str) -> Statement[None]:
+    return Statement("report_death", query("report_death"), (host, pid, how), nothing)
+
+
 def drain(worker: str) -> Statement[bool]:
     return Statement("drain", query("drain"), (worker,), bool)
 
@@ -61,6 +65,10 @@ class Seat(NamedTuple):
     worker: str
     host: str
     pid: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.queue} {self.seat} {self.worker}"
 
 
 def ring_seats(queues: Sequence[str], dead_after: float, asking: str | None = None) -> Statement[list[Seat]]:

@@ -28,6 +28,7 @@ from ... import telemetry
 from ...db.database import Database
 from ...model.outcome import Cancelled, Outcome
 from ...model.text import describe, storable
+from ..calls import Call
 from ..execute import Executor, Middleware
 from ..handler import Handler, Handlers
 from ..inflight import Running
@@ -219,9 +220,9 @@ class _Inside:
 
     async def serve(self, loaded: Loaded) -> None:
         self._loop = asyncio.get_running_loop()
-        handlers = _Limited(loaded.handlers, self)
+        self._handlers = _Limited(loaded.handlers, self)
         executor = Executor(
-            loaded.database, handlers, lambda: self._worker, loaded.middleware, supervised=True
+            loaded.database, self._handlers, lambda: self._worker, loaded.middleware, supervised=True
         )
         async with loaded.lifespan():
             self.is_ready = True
@@ -241,7 +242,8 @@ class _Inside:
         self._say(running, "begun")  # not before: the loop may still be busy with what an earlier job left
         before = asyncio.all_tasks()
         executor.look()
-        running.task = task = self._loop.create_task(executor.execute(running), name=f"job {claimed.id_text}")
+        work = self._execute(executor, running)
+        running.task = task = self._loop.create_task(work, name=f"job {claimed.id_text}")
         self._running = running
         await asyncio.wait([task])
         self._running = None
@@ -253,6 +255,17 @@ class _Inside:
         self._say(
             running, "outcome", outcome=outcome_to_json(outcome), spent=self._is_spent, memory=used().resident
         )
+
+    async def _execute(self, executor: Executor, running: Running) -> Outcome:
+        """A job of a batch task that is run apart from others is a batch of its own."""
+        handler = self._handlers.find(running.claimed.task, running.claimed.version)
+        if handler is None or handler.gather is None:
+            return await executor.execute(running)
+        call = Call([running], handler, executor.threads)
+        outcome = await executor.execute(running, call.join)
+        call.came(running)
+        await call.over()
+        return outcome
 
     async def _end_leftovers(self, before: set[asyncio.Task[Any]]) -> None:
         """Cancel what the handler left in the event loop; when that does not end, nobody gets this process again."""

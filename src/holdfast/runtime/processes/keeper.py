@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ... import telemetry
 from ...model.outcome import Cancelled, DeadLettered, ErrorText, Failed, Held, Lost, Outcome, Released
+from ..apart import Crashed
 from .assignment import Assignment, Launch, NotStarted
 from .frames import BadFrame, Frame, job_to_json, outcome_from_json
 from .memory import MB, exceeded, out_of_memory_kills, used_together
@@ -336,6 +337,8 @@ class Keeper:
             return None
         if not job.has_begun:
             return NotStarted(message, again=self._is_ready)
+        if job.running.apart is not None and kind == "ProcessDied" and not job.handler.process:
+            return Crashed(ErrorText(kind, message))
         return job.handler.failed(ErrorText(kind, message), job.running.claimed.attempt)
 
     def _died(self, child: ChildProcess) -> None:

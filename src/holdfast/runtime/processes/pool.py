@@ -14,6 +14,7 @@ from ... import telemetry
 from ...errors import ConfigurationError
 from ...model.clock import Clock
 from ...model.outcome import ErrorText, Outcome, Snoozed
+from ..apart import NotApart
 from ..handler import FORGIVEN, Handler
 from ..inflight import Running
 from .assignment import Assignment, Launch, NotStarted
@@ -30,13 +31,21 @@ _ROOM = 16 * MB  # what a handler with a memory_limit must find free in a reused
 
 class Pool:
     def __init__(
-        self, launch: Launch, clock: Clock, *, size: int, check: Iterable[str] = (), patient: bool = True
+        self,
+        launch: Launch,
+        clock: Clock,
+        *,
+        size: int,
+        check: Iterable[str] = (),
+        patient: bool = True,
+        spare: int = SPARE,
     ) -> None:
         self._launch = launch
         self._clock = clock
         self._size = size
         self._check = frozenset(check)  # start a child at once, and see that it knows these tasks
         self._patient = patient  # a child that cannot start may do so later
+        self._spare = spare
         self._minder = Minder()
         self._emitter = Emitter()
         self._lock = threading.Lock()
@@ -81,6 +90,8 @@ class Pool:
             end = done
             if not end.again:
                 break
+        if running.apart is not None and not handler.process:
+            return NotApart(end.reason)
         return self._not_started(running, handler, end)
 
     async def _in_a_child(self, running: Running, handler: Handler) -> Outcome | NotStarted:
@@ -182,7 +193,7 @@ class Pool:
     def may_leave(self, keeper: Keeper) -> bool:
         """An idle child that is one too many."""
         with self._lock:
-            if keeper not in self._idle or len(self._idle) <= SPARE:
+            if keeper not in self._idle or len(self._idle) <= self._spare:
                 return False
             self._idle.remove(keeper)
             return True

@@ -110,9 +110,9 @@ ORDER BY j.priority DESC, j.available_at, j.seq
 LIMIT $2;
 
 -- name: find_suspects
--- Jobs that were in a process that died, with how many of them may run together.
+-- Jobs that were in two processes that died.
 -- $1 queue, $2 limit
-SELECT j.id, j.suspect
+SELECT j.id
 FROM holdfast.work j
 WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at <= holdfast.now()
   AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))

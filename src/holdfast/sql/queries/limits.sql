@@ -94,7 +94,7 @@ SET tokens = least((SELECT q.key_burst FROM q),
 
 -- name: claim_shares
 -- Take due jobs from these keys, so many of each, for a living worker.
--- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects too?,
+-- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects instead of others?,
 -- $9 limits that the claim is made within
 --
 -- Compared as a row, here and below: with equalities a planner without statistics sorts a whole key to find its first job.
@@ -106,7 +106,7 @@ WITH c AS MATERIALIZED (
         FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND (j.partition_bucket, j.partition_key, j.available_at) >= (k.bucket, k.key, '-infinity')
           AND (j.partition_bucket, j.partition_key, j.available_at) <= (k.bucket, k.key, holdfast.now())
-          AND j.status = 'pending' AND (j.suspect = 0 OR $8::boolean)
+          AND j.status = 'pending' AND (j.suspect > 0) = $8::boolean
           AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
           AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY j.partition_bucket, j.partition_key, j.available_at, j.seq
@@ -164,9 +164,9 @@ SELECT (SELECT count(*) FROM steps), (SELECT bucket FROM last), (SELECT key FROM
        ARRAY(SELECT key FROM ready), ARRAY(SELECT priority::int FROM ready), ARRAY(SELECT late FROM ready);
 
 -- name: suspect_shares
--- The keys of jobs that were in a process that died, with how many of such jobs may run together.
+-- The keys of jobs that were in two processes that died, each key as often as it has such jobs.
 -- $1 queue, $2 limit
-SELECT j.partition_key, j.suspect
+SELECT j.partition_key
 FROM holdfast.work j
 WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at <= holdfast.now()
   AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
@@ -177,14 +177,14 @@ LIMIT $2;
 
 -- name: share_head
 -- The first job of a key that a claim would take.
--- $1 queue, $2 key, $3 suspects too?
+-- $1 queue, $2 key, $3 suspects instead of others?
 SELECT h.id
 FROM (SELECT holdfast.bucket($2) AS bucket, $2::text AS key OFFSET 0) k
 CROSS JOIN LATERAL (
     SELECT w.id FROM holdfast.work w
     WHERE w.queue = $1 AND w.hold_reason IS NULL AND (w.partition_bucket, w.partition_key, w.available_at) >= (k.bucket, k.key, '-infinity')
       AND (w.partition_bucket, w.partition_key, w.available_at) <= (k.bucket, k.key, holdfast.now()) AND w.status = 'pending'
-      AND (w.suspect = 0 OR $3::boolean) AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND (w.suspect > 0) = $3::boolean AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
       AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
     ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
 ) h;

@@ -29,6 +29,21 @@ SELECT $5, $6, $1, $2, $7, holdfast.now() FROM mine
 ON CONFLICT (resource, stream) DO UPDATE SET fence = EXCLUDED.fence, at = EXCLUDED.at, queue = EXCLUDED.queue, job_id = EXCLUDED.job_id WHERE f.fence <= EXCLUDED.fence
 RETURNING ARRAY[f.fence];
 
+-- name: count_crash
+-- The process that ran this job alone died: one more death, which its owner knows of and lives. The dead letter that it may become is logged
+-- as it is settled.
+-- $1 queue, $2 id, $3 generation, $4 token, $5 most crashes, $6 worker, $7 message, $8 trace
+WITH counted AS (
+    UPDATE holdfast.work w SET crashes = least(w.crashes::bigint + 1, 2147483647)::int, suspect = greatest(w.suspect, 1)
+    WHERE w.queue = $1 AND w.id = $2 AND w.lease_generation = $3 AND w.claim_token = $4 AND w.status = 'processing'
+    RETURNING w.id, w.queue, w.attempts, w.lease_generation, w.crashes
+), logged AS (
+    INSERT INTO holdfast.errors (job_id, queue, attempt, generation, at, worker, kind, message, trace)
+    SELECT c.id, c.queue, least(c.attempts::bigint + 1, 2147483647)::int, c.lease_generation, holdfast.now(), $6, 'ProcessDied', $7, $8
+    FROM counted c WHERE c.crashes < $5::int
+)
+SELECT crashes FROM counted;
+
 -- name: progress
 -- How far running jobs are, of those still owned. An older attempt never overwrites a newer one.
 -- $1 ids, $2 queues, $3 generations, $4 fractions, $5 messages, $6 tokens

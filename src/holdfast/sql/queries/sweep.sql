@@ -22,11 +22,12 @@ SELECT coalesce((SELECT free FROM begun),
 
 -- name: fence_workers
 -- A worker not heard of for too long is gone, for good: an identity never comes back. One that was draining counts as having left: when
--- its process turns out to be there after all, it goes on leaving.
+-- its process turns out to be there after all, it goes on leaving. `fenced_at` says that its jobs are left behind by a silence.
 -- Nobody who is not alive sleeps.
 -- $1 seconds
 WITH fenced AS (
-    UPDATE holdfast.workers w SET status = 'gone', ended = CASE w.status WHEN 'draining' THEN 'left' ELSE 'lost' END
+    UPDATE holdfast.workers w
+    SET status = 'gone', ended = CASE w.status WHEN 'draining' THEN 'left' ELSE 'lost' END, fenced_at = holdfast.now()
     WHERE w.id = ANY (ARRAY(SELECT v.id FROM holdfast.workers v
                             WHERE v.status <> 'gone' AND v.last_seen_at < holdfast.now() - make_interval(secs => $1::float8)
                             ORDER BY v.id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED))
@@ -40,7 +41,6 @@ SELECT id FROM fenced;
 
 -- name: revoke_expired
 -- Revoke claims whose lease ran out, and those of workers that are gone: from here on they cannot be renewed.
--- `unsettled` counts what a dead process left behind over all its claims: if it is one, that job was alone.
 -- $1 limit
 WITH due AS MATERIALIZED (
     SELECT c.token FROM holdfast.claims c WHERE c.lease_expires_at < holdfast.now() AND c.revoked_at IS NULL
@@ -52,16 +52,8 @@ WITH due AS MATERIALIZED (
       AND (c.lease_expires_at < holdfast.now() OR EXISTS (SELECT FROM holdfast.workers v WHERE v.id = c.worker AND v.status = 'gone'))
     ORDER BY c.worker, c.token LIMIT $1
     FOR NO KEY UPDATE OF c SKIP LOCKED
-), left_behind AS MATERIALIZED (
-    SELECT v.id AS worker,
-           (SELECT count(*)::int FROM holdfast.claims k CROSS JOIN LATERAL unnest(k.job_ids) AS j(id)
-            CROSS JOIN LATERAL (SELECT FROM holdfast.work w
-                                WHERE w.queue = k.queue AND w.id = j.id AND w.claim_token = k.token AND w.status = 'processing' OFFSET 0) w
-            WHERE k.worker = v.id) AS unsettled
-    FROM holdfast.workers v WHERE v.status = 'gone' AND v.id IN (SELECT worker FROM c)
 )
-UPDATE holdfast.claims k
-SET revoked_at = holdfast.now(), unsettled = (SELECT l.unsettled FROM left_behind l WHERE l.worker = k.worker)
+UPDATE holdfast.claims k SET revoked_at = holdfast.now()
 WHERE k.token = ANY (ARRAY(SELECT token FROM c))
 RETURNING k.token;
 
@@ -71,24 +63,49 @@ RETURNING k.token;
 UPDATE holdfast.claims SET revoked_at = holdfast.now() WHERE worker = $1 AND token = ANY ($2::uuid[]) AND revoked_at IS NULL RETURNING token;
 
 -- name: revoked_claims
--- Revoked claims whose jobs are still to be taken back.
+-- Revoked claims by worker and queue, with those of their jobs that are still to be taken back.
 -- $1 limit
-SELECT token, queue, worker, unsettled, job_ids FROM holdfast.claims WHERE revoked_at IS NOT NULL ORDER BY revoked_at, token LIMIT $1;
+WITH c AS MATERIALIZED (
+    SELECT c.token, c.queue, c.worker, c.job_ids FROM holdfast.claims c WHERE c.revoked_at IS NOT NULL ORDER BY c.revoked_at, c.token LIMIT $1
+), unsettled AS MATERIALIZED (
+    SELECT c.worker, c.queue, w.id
+    FROM c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    CROSS JOIN LATERAL (SELECT w.id FROM holdfast.work w
+                        WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+)
+SELECT c.worker, c.queue, array_agg(c.token ORDER BY c.token),
+       ARRAY(SELECT u.id FROM unsettled u WHERE u.worker = c.worker AND u.queue = c.queue ORDER BY u.id)
+FROM c GROUP BY c.worker, c.queue ORDER BY c.worker, c.queue;
 
 -- name: sweep_take
--- Take back jobs of a revoked claim. No attempt is spent. Jobs of a dead process become suspects, to be run in halving batches; one that
--- was alone in it too often is a dead letter.
--- $1 queue, $2 token, $3 ids, $4 unsettled (NULL: its process did not die), $5 most crashes
+-- Take back jobs of revoked claims of one worker in one queue. No attempt is spent. When the worker fell silent, each job that it had counts
+-- a death: after the first it runs again like any other, after the second it is a suspect, which runs apart. A suspect that was in more than
+-- $5 deaths is a dead letter.
+-- `silent` locks the worker: one that turns up alive (take_back_blame) comes either before, and nothing is counted, or after, and finds
+-- in `blamed` what was. Nobody waits for that lock: in doubt nothing is counted. A claim that was revoked before the worker was fenced ran no job in the process that fell silent.
+-- $1 queue, $2 tokens, $3 ids, $4 worker, $5 most crashes
 WITH rule AS MATERIALIZED (
     SELECT on_dead_letter FROM holdfast.queues WHERE name = $1
+), silent AS MATERIALIZED (
+    SELECT v.id, v.fenced_at, CASE WHEN v.death IS NULL THEN 'WorkerSilent' ELSE 'ProcessDied' END AS kind,
+           coalesce(v.death, 'the worker that had this job fell silent: its process died, stands still or cannot reach the database') AS said,
+           CASE WHEN v.death IS NULL THEN 'fell silent' ELSE 'died: ' || v.death END AS last
+    FROM holdfast.workers v WHERE v.id = $4 AND v.fenced_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED
+), counted AS MATERIALIZED (
+    SELECT c.token FROM holdfast.claims c JOIN silent s ON c.revoked_at >= s.fenced_at WHERE c.token = ANY ($2::uuid[])
 ), ok AS MATERIALIZED (
-    SELECT w.id, coalesce($4::int = 1 AND w.crashes::bigint + 1 >= $5::int, false) AS crasher,
-           coalesce($4::int = 1 AND w.crashes::bigint + 1 >= $5::int AND (SELECT on_dead_letter FROM rule) = 'block', false) AS blocks
+    SELECT w.id, w.claim_token = ANY (ARRAY(SELECT token FROM counted)) AS counts,
+           w.claim_token = ANY (ARRAY(SELECT token FROM counted)) AND w.suspect > 0 AND w.crashes >= $5::int AS crasher,
+           w.claim_token = ANY (ARRAY(SELECT token FROM counted)) AND w.suspect > 0 AND w.crashes >= $5::int
+               AND (SELECT on_dead_letter FROM rule) = 'block' AS blocks
     FROM holdfast.work w
-    WHERE w.queue = $1 AND w.id = ANY ($3::uuid[]) AND w.claim_token = $2 AND w.status = 'processing'
+    WHERE w.queue = $1 AND w.id = ANY ($3::uuid[]) AND w.claim_token = ANY ($2::uuid[]) AND w.status = 'processing'
       AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
     ORDER BY w.id
     FOR UPDATE SKIP LOCKED
+), blame AS (
+    UPDATE holdfast.workers v SET blamed = coalesce(v.blamed, '{}') || ARRAY(SELECT id FROM ok WHERE counts)
+    WHERE v.id IN (SELECT id FROM silent) AND EXISTS (SELECT FROM ok WHERE counts)
 ), gone AS (
     DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM ok WHERE crasher AND NOT blocks))
     RETURNING *
@@ -96,21 +113,19 @@ WITH rule AS MATERIALIZED (
     INSERT INTO holdfast.parked_keys (queue, partition_key, job_id, parked_at)
     SELECT $1, g.partition_key, g.id, holdfast.now() FROM gone g WHERE (SELECT on_dead_letter FROM rule) = 'park'
     ON CONFLICT DO NOTHING
-), owner AS MATERIALIZED (
-    SELECT worker FROM holdfast.claims WHERE token = $2
 ), logged AS (
     INSERT INTO holdfast.errors (job_id, queue, attempt, generation, at, worker, kind, message, trace)
-    SELECT w.id, $1, least(w.attempts::bigint + 1, 2147483647)::int, w.lease_generation, holdfast.now(), (SELECT worker FROM owner), 'ProcessDied',
-           'the worker process died while it ran this job alone', ''
-    FROM holdfast.work w WHERE $4::int = 1 AND w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok))
+    SELECT w.id, $1, least(w.attempts::bigint + 1, 2147483647)::int, w.lease_generation, holdfast.now(), $4, s.kind, s.said, ''
+    FROM silent s CROSS JOIN holdfast.work w WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts))
 ), dead AS (
     INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
                                        version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata,
                                        parent_id, group_id, follow_ups)
     SELECT g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, holdfast.now(), g.attempts, g.max_attempts,
-           g.version, g.crashes + 1, g.priority, g.queue, g.task, g.partition_key, g.payload, (SELECT worker FROM owner),
-           format('ProcessDied: the worker process died %s times while it ran this job alone', g.crashes + 1), g.tags, g.metadata,
-           g.parent_id, g.group_id, g.follow_ups
+           g.version, least(g.crashes::bigint + 1, 2147483647)::int, g.priority, g.queue, g.task, g.partition_key, g.payload, $4,
+           (SELECT format('%s: processes that had this job died or fell silent %s times; the last one %s', s.kind, g.crashes::bigint + 1, s.last)
+            FROM silent s),
+           g.tags, g.metadata, g.parent_id, g.group_id, g.follow_ups
     FROM gone g
     RETURNING id, group_id
 ), back AS (
@@ -118,23 +133,54 @@ WITH rule AS MATERIALIZED (
     SET status = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks)) THEN 'blocked' ELSE 'pending' END,
         hold_reason = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks)) THEN 'a dead letter that its key waits for' END,
         last_error = CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks))
-                          THEN format('ProcessDied: the worker process died %s times while it ran this job alone', w.crashes + 1) ELSE w.last_error END,
+                          THEN (SELECT format('%s: processes that had this job died or fell silent %s times; the last one %s', s.kind,
+                                              w.crashes::bigint + 1, s.last) FROM silent s) ELSE w.last_error END,
         claim_token = '00000000-0000-0000-0000-000000000000',
-        suspect = CASE WHEN $4::int IS NULL THEN w.suspect ELSE greatest(1, least(nullif(w.suspect, 0), $4::int) / 2) END,
-        crashes = w.crashes + CASE WHEN $4::int = 1 THEN 1 ELSE 0 END
+        suspect = CASE WHEN w.crashes > 0 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts)) THEN 1 ELSE w.suspect END,
+        crashes = least(w.crashes::bigint + CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts)) THEN 1 ELSE 0 END, 2147483647)::int
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks OR NOT crasher))
     RETURNING w.id, w.status
 )
 SELECT id, 'dead_letter', group_id FROM dead UNION ALL SELECT id, status, NULL FROM back;
 
 -- name: sweep_finish
--- Drop a revoked claim row once no processing job refers to it. A job that was locked a moment ago keeps it for the next sweep;
+-- Drop revoked claim rows once no processing job refers to them. A job that was locked a moment ago keeps its row for the next sweep;
 -- a quarantined one is found in the quarantine.
--- $1 token
+-- $1 tokens
 DELETE FROM holdfast.claims c
-WHERE c.token = $1 AND c.revoked_at IS NOT NULL
+WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NOT NULL
   AND NOT EXISTS (SELECT FROM unnest(c.job_ids) AS j(id)
                   CROSS JOIN LATERAL (SELECT FROM holdfast.work w
                                       WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
                   WHERE j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q)))
 RETURNING token;
+
+-- name: take_back_blame
+-- A worker that was fenced is alive after all: it stood still, or was cut off. The deaths that were counted against its jobs were none.
+-- Whoever has such a job now keeps it; only the count and the suspicion change. One that is blocked or buried because of a silence is
+-- not any more: blocked ones wait again, dead letters are answered, to be redriven.
+-- $1 worker
+WITH back AS MATERIALIZED (
+    SELECT v.id, coalesce(v.blamed, '{}') AS blamed FROM holdfast.workers v WHERE v.id = $1 AND v.fenced_at IS NOT NULL FOR NO KEY UPDATE
+), heard AS (
+    UPDATE holdfast.workers v SET fenced_at = NULL, blamed = NULL WHERE v.id IN (SELECT id FROM back)
+), corrected AS (
+    UPDATE holdfast.errors e
+    SET kind = 'WorkerFrozen', message = 'the worker that had this job stood still or was cut off, and came back: this counts no death'
+    WHERE e.job_id = ANY ((SELECT blamed FROM back)::uuid[]) AND e.worker = $1 AND e.kind = 'WorkerSilent'
+), live AS (
+    UPDATE holdfast.work w
+    SET crashes = greatest(w.crashes - 1, 0), suspect = CASE WHEN w.crashes <= 2 THEN 0 ELSE w.suspect END,
+        status = CASE WHEN w.status = 'blocked' AND w.last_error LIKE 'WorkerSilent:%' THEN 'pending' ELSE w.status END,
+        hold_reason = CASE WHEN w.status = 'blocked' AND w.last_error LIKE 'WorkerSilent:%' THEN NULL ELSE w.hold_reason END
+    WHERE w.id = ANY ((SELECT blamed FROM back)::uuid[])
+    RETURNING w.id, w.queue
+), ended AS (
+    UPDATE holdfast.archive a SET crashes = greatest(a.crashes - 1, 0)
+    WHERE a.id = ANY ((SELECT blamed FROM back)::uuid[])
+      AND a.slot = ANY (ARRAY(SELECT unnest(holdfast.archive_slots_of(j.id)) FROM back CROSS JOIN LATERAL unnest(back.blamed) AS j(id)))
+), buried AS (
+    UPDATE holdfast.dead_letters d SET crashes = greatest(d.crashes - 1, 0)
+    WHERE d.id = ANY ((SELECT blamed FROM back)::uuid[]) RETURNING d.id, d.queue, d.last_error LIKE 'WorkerSilent:%' AS by_silence
+)
+SELECT queue, NULL::uuid FROM live UNION SELECT queue, id FROM buried WHERE by_silence;

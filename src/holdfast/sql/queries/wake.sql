@@ -76,10 +76,11 @@ FROM due;
 -- there is something to sweep or to tidy, and when the next schedule is due. No row: it is not alive.
 -- $1 queues (empty: not now), $2 tasks, $3 versions, $4 seconds until it looks again, $5 worker, $6 queues it sleeps in, $7 interval of sweeps,
 -- $8 gap, $9 grace (as in sweep_begin), $10 seconds after which a worker is fenced, $11 seconds between two tidyings, with a group to retry $12,
--- $13 schedules in its code
+-- $13 schedules in its code, $14 queues whose ring it is in
 --
 -- The look comes first and the row is written after it: under an old snapshot a look may take long, and the heartbeat of the renewing
--- thread must never wait for it. With it an idle worker sends 0.4 statements a second, one by one it was 6.8. Answers (due in, asleep, sweep?, tidy?, next schedule in); sweep NULL: ask sweep_begin.
+-- thread must never wait for it. With it an idle worker sends 0.4 statements a second, one by one it was 6.8. Returns (due in, asleep, sweep?, tidy?, next schedule in,
+-- the seats of living workers, as ring_seats has them); sweep NULL: ask sweep_begin.
 WITH RECURSIVE
 -- with part: due
 , look AS MATERIALIZED (
@@ -117,7 +118,11 @@ SELECT b.due_in,
                                                                      THEN $12::float8 ELSE $11::float8 END),
        (SELECT extract(epoch FROM min(CASE WHEN s.kept_slot IS NULL THEN s.next_at ELSE holdfast.now() END) - holdfast.now())::float8
         FROM holdfast.schedules s
-        WHERE s.paused_at IS NULL AND (s.origin = 'operator' OR s.name = ANY ($13::text[])))
+        WHERE s.paused_at IS NULL AND (s.origin = 'operator' OR s.name = ANY ($13::text[]))),
+       ARRAY(SELECT s.queue || ' ' || s.seat || ' ' || s.worker FROM holdfast.seats s JOIN holdfast.workers v ON v.id = s.worker
+             WHERE s.queue = ANY ($14::text[]) AND v.status = 'alive'
+               AND (v.last_seen_at > holdfast.now() - make_interval(secs => $10::float8) OR s.worker = $5)
+             ORDER BY s.queue, s.seat)
 FROM beat b CROSS JOIN holdfast.engine e;
 
 -- name: say_it

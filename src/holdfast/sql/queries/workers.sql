@@ -4,6 +4,11 @@
 INSERT INTO holdfast.workers (id, host, pid, status, last_seen_at, started_at, queues, tasks, concurrency, release)
 VALUES ($1, $2, $3, 'alive', holdfast.now(), holdfast.now(), $4::text[], $5::text[], $6, $7);
 
+-- name: report_death
+-- The supervisor saw a worker process end. It is fenced when its silence has lasted; this only says what the silence was.
+-- $1 host, $2 pid, $3 how it ended
+UPDATE holdfast.workers SET death = $3 WHERE host = $1 AND pid = $2 AND status <> 'gone' AND death IS NULL;
+
 -- name: drain
 -- alive -> draining. A heartbeat never undoes it.
 -- $1 worker
@@ -37,8 +42,8 @@ WITH woken AS (DELETE FROM holdfast.sleepers WHERE worker = $1)
 UPDATE holdfast.workers SET status = 'gone', ended = 'left', last_seen_at = holdfast.now() WHERE id = $1 AND status <> 'gone' RETURNING status;
 
 -- name: ring_seats
--- Who sits where in the rings of these queues, of the workers that are alive. Whoever asks counts, however long ago its last heartbeat is.
--- $1 queues, $2 seconds after which a worker no longer counts, $3 who asks (NULL: nobody of them)
+-- The seats of living workers in the rings of these queues. The worker that asks counts, however old its last heartbeat is.
+-- $1 queues, $2 seconds after which a worker no longer counts, $3 the worker that asks (NULL: none of them)
 SELECT s.queue, s.seat, s.worker, w.host, w.pid
 FROM holdfast.seats s JOIN holdfast.workers w ON w.id = s.worker
 WHERE s.queue = ANY ($1::text[]) AND w.status = 'alive'
