@@ -175,8 +175,10 @@ def test_a_script_is_not_run_a_second_time_for_a_suspect(scene: Scene) -> None:
 
 def test_what_a_supervisor_saw_is_said(scene: Scene) -> None:
     job = crash.enqueue("exit").id
-    scene.start(words=("--processes", "2"), ready=False, max_crashes=2)
-    row = scene.until_status(job, "dead_letter", 2 * (BOUND + SLOW))
+    # Long enough for the process that takes its place to start and report it.
+    timings = {"lease": 12, "heartbeat": 1, "dead_after": 8}
+    scene.start(words=("--processes", "2"), ready=False, **timings)
+    row = scene.until_status(job, "dead_letter", 2 * (8 + SWEEP + SLOW))
     assert row["last_error"] == (
         "ProcessDied: the process ended with exit code 3; processes that had this job died or fell silent 3 times"
     )
