@@ -76,10 +76,11 @@ def test_a_kill_between_two_steps_loses_nothing_and_repeats_no_commit(
 
 
 def test_kills_again_and_again_under_load_lose_nothing(scene: Scene) -> None:
-    ids = {record.enqueue(seconds=0.1).id for _ in range(100)}
+    ids: set[UUID] = set()
     workers = [scene.start(), scene.start()]
     for round_ in range(3):
         before = len(scene.ledger())
+        ids |= {record.enqueue(seconds=0.1).id for _ in range(35)}
         wait_until(lambda seen=before: len(scene.ledger()) > seen, "work goes on", 15)  # type: ignore[misc]
         victim = workers[round_ % 2]
         victim.kill(signal.SIGKILL)

@@ -281,5 +281,5 @@ def recorded(sweeper: Sweeper) -> list[str]:
     async def flow_and_note(make: Any) -> Any:
         return await run_flow(lambda: noted(make()))
 
-    session.run, session.flow = run_and_note, flow_and_note  # type: ignore[method-assign]
+    session.run, session.flow = run_and_note, flow_and_note  # type: ignore[method-assign,assignment]
     return names

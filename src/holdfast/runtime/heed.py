@@ -44,17 +44,17 @@ def _cancel(worker: "Worker", running: Running) -> None:
 
 def _start_over(worker: "Worker", fenced: str) -> None:
     if worker.membership.id == fenced and not worker.stopping.is_set():
-        worker.aside(_start_again(worker, fenced))
+        worker.aside(_start_again(worker))
 
 
-async def _start_again(worker: "Worker", fenced: str) -> None:
+async def _start_again(worker: "Worker") -> None:
     await worker.membership.start_over()
     worker.look_again()  # nobody tells the old name anything
     while True:
         try:
-            return await worker.membership.take_back_blame(fenced)
+            return await worker.membership.take_back_blame()
         except DatabaseError as error:
-            telemetry.emit("worker.blame_stands", level=logging.WARNING, worker=fenced, error=str(error))
+            telemetry.emit("worker.blame_stands", level=logging.WARNING, error=str(error))
             await asyncio.sleep(worker.settings.heartbeat)
 
 

@@ -2,6 +2,7 @@
 
 An identity that was fenced never comes back; its process takes a new one."""
 
+import functools
 import logging
 from collections.abc import Sequence
 
@@ -31,6 +32,7 @@ class Membership:
         self._release = release
         self.identity = WorkerIdentity.create()
         self._died = predecessor()
+        self._fenced: list[str] = []  # identities whose silence is still to be taken back
 
     @property
     def id(self) -> str:
@@ -58,13 +60,18 @@ class Membership:
         old = self.id
         fresh = WorkerIdentity.create()
         self.identity = fresh
+        self._fenced.append(old)
         telemetry.emit("worker.fenced", level=logging.WARNING, worker=old, now=fresh.id)
         await self.register()
 
-    async def take_back_blame(self, worker: str) -> None:
-        """A fenced identity of this process: that it lives proves that its silence was no death."""
-        for job in await self.session.flow(lambda: take_back_blame(worker)):
-            telemetry.emit("job.redriven", job=job, reason="the worker that fell silent is alive")
+    async def take_back_blame(self, *also: str) -> None:
+        """Identities of this process that were fenced: that it lives proves that their silence was no death."""
+        self._fenced += also
+        while self._fenced:
+            worker = self._fenced[0]
+            for job in await self.session.flow(functools.partial(take_back_blame, worker)):
+                telemetry.emit("job.redriven", job=job, reason="the worker that fell silent is alive")
+            self._fenced = [other for other in self._fenced if other != worker]
 
     async def drain(self) -> None:
         try:

@@ -93,16 +93,15 @@ WITH rule AS MATERIALIZED (
     FROM holdfast.workers v WHERE v.id = $4 AND v.fenced_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED
 ), counted AS MATERIALIZED (
     SELECT c.token FROM holdfast.claims c JOIN silent s ON c.revoked_at >= s.fenced_at WHERE c.token = ANY ($2::uuid[])
-), ok AS MATERIALIZED (
-    SELECT w.id, w.claim_token = ANY (ARRAY(SELECT token FROM counted)) AS counts,
-           w.claim_token = ANY (ARRAY(SELECT token FROM counted)) AND w.suspect > 0 AND w.crashes >= $5::int AS crasher,
-           w.claim_token = ANY (ARRAY(SELECT token FROM counted)) AND w.suspect > 0 AND w.crashes >= $5::int
-               AND (SELECT on_dead_letter FROM rule) = 'block' AS blocks
+), locked AS MATERIALIZED (
+    SELECT w.id, w.claim_token = ANY (ARRAY(SELECT token FROM counted)) AS counts, w.suspect > 0 AND w.crashes >= $5::int AS spent
     FROM holdfast.work w
     WHERE w.queue = $1 AND w.id = ANY ($3::uuid[]) AND w.claim_token = ANY ($2::uuid[]) AND w.status = 'processing'
       AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
     ORDER BY w.id
     FOR UPDATE SKIP LOCKED
+), ok AS MATERIALIZED (
+    SELECT l.id, l.counts, l.counts AND l.spent AS crasher, l.counts AND l.spent AND (SELECT on_dead_letter FROM rule) = 'block' AS blocks FROM locked l
 ), blame AS (
     UPDATE holdfast.workers v SET blamed = coalesce(v.blamed, '{}') || ARRAY(SELECT id FROM ok WHERE counts)
     WHERE v.id IN (SELECT id FROM silent) AND EXISTS (SELECT FROM ok WHERE counts)
@@ -136,8 +135,8 @@ WITH rule AS MATERIALIZED (
                           THEN (SELECT format('%s: processes that had this job died or fell silent %s times; the last one %s', s.kind,
                                               w.crashes::bigint + 1, s.last) FROM silent s) ELSE w.last_error END,
         claim_token = '00000000-0000-0000-0000-000000000000',
-        suspect = CASE WHEN w.crashes > 0 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts)) THEN 1 ELSE w.suspect END,
-        crashes = least(w.crashes::bigint + CASE WHEN w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts)) THEN 1 ELSE 0 END, 2147483647)::int
+        suspect = CASE WHEN w.crashes > 0 AND w.claim_token = ANY (ARRAY(SELECT token FROM counted)) THEN 1 ELSE w.suspect END,
+        crashes = least(w.crashes::bigint + CASE WHEN w.claim_token = ANY (ARRAY(SELECT token FROM counted)) THEN 1 ELSE 0 END, 2147483647)::int
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks OR NOT crasher))
     RETURNING w.id, w.status
 )

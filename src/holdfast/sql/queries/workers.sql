@@ -5,9 +5,17 @@ INSERT INTO holdfast.workers (id, host, pid, status, last_seen_at, started_at, q
 VALUES ($1, $2, $3, 'alive', holdfast.now(), holdfast.now(), $4::text[], $5::text[], $6, $7);
 
 -- name: report_death
--- The supervisor saw a worker process end. It is fenced when its silence has lasted; this only says what the silence was.
+-- The supervisor saw a worker process end. It is fenced when its silence has lasted; this only says what the silence was, also where
+-- it was swept already.
 -- $1 host, $2 pid, $3 how it ended
-UPDATE holdfast.workers SET death = $3 WHERE host = $1 AND pid = $2 AND status <> 'gone' AND death IS NULL;
+WITH died AS (
+    UPDATE holdfast.workers w SET death = $3
+    WHERE w.id = (SELECT v.id FROM holdfast.workers v WHERE v.host = $1 AND v.pid = $2 ORDER BY v.started_at DESC LIMIT 1)
+      AND w.death IS NULL AND w.ended IS DISTINCT FROM 'left'
+    RETURNING w.id, w.blamed
+)
+UPDATE holdfast.errors e SET kind = 'ProcessDied', message = $3
+FROM died d WHERE e.job_id = ANY (d.blamed) AND e.worker = d.id AND e.kind = 'WorkerSilent';
 
 -- name: drain
 -- alive -> draining. A heartbeat never undoes it.
