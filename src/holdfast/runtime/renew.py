@@ -44,6 +44,7 @@ class Renewal(Service):
         self.on_fenced: Callable[[], None] = lambda: None
         self.on_drain: Callable[[str], None] = lambda worker: None
         self.on_stop: Callable[[Running, Stop], None] = lambda running, reason: running.interrupt(reason)
+        self.on_abandoned: Callable[[Running], None] = lambda running: None
 
     async def tick(self) -> float:
         worker, began = self._worker(), time.monotonic()
@@ -59,6 +60,9 @@ class Renewal(Service):
         elif status == "draining":
             self.on_drain(worker)
         held = self._inflight.select()
+        for running in held:
+            if running.abandoned:
+                self.on_abandoned(running)
         grants = [r.grant for r in held]
         lost, cancel = await self._session.flow(lambda: renew(worker, grants, self._lease))
         for grant in lost:

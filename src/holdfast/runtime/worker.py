@@ -49,7 +49,7 @@ from .breakers import Breakers
 from .calls import run_together
 from .claim import Claimer
 from .drain import drain
-from .execute import Executor, Middleware, Processes
+from .execute import Executor, Middleware, Processes, unforeseen
 from .handler import Handlers
 from .heed import heeding
 from .inflight import InFlight, Running
@@ -249,6 +249,13 @@ class Worker:
         """Lost or cancelled while it waited here."""
         self.conclude(running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran"))
 
+    def end_abandoned(self, running: Running) -> None:
+        """Its task is over and has left no outcome. `_run_one` gives one whatever happens, so it never began: somebody
+        cancelled it before."""
+        if running.abandoned:
+            self.slots.finished(running.started_at)
+            self.conclude(running, Released("not started"))
+
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
         if self.slots.free <= 0 and (stale := self.starter.stale(_STALE) + self.batches.stale(_STALE)):
@@ -257,9 +264,12 @@ class Worker:
                 self.conclude(running, Released("not started"))
 
     async def _run_one(self, running: Running) -> None:
-        if self._heard:
-            report.started(running, self.membership.id)
-        outcome = await self.executor.execute(running)
+        try:
+            if self._heard:
+                report.started(running, self.membership.id)
+            outcome = await self.executor.execute(running)
+        except BaseException as error:  # noqa: BLE001 whatever went wrong, also with us: the slot is free and the job settled
+            outcome = unforeseen(error, running)
         self.slots.finished(running.started_at)
         self.conclude(running, outcome)
         if self.ready:
