@@ -388,7 +388,8 @@ CREATE TABLE holdfast.workers (
     tasks        text[] NOT NULL,
     concurrency  int  NOT NULL,
     release      text NOT NULL,
-    ended        text CHECK (ended IN ('left', 'lost'))   -- how it went: said so, or was not heard of again
+    ended        text CHECK (ended IN ('left', 'lost')),  -- how it went: said so, or was not heard of again
+    holds        uuid[]   -- jobs that it has held for more than two heartbeats, as it last reported; NULL: its release does not report
 ) WITH (fillfactor = 50);
 
 -- Where each worker sits in the ring of a queue that is ordered by key: who looks after which buckets (model/ring.py). A seat whose
