@@ -120,7 +120,7 @@ def test_a_schedule_takes_an_interval_as_text() -> None:
     a, b = registry._schedules.values()
     assert a.timing == b.timing
     with pytest.raises(
-        TaskDefinitionError, match="an interval must be whole seconds, from 1 second to 366 days, not 0.25"
+        TaskDefinitionError, match=r"an interval must be whole seconds, from 1 second to 366 days, not 0\.25"
     ):
         registry.schedule("250ms", nightly.job(), name="c")
     with pytest.raises(TaskDefinitionError, match="cron 'soon' cannot be read"):
