@@ -8,6 +8,7 @@ import pytest
 from holdfast.errors import InvalidOption, TaskDefinitionError
 from holdfast.model.backoff import Backoff
 from holdfast.model.queue import QueueRules, Rate
+from holdfast.model.shown import shown
 from holdfast.tasks.options import (
     EnqueueOptions,
     TaskOptions,
@@ -97,7 +98,7 @@ ENQUEUE_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"run_after": "99999w"}, "run_after must be at most 10 years ahead, not str '99999w'"),
     (
         {"run_after": timedelta.max},
-        f"run_after must be at most 10 years ahead, not timedelta {timedelta.max!r}",
+        f"run_after must be at most 10 years ahead, not {shown(timedelta.max)}",
     ),
     (
         {"run_after": datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))},

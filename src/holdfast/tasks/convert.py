@@ -111,6 +111,10 @@ def _numbers(*values: Any) -> Iterator[int | float]:
             stack += top
         elif isinstance(top, int | float):
             yield top
+        elif fields := getattr(type(top), "__dataclass_fields__", None) or getattr(
+            type(top), "model_fields", None
+        ):
+            stack += [getattr(top, name, None) for name in fields]
 
 
 class PydanticConverter:
