@@ -66,7 +66,6 @@ class Renewal(Service):
         for running in held:
             if running.abandoned:
                 self.on_abandoned(running)
-        await self._report_held(worker, held, began)
         grants = [r.grant for r in held]
         lost, cancel = await self._session.flow(lambda: renew(worker, grants, self._lease))
         for grant in lost:
@@ -76,6 +75,7 @@ class Renewal(Service):
         for running in held:
             running.renewed_at = began
         await self._write_progress(held)
+        await self._report_held(worker, held, began)
         return self._database.settings.heartbeat
 
     def _tell(self, grant: Grant, reason: Stop) -> None:

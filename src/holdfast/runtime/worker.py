@@ -250,10 +250,10 @@ class Worker:
         self.conclude(running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran"))
 
     def end_abandoned(self, running: Running) -> None:
-        """Its task is over and has left no outcome. `_run_one` gives one whatever happens, so it never began: somebody
-        cancelled it before."""
-        if running.abandoned:
-            self.slots.finished(running.started_at)
+        """Its task is over and has left no outcome: somebody cancelled it before it began, and so before the guard."""
+        if running.abandoned and running.call is None:  # a call looks after its own
+            if running.task is not None and running.task.cancelled():
+                self.slots.finished(running.started_at)
             self.conclude(running, Released("not started"))
 
     def _hand_back_stale(self) -> None:
@@ -279,9 +279,9 @@ class Worker:
         """The attempt is over: settle it, unless there is nothing left to settle."""
         if running.settling:
             return
-        running.settling = True
         watch = self.breakers.watch(running) if self.breakers.watching else None
         settlement = settlement_of((running.claimed, outcome, watch))
+        running.settling = True
         if type(outcome) is Completed:
             self.settler.settle(settlement)
         else:
