@@ -5,15 +5,17 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from .errors import ConfigurationError, NoDatabase
+from .model.duration import Duration, parse_duration, seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Timings are seconds. A field `x` is read from HOLDFAST_X and from `x` in holdfast.toml."""
+    """Timings are seconds, or text such as "1m30s". A field `x` is read from HOLDFAST_X and from `x` in holdfast.toml."""
 
     database_url: str | None = None
     lease: float = 60.0  # how long a claim is good for without renewal, where the queue says nothing
@@ -45,6 +47,8 @@ class Settings:
     def __post_init__(self) -> None:
         for field in fields(self):
             name = field.name
+            if field.type is float and isinstance(getattr(self, name), str | timedelta):
+                object.__setattr__(self, name, _seconds(name, getattr(self, name)))
             if field.type is float and not 0 < getattr(self, name) < math.inf:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
         least = {"prefetch": 0, "pool_size": 1, "max_crashes": 1, "process_jobs": 1, "processes": 0}
@@ -67,6 +71,13 @@ class Settings:
             )
 
 
+def _seconds(name: str, value: Duration) -> float:
+    try:
+        return seconds(value, name)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(str(error)) from None
+
+
 def _convert(name: str, kind: object, value: Any, source: str) -> Any:
     if kind == int | None:
         if str(value).lower() in ("", "none"):
@@ -80,11 +91,12 @@ def _convert(name: str, kind: object, value: Any, source: str) -> Any:
     if kind not in (int, float):
         return str(value)
     try:
-        number = float(value)
+        text = parse_duration(value) if kind is float and isinstance(value, str) else None
+        number = float(value) if text is None else text
         if not math.isfinite(number) or isinstance(value, bool) or (kind is int and number != int(number)):
             raise ValueError
     except (TypeError, ValueError):
-        wanted = "a whole number" if kind is int else "a number"
+        wanted = "a whole number" if kind is int else "seconds or a duration like 90s"
         raise ConfigurationError(f"{source}: {name} must be {wanted}, not {value!r}") from None
     return int(number) if kind is int else number
 

@@ -31,6 +31,7 @@ APP = """
 import time
 from pathlib import Path
 from holdfast import Holdfast
+from holdfast.runtime.worker import Worker
 
 app = Holdfast()
 
@@ -38,6 +39,12 @@ app = Holdfast()
 @app.task
 def greet(name: str) -> str:
     return name
+
+
+@app.task
+async def vanish() -> None:
+    """An engine with a mistake in it: the attempt ends, and nothing settles it."""
+    Worker.conclude = lambda worker, running, outcome: None
 
 
 @app.task

@@ -160,6 +160,61 @@ def test_long_running(case: Case, conn: Conn) -> None:
     assert case.found("cancel_ignored", "--limit", "cancel=0") is None
 
 
+USUALLY = "INSERT INTO holdfast.throughput (minute, queue, task, completed, run_seconds) VALUES (now(), 'inbox', %s, 10, %s)"
+AGED = "UPDATE holdfast.work SET claimed_at = now() - interval '1 hour' WHERE id = %s"
+
+
+def test_forgotten(case: Case, conn: Conn) -> None:
+    case.start("doctor_app:app", "--concurrency", "1")
+    case.sql(USUALLY, ["vanish", 5])
+    (job_id,) = enqueue(conn, task="vanish")
+    wait_until(lambda: state(case, job_id) == "processing", "the job was claimed")
+    assert case.found("forgotten") is None  # not for long
+    case.sql(AGED, [job_id])
+    wait_until(lambda: case.sql("SELECT 1 FROM holdfast.workers WHERE holds = '{}'"), "the worker reports")
+    finding = case.cure("forgotten")
+    assert finding["level"] == "error"
+    assert finding["what"] == (
+        "1 job processing for 10 times the usual time, on a live worker that does not run it"
+    )
+    (worker,) = case.sql("SELECT id FROM holdfast.workers")
+    assert finding["fix"] == [f"holdfast workers drain {worker['id']}"]
+    assert finding["details"] == [
+        f"{job_id} (vanish, queue inbox), claimed 1 h ago by {worker['id']}, usually 0.5 s"
+    ]
+    case.start("doctor_app:app", "--concurrency", "1")
+    wait_until(lambda: state(case, job_id) != "processing", "the job was given back")
+
+
+def test_a_job_that_its_worker_runs_is_not_forgotten(case: Case, conn: Conn, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    case.start("doctor_app:app", "--concurrency", "1")
+    rows = [NewRow("deaf", f'{{"path": "{gate}"}}')]
+    (job_id,) = [e.id for e in run(conn, jobs.enqueue(rows))]
+    assert job_id is not None
+    wait_until(
+        lambda: case.sql("SELECT 1 FROM holdfast.workers WHERE holds = ARRAY[%s::uuid]", [job_id]),
+        "the worker reports it",
+    )
+    case.sql(AGED, [job_id])
+    assert case.found("forgotten", "--limit", "usual=0") is None
+    gate.touch()
+    wait_until(lambda: case.sql("SELECT 1 FROM holdfast.workers WHERE holds = '{}'"), "and that it is done")
+
+
+def test_a_job_is_forgotten_by_what_is_usual_and_by_workers_that_report(case: Case, conn: Conn) -> None:
+    (job_id,) = enqueue(conn)
+    take_one(conn, register(conn))
+    conn.execute("UPDATE holdfast.workers SET last_seen_at = now() + interval '1 hour'")
+    case.sql(AGED, [job_id])
+    assert case.found("forgotten") is None  # a release that does not report
+    case.sql("UPDATE holdfast.workers SET holds = '{}'")
+    assert case.found("forgotten") is not None
+    case.sql(USUALLY, ["work", 10 * 600])
+    assert case.found("forgotten") is None
+    assert case.found("forgotten", "--limit", "usual=5") is not None
+
+
 def test_quarantined(case: Case, conn: Conn) -> None:
     (job_id,) = enqueue(conn)
     run(conn, quarantine(job_id, "inbox", "claim: bad\x1b[31m row"))

@@ -3,7 +3,7 @@ from good import app, billing, both, index, send_receipt, settle, nightly, crunc
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
 send_receipt.using(delya=1)  # error
-send_receipt.using(run_after="x")  # error
+send_receipt.using(run_after=[1])  # error
 settle.enqueue(tx=None, invoice_id=1)  # error
 both.enqueue(1, 2)  # error
 app.schedule("0 3 * * *", nightly)  # error

@@ -1,6 +1,6 @@
 """Options of enqueue, task and queue: accepted values and the text of every refusal."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, get_type_hints
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from holdfast.errors import InvalidOption, TaskDefinitionError
 from holdfast.model.backoff import Backoff
 from holdfast.model.queue import QueueRules, Rate
+from holdfast.model.shown import shown
 from holdfast.tasks.options import (
     EnqueueOptions,
     TaskOptions,
@@ -76,8 +77,41 @@ ENQUEUE_REFUSED: list[tuple[dict[str, Any], str]] = [
         {"run_after": datetime(2200, 1, 2, tzinfo=UTC)},
         "run_after must be at most 10 years ahead, not 2200-01-02T00:00:00+00:00",
     ),
-    ({"run_after": "x"}, "run_after must be a datetime, a timedelta or seconds, not str 'x'"),
-    ({"run_after": True}, "run_after must be a datetime, a timedelta or seconds, not bool True"),
+    ({"run_after": "x"}, """run_after must be a duration like "90s", "15m" or "1h30m", not 'x'"""),
+    (
+        {"run_after": True},
+        'run_after must be a datetime, a timedelta, seconds or text like "10m", not bool True',
+    ),
+    (
+        {"run_after": float("nan")},
+        "run_after must be 0 or more seconds, not float nan. For now, leave it out",
+    ),
+    (
+        {"run_after": float("inf")},
+        "run_after must be 0 or more seconds, not float inf. For now, leave it out",
+    ),
+    (
+        {"run_after": 10**400},
+        f"run_after must be 0 or more seconds, not int 1{'0' * 27}...{'0' * 29}. For now, leave it out",
+    ),
+    ({"run_after": 1e300}, "run_after must be at most 10 years ahead, not float 1e+300"),
+    ({"run_after": "99999w"}, "run_after must be at most 10 years ahead, not str '99999w'"),
+    (
+        {"run_after": timedelta.max},
+        f"run_after must be at most 10 years ahead, not {shown(timedelta.max)}",
+    ),
+    (
+        {"run_after": datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))},
+        "run_after must be a time from year 1 to 9999 in UTC, not 0001-01-01T00:00:00+14:00",
+    ),
+    (
+        {"run_after": datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))},
+        "run_after must be a time from year 1 to 9999 in UTC, not 9999-12-31T23:59:59.999999-12:00",
+    ),
+    (
+        {"run_after": datetime.max.replace(tzinfo=UTC)},
+        "run_after must be at most 10 years ahead, not 9999-12-31T23:59:59.999999+00:00",
+    ),
     ({"run_after": -1}, "run_after must be 0 or more seconds, not int -1. For now, leave it out"),
     (
         {"run_after": float("nan")},
@@ -93,7 +127,11 @@ ENQUEUE_REFUSED: list[tuple[dict[str, Any], str]] = [
         "idempotency_lifetime must be from 1 second to 7 days, not timedelta datetime.timedelta(days=8)",
     ),
     ({"idempotency_lifetime": 0.5}, "idempotency_lifetime must be from 1 second to 7 days, not float 0.5"),
-    ({"idempotency_lifetime": "1"}, "idempotency_lifetime must be seconds or a timedelta, not str '1'"),
+    (
+        {"idempotency_lifetime": b"1"},
+        """idempotency_lifetime must be seconds, a timedelta or text like "10m", not bytes b'1'""",
+    ),
+    ({"idempotency_lifetime": "8d"}, "idempotency_lifetime must be from 1 second to 7 days, not str '8d'"),
     ({"tags": "urgent"}, "tags must be a list of strings, not str 'urgent'. Write tags=[...]"),
     ({"tags": {"a"}}, "tags must be a list of strings, not set {'a'}. Write tags=[...]"),
     (
@@ -180,7 +218,7 @@ TASK_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"retry": 5}, "retry must be a Backoff, not int 5. Write retry=Backoff(first=2, cap=600)"),
     ({"lease": 0}, "lease must be more than 0 seconds, not int 0"),
     ({"timeout": -1}, "timeout must be a finite number of at least 0 seconds, not -1"),
-    ({"timeout": "60"}, "timeout must be seconds or a timedelta, not str '60'"),
+    ({"timeout": "6o"}, """timeout must be a duration like "90s", "15m" or "1h30m", not '6o'"""),
     ({"process": 1}, "process must be True or False, not int 1"),
     (
         {"memory_limit": 2**30},

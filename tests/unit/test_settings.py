@@ -41,8 +41,14 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
 @pytest.mark.parametrize(
     ("env", "text"),
     [
-        ({"HOLDFAST_POLL": "soon"}, "environment: HOLDFAST_POLL must be a number, not 'soon'"),
-        ({"HOLDFAST_POLL": "nan"}, "environment: HOLDFAST_POLL must be a number, not 'nan'"),
+        (
+            {"HOLDFAST_POLL": "soon"},
+            "environment: HOLDFAST_POLL must be seconds or a duration like 90s, not 'soon'",
+        ),
+        (
+            {"HOLDFAST_POLL": "nan"},
+            "environment: HOLDFAST_POLL must be seconds or a duration like 90s, not 'nan'",
+        ),
         (
             {"HOLDFAST_CONCURRENCY": "1.5"},
             "environment: HOLDFAST_CONCURRENCY must be a whole number, not '1.5'",
@@ -83,7 +89,7 @@ def test_a_file_with_mistakes(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is not valid TOML"):
         load_settings({}, file)
     file.write_text("poll = true\n")
-    with pytest.raises(ConfigurationError, match="poll must be a number, not True"):
+    with pytest.raises(ConfigurationError, match="poll must be seconds or a duration like 90s, not True"):
         load_settings({}, file)
 
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from holdfast.errors import ConfigurationError
+from holdfast.model.duration import UNITS, parse_duration
 
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_SPAN = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(ms|[smhdw]?)")
 _RATE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*/\s*([smhd])")
 
 
@@ -75,20 +74,21 @@ def _finite(text: str) -> float:
 
 
 def parse_span(text: str, what: str) -> float:
-    """Seconds of `90s`, `15m`, `2h`, `3d`, `1w`, `250ms` or a plain number; `what` names the option in errors."""
-    found = _SPAN.fullmatch(text.strip())
-    if found is None:
+    """Seconds of `90s`, `15m`, `1h30m`, `3d`, `1w`, `250ms` or a plain number; `what` names the option in errors."""
+    number = parse_duration(text)
+    if number is None:
         raise ConfigurationError(
             f"{what} {text!r} is no span of time. Write 90s, 15m, 2h, 3d or plain seconds"
         )
-    return float(found[1]) * _UNITS[found[2]]
+    return number
 
 
 def parse_moment(text: str, what: str) -> datetime | timedelta:
     """A span from now, or an ISO time with its zone: `5m`, `2026-05-01T10:00+02:00`, `2026-05-01T08:00Z`."""
-    if _SPAN.fullmatch(text.strip()):
+    number = parse_duration(text)
+    if number is not None:
         try:
-            return timedelta(seconds=parse_span(text, what))
+            return timedelta(seconds=number)
         except OverflowError:
             raise ConfigurationError(f"{what} {text!r} is too far ahead: ten years at most") from None
     try:
@@ -107,4 +107,4 @@ def parse_rate(text: str, what: str) -> float:
     found = _RATE.fullmatch(text.strip())
     if found is None or float(found[1]) == 0:
         raise ConfigurationError(f"{what} {text!r} is no rate. Write 100/s, 5/m or 1000/h")
-    return float(found[1]) / _UNITS[found[2]]
+    return float(found[1]) / UNITS[found[2]]

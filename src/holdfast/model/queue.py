@@ -2,7 +2,10 @@
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from datetime import timedelta
+from typing import Literal, cast
+
+from .duration import Duration, seconds
 
 Ordering = Literal["none", "key"]
 OnDeadLetter = Literal["skip", "block", "park"]
@@ -14,10 +17,12 @@ class Rate:
     """So many starts in so many seconds: `Rate(100, per=60)`. `burst` may start at once after a quiet time."""
 
     count: float
-    per: float = 1.0
+    per: Duration = 1.0
     burst: int | None = None  # None: what a second allows, and at least one
 
     def __post_init__(self) -> None:
+        if isinstance(self.per, str | timedelta):
+            object.__setattr__(self, "per", seconds(self.per, "per of a Rate"))
         for name in ("count", "per"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
@@ -29,7 +34,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        return self.count / self.per
+        return self.count / cast("float", self.per)
 
     @property
     def size(self) -> int:
@@ -39,8 +44,8 @@ class Rate:
     @property
     def text(self) -> str:
         """As it is written on the command line: '100/m'."""
-        for unit, seconds in UNITS.items():
-            count = self.per_second * seconds
+        for unit, length in UNITS.items():
+            count = self.per_second * length
             if count > 0.5 and abs(count - round(count)) < 1e-6 * count:
                 return f"{round(count)}/{unit}"
         return f"{self.per_second:g}/s"

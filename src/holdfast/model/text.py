@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .outcome import ErrorText
+from .shown import name_of, text_of
 
 ERROR_BYTES = 8 * 1024 - 256  # with its kind in front, an error stays within 8 KiB
 _TRACE_BYTES = 32 * 1024
@@ -45,15 +46,12 @@ def _from_the_handler(error: BaseException) -> TracebackType | None:
 
 def describe(error: BaseException) -> ErrorText:
     """The error as storable text. Never raises, whatever the error's own methods do."""
-    kind = type(error).__qualname__
-    try:
-        message = str(error)
-    except BaseException as inner:  # noqa: BLE001 a raising __str__ must not cost the settle
-        message = f"<no message: __str__ raised {type(inner).__qualname__}>"
+    kind = name_of(type(error))
+    message = text_of(error, "no message")
     try:
         trace = "".join(traceback.format_exception(type(error), error, _from_the_handler(error)))
-    except BaseException as inner:  # noqa: BLE001
-        trace = f"<no traceback: formatting raised {type(inner).__qualname__}>"
+    except BaseException as inner:  # noqa: BLE001 it asks the error for more than its text
+        trace = f"<no traceback: formatting raised {name_of(type(inner))}>"
     if len(trace) > _TRACE_BYTES:
         trace = trace[: _TRACE_BYTES // 2] + "\n... cut ...\n" + trace[-_TRACE_BYTES // 2 :]
     return ErrorText(storable(kind, 200), storable(message), storable(trace, _TRACE_BYTES))

@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from ..model.duration import Duration
 from ..model.outcome import Completed, ErrorText, Outcome
+from ..model.shown import text_of
 from ..model.signals import Cancel, DeadLetter, Retry, Snooze
 from ..model.text import describe, storable
 from .job import Job
@@ -45,7 +46,9 @@ class Item(Generic[T]):
         if isinstance(error, BaseException):
             self._outcome = self._fail(describe(error))
         else:
-            self._outcome = self._fail(ErrorText("Failed", storable(str(error))))
+            self._outcome = self._fail(
+                ErrorText("Failed", storable(text_of(error, "item.fail(error) has no text")))
+            )
 
     def retry(self, reason: str = "", *, after: Duration | None = None) -> None:
         """As `raise Retry(reason, after=...)`, for this item: spends an attempt; `after` replaces the backoff."""

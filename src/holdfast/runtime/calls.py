@@ -19,12 +19,13 @@ from .. import telemetry
 from ..errors import LeaseLost
 from ..model.job import Grant
 from ..model.outcome import Cancelled, Lost, Outcome, Released
+from ..model.shown import name_of
 from ..model.signals import Cancel
 from ..model.text import describe
 from . import report
 from .batch import Batch, Item
 from .batches import Group
-from .execute import completion, decide
+from .execute import completion, decide, is_timeout, unforeseen
 from .handler import FORGIVEN, Handler
 from .inflight import Running
 from .job import Job
@@ -46,8 +47,11 @@ async def run_together(worker: "Worker", group: Group, began: float) -> None:
     call = Call(members, group.handler, worker.executor.threads)
 
     async def run(running: Running) -> None:
-        report.started(running, worker.membership.id)
-        outcome = await worker.executor.execute(running, call.join)
+        try:
+            report.started(running, worker.membership.id)
+            outcome = await worker.executor.execute(running, call.join)
+        except BaseException as error:  # noqa: BLE001 as for a job in a slot of its own
+            outcome = unforeseen(error, running)
         call.came(running)
         worker.conclude(running, outcome)
 
@@ -58,11 +62,16 @@ async def run_together(worker: "Worker", group: Group, began: float) -> None:
             continue
         running.started_at, running.call = began, number
         running.task = asyncio.create_task(run(running), name=f"job {running.claimed.id_text}")
-    for running in members:
-        if running.task is not None:
-            await asyncio.wait([running.task])
-    await call.over()
-    worker.slots.finished(began)
+    try:
+        for running in members:
+            if running.task is not None:
+                await asyncio.wait([running.task])
+            if not running.settling:  # cancelled before it began
+                call.came(running)
+                worker.conclude(running, Released("not started"))
+        await call.over()
+    finally:
+        worker.slots.finished(began)
 
 
 class Call:
@@ -133,7 +142,9 @@ class Call:
         telemetry.job_context.set(MappingProxyType({**known, "batch": len(batch)}))
         handler = self._handler
         limit = asyncio.timeout(handler.timeout)
-        ending: Ending = functools.partial(_returned, handler)
+        ending: Ending = functools.partial(
+            _raised, handler, RuntimeError("the call ended without an outcome"), False
+        )
         try:
             async with limit:
                 if handler.is_async:
@@ -141,15 +152,17 @@ class Call:
                 else:
                     value = await self._threads.run(lambda: handler.func(batch))
             if value is not None:
-                raise TypeError(_RETURNED.format(handler.name, type(value).__name__))
+                raise TypeError(_RETURNED.format(handler.name, name_of(type(value))))
+            ending = functools.partial(_returned, handler)
         except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
-            if isinstance(error, TimeoutError) and limit.expired():
+            if is_timeout(error, limit):
                 ending = functools.partial(_timed_out, handler)
             else:
                 one_cancelled = any(item.job._cancelled for item in batch)
                 ending = functools.partial(_raised, handler, error, one_cancelled)
-        if not self._ended.done():
-            self._ended.set_result(ending)
+        finally:  # every job of the batch waits for it
+            if not self._ended.done():
+                self._ended.set_result(ending)
 
 
 def _returned(handler: Handler, running: Running, job: Job) -> Outcome:

@@ -81,7 +81,7 @@ async def _let_finish(worker: "Worker") -> None:
 async def _release_rest(worker: "Worker") -> None:
     """Async handlers are cancelled and processes killed, and give their outcome; a sync handler cannot be stopped and is
     released by its fence."""
-    rest = worker.inflight.select(lambda r: r.task is not None and not r.task.done())
+    rest = worker.inflight.select(lambda r: r.task is not None and (not r.task.done() or r.abandoned))
     for running in rest:
         running.interrupt("release")
         if running.is_async and running.task is not None:

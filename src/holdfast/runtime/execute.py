@@ -10,6 +10,7 @@ from .. import telemetry
 from ..db.database import Database
 from ..db.faults import ConnectionLost, Contended
 from ..errors import DatabaseUnavailable, LeaseLost
+from ..model.backoff import Backoff
 from ..model.duration import Duration, seconds
 from ..model.job import ClaimedJob
 from ..model.outcome import (
@@ -27,15 +28,14 @@ from ..model.outcome import (
     Settlement,
     Snoozed,
 )
+from ..model.shown import text_of
 from ..model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
 from ..model.text import describe, storable
 from ..store.settle import settle_in
-from .handler import FORGIVEN, Handler, Handlers, PayloadError
+from .handler import FORGIVEN, LONGEST_DELAY, Handler, Handlers, PayloadError
 from .inflight import Running
 from .job import Job
 from .threads import Threads
-
-_LONGEST = 3600 * 24 * 3600.0  # 3600 days: what PostgreSQL takes for ten years
 
 Next = Callable[[], Awaitable[Outcome]]
 Middleware = Callable[[Job, Next], Awaitable[Outcome]]
@@ -135,7 +135,7 @@ class Executor:
             arguments = handler.decode(claimed.version, claimed.payload)
         except PayloadError as error:
             return DeadLettered(ErrorText("PayloadError", storable(str(error))))
-        except Exception as error:  # noqa: BLE001 an upgrade function is the user's code
+        except BaseException as error:  # noqa: BLE001 upgrades, models and their validators are the user's code
             return DeadLettered(describe(error))
         running.is_async = handler.is_async
         # Of this task's own context, which ends with the task: nothing to set back.
@@ -144,12 +144,9 @@ class Executor:
         if layers or attempt is not None or not handler.plain:
             return await self._inside(layers, attempt or self._attempt, running, handler, arguments)
         try:
-            try:
-                value = await handler.func(**arguments)
-                return NOTHING if value is None and handler.returns_none else Completed(handler.encode(value))
-            except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
-                return decide(error, running, handler)
-        except ValueError as error:  # a signal with a delay that is none
+            value = await handler.func(**arguments)
+            return NOTHING if value is None and handler.returns_none else Completed(handler.encode(value))
+        except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
             return decide(error, running, handler)
 
     async def _inside(
@@ -193,7 +190,7 @@ class Executor:
             async with limit:
                 return await self._call(handler, job, arguments)
         except BaseException as error:  # noqa: BLE001 every end of a handler is an outcome
-            if isinstance(error, TimeoutError) and limit.expired():
+            if is_timeout(error, limit):
                 running.interrupt("timeout")
                 return handler.timed_out(job.attempt)
             return decide(error, running, handler)
@@ -247,26 +244,43 @@ def completion(job: Job, handler: Handler, value: object) -> Outcome:
     return Completed(result)
 
 
+def is_timeout(error: BaseException, limit: asyncio.Timeout) -> bool:
+    """Whether this limit ended the handler. isinstance() would ask the error for its __class__, which may raise."""
+    return limit.expired() and issubclass(type(error), TimeoutError)
+
+
 async def _through(layer: Middleware, job: Job, call_next: Next) -> Outcome:
     return await layer(job, call_next)
 
 
 def decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
-    """The one place where what a handler raised becomes an outcome."""
+    """The one place where what a handler raised becomes an outcome. It never raises: what goes wrong with a signal or an
+    exception (a wrong argument, methods of its own that raise) is why the attempt failed."""
+    try:
+        return _decide(error, running, handler)
+    except BaseException as wrong:  # noqa: BLE001 nothing may be left unsettled
+        return handler.failed(describe(wrong), running.claimed.attempt)
+
+
+def unforeseen(error: BaseException, running: Running) -> Outcome:
+    """The end of an attempt that passed by every other: a mistake of ours. Nothing of the user's is asked for it."""
+    return Failed(describe(error), Backoff().delay(running.claimed.attempt))
+
+
+def _decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
     attempt = running.claimed.attempt
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1 and _wraps_signal(error):
-        error = error.exceptions[0]
+    error = _signal_in(error) or error
     match error:
         case Retry(reason=reason, after=after):
-            delay = handler.backoff.delay(attempt) if after is None else _delay(after, "Retry(after=)")
-            return Failed(ErrorText("Retry", storable(str(reason))), delay)
+            delay = handler.pause(attempt) if after is None else _delay(after, "Retry(after=)")
+            return Failed(ErrorText("Retry", _reason(reason, "Retry")), delay)
         case Snooze(after=after):
             return Snoozed(_delay(after, "Snooze(after=)"))
         case DeadLetter(reason=reason):
-            return DeadLettered(ErrorText("DeadLetter", storable(str(reason))))
+            return DeadLettered(ErrorText("DeadLetter", _reason(reason, "DeadLetter")))
         case Cancel(reason=reason):
-            return Cancelled(storable(str(reason)))
-        case LeaseLost():
+            return Cancelled(_reason(reason, "Cancel"))
+        case LeaseLost() if running.stop == "lost" or (running.job is not None and running.job.lost):
             return Lost()
         case asyncio.CancelledError() if running.stop == "lost":
             return Lost()
@@ -279,10 +293,17 @@ def decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
 
 
 def _delay(after: Duration, what: str) -> float:
-    return min(seconds(after, what), _LONGEST)
+    return min(seconds(after, what), LONGEST_DELAY)
 
 
-def _wraps_signal(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return len(error.exceptions) == 1 and _wraps_signal(error.exceptions[0])
-    return isinstance(error, Signal | LeaseLost)
+def _reason(reason: object, signal: str) -> str:
+    return storable(text_of(reason, f"{signal}(reason=) has no text"))
+
+
+def _signal_in(error: BaseException) -> BaseException | None:
+    """What is alone in groups, if it is for us."""
+    while isinstance(error, BaseExceptionGroup):
+        if len(error.exceptions) != 1:
+            return None
+        error = error.exceptions[0]
+    return error if isinstance(error, Signal | LeaseLost) else None

@@ -1,13 +1,18 @@
 """What the runtime needs to know of a task. The tasks layer builds these; the runtime only calls them."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from .. import telemetry
 from ..model.backoff import Backoff
 from ..model.breaker import Breaker
+from ..model.duration import seconds
 from ..model.outcome import ErrorText, Failed
+from ..model.text import describe
 
+LONGEST_DELAY = 3600 * 24 * 3600.0  # 3600 days: what PostgreSQL takes for ten years
 FORGIVEN = 10  # claims that spent no attempt, after which an outage counts as a failure
 
 
@@ -53,7 +58,17 @@ class Handler:
         object.__setattr__(self, "plain", plain and not self.process)
 
     def failed(self, error: ErrorText, attempt: int) -> Failed:
-        return Failed(error, self.backoff.delay(attempt))
+        return Failed(error, self.pause(attempt))
+
+    def pause(self, attempt: int) -> float:
+        """Seconds to the next attempt. A user's own backoff that raises, or gives no duration, is replaced by ours."""
+        try:
+            return min(seconds(self.backoff.delay(attempt), "Backoff.delay()"), LONGEST_DELAY)
+        except BaseException as error:  # noqa: BLE001 the attempt has failed already, and must be settled
+            telemetry.emit(
+                "backoff.failed", level=logging.ERROR, task=self.name, error=describe(error).summary
+            )
+            return Backoff().delay(attempt)
 
     def timed_out(self, attempt: int) -> Failed:
         message = f"ran longer than its timeout of {self.timeout:g} s"

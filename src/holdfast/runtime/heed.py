@@ -32,6 +32,7 @@ def heeding(worker: "Worker", database: Database, lease: float) -> Renewal:
     renewal.on_fenced = lambda: call(_start_over, worker, worker.membership.id)
     renewal.on_drain = lambda identity: call(_drain_asked, worker, identity)
     renewal.on_stop = stop
+    renewal.on_abandoned = lambda running: call(worker.end_abandoned, running)
     return renewal
 
 

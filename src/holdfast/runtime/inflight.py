@@ -56,6 +56,11 @@ class Running:
             wake()
 
     @property
+    def abandoned(self) -> bool:
+        """Its task is over and said nothing: nobody runs it, and nobody settles it."""
+        return self.task is not None and self.task.done() and not self.settling
+
+    @property
     def grant(self) -> Grant:
         return self.claimed.grant
 

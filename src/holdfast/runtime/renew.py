@@ -12,17 +12,19 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from uuid import UUID
 
 from .. import telemetry
 from ..db.database import Database
 from ..model.job import Grant
 from ..store import owner
-from ..store.renew import heartbeat, renew
+from ..store.renew import heartbeat, renew, report_held
 from .inflight import InFlight, Running, Stop
 from .pulse import Pulse
 from .service import Service
 
 _BLOCKED = 5.0
+_A_WHILE = 2  # heartbeats
 
 
 class Renewal(Service):
@@ -39,11 +41,13 @@ class Renewal(Service):
         self._lease = lease
         self.pulse: Pulse | None = None
         self._asked_at = 0.0
+        self._reported: tuple[str, list[UUID]] | None = None
         # After an outage a sweeper gives living owners two heartbeats to renew: be back within one.
         self.longest_pause = min(self.longest_pause, database.settings.heartbeat)
         self.on_fenced: Callable[[], None] = lambda: None
         self.on_drain: Callable[[str], None] = lambda worker: None
         self.on_stop: Callable[[Running, Stop], None] = lambda running, reason: running.interrupt(reason)
+        self.on_abandoned: Callable[[Running], None] = lambda running: None
 
     async def tick(self) -> float:
         worker, began = self._worker(), time.monotonic()
@@ -59,6 +63,9 @@ class Renewal(Service):
         elif status == "draining":
             self.on_drain(worker)
         held = self._inflight.select()
+        for running in held:
+            if running.abandoned:
+                self.on_abandoned(running)
         grants = [r.grant for r in held]
         lost, cancel = await self._session.flow(lambda: renew(worker, grants, self._lease))
         for grant in lost:
@@ -68,6 +75,7 @@ class Renewal(Service):
         for running in held:
             running.renewed_at = began
         await self._write_progress(held)
+        await self._report_held(worker, held, began)
         return self._database.settings.heartbeat
 
     def _tell(self, grant: Grant, reason: Stop) -> None:
@@ -77,6 +85,14 @@ class Renewal(Service):
             return
         if running.stop != reason:
             self.on_stop(running, reason)
+
+    async def _report_held(self, worker: str, held: list[Running], now: float) -> None:
+        """What it has had for a while: the doctor compares it with what the database says that it has."""
+        long_ago = now - _A_WHILE * self._database.settings.heartbeat
+        ids = sorted(r.claimed.id for r in held if r.claimed_at <= long_ago and not r.abandoned)
+        if (worker, ids) != self._reported:
+            await self._session.run(report_held(worker, ids))
+            self._reported = (worker, ids)
 
     async def _write_progress(self, held: list[Running]) -> None:
         reports = []

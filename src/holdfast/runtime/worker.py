@@ -51,7 +51,7 @@ from .breakers import Breakers
 from .calls import run_together
 from .claim import Claimer
 from .drain import drain
-from .execute import Executor, Middleware, Processes
+from .execute import Executor, Middleware, Processes, unforeseen
 from .handler import Handlers
 from .heed import heeding
 from .inflight import InFlight, Running
@@ -260,6 +260,13 @@ class Worker:
         """Lost or cancelled while it waited here."""
         self.conclude(running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran"))
 
+    def end_abandoned(self, running: Running) -> None:
+        """Its task is over and has left no outcome: somebody cancelled it before it began, and so before the guard."""
+        if running.abandoned and running.call is None:  # a call looks after its own
+            if running.task is not None and running.task.cancelled():
+                self.slots.finished(running.started_at)
+            self.conclude(running, Released("not started"))
+
     def _hand_back_stale(self) -> None:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
         if self.slots.blocked and (stale := self.starter.stale(_STALE) + self.batches.stale(_STALE)):
@@ -268,11 +275,14 @@ class Worker:
                 self.conclude(running, Released("not started"))
 
     async def _run_one(self, running: Running) -> None:
-        if self._heard:
-            report.started(running, self.membership.id)
-        outcome = await self.executor.execute(running)
-        if running.apart is not None:
-            outcome = await self.suspects.judge(running, outcome, self.membership.id)
+        try:
+            if self._heard:
+                report.started(running, self.membership.id)
+            outcome = await self.executor.execute(running)
+            if running.apart is not None:
+                outcome = await self.suspects.judge(running, outcome, self.membership.id)
+        except BaseException as error:  # noqa: BLE001 whatever went wrong, also with us: the slot is free and the job settled
+            outcome = unforeseen(error, running)
         self.slots.finished(running.started_at)
         self.conclude(running, outcome)
         if self.ready:
@@ -282,9 +292,9 @@ class Worker:
         """The attempt is over: settle it, unless there is nothing left to settle."""
         if running.settling:
             return
-        running.settling = True
         watch = self.breakers.watch(running) if self.breakers.watching else None
         settlement = settlement_of((running.claimed, outcome, watch))
+        running.settling = True
         if type(outcome) is Completed:
             self.settler.settle(settlement)
         else:

@@ -394,7 +394,8 @@ CREATE TABLE holdfast.workers (
     ended        text CHECK (ended IN ('left', 'lost')),   -- how it went: said so, or was not heard of again
     fenced_at    timestamptz,   -- it was not heard of for too long then; NULL again when it turned out to be alive
     blamed       uuid[],        -- jobs against which its silence was counted as a death
-    death        text           -- how its process ended, as its supervisor saw it
+    death        text,          -- how its process ended, as its supervisor saw it
+    holds        uuid[]         -- jobs that it has held for more than two heartbeats, as it last reported; NULL: its release does not report
 ) WITH (fillfactor = 50);
 
 -- Where each worker sits in the ring of a queue that is ordered by key: who looks after which buckets (model/ring.py). A seat whose

@@ -259,6 +259,25 @@ def long_held(running: float, asked: float, dead_after: float) -> Statement[list
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    id: UUID
+    queue: str
+    task: str
+    worker: str
+    seconds: float
+    usual: float  # seconds that its task takes
+
+
+def forgotten_jobs(times: float, least: float, dead_after: float) -> Statement[list[Forgotten]]:
+    return Statement(
+        "forgotten_jobs",
+        query("forgotten_jobs"),
+        (times, least, dead_after, MOST),
+        lambda rows: [Forgotten(*r) for r in rows],
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Quarantined:
     id: UUID
     queue: str

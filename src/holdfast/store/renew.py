@@ -13,6 +13,10 @@ def heartbeat(worker: str) -> Statement[str | None]:
     return Statement("heartbeat", query("heartbeat"), (worker,), lambda rows: rows[0][0] if rows else None)
 
 
+def report_held(worker: str, ids: Sequence[UUID]) -> Statement[None]:
+    return Statement("report_held", query("report_held"), (worker, list(ids)), nothing)
+
+
 def renew(worker: str, grants: Sequence[Grant], lease: float) -> Flow[tuple[list[Grant], list[Grant]]]:
     """Renew the claims behind these grants; answers (lost, to be cancelled). Drops claim rows nobody needs any more."""
     tokens = sorted({g.token for g in grants})

@@ -84,7 +84,7 @@ def period(value: Any, what: str, fail: Fail) -> float:
     """A duration above zero."""
     try:
         number = seconds(value, what)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError) as error:
         raise fail(str(error)) from None
     if number <= 0:
         raise fail(f"{what} must be more than 0 seconds, not {shown(value)}")
@@ -92,25 +92,33 @@ def period(value: Any, what: str, fail: Fail) -> float:
 
 
 def moment(value: Any, fail: Fail) -> datetime | float:
-    """run_after: an aware datetime, or seconds from now."""
-    if isinstance(value, datetime):
-        if value.utcoffset() is None:
-            raise fail(
-                f"run_after must be a datetime with a time zone, not {value!r}. "
-                "Use datetime.now(UTC) + timedelta(...), or seconds"
-            )
-        if value > datetime.now(UTC) + MAX_DELAY:
-            raise fail(f"run_after must be at most 10 years ahead, not {value.isoformat()}")
-        return value.astimezone(UTC)  # the two of a repeated hour are equal to Python
-    return _delay(value, fail)
+    """run_after: an aware datetime, or a duration from now."""
+    if not isinstance(value, datetime):
+        return _delay(value, fail)
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise fail(
+            f"run_after must be a datetime with a time zone, not {value!r}. "
+            "Use datetime.now(UTC) + timedelta(...), or seconds"
+        )
+    try:
+        at = value.astimezone(UTC)  # the two of a repeated hour are equal to Python
+    except OverflowError:
+        raise fail(f"run_after must be a time from year 1 to 9999 in UTC, not {value.isoformat()}") from None
+    if at > datetime.now(UTC) + MAX_DELAY:
+        raise fail(f"run_after must be at most 10 years ahead, not {value.isoformat()}")
+    return at
 
 
 def _delay(value: Duration, fail: Fail) -> float:
     try:
         number = seconds(value, "run_after")
     except TypeError:
-        raise fail(f"run_after must be a datetime, a timedelta or seconds, not {shown(value)}") from None
-    except (ValueError, OverflowError):
+        raise fail(
+            f'run_after must be a datetime, a timedelta, seconds or text like "10m", not {shown(value)}'
+        ) from None
+    except ValueError as error:
+        if isinstance(value, str):
+            raise fail(str(error)) from None
         raise fail(
             f"run_after must be 0 or more seconds, not {shown(value)}. For now, leave it out"
         ) from None

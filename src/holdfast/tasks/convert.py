@@ -3,12 +3,16 @@
 import json
 import sys
 import types
+from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any, Never, NoReturn, Protocol, get_args
 
+from ..model.shown import short
 from .payload import deeper_than, shown
 
 # pydantic writes 255 levels and reads 200: refuse at enqueue what a worker could not read.
 MODEL_DEPTH = 180
+EXACT = 2**53  # every integer up to here is a float
 
 
 class Misfit(ValueError):
@@ -63,13 +67,54 @@ class Scalar:
         if isinstance(value, self.kind) and not isinstance(value, bool):
             return value  # an IntEnum, a str subclass: JSON writes the plain value
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
-            try:
-                return float(value)
-            except OverflowError:
-                raise Misfit("the integer is too large for a float") from None
+            return _float_of(value)
         raise Misfit(f"not {shown(value)}")
 
-    load = dump
+    def load(self, value: Any) -> Any:
+        if self.kind is float and type(value) is int:
+            return _float_of(value, stored=True)
+        return self.dump(value)
+
+
+def _float_of(value: int, *, stored: bool = False) -> float:
+    """The float that is this integer. A stored one may also be the digits that a large float is printed with."""
+    try:
+        number = float(value)
+    except OverflowError:
+        raise Misfit("the integer is too large for a float") from None
+    if number != value and not (stored and Decimal(repr(number)) == value):
+        raise Misfit(f"{short(value)} would become {number!r}. Pass a float, or annotate it as int")
+    return number
+
+
+def _check_exact(given: set[int], back: Any, *, stored: bool = False) -> None:
+    """Misfit when an integer comes back as a float that is not it: both libraries take an int for a float, and round it."""
+    kept = list(_numbers(back))
+    floats = {number for number in kept if isinstance(number, float)}
+    for value in given.difference(kept):
+        if abs(value) <= sys.float_info.max and float(value) in floats:
+            _float_of(value, stored=stored)
+
+
+def _large_ints(*values: Any) -> set[int]:
+    """Those that a float may not hold."""
+    return {n for n in _numbers(*values) if type(n) is int and not -EXACT <= n <= EXACT}
+
+
+def _numbers(*values: Any) -> Iterator[int | float]:
+    stack = list(values)
+    while stack:
+        top = stack.pop()
+        if isinstance(top, dict):
+            stack += top.values()
+        elif isinstance(top, list | tuple | set | frozenset):
+            stack += top
+        elif isinstance(top, int | float):
+            yield top
+        elif fields := getattr(type(top), "__dataclass_fields__", None) or getattr(
+            type(top), "model_fields", None
+        ):
+            stack += [getattr(top, name, None) for name in fields]
 
 
 class PydanticConverter:
@@ -108,15 +153,29 @@ class PydanticConverter:
             raise Misfit(str(error).split("\n", 1)[0]) from error
         if deeper_than(made, MODEL_DEPTH):
             raise TooDeep(f"nested more than {MODEL_DEPTH} levels deep")
+        if large := _large_ints(value, made):
+            _check_exact(large, self._dumped(self._read(made)))
         return made
 
     def load(self, value: Any) -> Any:
+        read = self._read(value)
+        if large := _large_ints(value):
+            _check_exact(large, self._dumped(read), stored=True)
+        return read
+
+    def _read(self, value: Any) -> Any:
         try:  # from JSON text, where strict still reads a date from its ISO string
             return self._adapter.validate_json(json.dumps(value), strict=True, by_alias=True, by_name=True)
         except self._error as error:
             raise _misfit(error) from None
         except (ValueError, RecursionError) as error:
             raise Misfit(str(error)) from error
+
+    def _dumped(self, value: Any) -> Any:
+        try:
+            return self._adapter.dump_python(value, mode="json", round_trip=True, warnings=False)
+        except (ValueError, RecursionError) as error:
+            raise Misfit(str(error).split("\n", 1)[0]) from error
 
 
 class MsgspecConverter:
@@ -147,10 +206,18 @@ class MsgspecConverter:
             raise Misfit(str(error)) from error
         if deeper_than(made, MODEL_DEPTH):
             raise TooDeep(f"nested more than {MODEL_DEPTH} levels deep")
-        self.load(made)
+        read = self._read(made)
+        if large := _large_ints(made):
+            _check_exact(large, self._module.to_builtins(read, str_keys=True))
         return made
 
     def load(self, value: Any) -> Any:
+        read = self._read(value)
+        if large := _large_ints(value):
+            _check_exact(large, self._module.to_builtins(read, str_keys=True), stored=True)
+        return read
+
+    def _read(self, value: Any) -> Any:
         try:
             return self._module.convert(value, self._annotation, strict=True, str_keys=True)
         except (TypeError, ValueError, RecursionError) as error:

@@ -7,12 +7,12 @@ cheap tests; only when one of them rings is the value walked to find and name th
 import json
 import math
 import re
-import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
 from ..errors import InvalidPayload
+from ..model.shown import shown as shown
 
 PAYLOAD_BYTES = 256 * 1024
 RESULT_BYTES = 64 * 1024
@@ -23,6 +23,7 @@ MAX_DIGITS = 1000
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_spaced = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _EXPONENT = re.compile(r"\de[+-]?\d")
+_LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9.]+)e\+([0-9]+)')
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOO_LARGE = 10**MAX_DIGITS
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -31,19 +32,6 @@ _ADVICE = {
     "result": "Store it elsewhere (a table, a file, object storage) and return a reference",
     "metadata": "Put the data into the payload",
 }
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = _short.maxlong = 60
-_short.maxlevel = 2
-
-
-def shown(value: object) -> str:
-    """The value for an error message: its type and a short repr."""
-    try:
-        text = _short.repr(value)
-    except Exception:  # noqa: BLE001 a broken __repr__ must not hide the error we report
-        text = "<no repr>"
-    return "None" if value is None else f"{type(value).__name__} {text}"
 
 
 def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> str:
@@ -56,7 +44,9 @@ def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> st
         raise InvalidPayload(f"{what} cannot be written as JSON: {error}") from error
     if _suspicious(value, text):
         _refuse(value, what)
-    if size > limit // 2 or _EXPONENT.search(text):
+    if has_exponents := _EXPONENT.search(text) is not None:
+        text = _LARGE_FLOAT.sub(_positional, text)
+    if size > limit // 2 or has_exponents:
         # the database counts jsonb as it prints it: a space after each separator, and numbers without exponents
         size = len(_encode_spaced(value).encode()) + _unfolded(value)
     if size > limit:
@@ -67,17 +57,24 @@ def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> st
     return text
 
 
-def _finite(value: float) -> str:
-    if not math.isfinite(value):
+def _positional(found: re.Match[str]) -> str:
+    """1e+16 as 10000000000000000.0: jsonb keeps the digits of a number and no exponent, so only the point says that it is a
+    float. Texts stay as they are."""
+    return found[0] if found[1] is None else f"{Decimal(found[0]):f}.0"
+
+
+def _plain_float(value: float) -> str:
+    text = float.__repr__(value)
+    if not -1e16 < value < 1e16 or text == "-0.0":  # see dump()
         raise ValueError
-    return float.__repr__(value)
+    return text
 
 
 quoted: Callable[[str], str] = json.encoder.encode_basestring
 WRITERS: dict[type, Callable[[Any], str]] = {
     str: quoted,
     int: int.__repr__,
-    float: _finite,
+    float: _plain_float,
     bool: {True: "true", False: "false"}.__getitem__,
     type(None): lambda _: "null",
 }
@@ -102,7 +99,7 @@ def _unfolded(value: object) -> int:
         if isinstance(top, float):
             short = repr(top)
             if "e" in short:
-                more += len(format(Decimal(short), "f")) - len(short)
+                more += len(format(Decimal(short), "f")) - len(short) + (2 if "e+" in short else 0)
         else:
             stack += _children(top)
     return more
@@ -129,6 +126,7 @@ def _children(value: Any) -> Any:
 def _suspicious(value: object, text: str) -> bool:
     return (
         "\\u0000" in text
+        or "-0.0" in text
         or text.count("[") + text.count("{") > MAX_DEPTH
         or (len(text) > MAX_DIGITS and _LONG_NUMBER.search(text) is not None)
         or not _plain_keys(value)
@@ -201,6 +199,8 @@ def _check(value: Any, path: list[str], what: str) -> None:
     elif isinstance(value, float):
         if not math.isfinite(value):
             fault = f"is {value!r}, which JSON does not have. Pass None or a string"
+        elif value == 0.0 and math.copysign(1.0, value) < 0:
+            fault = "is -0.0, whose sign PostgreSQL does not keep. Pass 0.0 (x + 0.0), or a string"
     elif isinstance(value, int):
         if abs(value) >= _TOO_LARGE:
             fault = f"is an integer of more than {MAX_DIGITS:,} digits. Pass it as a string"

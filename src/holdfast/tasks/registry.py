@@ -100,8 +100,9 @@ class Registry:
     ) -> None:
         """Enqueue a job again and again: `app.schedule("0 3 * * *", nightly.job(), tz="Europe/Berlin", missed="run_once")`.
 
-        A timedelta instead of a cron expression is an interval. `name` is the task's unless given; two schedules of one task
-        need names. Workers write it to the database when they start, and fire it, once per slot however many they are.
+        A timedelta, or text such as "90s", instead of a cron expression is an interval. `name` is the task's unless given;
+        two schedules of one task need names. Workers write it to the database when they start, and fire it, once per slot
+        however many they are.
         """
         spec = make_spec(name, cron, job, tz, missed, overlap, TaskDefinitionError)
         other = self._schedules.setdefault(spec.name, spec)

@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from typing import Any, cast
 
+from ..model.duration import parse_duration
 from ..model.schedule import MISSED, OVERLAP, Missed, Overlap, Spec
 from ..model.timing import Timing
 from . import checks
@@ -29,15 +30,23 @@ def make_spec(
     _check_job(job, fail)
     name = checks.task_name(job.task if name is None else name, "the schedule's name", fail)
     try:
-        timing = Timing(every=_seconds(when), tz=tz) if isinstance(when, timedelta) else Timing(when, tz=tz)
+        every = _interval(when)
+        timing = Timing(when, tz=tz) if every is None else Timing(every=_seconds(every), tz=tz)  # type: ignore[arg-type]
     except ValueError as error:
         raise fail(f"schedule {name!r}: {error}") from None
     return Spec(name, timing, job.row, cast(Missed, missed), cast(Overlap, overlap))
 
 
-def _seconds(when: timedelta) -> Any:
+def _interval(when: object) -> float | None:
+    """Seconds between two slots; None: it is a cron expression, or for Timing to refuse."""
+    if isinstance(when, timedelta):
+        return when.total_seconds()
+    return parse_duration(when) if isinstance(when, str) else None
+
+
+def _seconds(every: float) -> Any:
     """Whole seconds; anything else is for Timing to refuse, as it was written."""
-    return int(when.total_seconds()) if when.microseconds == 0 else when.total_seconds()
+    return int(every) if every == int(every) else every
 
 
 def _check_job(job: NewJob[Any], fail: Fail) -> None:

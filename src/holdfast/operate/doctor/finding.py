@@ -47,6 +47,7 @@ class Limits:
     stuck: float = 60.0  # seconds that a sweep or a schedule may be late
     cancel: float = 300.0  # seconds that a job may go on after it was asked to stop
     running: float = 14_400.0  # seconds that a job may run
+    usual: float = 10.0  # times its usual time that a job may be claimed by a worker that does not run it
     paused: float = 86_400.0  # seconds that a pause may last
     dead: float = 100.0  # dead letters in an hour
 

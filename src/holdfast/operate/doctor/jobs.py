@@ -108,6 +108,22 @@ def _long(h: LongHeld) -> str:
     return f"{h.id} ({cut(h.task)}, queue {h.queue}), running for {span(h.seconds)} on {h.worker}{asked}"
 
 
+def check_forgotten(p: Patient) -> Iterator[Finding]:
+    """A worker that was heard of within dead_after has reported since the job was so old."""
+    found = p.probe.look(store.forgotten_jobs(p.limits.usual, p.limits.stuck + p.dead_after, p.dead_after))
+    if found:
+        what = (
+            f"{_count(len(found))} processing for {p.limits.usual:g} times the usual time, "
+            f"on a live worker that does not run {_them(found)}"
+        )
+        fix = [command("holdfast", "workers", "drain", *sorted({f.worker for f in found}))]
+        details = [
+            f"{f.id} ({cut(f.task)}, queue {f.queue}), claimed {span(f.seconds)} ago by {f.worker}, usually {span(f.usual)}"
+            for f in found
+        ]
+        yield Finding("forgotten", "error", what, fix, listed(details))
+
+
 # Set aside ----------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +224,7 @@ CHECKS = (
         ("unswept_claims", "cancel_ignored", "long_running"),
         check_stuck,
     ),
+    Check("forgotten", "workers run what they have claimed", ("forgotten",), check_forgotten),
     Check("quarantine", "no job is in quarantine", ("quarantined",), check_quarantine),
     Check("tasks", "no job is set aside because no worker knew its task", ("unknown_tasks",), check_tasks),
     Check("paused", "nothing is paused since long", ("paused_queue", "paused_task"), check_paused),

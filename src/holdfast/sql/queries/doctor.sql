@@ -181,6 +181,22 @@ WHERE v.status <> 'gone' AND v.last_seen_at >= holdfast.now() - make_interval(se
   AND (w.claimed_at <= holdfast.now() - make_interval(secs => $1::float8) OR w.cancel_requested_at <= holdfast.now() - make_interval(secs => $2::float8))
 ORDER BY w.claimed_at LIMIT $4;
 
+-- name: forgotten_jobs
+-- Jobs that are processing for many times their usual time, while their live worker reports what it holds and does not name them.
+-- $1 times, $2 least seconds, $3 seconds after which a worker is late, $4 limit
+SELECT w.id, c.queue, w.task, v.id, extract(epoch FROM holdfast.now() - w.claimed_at)::float8, u.seconds
+FROM holdfast.claims c
+JOIN holdfast.workers v ON v.id = c.worker
+CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+CROSS JOIN LATERAL (SELECT w.id, w.task, w.claimed_at FROM holdfast.work w
+                    WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+CROSS JOIN LATERAL (SELECT coalesce(sum(t.run_seconds) / nullif(sum(t.completed + t.failed), 0), 0)::float8 AS seconds FROM holdfast.throughput t
+                    WHERE t.minute >= holdfast.now() - interval '1 day' AND t.queue = c.queue AND t.task = w.task) u
+WHERE v.status <> 'gone' AND v.last_seen_at >= holdfast.now() - make_interval(secs => $3::float8)
+  AND j.id <> ALL (v.holds)
+  AND w.claimed_at <= holdfast.now() - make_interval(secs => greatest($2::float8, $1::float8 * u.seconds))
+ORDER BY w.claimed_at LIMIT $4;
+
 -- name: quarantined_jobs
 -- Live jobs in quarantine.
 -- $1 limit

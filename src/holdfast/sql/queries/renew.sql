@@ -12,6 +12,11 @@ SET lease_expires_at = holdfast.now() + make_interval(secs => greatest((SELECT l
 WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NULL
 RETURNING c.token;
 
+-- name: report_held
+-- Write down which jobs a worker has held for a while, for the doctor. Sent only when that has changed.
+-- $1 worker, $2 ids
+UPDATE holdfast.workers SET holds = $2::uuid[] WHERE id = $1;
+
 -- name: check_owned
 -- Of the jobs a worker runs: those it no longer owns, and those somebody wants cancelled.
 -- $1 queues, $2 ids, $3 generations, $4 tokens
