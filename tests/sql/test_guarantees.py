@@ -982,7 +982,7 @@ def test_a_dead_letter_is_never_swept_or_tidied(kit: Kit, conn: Conn, worker: st
     end(conn, take_one(conn, worker).grant, DeadLettered(BOOM))
     later(kit, 100 * DAY, conn)
     sweep_all(conn)
-    sum(run(conn, housekeeping.prune(t, 7, 1000, None))[1] for t in housekeeping.ORPHANS)
+    sum(run(conn, housekeeping.prune(t, 7, 1000, None))[1] for t in housekeeping.FROM_MARK)
     for slot in run(conn, housekeeping.expired_slots(7)):
         run(conn, housekeeping.empty_slot(slot, 7))
     assert status(conn, job_id) == "dead_letter"

@@ -1,0 +1,64 @@
+"""Housekeeping keeps up: one tidy removes all that has expired, however much it is, and finished jobs leave nothing beside them."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tests.sql.support import DAY, Conn, later, one
+
+from holdfast import telemetry
+from holdfast.runtime.sweep import Sweeper
+from holdfast.runtime.tidy import BATCH, BUDGET
+from holdfast.testing import Kit
+
+pytestmark = pytest.mark.versions
+
+Connect = Callable[[], Conn]
+MANY = 12_000  # more than two batches
+
+LOAD = {
+    "idempotency": "SELECT 'inbox', 'k' || n, gen_random_uuid(), '', holdfast.now() + n * interval '1 ms' FROM generate_series(1, %s) n",
+    "once": "SELECT gen_random_uuid(), 'inbox', 'step', '1', holdfast.now() + n * interval '1 ms' FROM generate_series(1, %s) n",
+    "progress": "SELECT gen_random_uuid(), 'inbox', 1, 0.5, '', holdfast.now() + n * interval '1 ms' FROM generate_series(1, %s) n",
+    "errors": "SELECT gen_random_uuid(), 'inbox', 1, 1, holdfast.now() + n * interval '1 ms', 'w', 'E', 'm', '' FROM generate_series(1, %s) n",
+    "fences": "SELECT 'r' || n, 's', 'inbox', gen_random_uuid(), '1', holdfast.now() + n * interval '1 ms' FROM generate_series(1, %s) n",
+    "throughput": "SELECT holdfast.now() + n * interval '1 ms', 'inbox', 'work' FROM generate_series(1, %s) n",
+}
+
+
+def count(conn: Conn, table: str) -> int:
+    return int(one(conn, f"SELECT count(*) FROM holdfast.{table}"))
+
+
+def tidy(kit: Kit, budget: float = BUDGET) -> None:
+    async def main() -> None:
+        sweeper = Sweeper(kit.database, lambda: None)
+        await sweeper.tidier.tidy_once(7, budget)
+        await sweeper.stop()
+
+    asyncio.run(main())
+
+
+def test_one_tidy_removes_all_that_has_expired_however_much_it_is(kit: Kit, conn: Conn) -> None:
+    for table, rows in LOAD.items():
+        conn.execute(f"INSERT INTO holdfast.{table} {rows}".encode(), [MANY])
+    later(kit, 8 * DAY, conn)
+    tidy(kit, 600.0)
+    assert {table: count(conn, table) for table in LOAD} == dict.fromkeys(LOAD, 0)
+
+
+def test_a_tidy_whose_time_is_used_up_leaves_the_rest_to_the_next_and_says_so(kit: Kit, conn: Conn) -> None:
+    for table, rows in LOAD.items():
+        conn.execute(f"INSERT INTO holdfast.{table} {rows}".encode(), [MANY])
+    later(kit, 8 * DAY, conn)
+    said: list[telemetry.Event] = []
+    end = telemetry.subscribe(said.append)
+    try:
+        tidy(kit, 0.0)
+    finally:
+        end()
+    assert {table: count(conn, table) for table in LOAD} == dict.fromkeys(LOAD, MANY - BATCH)
+    (done,) = [event for event in said if event.name == "tidy.done"]
+    assert {table: done.fields[table] for table in LOAD} == dict.fromkeys(LOAD, BATCH)
+    (behind,) = [event for event in said if event.name == "tidy.behind"]
+    assert set(behind.fields["tables"].split(", ")) == set(LOAD)
