@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.sql.support import DAY, Conn, later, one
+from tests.sql.support import DAY, Conn, end, enqueue, later, one, register, run, take_one
 
 from holdfast import telemetry
+from holdfast.model.outcome import Completed, Settlement
 from holdfast.runtime.sweep import Sweeper
 from holdfast.runtime.tidy import BATCH, BUDGET
+from holdfast.store import owner
+from holdfast.store.settle import settle
 from holdfast.testing import Kit
 
 pytestmark = pytest.mark.versions
@@ -62,3 +65,34 @@ def test_a_tidy_whose_time_is_used_up_leaves_the_rest_to_the_next_and_says_so(ki
     assert {table: done.fields[table] for table in LOAD} == dict.fromkeys(LOAD, BATCH)
     (behind,) = [event for event in said if event.name == "tidy.behind"]
     assert set(behind.fields["tables"].split(", ")) == set(LOAD)
+
+
+# Progress and the end of its job ------------------------------------------------------------------------------------
+
+
+def test_a_report_neither_waits_for_a_transaction_that_ends_its_job_nor_outlives_the_job(
+    connect: Connect, conn: Conn
+) -> None:
+    worker = register(conn)
+    enqueue(conn)
+    job = take_one(conn, worker)
+    run(conn, owner.progress([(job.grant, 0.5, "")]))
+    handler = connect()
+    conn.execute("SET lock_timeout = '1s'")
+    with handler.transaction():
+        run(handler, settle([Settlement(job.grant, Completed("1", beside=True))], worker))
+        run(conn, owner.progress([(job.grant, 0.6, "")]))
+    run(conn, owner.progress([(job.grant, 0.7, "")]))
+    assert count(conn, "progress") == 0
+
+
+def test_a_settle_waits_for_a_report_that_is_being_written(connect: Connect, conn: Conn) -> None:
+    worker = register(conn)
+    enqueue(conn)
+    job = take_one(conn, worker)
+    renewal = connect()
+    with renewal.transaction():
+        run(renewal, owner.progress([(job.grant, 0.5, "")]))
+        assert end(conn, job.grant, Completed("1", beside=True)) == "busy"
+    assert end(conn, job.grant, Completed("1", beside=True)) == "completed"
+    assert count(conn, "progress") == 0
