@@ -1039,7 +1039,7 @@ def test_one_key_with_two_payloads_in_one_call_names_no_job_that_was_never_writt
         {"priority": 101},
         {"max_attempts": 0},
         {"version": 0},
-        {"idempotency_key": "k", "idempotency_lifetime": 604_801.0},
+        {"idempotency_key": "k", "idempotency_lifetime": 0.5},
     ],
     ids="-".join,
 )

@@ -108,9 +108,9 @@ DELETE FROM holdfast.archive WHERE slot = ANY ($2::int[]) AND id = ANY ($1::uuid
 
 -- name: discard_beside
 -- What is kept beside jobs that are deleted: errors, steps, progress, fences of their own, and their keys, which are free again.
--- $1 ids, $2 when the oldest of them was created, $3 and the newest
+-- $1 ids, $2 when the oldest of them was created
 --
--- Fences and keys have no index by job, but a time: a fence is younger than its job, and a key lives for seven days at most.
+-- Fences have no index by job, but a time: a fence is younger than its job.
 WITH e AS (
     DELETE FROM holdfast.errors x WHERE x.job_id = ANY ($1::uuid[])
 ), o AS (
@@ -122,8 +122,7 @@ WITH e AS (
 ), f AS (
     DELETE FROM holdfast.fences x WHERE x.at >= $2 AND x.job_id = ANY ($1::uuid[]) AND x.stream = x.job_id::text
 ), k AS (
-    DELETE FROM holdfast.idempotency x
-    WHERE x.expires_at > holdfast.now() AND x.expires_at <= $3::timestamptz + interval '7 days' AND x.job_id = ANY ($1::uuid[])
+    DELETE FROM holdfast.idempotency x WHERE x.job_id = ANY ($1::uuid[])
 )
 SELECT 1;
 
