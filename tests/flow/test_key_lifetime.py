@@ -65,7 +65,9 @@ def test_a_key_of_a_follow_up_may_live_for_ever(app: Holdfast, send: Any, kit: K
     keyed = send.using(idempotency_key="k", idempotency_lifetime="forever")
     send.using(then=[keyed.job(2)]).enqueue(1)
     kit.run_worker()
-    assert kit.sql("SELECT expires_at = 'infinity' AS endless FROM holdfast.idempotency") == [{"endless": True}]
+    assert kit.sql("SELECT expires_at = 'infinity' AS endless FROM holdfast.idempotency") == [
+        {"endless": True}
+    ]
     kit.clock.advance(100 * DAY)
     tidy(kit)
     assert not keyed.enqueue(2).created
@@ -73,10 +75,14 @@ def test_a_key_of_a_follow_up_may_live_for_ever(app: Holdfast, send: Any, kit: K
 
 def test_a_key_from_sql_lives_for_seven_days_or_for_ever(send: Any, kit: Kit) -> None:
     kit.sql("SELECT holdfast.enqueue('send', '{\"n\": 1}', idempotency_key => 'week')")
-    kit.sql("SELECT holdfast.enqueue('send', '{\"n\": 1}', idempotency_key => 'endless', idempotency_lifetime => '1000 years')")
+    kit.sql(
+        "SELECT holdfast.enqueue('send', '{\"n\": 1}', idempotency_key => 'endless', "
+        "idempotency_lifetime => '1000 years')"
+    )
     rows = kit.sql(
         "SELECT key, expires_at = 'infinity' AS endless, "
-        "expires_at BETWEEN holdfast.now() + interval '6 days' AND holdfast.now() + interval '7 days' AS week FROM holdfast.idempotency"
+        "expires_at BETWEEN holdfast.now() + interval '6 days' AND holdfast.now() + interval '7 days' AS week "
+        "FROM holdfast.idempotency"
     )
     assert sorted((row["key"], row["endless"], row["week"]) for row in rows) == [
         ("endless", True, False),

@@ -1,4 +1,4 @@
-"""What a job recorded beside itself, steps and progress, goes when the job is over for good, in the transaction that ends it."""
+"""Steps and progress that a job recorded go when it is over for good, in the transaction that ends it."""
 
 from typing import Any
 
@@ -23,7 +23,9 @@ def report(kit: Kit, job: Job) -> None:
 
 def left(kit: Kit) -> tuple[int, int]:
     """Steps and progress."""
-    (row,) = kit.sql("SELECT (SELECT count(*) FROM holdfast.once) AS o, (SELECT count(*) FROM holdfast.progress) AS p")
+    (row,) = kit.sql(
+        "SELECT (SELECT count(*) FROM holdfast.once) AS o, (SELECT count(*) FROM holdfast.progress) AS p"
+    )
     return row["o"], row["p"]
 
 
@@ -121,7 +123,9 @@ def test_a_dead_letter_keeps_its_steps_and_a_redrive_finds_them(app: Holdfast, k
     assert (ran, left(kit)) == ([1], (0, 0))
 
 
-def test_a_cancelled_job_keeps_its_steps_and_no_progress_and_a_retry_finds_them(app: Holdfast, kit: Kit) -> None:
+def test_a_cancelled_job_keeps_its_steps_and_no_progress_and_a_retry_finds_them(
+    app: Holdfast, kit: Kit
+) -> None:
     ran = []
 
     @app.task
@@ -146,7 +150,9 @@ def test_a_job_that_was_lost_keeps_the_steps_of_its_new_owner(app: Holdfast, kit
     def work(job: Job) -> None:
         job.once("step", lambda: 1)
         if job.generation == 1:
-            kit.sql("UPDATE holdfast.work SET status = 'pending', available_at = available_at + interval '1 hour'")
+            kit.sql(
+                "UPDATE holdfast.work SET status = 'pending', available_at = available_at + interval '1 hour'"
+            )
 
     work.enqueue()
     kit.run_worker()

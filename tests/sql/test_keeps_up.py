@@ -1,4 +1,4 @@
-"""Housekeeping keeps up: one tidy removes all that has expired, however much it is, and finished jobs leave nothing beside them."""
+"""Housekeeping keeps up: one tidy removes all that has expired, however much it is."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,14 +19,21 @@ pytestmark = pytest.mark.versions
 Connect = Callable[[], Conn]
 MANY = 12_000  # more than two batches
 
+SOON = "holdfast.now() + n * interval '1 ms'"
 LOAD = {
-    "idempotency": "SELECT 'inbox', 'k' || n, gen_random_uuid(), '', holdfast.now() + n * interval '1 ms' FROM generate_series(1, %s) n",
-    "once": "SELECT gen_random_uuid(), 'inbox', 'step', '1', holdfast.now() + n * interval '1 ms' FROM generate_series(1, %s) n",
-    "progress": "SELECT gen_random_uuid(), 'inbox', 1, 0.5, '', holdfast.now() + n * interval '1 ms' FROM generate_series(1, %s) n",
-    "errors": "SELECT gen_random_uuid(), 'inbox', 1, 1, holdfast.now() + n * interval '1 ms', 'w', 'E', 'm', '' FROM generate_series(1, %s) n",
-    "fences": "SELECT 'r' || n, 's', 'inbox', gen_random_uuid(), '1', holdfast.now() + n * interval '1 ms' FROM generate_series(1, %s) n",
-    "throughput": "SELECT holdfast.now() + n * interval '1 ms', 'inbox', 'work' FROM generate_series(1, %s) n",
+    "idempotency": f"'inbox', 'k' || n, gen_random_uuid(), '', {SOON}",
+    "once": f"gen_random_uuid(), 'inbox', 'step', '1', {SOON}",
+    "progress": f"gen_random_uuid(), 'inbox', 1, 0.5, '', {SOON}",
+    "errors": f"gen_random_uuid(), 'inbox', 1, 1, {SOON}, 'w', 'E', 'm', ''",
+    "fences": f"'r' || n, 's', 'inbox', gen_random_uuid(), '1', {SOON}",
+    "throughput": f"{SOON}, 'inbox', 'work'",
 }
+
+
+def load_all(conn: Conn) -> None:
+    for table, row in LOAD.items():
+        text = f"INSERT INTO holdfast.{table} SELECT {row} FROM generate_series(1, %s) n"
+        conn.execute(text.encode(), [MANY])
 
 
 def count(conn: Conn, table: str) -> int:
@@ -43,16 +50,14 @@ def tidy(kit: Kit, budget: float = BUDGET) -> None:
 
 
 def test_one_tidy_removes_all_that_has_expired_however_much_it_is(kit: Kit, conn: Conn) -> None:
-    for table, rows in LOAD.items():
-        conn.execute(f"INSERT INTO holdfast.{table} {rows}".encode(), [MANY])
+    load_all(conn)
     later(kit, 8 * DAY, conn)
     tidy(kit, 600.0)
     assert {table: count(conn, table) for table in LOAD} == dict.fromkeys(LOAD, 0)
 
 
 def test_a_tidy_whose_time_is_used_up_leaves_the_rest_to_the_next_and_says_so(kit: Kit, conn: Conn) -> None:
-    for table, rows in LOAD.items():
-        conn.execute(f"INSERT INTO holdfast.{table} {rows}".encode(), [MANY])
+    load_all(conn)
     later(kit, 8 * DAY, conn)
     said: list[telemetry.Event] = []
     end = telemetry.subscribe(said.append)

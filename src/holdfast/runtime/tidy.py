@@ -20,7 +20,9 @@ from .service import Service
 BUDGET = 20.0  # seconds of one tidy; the next one begins a minute after it
 BATCH = 5000
 
-Chore = Callable[[], Awaitable[tuple[int, bool]]]  # one batch: how many rows went, and whether there may be more
+Chore = Callable[
+    [], Awaitable[tuple[int, bool]]
+]  # one batch: how many rows went, and whether there may be more
 
 
 class Tidier(Service):

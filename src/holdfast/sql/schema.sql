@@ -985,7 +985,7 @@ BEGIN
             END IF;
             SELECT w.task, w.partition_key INTO found_task, found_partition FROM holdfast.work w
             WHERE w.queue = item.queue AND w.id = found_id AND w.status IN ('pending', 'held') AND w.cancel_requested_at IS NULL
-              AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+              AND w.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
             FOR NO KEY UPDATE;
             IF NOT FOUND THEN
                 moved := moved || item.ord;
@@ -1348,7 +1348,7 @@ CREATE VIEW holdfast.oldest_due AS
         SELECT j.* FROM p CROSS JOIN LATERAL (
             SELECT w.id, w.task, w.available_at FROM holdfast.work w
             WHERE w.queue = q.name AND w.hold_reason IS NULL AND w.priority = p.priority AND w.available_at <= holdfast.now()
-              AND w.status = 'pending' AND w.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+              AND w.status = 'pending' AND w.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
             ORDER BY w.available_at, w.seq LIMIT 1
         ) j
         ORDER BY j.available_at LIMIT 1
@@ -1527,7 +1527,7 @@ BEGIN
             SELECT FROM p CROSS JOIN LATERAL (
                 SELECT j.id FROM holdfast.work j
                 WHERE j.queue = queue_name AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
-                  AND j.status = 'pending' AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+                  AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
                 ORDER BY j.available_at, j.seq LIMIT cap
             ) w
             LIMIT cap
@@ -1535,7 +1535,7 @@ BEGIN
             SELECT FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
             CROSS JOIN LATERAL (SELECT FROM holdfast.work w
                                 WHERE w.queue = queue_name AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-            WHERE c.queue = queue_name AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+            WHERE c.queue = queue_name AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
             LIMIT cap
         )
         SELECT least(cap, (SELECT count(*) FROM due) + (SELECT count(*) FROM running)));

@@ -49,7 +49,7 @@ FROM_MARK = tuple(_PRUNE)
 def prune(
     table: str, days: int, limit: int, after: datetime | None
 ) -> Statement[tuple[datetime | None, int]]:
-    """Forget one batch of what has expired in a table; returns where to go on (None: that was all of it) and how many went."""
+    """Forget one batch of what has expired in a table; returns where to go on (None: that was all) and how many went."""
 
     def decode(rows: Sequence[Row]) -> tuple[datetime | None, int]:
         return rows[0][0], rows[0][1]

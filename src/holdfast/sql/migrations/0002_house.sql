@@ -169,7 +169,7 @@ BEGIN
             END IF;
             SELECT w.task, w.partition_key INTO found_task, found_partition FROM holdfast.work w
             WHERE w.queue = item.queue AND w.id = found_id AND w.status IN ('pending', 'held') AND w.cancel_requested_at IS NULL
-              AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+              AND w.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
             FOR NO KEY UPDATE;
             IF NOT FOUND THEN
                 moved := moved || item.ord;
@@ -350,3 +350,69 @@ CREATE OR REPLACE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[],
                                                  a.delays, a.keys, a.lives, a.tags, a.metadatas, a.follow_ups, a.parents, a.groups, a.replace_keys) e
         JOIN s ON s.ord = e.ordinal
         ORDER BY s.ord $$;
+
+-- Since when the oldest due job of each queue waits. One index probe per priority.
+CREATE OR REPLACE VIEW holdfast.oldest_due AS
+    SELECT q.name AS queue, o.id AS job_id, o.task, o.available_at AS due_at,
+           extract(epoch FROM holdfast.now() - o.available_at)::float8 AS age_seconds, q.paused_at IS NOT NULL AS paused
+    FROM holdfast.queues q
+    LEFT JOIN LATERAL (
+        WITH RECURSIVE p(priority) AS (
+            (SELECT w.priority FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT w.priority FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NULL AND w.priority < p.priority
+                    ORDER BY w.priority DESC LIMIT 1)
+            FROM p WHERE p.priority IS NOT NULL
+        )
+        SELECT j.* FROM p CROSS JOIN LATERAL (
+            SELECT w.id, w.task, w.available_at FROM holdfast.work w
+            WHERE w.queue = q.name AND w.hold_reason IS NULL AND w.priority = p.priority AND w.available_at <= holdfast.now()
+              AND w.status = 'pending' AND w.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
+            ORDER BY w.available_at, w.seq LIMIT 1
+        ) j
+        ORDER BY j.available_at LIMIT 1
+    ) o ON true;
+
+-- One number for an autoscaler: jobs of a queue that are due or running, counted up to the cap. A paused queue wants no workers.
+-- Priorities are probed one by one, as in every look at a queue: one ordered walk would pass over whatever is scheduled ahead at a
+-- higher priority. Due jobs of paused or unknown tasks count until a worker has set them aside; it takes one to do so.
+-- EXECUTE is all a scaler needs. The settings are for callers whose own would make it scan or compile.
+CREATE OR REPLACE FUNCTION holdfast.scaler_backlog(queue_name text DEFAULT 'inbox', cap int DEFAULT 10000) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_custom_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET jit = off
+    AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue_name) THEN
+        RAISE EXCEPTION 'queue % does not exist', quote_nullable(queue_name) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue_name AND q.paused_at IS NOT NULL) THEN
+        RETURN 0;
+    END IF;
+    RETURN (
+        WITH RECURSIVE p(priority) AS (
+            (SELECT w.priority FROM holdfast.work w WHERE w.queue = queue_name AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT w.priority FROM holdfast.work w WHERE w.queue = queue_name AND w.hold_reason IS NULL AND w.priority < p.priority
+                    ORDER BY w.priority DESC LIMIT 1)
+            FROM p WHERE p.priority IS NOT NULL
+        ), due AS MATERIALIZED (
+            SELECT FROM p CROSS JOIN LATERAL (
+                SELECT j.id FROM holdfast.work j
+                WHERE j.queue = queue_name AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
+                  AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
+                ORDER BY j.available_at, j.seq LIMIT cap
+            ) w
+            LIMIT cap
+        ), running AS MATERIALIZED (
+            SELECT FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+            CROSS JOIN LATERAL (SELECT FROM holdfast.work w
+                                WHERE w.queue = queue_name AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
+            WHERE c.queue = queue_name AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
+            LIMIT cap
+        )
+        SELECT least(cap, (SELECT count(*) FROM due) + (SELECT count(*) FROM running)));
+END $$;

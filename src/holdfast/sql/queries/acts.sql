@@ -13,7 +13,7 @@ CROSS JOIN LATERAL (SELECT a.id, a.queue FROM holdfast.archive a WHERE a.slot = 
 -- Lock live jobs of a queue that nobody else holds at this moment, and say how each stands.
 -- $1 queue, $2 ids
 SELECT w.id, w.queue, 'work', w.task, w.status,
-       CASE WHEN w.id = ANY (ARRAY(SELECT q.id FROM holdfast.quarantine q)) THEN 'quarantined'
+       CASE WHEN w.id IN (SELECT q.id FROM holdfast.quarantine q) THEN 'quarantined'
             WHEN w.status = 'pending' AND w.available_at > holdfast.now() THEN 'scheduled' ELSE w.status END,
        w.hold_reason, w.claim_token, w.created_at, 0, true
 FROM holdfast.work w WHERE w.queue = $1 AND w.id = ANY ($2::uuid[]) ORDER BY w.id FOR UPDATE OF w SKIP LOCKED;

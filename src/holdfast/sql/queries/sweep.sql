@@ -86,7 +86,7 @@ WITH rule AS MATERIALIZED (
            coalesce($4::int = 1 AND w.crashes::bigint + 1 >= $5::int AND (SELECT on_dead_letter FROM rule) = 'block', false) AS blocks
     FROM holdfast.work w
     WHERE w.queue = $1 AND w.id = ANY ($3::uuid[]) AND w.claim_token = $2 AND w.status = 'processing'
-      AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND w.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
     ORDER BY w.id
     FOR UPDATE SKIP LOCKED
 ), gone AS (
@@ -136,5 +136,5 @@ WHERE c.token = $1 AND c.revoked_at IS NOT NULL
   AND NOT EXISTS (SELECT FROM unnest(c.job_ids) AS j(id)
                   CROSS JOIN LATERAL (SELECT FROM holdfast.work w
                                       WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-                  WHERE j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q)))
+                  WHERE j.id NOT IN (SELECT q.id FROM holdfast.quarantine q))
 RETURNING token;
