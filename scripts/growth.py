@@ -12,6 +12,7 @@ from pathlib import Path
 
 from holdfast import Backoff, Holdfast, Job, Retry
 from holdfast.runtime.sweep import Sweeper
+from holdfast.runtime.tidy import BUDGET
 from holdfast.testing import Kit, TestServer
 
 TABLES = ("idempotency", "once", "progress", "errors")
@@ -52,7 +53,7 @@ async def tidy(kit: Kit) -> None:
     sweeper = Sweeper(kit.database, lambda: None)
     while True:
         await asyncio.sleep(10)
-        await sweeper.tidier.tidy_once(0)
+        await sweeper.tidier.tidy_once(0, BUDGET)
 
 
 async def main(kit: Kit, rate: float, seconds: float) -> None:

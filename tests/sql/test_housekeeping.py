@@ -72,7 +72,7 @@ def tidy(kit: Kit) -> None:
 
     async def main() -> None:
         sweeper = Sweeper(kit.database, lambda: None)
-        await sweeper.tidier.tidy_once(7)
+        await sweeper.tidier.tidy_once(7, 60.0)
         await sweeper.stop()
 
     asyncio.run(main())

@@ -8,9 +8,10 @@ from tests.sql.support import DAY, Conn, end, enqueue, later, one, register, run
 
 from holdfast import telemetry
 from holdfast.model.outcome import Completed, Settlement
+from holdfast.runtime import tidy as tidying
 from holdfast.runtime.sweep import Sweeper
-from holdfast.runtime.tidy import BATCH, BUDGET
-from holdfast.store import owner
+from holdfast.runtime.tidy import BATCH
+from holdfast.store import housekeeping, owner
 from holdfast.store.settle import settle
 from holdfast.testing import Kit
 
@@ -40,7 +41,7 @@ def count(conn: Conn, table: str) -> int:
     return int(one(conn, f"SELECT count(*) FROM holdfast.{table}"))
 
 
-def tidy(kit: Kit, budget: float = BUDGET) -> None:
+def tidy(kit: Kit, budget: float) -> None:
     async def main() -> None:
         sweeper = Sweeper(kit.database, lambda: None)
         await sweeper.tidier.tidy_once(7, budget)
@@ -70,6 +71,23 @@ def test_a_tidy_whose_time_is_used_up_leaves_the_rest_to_the_next_and_says_so(ki
     assert {table: done.fields[table] for table in LOAD} == dict.fromkeys(LOAD, BATCH)
     (behind,) = [event for event in said if event.name == "tidy.behind"]
     assert set(behind.fields["tables"].split(", ")) == set(LOAD)
+
+
+async def test_who_is_behind_goes_on_in_the_next_minute_by_itself(
+    akit: Kit, conn: Conn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tidying, "BUDGET", 0.0)
+    load_all(conn)
+    later(akit, 8 * DAY, conn)
+    tidier = Sweeper(akit.database, lambda: None).tidier
+    tidier.begin(run(conn, housekeeping.tidy_begin(60)) or 0)
+    left = []
+    for seconds in (0, 61, 1, 61):
+        later(akit, seconds, conn)
+        await tidier.tick()
+        left.append(count(conn, "errors"))
+    assert left == [MANY - BATCH, MANY - 2 * BATCH, MANY - 2 * BATCH, 0]
+    await tidier._session.close()
 
 
 # Progress and the end of its job ------------------------------------------------------------------------------------

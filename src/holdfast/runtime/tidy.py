@@ -15,10 +15,12 @@ from ..db.session import Session
 from ..store import chains, housekeeping
 from ..store.limits import prune_key_limits
 from ..store.statement import Statement
+from .pulse import TIDY_EVERY
 from .service import Service
 
 BUDGET = 20.0  # seconds of one tidy; the next one begins a minute after it
 BATCH = 5000
+_AGAIN = 10.0
 
 Chore = Callable[
     [], Awaitable[tuple[int, bool]]
@@ -32,6 +34,7 @@ class Tidier(Service):
         super().__init__()
         self._session = session  # the sweep's: it waits for one batch at most
         self._days: int | None = None
+        self._behind = False  # the time was used up before everything was gone
         self._reached: dict[str, datetime | None] = {}  # how far each table has been looked through
 
     def begin(self, days: int) -> None:
@@ -40,13 +43,15 @@ class Tidier(Service):
         self.wake()
 
     async def tick(self) -> float:
-        if self._days is not None:
-            await self.tidy_once(self._days)
-            self._days = None
-        return 3600.0
+        days, self._days = self._days, None
+        if days is None and self._behind:  # goes on in the next minute, also while every worker sleeps
+            days = await self._session.run(housekeeping.tidy_begin(TIDY_EVERY))
+        if days is not None:
+            await self.tidy_once(days, BUDGET)
+        return _AGAIN if self._behind else 3600.0
 
-    async def tidy_once(self, days: int, budget: float = BUDGET) -> dict[str, int]:
-        """Every table gets one batch; then those with more to remove take turns. Returns how many rows went from which."""
+    async def tidy_once(self, days: int, budget: float) -> None:
+        """Every table gets one batch; then those with more to remove take turns."""
         began = time.monotonic()
         await self._empty_slots(days)
         chores = self._chores(days)
@@ -61,12 +66,12 @@ class Tidier(Service):
                     left.remove(table)
             first = False
         await self._retry_groups()
+        self._behind = bool(left)
         seconds = round(time.monotonic() - began, 1)
         if found := {table: count for table, count in removed.items() if count}:
             telemetry.emit("tidy.done", level=logging.DEBUG, seconds=seconds, **found)
         if left:
             telemetry.emit("tidy.behind", level=logging.WARNING, seconds=seconds, tables=", ".join(left))
-        return found
 
     def _chores(self, days: int) -> dict[str, Chore]:
         """By table."""
