@@ -992,7 +992,9 @@ SQL_REFUSALS = {
     ),
     "enqueue('a', partition_key => repeat('ü', 257))": "partition_key is 514 bytes, the limit is 512",
     "enqueue('a', idempotency_key => repeat('k', 513))": "idempotency_key is 513 bytes, the limit is 512",
-    "enqueue('a', idempotency_lifetime => '8 days')": "idempotency_lifetime must be between 1 second and 7 days",
+    "enqueue('a', idempotency_lifetime => '0.5 seconds')": (
+        "idempotency_lifetime must be 1 second or more; more than 100 years is for ever"
+    ),
     "enqueue('a', priority => 101)": "priority must be between -100 and 100, not 101",
     "enqueue('a', max_attempts => 0)": "max_attempts must be between 1 and 1000, not 0",
     "enqueue('a', version => 0)": "version must be 1 or more, not 0",

@@ -603,7 +603,7 @@ async def test_old_firings_are_forgotten_but_not_those_of_live_jobs(
     assert [f["kind"] for f in firings(akit)] == ["slot", "slot", "skipped", "skipped"]
     akit.clock.advance(8 * DAY)
     sweeper = Sweeper(akit.database, lambda: None)
-    await sweeper.tidy_once(7)
+    await sweeper.tidier.tidy_once(7, 60.0)
     await sweeper.stop()
     assert [f["slot"] for f in firings(akit)] == [ahead[1]]  # its job still waits
     assert (row(akit)["forgotten_from"], row(akit)["forgotten_to"]) == (ahead[0], ahead[3])

@@ -279,7 +279,7 @@ async def test_any_worker_forgets_the_quarantine_of_jobs_that_are_gone(
     for job_id in (live, uuid4()):
         conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [job_id])
     sweeper = Sweeper(database, lambda: None)
-    await sweeper.tidy_once(7)
+    await sweeper.tidier.tidy_once(7, 60.0)
     await sweeper.finish()
     assert quarantined(conn) == [live]
 

@@ -67,11 +67,11 @@ async def claimer(app: Holdfast, akit: Kit) -> AsyncIterator[Claimer]:
 
 
 def tidy(kit: Kit) -> None:
-    """Tidy up once, as the sweeper does."""
+    """Tidy up once, as a worker does."""
 
     async def main() -> None:
         sweeper = Sweeper(kit.database, lambda: None)
-        await sweeper.tidy_once(7)
+        await sweeper.tidier.tidy_once(7, 60.0)
         await sweeper.stop()
 
     asyncio.run(main())
@@ -92,9 +92,9 @@ def count(conn: Conn, table: str) -> int:
 
 def test_only_expired_idempotency_keys_are_forgotten(kit: Kit, conn: Conn) -> None:
     put(conn, keyed("short", life=60), keyed("long", life=600))
-    assert run(conn, housekeeping.expire_idempotency(100)) == 0
+    assert run(conn, housekeeping.prune("idempotency", 7, 100, None))[1] == 0
     later(kit, 61, conn)
-    assert run(conn, housekeeping.expire_idempotency(100)) == 1
+    assert run(conn, housekeeping.prune("idempotency", 7, 100, None))[1] == 1
     assert one(conn, "SELECT key FROM holdfast.idempotency") == "long"
     assert count(conn, "work") == 2
 
@@ -102,13 +102,13 @@ def test_only_expired_idempotency_keys_are_forgotten(kit: Kit, conn: Conn) -> No
 def test_expiry_works_in_bounded_batches_and_waits_for_nobody(kit: Kit, connect: Connect, conn: Conn) -> None:
     put(conn, *[keyed(str(n), life=60) for n in range(10)])
     later(kit, 61, conn)
-    assert run(conn, housekeeping.expire_idempotency(4)) == 4
+    assert run(conn, housekeeping.prune("idempotency", 7, 4, None))[1] == 4
     busy = connect()
     conn.execute("SET lock_timeout = '3s'")
     with busy.transaction():
         busy.execute("SELECT FROM holdfast.idempotency LIMIT 1 FOR UPDATE")
-        assert run(conn, housekeeping.expire_idempotency(100)) == 5
-    assert run(conn, housekeeping.expire_idempotency(100)) == 1
+        assert run(conn, housekeeping.prune("idempotency", 7, 100, None))[1] == 5
+    assert run(conn, housekeeping.prune("idempotency", 7, 100, None))[1] == 1
 
 
 def test_a_key_taken_over_while_it_expires_stays(kit: Kit, conn: Conn) -> None:
@@ -116,7 +116,7 @@ def test_a_key_taken_over_while_it_expires_stays(kit: Kit, conn: Conn) -> None:
     later(kit, 61, conn)
     (fresh,) = put(conn, keyed("k", life=60))
     assert fresh.created
-    assert run(conn, housekeeping.expire_idempotency(100)) == 0
+    assert run(conn, housekeeping.prune("idempotency", 7, 100, None))[1] == 0
     assert put(conn, keyed("k", life=60))[0].id == fresh.id
 
 
@@ -232,9 +232,9 @@ def test_what_finished_jobs_left_behind_goes_and_what_live_and_dead_ones_need_st
     end(conn, claimed[done].grant, Completed())
     end(conn, claimed[dead].grant, DeadLettered(BOOM))
     later(kit, 6 * DAY, conn)
-    assert sum(run(conn, housekeeping.prune(t, 7, 1000, None))[1] for t in housekeeping.ORPHANS) == 0
+    assert sum(run(conn, housekeeping.prune(t, 7, 1000, None))[1] for t in housekeeping.FROM_MARK) == 0
     later(kit, 2 * DAY, conn)
-    sum(run(conn, housekeeping.prune(t, 7, 1000, None))[1] for t in housekeeping.ORPHANS)
+    sum(run(conn, housekeeping.prune(t, 7, 1000, None))[1] for t in housekeeping.FROM_MARK)
     for table in ("once", "errors"):
         kept = one(conn, f"SELECT array_agg(DISTINCT job_id) FROM holdfast.{table}")
         assert set(kept) == {dead, live}, table

@@ -122,7 +122,7 @@ async def test_any_worker_forgets_both_while_it_tidies_up(conn: Conn, akit: Kit,
     run(conn, audit("ann", "queue pause", {"queue": "inbox"}, 1))
     later(akit, 366 * DAY, conn)
     sweeper = Sweeper(database, lambda: None)
-    await sweeper.tidy_once(7)
+    await sweeper.tidier.tidy_once(7, 60.0)
     await sweeper.finish()
     assert (
         one(conn, "SELECT (SELECT count(*) FROM holdfast.throughput) + (SELECT count(*) FROM holdfast.audit)")

@@ -133,7 +133,7 @@ def test_using_merges_and_later_wins(producer: Recorder) -> None:
         max_attempts=2,
         delay=60.0,
         idempotency_key="k",
-        idempotency_lifetime=86_400.0,
+        idempotency_lifetime=604_800.0,
         tags=("a", "b"),
         metadata='{"m":1}',
     )

@@ -37,7 +37,7 @@ def enqueue_command(
         str | None, typer.Option(metavar="TIME", help="Run it no sooner: 2030-01-31T12:00:00Z")
     ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="For a day the same key and arguments give the same job.")
+        str | None, typer.Option(help="For seven days the same key and arguments give the same job.")
     ] = None,
     replace_key: Annotated[str | None, typer.Option(help="Change the job that waits under this key.")] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")] = None,

@@ -19,6 +19,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Completed(Outcome):
     result: str | None = None  # JSON text
+    beside: bool = False  # this attempt recorded steps or progress, which go with the job
 
 
 NOTHING = Completed("null")  # what most handlers return

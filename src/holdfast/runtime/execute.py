@@ -4,6 +4,7 @@ import abc
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from .. import telemetry
@@ -171,6 +172,8 @@ class Executor:
         if not isinstance(outcome, Outcome):
             message = f"middleware returned {type(outcome).__name__} instead of the Outcome that call_next() gave it"
             outcome = DeadLettered(ErrorText("TypeError", message))
+        if job._beside and isinstance(outcome, Completed):
+            outcome = replace(outcome, beside=True)
         return outcome
 
     async def _in_a_process(self, processes: Processes, running: Running, handler: Handler) -> Outcome:
@@ -207,7 +210,7 @@ class Executor:
         def finish(value: object) -> Any:
             result = handler.encode(value)
             job._completes()
-            return settle_in(Settlement(job._grant, Completed(result)), self._worker())
+            return settle_in(Settlement(job._grant, Completed(result, job._beside)), self._worker())
 
         began = False
         try:

@@ -53,6 +53,7 @@ class Job:
         self._lost = False  # both are set by the renewing thread
         self._cancelled = False
         self._completed = False
+        self._beside = False  # it recorded steps or progress
         self._report: tuple[float, str] | None = None
 
     @property
@@ -126,6 +127,7 @@ class Job:
         """Say how far this attempt is, 0 to 1. Cheap: written with the next heartbeat, never waited for."""
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"progress must be between 0 and 1, not {fraction!r}")
+        self._beside = True
         self._report = (float(fraction), storable(message, 1024))
         self._tell(self)
 
@@ -133,6 +135,7 @@ class Job:
         """Before the step runs: one that cannot be recorded would be repeated by every attempt."""
         self._unsettled()
         _check_text("once", "name", name)
+        self._beside = True
 
     def once(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
         """Run fn unless this job already recorded `name`; record its JSON result, and return it from then on."""
@@ -185,7 +188,7 @@ class Job:
         self._completion(await guest.arun(settle_in(self._settlement(result), self._worker)))
 
     def _settlement(self, result: object) -> Settlement:
-        return Settlement(self._grant, Completed(self._encode(result)))
+        return Settlement(self._grant, Completed(self._encode(result), self._beside))
 
     def _completion(self, done: bool) -> None:
         if not done:

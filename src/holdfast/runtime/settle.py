@@ -23,7 +23,7 @@ from ..model.text import storable
 from ..store.breaker import settle_watched
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
-from ..store.done import is_plain, settle_done
+from ..store.done import by_attempt, is_plain, settle_done
 from ..store.settle import FINISHED, Odd
 from .service import Service
 
@@ -133,20 +133,21 @@ class Settler(Service):
 
     async def _quickly(self, batch: list[Settlement]) -> list[Settlement]:
         """One statement and no more, for a batch that allows it. Answers what is left for the usual way."""
-        if not is_plain(batch):
+        first, left = by_attempt(batch)
+        if not first or not is_plain(first):
             return batch
         try:
-            done = await self._while_telling(self._session.run(settle_done(batch, self._worker())))
+            done = await self._while_telling(self._session.run(settle_done(first, self._worker())))
         except (BadRow, LockNotAvailable):  # nothing is done: the usual way finds out which of them it is
             return batch
-        if done is None:
+        if done is None and not left:
             self._untold = batch
             return []
         ended: list[Settlement] = []
-        left: list[Settlement] = []
-        for settlement in batch:
+        for settlement in first:
             grant = settlement.grant
-            (ended if (grant.id_text, grant.generation) in done else left).append(settlement)
+            is_done = done is None or (grant.id_text, grant.generation) in done
+            (ended if is_done else left).append(settlement)
         if ended:
             self._end(ended, ["completed"] * len(ended))
         return left

@@ -4,20 +4,19 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from uuid import UUID
 
 from .. import telemetry
 from ..db.database import Database
-from ..db.faults import BadRow, LockNotAvailable, LockTimeout
+from ..db.faults import BadRow, LockNotAvailable
 from ..model.text import storable
-from ..store import breaker, chains, housekeeping, pause, sweep
+from ..store import breaker, housekeeping, pause, sweep
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
-from ..store.limits import prune_key_limits
 from ..store.tally import buried_tasks
 from .pulse import TIDY_EVERY, Pulse, gap_and_grace
 from .service import Service
+from .tidy import Tidier
 
 _CLAIMS = 10_000
 _JOBS = 5000
@@ -41,7 +40,7 @@ class Sweeper(Service):
         self.pulse: Pulse | None = None
         self._found = False  # the pulse has the turn, and found something to do
         self._untidy = False
-        self._pruned: dict[str, datetime | None] = {}  # how far each table has been looked through
+        self.tidier = Tidier(self._session)
 
     def told(self, pulse: Pulse) -> None:
         """The pulse of a sleeping worker was felt; wakes where there is something to do."""
@@ -60,7 +59,7 @@ class Sweeper(Service):
         if untidy or not asleep:
             days = await self._session.run(housekeeping.tidy_begin(TIDY_EVERY))
             if days is not None:
-                await self.tidy_once(days)
+                self.tidier.begin(days)
         return max(pulse.left, 0.0) if pulse is not None and asleep else self._settings.sweep
 
     async def _is_turn(self) -> bool:
@@ -149,31 +148,10 @@ class Sweeper(Service):
             self._on_swept()
         return back
 
-    async def tidy_once(self, days: int) -> None:
-        """Registry, archive slots, keys, throughput, audit, firings and what jobs that are gone left, in bounded batches."""
-        await self._session.run(housekeeping.note_slots())
-        for slot in await self._session.run(housekeeping.expired_slots(days)):
-            try:
-                await self._session.run(housekeeping.empty_slot(slot, days))
-            except LockTimeout as error:  # a backup reads it: later, and the rest of the tidying now
-                telemetry.emit("archive.busy", slot=slot, error=str(error))
-        await self._session.run(housekeeping.note_slots())
-        for batch in (
-            housekeeping.expire_idempotency(5000),
-            housekeeping.prune_workers(500),
-            housekeeping.prune_throughput(days, 5000),
-            housekeeping.prune_audit(1000),
-            housekeeping.prune_quarantine(1000),
-            prune_key_limits(5000),
-            housekeeping.prune_firings(days, 5000),
-        ):
-            await self._session.run(batch)
-        for table in housekeeping.ORPHANS:
-            after = self._pruned.get(table)
-            self._pruned[table], _ = await self._session.run(housekeeping.prune(table, days, 5000, after))
-        for group, closed in await self._session.run(chains.retry_groups(100)):
-            level = logging.INFO if closed else logging.WARNING
-            telemetry.emit("group.closed" if closed else "group.stuck", level=level, group=group)
+    def start(self) -> None:
+        self.tidier.start()
+        super().start()
 
     async def finish(self) -> None:
+        await self.tidier.stop()
         await self._session.close()

@@ -609,10 +609,11 @@ CREATE TABLE holdfast.idempotency (
     key        text NOT NULL CHECK (octet_length(key) <= 512),
     job_id     uuid NOT NULL,
     hash       bytea NOT NULL,
-    expires_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL,   -- 'infinity': never
     PRIMARY KEY (queue, key)
 );
 CREATE INDEX idempotency_expires ON holdfast.idempotency (expires_at);
+CREATE INDEX idempotency_job ON holdfast.idempotency (job_id);   -- jobs discard frees the keys of what it deletes
 
 -- The job that was last enqueued under a replace key. While it waits, the next enqueue under the key changes it in place.
 CREATE TABLE holdfast.replacements (
@@ -809,8 +810,8 @@ BEGIN
             WHEN spec->>'idempotency_key' IS NOT NULL AND spec->>'replace_key' IS NOT NULL
                 THEN format('%s has replace_key and idempotency_key: take one of them', spec->>'task')
             WHEN EXISTS (SELECT FROM (VALUES ('priority', -100, 100), ('max_attempts', 1, 1000), ('version', 1, 2147483647),
-                                             ('delay', 0, 315360000), ('idempotency_lifetime', 1, 604800)) AS r(name, low, high)
-                         WHERE CASE WHEN spec->>r.name IS NULL THEN false WHEN jsonb_typeof(spec->r.name) <> 'number' THEN true
+                                             ('delay', 0, 315360000), ('idempotency_lifetime', 1, 'infinity'::numeric)) AS r(name, low, high)
+                         WHERE CASE WHEN spec->>r.name IS NULL OR (r.name = 'idempotency_lifetime' AND spec->>r.name = 'forever') THEN false WHEN jsonb_typeof(spec->r.name) <> 'number' THEN true
                                     ELSE (spec->>r.name)::numeric NOT BETWEEN r.low AND r.high
                                       OR (r.name IN ('priority', 'max_attempts', 'version') AND (spec->>r.name)::numeric % 1 <> 0) END)
                 THEN format('a number of %s is out of range', spec->>'task')
@@ -911,8 +912,8 @@ BEGIN
                   OR CASE WHEN octet_length(u.payload) > 131072 OR u.payload ~ '[0-9][eE][+-]?[0-9]' THEN octet_length((u.payload::jsonb)::text) > 262144 END
                   OR octet_length(u.metadata) > 8192 OR octet_length((u.metadata::jsonb)::text) > 8192 OR octet_length(u.tags) > 8192
                   OR u.priority NOT BETWEEN -100 AND 100 OR u.attempts NOT BETWEEN 1 AND 1000 OR u.version < 1
-                  OR u.life NOT BETWEEN 1 AND 604800) THEN
-        RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes as jsonb prints it, metadata and tags 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second to 7 days'
+                  OR NOT u.life BETWEEN 1 AND 'infinity') THEN
+        RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes as jsonb prints it, metadata and tags 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second or more'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF array_remove(follow_ups, NULL) <> '{}' OR array_remove(groups, NULL) <> '{}' OR array_remove(replace_keys, NULL) <> '{}' THEN
@@ -946,7 +947,8 @@ BEGIN
         LOOP
             LOOP
                 INSERT INTO holdfast.idempotency AS k (queue, key, job_id, hash, expires_at)
-                VALUES (item.queue, item.key, ids[item.ord], item.hash, holdfast.now() + make_interval(secs => item.life))
+                VALUES (item.queue, item.key, ids[item.ord], item.hash,
+                        CASE WHEN item.life > 3155760000 THEN 'infinity' ELSE holdfast.now() + make_interval(secs => item.life) END)   -- a century is for ever
                 ON CONFLICT (queue, key) DO UPDATE
                     SET job_id = EXCLUDED.job_id, hash = EXCLUDED.hash, expires_at = EXCLUDED.expires_at
                     WHERE k.expires_at <= holdfast.now();
@@ -990,7 +992,7 @@ BEGIN
             END IF;
             SELECT w.task, w.partition_key INTO found_task, found_partition FROM holdfast.work w
             WHERE w.queue = item.queue AND w.id = found_id AND w.status IN ('pending', 'held') AND w.cancel_requested_at IS NULL
-              AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+              AND w.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
             FOR NO KEY UPDATE;
             IF NOT FOUND THEN
                 moved := moved || item.ord;
@@ -1065,7 +1067,7 @@ END $$;
 CREATE FUNCTION holdfast.enqueue(
     task text, payload jsonb DEFAULT '{}', queue text DEFAULT 'inbox', partition_key text DEFAULT NULL, priority int DEFAULT 0,
     run_at timestamptz DEFAULT NULL, delay interval DEFAULT '0', idempotency_key text DEFAULT NULL,
-    idempotency_lifetime interval DEFAULT '1 day', max_attempts int DEFAULT 5, version int DEFAULT 1,
+    idempotency_lifetime interval DEFAULT '7 days', max_attempts int DEFAULT 5, version int DEFAULT 1,
     tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL, follow_ups jsonb DEFAULT NULL, parent uuid DEFAULT NULL,
     replace_key text DEFAULT NULL, quiet boolean DEFAULT false, OUT id uuid, OUT created boolean, OUT conflict text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1079,8 +1081,8 @@ DECLARE
         WHEN octet_length(payload::text) > 262144 THEN format('payload is %s bytes, the limit is 262144: store it elsewhere and pass a reference', octet_length(payload::text))
         WHEN octet_length(partition_key) > 512 THEN format('partition_key is %s bytes, the limit is 512', octet_length(partition_key))
         WHEN octet_length(idempotency_key) > 512 THEN format('idempotency_key is %s bytes, the limit is 512', octet_length(idempotency_key))
-        WHEN idempotency_lifetime IS NULL OR idempotency_lifetime NOT BETWEEN interval '1 second' AND interval '7 days'
-            THEN 'idempotency_lifetime must be between 1 second and 7 days'
+        WHEN idempotency_lifetime IS NULL OR idempotency_lifetime < interval '1 second'
+            THEN 'idempotency_lifetime must be 1 second or more; more than 100 years is for ever'
         WHEN priority IS NULL OR priority NOT BETWEEN -100 AND 100 THEN format('priority must be between -100 and 100, not %s', priority)
         WHEN max_attempts IS NULL OR max_attempts NOT BETWEEN 1 AND 1000 THEN format('max_attempts must be between 1 and 1000, not %s', max_attempts)
         WHEN version IS NULL OR version < 1 THEN format('version must be 1 or more, not %s', version)
@@ -1154,7 +1156,7 @@ CREATE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[], groups uui
             FROM unnest(specs, parents, groups) WITH ORDINALITY AS l(spec, parent, in_group, list)
             CROSS JOIN LATERAL ROWS FROM (jsonb_to_recordset(l.spec) AS (
                 task text, payload jsonb, queue text, version int, partition_key text, priority int, max_attempts int, run_at timestamptz,
-                delay float8, idempotency_key text, idempotency_lifetime float8, tags jsonb, metadata jsonb, "then" jsonb, replace_key text))
+                delay float8, idempotency_key text, idempotency_lifetime text, tags jsonb, metadata jsonb, "then" jsonb, replace_key text))
                 WITH ORDINALITY AS f(task, payload, queue, version, partition_key, priority, max_attempts, run_at, delay, idempotency_key,
                                      idempotency_lifetime, tags, metadata, follow_ups, replace_key, place)
         )
@@ -1164,7 +1166,7 @@ CREATE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[], groups uui
                      array_agg(s.partition_key ORDER BY s.ord) AS partition_keys, array_agg(coalesce(s.priority, 0) ORDER BY s.ord) AS priorities,
                      array_agg(coalesce(s.max_attempts, 5) ORDER BY s.ord) AS attempts, array_agg(s.run_at ORDER BY s.ord) AS run_ats,
                      array_agg(coalesce(s.delay, 0) ORDER BY s.ord) AS delays, array_agg(s.idempotency_key ORDER BY s.ord) AS keys,
-                     array_agg(CASE WHEN s.idempotency_key IS NOT NULL THEN coalesce(s.idempotency_lifetime, 86400) END ORDER BY s.ord) AS lives,
+                     array_agg(CASE WHEN s.idempotency_key IS NOT NULL THEN coalesce(replace(s.idempotency_lifetime, 'forever', 'infinity')::float8, 604800) END ORDER BY s.ord) AS lives,
                      array_agg(nullif(s.tags, 'null')::text ORDER BY s.ord) AS tags, array_agg(nullif(s.metadata, 'null')::text ORDER BY s.ord) AS metadatas,
                      array_agg(nullif(s.follow_ups, 'null')::text ORDER BY s.ord) AS follow_ups, array_agg(s.parent ORDER BY s.ord) AS parents,
                      array_agg(s.in_group ORDER BY s.ord) AS groups, array_agg(s.replace_key ORDER BY s.ord) AS replace_keys
@@ -1353,7 +1355,7 @@ CREATE VIEW holdfast.oldest_due AS
         SELECT j.* FROM p CROSS JOIN LATERAL (
             SELECT w.id, w.task, w.available_at FROM holdfast.work w
             WHERE w.queue = q.name AND w.hold_reason IS NULL AND w.priority = p.priority AND w.available_at <= holdfast.now()
-              AND w.status = 'pending' AND w.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+              AND w.status = 'pending' AND w.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
             ORDER BY w.available_at, w.seq LIMIT 1
         ) j
         ORDER BY j.available_at LIMIT 1
@@ -1532,7 +1534,7 @@ BEGIN
             SELECT FROM p CROSS JOIN LATERAL (
                 SELECT j.id FROM holdfast.work j
                 WHERE j.queue = queue_name AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
-                  AND j.status = 'pending' AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+                  AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
                 ORDER BY j.available_at, j.seq LIMIT cap
             ) w
             LIMIT cap
@@ -1540,7 +1542,7 @@ BEGIN
             SELECT FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
             CROSS JOIN LATERAL (SELECT FROM holdfast.work w
                                 WHERE w.queue = queue_name AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-            WHERE c.queue = queue_name AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+            WHERE c.queue = queue_name AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
             LIMIT cap
         )
         SELECT least(cap, (SELECT count(*) FROM due) + (SELECT count(*) FROM running)));

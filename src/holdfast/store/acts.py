@@ -146,8 +146,7 @@ def discard(locked: Sequence[Locked]) -> Flow[int]:
         params = _slots(archived)
         gone += yield from Statement("discard_archived", query("discard_archived"), params, _discarded_after)
     if gone:
-        created = [job.created_at for job in locked]
-        beside = ([job.id for job in gone], min(created), max(created))
+        beside = ([job.id for job in gone], min(job.created_at for job in locked))
         yield from Statement("discard_beside", query("discard_beside"), beside, nothing)
     yield from follow(gone)
     return len(gone)

@@ -1,6 +1,7 @@
 """Chains: what jobs set off when they end, and groups. All of it happens in the transaction that ends the job."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -72,7 +73,9 @@ def _spec(row: NewRow) -> str:
         "run_at": row.run_at.isoformat() if row.run_at else None,
         "delay": row.delay or None,
         "idempotency_key": row.idempotency_key,
-        "idempotency_lifetime": row.idempotency_lifetime,
+        "idempotency_lifetime": "forever"
+        if row.idempotency_lifetime == math.inf
+        else row.idempotency_lifetime,
         "replace_key": row.replace_key,
         "tags": list(row.tags) or None,
     }

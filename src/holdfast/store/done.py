@@ -30,6 +30,15 @@ def is_plain(batch: Sequence[Settlement]) -> bool:
     )
 
 
+def by_attempt(batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+    """Those in their first attempt, and the others: an earlier one may have left steps or progress, which only the usual
+    way removes."""
+    if set(map(_generation, map(_grant, batch))) == {1}:
+        return batch, []
+    first = [settlement for settlement in batch if settlement.grant.generation == 1]
+    return first, [settlement for settlement in batch if settlement.grant.generation != 1]
+
+
 def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[tuple[str, int]] | None]:
     """End the attempts of a plain batch. Answers id and generation of those that it ended; None: all. Raises
     LockNotAvailable, with nothing done, when somebody holds one of them."""

@@ -14,10 +14,6 @@ def tidy_begin(interval: float) -> Statement[int | None]:
     )
 
 
-def expire_idempotency(limit: int) -> Statement[int]:
-    return Statement("expire_idempotency", query("expire_idempotency"), (limit,), count)
-
-
 def prune_workers(limit: int) -> Statement[int]:
     return Statement("prune_workers", query("prune_workers"), (limit,), count)
 
@@ -39,6 +35,7 @@ def prune_firings(days: int, limit: int) -> Statement[int]:
 
 
 _PRUNE = {
+    "idempotency": lambda: query("prune_idempotency"),
     "once": lambda: query("prune_once"),
     "progress": lambda: query("prune_progress"),
     "errors": lambda: query("prune_errors"),
@@ -46,13 +43,13 @@ _PRUNE = {
     "groups": lambda: query("prune_groups"),
     "replacements": lambda: query("prune_replacements"),
 }
-ORPHANS = tuple(_PRUNE)
+FROM_MARK = tuple(_PRUNE)
 
 
 def prune(
     table: str, days: int, limit: int, after: datetime | None
 ) -> Statement[tuple[datetime | None, int]]:
-    """Forget what finished jobs left in a table; answers where to go on (None: from the beginning) and how many went."""
+    """Forget one batch of what has expired in a table; returns where to go on (None: that was all) and how many went."""
 
     def decode(rows: Sequence[Row]) -> tuple[datetime | None, int]:
         return rows[0][0], rows[0][1]

@@ -21,10 +21,10 @@ from ..model.outcome import (
     Settlement,
     Snoozed,
 )
-from ..sql import query_in
+from ..sql import query, query_in
 from .chains import follow
 from .literal import plain_array, text_array
-from .statement import Flow, Row, Statement, ids
+from .statement import Flow, Row, Statement, ids, nothing
 from .wake import wake
 
 FINISHED: dict[type[Outcome], str] = {Completed: "completed", Cancelled: "cancelled"}
@@ -101,8 +101,22 @@ def _finish(
             n = at[job_id]
             state = FINISHED[type(outcomes[n])]
             odd[places[n]] = Settled(UUID(job_id), state, group=UUID(group) if group else None, then=then)
+    yield from _forget([part for n, part in enumerate(parts) if n not in missed])
     if missed:
         yield from _check(queue, [places[n] for n in sorted(missed)], batch, odd)
+
+
+def _forget(ended: Sequence[Settlement]) -> Flow[None]:
+    """Remove what these jobs left beside them, in the transaction that ends them. Most can have left nothing: it is their
+    first attempt, and it recorded nothing. A cancelled job keeps its steps, because somebody may retry it."""
+    completed, cancelled = [], []
+    for grant, outcome, _ in ended:
+        if isinstance(outcome, Cancelled):
+            cancelled.append(UUID(grant.id_text))
+        elif grant.generation > 1 or (isinstance(outcome, Completed) and outcome.beside):
+            completed.append(UUID(grant.id_text))
+    if completed or cancelled:
+        yield from Statement("settle_forget", query("settle_forget"), (completed, cancelled), nothing)
 
 
 def _ends(outcomes: Sequence[Outcome]) -> tuple[str | None, str | None, str | None]:

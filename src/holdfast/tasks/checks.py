@@ -1,6 +1,7 @@
 """Checks of single option values. `fail` is the error class: InvalidOption at enqueue, TaskDefinitionError at
 declaration."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,8 +17,7 @@ MAX_TAGS = 20
 TAG_CHARS = 100
 MAX_DELAY = timedelta(days=3600)  # ten years as PostgreSQL compares intervals: months of 30 days
 MIN_LIFETIME = 1.0
-MAX_LIFETIME = timedelta(days=7)
-DEFAULT_LIFETIME = 86_400.0
+DEFAULT_LIFETIME = 7 * 86_400.0
 
 _QUEUE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
@@ -72,11 +72,11 @@ def key(value: object, what: str, fail: Fail, *, empty: bool) -> str:
 
 
 def lifetime(value: Any, fail: Fail) -> float:
+    if value == "forever":
+        return math.inf
     number = period(value, "idempotency_lifetime", fail)
-    if not MIN_LIFETIME <= number <= MAX_LIFETIME.total_seconds():
-        raise fail(
-            f"idempotency_lifetime must be from 1 second to {MAX_LIFETIME.days} days, not {shown(value)}"
-        )
+    if number < MIN_LIFETIME:
+        raise fail(f'idempotency_lifetime must be 1 second or more, or "forever", not {shown(value)}')
     return number
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 from ..errors import InvalidOption, TaskDefinitionError
@@ -26,7 +26,7 @@ class EnqueueOptions(TypedDict, total=False):
     queue: str
     partition_key: str
     idempotency_key: str
-    idempotency_lifetime: Duration
+    idempotency_lifetime: Duration | Literal["forever"]
     run_after: datetime | Duration
     priority: int
     max_attempts: int

@@ -13,7 +13,7 @@ CROSS JOIN LATERAL (SELECT a.id, a.queue FROM holdfast.archive a WHERE a.slot = 
 -- Lock live jobs of a queue that nobody else holds at this moment, and say how each stands.
 -- $1 queue, $2 ids
 SELECT w.id, w.queue, 'work', w.task, w.status,
-       CASE WHEN w.id = ANY (ARRAY(SELECT q.id FROM holdfast.quarantine q)) THEN 'quarantined'
+       CASE WHEN w.id IN (SELECT q.id FROM holdfast.quarantine q) THEN 'quarantined'
             WHEN w.status = 'pending' AND w.available_at > holdfast.now() THEN 'scheduled' ELSE w.status END,
        w.hold_reason, w.claim_token, w.created_at, 0, true
 FROM holdfast.work w WHERE w.queue = $1 AND w.id = ANY ($2::uuid[]) ORDER BY w.id FOR UPDATE OF w SKIP LOCKED;
@@ -108,9 +108,9 @@ DELETE FROM holdfast.archive WHERE slot = ANY ($2::int[]) AND id = ANY ($1::uuid
 
 -- name: discard_beside
 -- What is kept beside jobs that are deleted: errors, steps, progress, fences of their own, and their keys, which are free again.
--- $1 ids, $2 when the oldest of them was created, $3 and the newest
+-- $1 ids, $2 when the oldest of them was created
 --
--- Fences and keys have no index by job, but a time: a fence is younger than its job, and a key lives for seven days at most.
+-- Fences have no index by job, but a time: a fence is younger than its job.
 WITH e AS (
     DELETE FROM holdfast.errors x WHERE x.job_id = ANY ($1::uuid[])
 ), o AS (
@@ -122,8 +122,7 @@ WITH e AS (
 ), f AS (
     DELETE FROM holdfast.fences x WHERE x.at >= $2 AND x.job_id = ANY ($1::uuid[]) AND x.stream = x.job_id::text
 ), k AS (
-    DELETE FROM holdfast.idempotency x
-    WHERE x.expires_at > holdfast.now() AND x.expires_at <= $3::timestamptz + interval '7 days' AND x.job_id = ANY ($1::uuid[])
+    DELETE FROM holdfast.idempotency x WHERE x.job_id = ANY ($1::uuid[])
 )
 SELECT 1;
 

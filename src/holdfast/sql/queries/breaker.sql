@@ -36,7 +36,7 @@ FROM (
     CROSS JOIN LATERAL (
         SELECT j.id, j.partition_key, j.available_at FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NOT NULL AND j.task = $2 AND j.version = k.version AND j.available_at <= holdfast.now()
-          AND j.status = 'held' AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND j.status = 'held' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
           AND NOT ($5::boolean AND EXISTS (SELECT FROM holdfast.work b WHERE b.queue = $1 AND b.partition_bucket = j.partition_bucket
                                            AND b.partition_key = j.partition_key AND b.seq < j.seq))
         ORDER BY j.available_at LIMIT 1
@@ -46,7 +46,7 @@ FROM (
     FROM (
         SELECT j.id, j.partition_key, j.available_at FROM holdfast.work j
         WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.task = $2 AND j.version = ANY ($3::int[])
-          AND j.available_at <= holdfast.now() AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q)) AND $4
+          AND j.available_at <= holdfast.now() AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q) AND $4
         ORDER BY j.available_at, j.seq LIMIT 1
     ) s
 ) f

@@ -51,7 +51,7 @@ WITH c AS MATERIALIZED (
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority
           AND (j.available_at, j.seq) >= (coalesce(p.mark, '-infinity'), p.mark_seq) AND j.available_at <= holdfast.now()
           AND j.status = 'pending' AND j.suspect = 0
-          AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
           AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY j.available_at, j.seq
         LIMIT $5
@@ -72,7 +72,7 @@ WITH c AS MATERIALIZED (
     SELECT j.id
     FROM holdfast.work j
     WHERE j.queue = $1 AND j.id = ANY ($5::uuid[]) AND j.status IN ('pending', 'held') AND j.available_at <= holdfast.now()
-      AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
       AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
       AND EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
       AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND (paused_at IS NOT NULL OR limited > $6::int))
@@ -104,7 +104,7 @@ SELECT 0, holdfast.now() - interval '2 seconds';
 SELECT j.id
 FROM holdfast.work j
 WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.available_at <= holdfast.now() AND j.status = 'pending' AND j.suspect = 0
-  AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+  AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
   AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
 ORDER BY j.priority DESC, j.available_at, j.seq
 LIMIT $2;
@@ -115,7 +115,7 @@ LIMIT $2;
 SELECT j.id
 FROM holdfast.work j
 WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at <= holdfast.now()
-  AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+  AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
   AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
   AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
 ORDER BY j.available_at, j.seq
@@ -131,7 +131,7 @@ CROSS JOIN LATERAL (
     FROM holdfast.work j
     WHERE j.queue = $1 AND j.hold_reason IS NOT NULL AND j.task = k.task AND j.version = k.version AND j.available_at <= holdfast.now()
       AND j.status = 'held'
-      AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
     ORDER BY j.available_at
     LIMIT $4
 ) h
@@ -147,7 +147,7 @@ WITH ahead AS MATERIALIZED (
     SELECT j.id, j.task, j.version
     FROM holdfast.work j
     WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.status = 'pending'
-      AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
     ORDER BY j.priority DESC, j.available_at, j.seq
     LIMIT $3
 ), c AS MATERIALIZED (

@@ -123,7 +123,7 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS jobs, (array_agg(j.id))[1] AS first FROM unnest(c.job_ids) AS j(id)
     CROSS JOIN LATERAL (SELECT FROM holdfast.work w
                         WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-    WHERE j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+    WHERE j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
 ) r
 WHERE (c.lease_expires_at < holdfast.now() - make_interval(secs => $1::float8) OR c.revoked_at < holdfast.now() - make_interval(secs => $1::float8)
        OR v.last_seen_at < holdfast.now() - make_interval(secs => $1::float8 + $2::float8)

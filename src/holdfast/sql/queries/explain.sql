@@ -56,7 +56,7 @@ ORDER BY v.last_seen_at DESC, v.id;
 SELECT w.partition_key, p.parked_at, p.job_id,
        (SELECT count(*) FROM (SELECT FROM holdfast.work b WHERE b.queue = $1 AND b.partition_bucket = w.partition_bucket
                                 AND b.partition_key = w.partition_key AND b.seq < w.seq LIMIT $3) b),
-       h.id, CASE WHEN h.id = ANY (ARRAY(SELECT x.id FROM holdfast.quarantine x)) THEN 'quarantined'
+       h.id, CASE WHEN h.id IN (SELECT x.id FROM holdfast.quarantine x) THEN 'quarantined'
                   WHEN h.status = 'pending' AND h.available_at > holdfast.now() THEN 'scheduled' ELSE h.status END,
        least(greatest(h.available_at, 'epoch'), '9999-01-01'),
        coalesce(CASE WHEN h.status = 'blocked' THEN (SELECT max(e.at) FROM holdfast.errors e WHERE e.job_id = h.id) END, h.claimed_at),
@@ -80,7 +80,7 @@ WITH q AS MATERIALIZED (
     FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
     CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
                         WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) r
-    WHERE c.queue = $1 AND EXISTS (SELECT FROM q) AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+    WHERE c.queue = $1 AND EXISTS (SELECT FROM q) AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
 )
 SELECT q.concurrency, (SELECT count(*) FROM running)::int, q.rate,
        coalesce(greatest((1 - least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
@@ -109,7 +109,7 @@ FROM (SELECT FROM p CROSS JOIN LATERAL (
           WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
             AND (p.priority > $2::int OR (j.available_at <= $3::timestamptz AND (j.available_at, j.seq) < ($3::timestamptz, $4::bigint)))
             AND j.status = 'pending' AND j.suspect = 0
-            AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+            AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
             AND j.task <> ALL (ARRAY(SELECT t.task FROM holdfast.paused_tasks t))
           ORDER BY j.available_at, j.seq LIMIT $5
       ) w

@@ -6,16 +6,19 @@ WHERE only_row = (SELECT e.only_row FROM holdfast.engine e
                   WHERE e.last_tidy_at <= holdfast.now() - make_interval(secs => $1::float8) FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING retention_days;
 
--- name: expire_idempotency
--- Forget keys past their lifetime.
--- $1 limit
-WITH gone AS (
-    DELETE FROM holdfast.idempotency i
-    WHERE (i.queue, i.key) IN (SELECT e.queue, e.key FROM holdfast.idempotency e WHERE e.expires_at <= holdfast.now()
-                               ORDER BY e.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+-- name: prune_idempotency
+-- Keys past their lifetime, from a moment on: a held snapshot keeps the index entries of those that went, and a batch must not pass
+-- those of the batch before. Answers where it got to (NULL: the end) and how many went.
+-- $1 retention days (not used: a key has its own lifetime), $2 limit, $3 from when (NULL: the beginning)
+WITH look AS MATERIALIZED (
+    SELECT e.queue, e.key, e.expires_at FROM holdfast.idempotency e
+    WHERE e.expires_at <= holdfast.now() AND e.expires_at >= coalesce($3::timestamptz, '-infinity') AND $1::int IS NOT NULL
+    ORDER BY e.expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM holdfast.idempotency i WHERE (i.queue, i.key) IN (SELECT l.queue, l.key FROM look l)
     RETURNING 1
 )
-SELECT count(*) FROM gone;
+SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(expires_at) FROM look) END, (SELECT count(*) FROM gone);
 
 -- name: prune_workers
 -- Forget workers that are gone for a day and hold nothing.

@@ -16,7 +16,7 @@ FROM (SELECT w.*
           ORDER BY j.task, j.version, j.available_at LIMIT $2
       ) w
       WHERE q.ordering = 'key' AND ($1::text IS NULL OR q.name = $1)
-        AND w.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+        AND w.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
         AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = w.queue AND p.partition_key = w.partition_key)
         AND w.id = (SELECT f.id FROM holdfast.work f
                     WHERE f.queue = w.queue AND f.partition_bucket = w.partition_bucket AND f.partition_key = w.partition_key ORDER BY f.seq LIMIT 1)
@@ -72,7 +72,7 @@ WITH RECURSIVE p(priority) AS (
         FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.status = 'pending'
           AND j.available_at > holdfast.now() + make_interval(secs => $5::float8)
-          AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+          AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
         ORDER BY j.available_at DESC, j.seq DESC LIMIT $2
     ) w
 )
@@ -108,7 +108,7 @@ WITH RECURSIVE k(bucket, key) AS (
 SELECT s.key,
        (SELECT count(*) FROM (SELECT FROM holdfast.work b WHERE b.queue = $1 AND b.partition_bucket = s.bucket AND b.partition_key = s.key LIMIT $4) b),
        h.id, h.task,
-       CASE WHEN h.id = ANY (ARRAY(SELECT x.id FROM holdfast.quarantine x)) THEN 'quarantined'
+       CASE WHEN h.id IN (SELECT x.id FROM holdfast.quarantine x) THEN 'quarantined'
             WHEN h.status = 'pending' AND h.available_at > holdfast.now() THEN 'scheduled' ELSE h.status END,
        least(greatest(h.available_at, 'epoch'), '9999-01-01'), CASE h.status WHEN 'held' THEN h.hold_reason ELSE h.last_error END, p.parked_at
 FROM page s
@@ -127,7 +127,7 @@ SELECT count(*) FROM (SELECT FROM holdfast.work w
 -- The first jobs of a stream in their order: (id, sequence, task, state, attempts, most attempts, due, created, worker, note).
 -- $1 queue, $2 key, $3 limit
 SELECT w.id, w.seq, w.task,
-       CASE WHEN w.id = ANY (ARRAY(SELECT x.id FROM holdfast.quarantine x)) THEN 'quarantined'
+       CASE WHEN w.id IN (SELECT x.id FROM holdfast.quarantine x) THEN 'quarantined'
             WHEN w.status = 'pending' AND w.available_at > holdfast.now() THEN 'scheduled' ELSE w.status END,
        w.attempts, w.max_attempts, least(greatest(w.available_at, 'epoch'), '9999-01-01'), w.created_at, c.worker,
        CASE w.status WHEN 'held' THEN w.hold_reason ELSE w.last_error END

@@ -10,7 +10,7 @@ WITH q AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
                         WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
     WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
-      AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+      AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
 ), tokens AS MATERIALIZED (
     SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
                                ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left,
@@ -107,7 +107,7 @@ WITH c AS MATERIALIZED (
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND (j.partition_bucket, j.partition_key, j.available_at) >= (k.bucket, k.key, '-infinity')
           AND (j.partition_bucket, j.partition_key, j.available_at) <= (k.bucket, k.key, holdfast.now())
           AND j.status = 'pending' AND (j.suspect > 0) = $8::boolean
-          AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
           AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY j.partition_bucket, j.partition_key, j.available_at, j.seq
         LIMIT k.take
@@ -152,7 +152,7 @@ WITH RECURSIVE step AS (
         FROM holdfast.work w
         WHERE w.queue = $1 AND w.hold_reason IS NULL AND (w.partition_bucket, w.partition_key, w.available_at) >= (s.bucket, s.key, '-infinity')
           AND (w.partition_bucket, w.partition_key, w.available_at) <= (s.bucket, s.key, holdfast.now()) AND w.status = 'pending' AND w.suspect = 0
-          AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND w.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
           AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
     ) h
@@ -169,7 +169,7 @@ SELECT (SELECT count(*) FROM steps), (SELECT bucket FROM last), (SELECT key FROM
 SELECT j.partition_key
 FROM holdfast.work j
 WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at <= holdfast.now()
-  AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+  AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
   AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
   AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
 ORDER BY j.available_at, j.seq
@@ -184,7 +184,7 @@ CROSS JOIN LATERAL (
     SELECT w.id FROM holdfast.work w
     WHERE w.queue = $1 AND w.hold_reason IS NULL AND (w.partition_bucket, w.partition_key, w.available_at) >= (k.bucket, k.key, '-infinity')
       AND (w.partition_bucket, w.partition_key, w.available_at) <= (k.bucket, k.key, holdfast.now()) AND w.status = 'pending'
-      AND (w.suspect > 0) = $3::boolean AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND (w.suspect > 0) = $3::boolean AND w.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
       AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
     ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
 ) h;
@@ -198,7 +198,7 @@ CROSS JOIN LATERAL (
     SELECT extract(epoch FROM holdfast.now() - w.available_at)::float8 AS waited FROM holdfast.work w
     WHERE w.queue = $1 AND w.hold_reason IS NULL AND w.priority = p.priority AND w.available_at >= coalesce(p.mark, '-infinity')
       AND w.available_at <= holdfast.now() AND w.status = 'pending' AND w.suspect = 0
-      AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND w.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
       AND w.task <> ALL (ARRAY(SELECT t.task FROM holdfast.paused_tasks t))
     ORDER BY w.available_at, w.seq LIMIT 1
 ) j;

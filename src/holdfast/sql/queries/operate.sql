@@ -15,7 +15,7 @@ WITH RECURSIVE p(priority) AS (
     FROM p CROSS JOIN LATERAL (
         SELECT j.available_at FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
-          AND j.status = 'pending' AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
         ORDER BY j.available_at, j.seq LIMIT $2
     ) w
     LIMIT $2
@@ -23,7 +23,7 @@ WITH RECURSIVE p(priority) AS (
     SELECT FROM p CROSS JOIN LATERAL (
         SELECT j.id FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at > holdfast.now()
-          AND j.status = 'pending' AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
         ORDER BY j.available_at, j.seq LIMIT $2
     ) w
     LIMIT $2
@@ -32,14 +32,14 @@ WITH RECURSIVE p(priority) AS (
     FROM p CROSS JOIN LATERAL (
         SELECT j.available_at FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
-          AND j.status = 'pending' AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
         ORDER BY j.available_at, j.seq LIMIT 1
     ) w
 ), running AS MATERIALIZED (
     SELECT FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
     CROSS JOIN LATERAL (SELECT FROM holdfast.work w
                         WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-    WHERE c.queue = $1 AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+    WHERE c.queue = $1 AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
     LIMIT $2
 ), held AS MATERIALIZED (
     SELECT w.status FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NOT NULL

@@ -47,13 +47,20 @@ SELECT crashes FROM counted;
 -- name: progress
 -- How far running jobs are, of those still owned. An older attempt never overwrites a newer one.
 -- $1 ids, $2 queues, $3 generations, $4 fractions, $5 messages, $6 tokens
+--
+-- The lock keeps a settle from ending the job, and from removing its progress, before the report is written: one that came after it would
+-- stay. A job that somebody ends at this moment is left out: the thread that renews leases must not wait for a handler's transaction.
+WITH mine AS MATERIALIZED (
+    SELECT d.id, d.queue, d.generation, d.fraction, d.message
+    FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::float8[], $5::text[], $6::uuid[]) AS d(id, queue, generation, fraction, message, token)
+    CROSS JOIN LATERAL (
+        SELECT w.id FROM holdfast.work w
+        WHERE w.queue = d.queue AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
+        FOR KEY SHARE SKIP LOCKED
+    ) w
+)
 INSERT INTO holdfast.progress AS p (job_id, queue, generation, fraction, message, at)
-SELECT d.id, d.queue, d.generation, d.fraction, d.message, holdfast.now()
-FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::float8[], $5::text[], $6::uuid[]) AS d(id, queue, generation, fraction, message, token)
-CROSS JOIN LATERAL (
-    SELECT FROM holdfast.work w
-    WHERE w.queue = d.queue AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing' OFFSET 0
-) w
-ORDER BY d.id
+SELECT m.id, m.queue, m.generation, m.fraction, m.message, holdfast.now() FROM mine m
+ORDER BY m.id
 ON CONFLICT (job_id) DO UPDATE SET generation = EXCLUDED.generation, fraction = EXCLUDED.fraction, message = EXCLUDED.message, at = EXCLUDED.at
 WHERE p.generation <= EXCLUDED.generation;

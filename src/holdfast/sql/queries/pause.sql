@@ -53,7 +53,7 @@ WITH RECURSIVE paused AS MATERIALIZED (
         FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= holdfast.now()
           AND j.status = 'pending' AND j.suspect = 0
-          AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+          AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
         ORDER BY j.available_at, j.seq
         LIMIT $2
     ) w

@@ -17,7 +17,7 @@ SELECT holdfast.now() - make_interval(secs => $1::float8), holdfast.now() - make
 -- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
 SELECT w.id, w.queue, w.state
 FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at,
-             CASE WHEN j.id = ANY (ARRAY(SELECT q.id FROM holdfast.quarantine q)) THEN 'quarantined'
+             CASE WHEN j.id IN (SELECT q.id FROM holdfast.quarantine q) THEN 'quarantined'
                   WHEN j.status = 'pending' AND j.available_at > holdfast.now() THEN 'scheduled' ELSE j.status END AS state
       FROM holdfast.work j
       WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2) AND ($6::text IS NULL OR j.queue = $6)
@@ -40,7 +40,7 @@ ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;
 -- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
 SELECT w.id, w.queue, w.state
 FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at,
-             CASE WHEN j.id = ANY (ARRAY(SELECT q.id FROM holdfast.quarantine q)) THEN 'quarantined'
+             CASE WHEN j.id IN (SELECT q.id FROM holdfast.quarantine q) THEN 'quarantined'
                   WHEN j.status = 'pending' AND j.available_at > holdfast.now() THEN 'scheduled' ELSE j.status END AS state
       FROM holdfast.work j
       WHERE j.id = ANY ($3::uuid[]) AND ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2)

@@ -63,6 +63,16 @@ WITH gone AS (
 )
 SELECT count(*), CASE WHEN count(*) < $6::int THEN (SELECT json_agg(json_build_array(id, lease_generation))::text FROM gone) END FROM kept;
 
+-- name: settle_forget
+-- What jobs that have just ended left beside them: steps and progress.
+-- $1 completed ones, $2 cancelled ones: their steps stay
+WITH steps AS (
+    DELETE FROM holdfast.once o WHERE o.job_id = ANY ($1::uuid[]) RETURNING 1
+), reports AS (
+    DELETE FROM holdfast.progress p WHERE p.job_id = ANY ($1::uuid[] || $2::uuid[]) RETURNING 1
+)
+SELECT ARRAY[((SELECT count(*) FROM steps) + (SELECT count(*) FROM reports))::text];
+
 -- name: settle_fail
 -- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once. In a queue
 -- ordered by key the rest of the key goes on (skip), or waits for the dead job, which stays where it is (block), or is parked.

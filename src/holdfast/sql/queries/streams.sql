@@ -25,7 +25,7 @@ WITH front AS MATERIALIZED (
     FROM holdfast.work j
     WHERE j.queue = $1 AND j.id = ANY (ARRAY(SELECT id FROM front))
       AND j.status = 'pending' AND j.available_at <= holdfast.now() AND (j.suspect = 0 OR $7::boolean)
-      AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
       AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
     FOR NO KEY UPDATE SKIP LOCKED
 ), c AS MATERIALIZED (
@@ -89,7 +89,7 @@ WITH RECURSIVE step AS (
     SELECT h.key, h.priority, extract(epoch FROM holdfast.now() - h.available_at)::float8 AS late
     FROM heads h
     WHERE h.status = 'pending' AND h.available_at <= holdfast.now() AND (h.suspect = 0 OR $6::boolean)
-      AND h.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND h.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
       AND h.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
       AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = h.key)
     ORDER BY h.priority DESC, h.available_at
@@ -105,7 +105,7 @@ SELECT (SELECT count(*) FROM heads), (SELECT bucket FROM last), (SELECT key FROM
 SELECT j.partition_key
 FROM holdfast.work j
 WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at <= holdfast.now()
-  AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+  AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
   AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
   AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
   AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = j.partition_key)

@@ -97,7 +97,7 @@ WITH rule AS MATERIALIZED (
     SELECT w.id, w.claim_token = ANY (ARRAY(SELECT token FROM counted)) AS counts, w.suspect > 0 AND w.crashes >= $5::int AS spent
     FROM holdfast.work w
     WHERE w.queue = $1 AND w.id = ANY ($3::uuid[]) AND w.claim_token = ANY ($2::uuid[]) AND w.status = 'processing'
-      AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND w.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
     ORDER BY w.id
     FOR UPDATE SKIP LOCKED
 ), ok AS MATERIALIZED (
@@ -151,7 +151,7 @@ WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NOT NULL
   AND NOT EXISTS (SELECT FROM unnest(c.job_ids) AS j(id)
                   CROSS JOIN LATERAL (SELECT FROM holdfast.work w
                                       WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-                  WHERE j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q)))
+                  WHERE j.id NOT IN (SELECT q.id FROM holdfast.quarantine q))
 RETURNING token;
 
 -- name: take_back_blame

@@ -44,7 +44,7 @@ q AS MATERIALIZED (
         SELECT j.available_at FROM holdfast.work j
         WHERE j.queue = p.queue AND j.queue = ANY ($1::text[]) AND j.hold_reason IS NULL AND j.priority = p.priority
           AND j.available_at <= holdfast.now() + make_interval(secs => $4::float8) AND j.status = 'pending'
-          AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+          AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
           AND j.task <> ALL (ARRAY(SELECT x.task FROM holdfast.paused_tasks x))
         ORDER BY j.available_at, j.seq LIMIT 1
     ) w
@@ -55,7 +55,7 @@ q AS MATERIALIZED (
         SELECT j.available_at FROM holdfast.work j
         WHERE j.queue = q.name AND j.queue = ANY ($1::text[]) AND j.hold_reason IS NOT NULL AND j.task = k.task AND j.version = k.version
           AND j.available_at <= holdfast.now() + make_interval(secs => $4::float8) AND j.status = 'held'
-          AND j.id <> ALL (ARRAY(SELECT x.id FROM holdfast.quarantine x))
+          AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
         ORDER BY j.available_at LIMIT 1
     ) h
     WHERE k.task <> ALL (ARRAY(SELECT x.task FROM holdfast.paused_tasks x))

@@ -1,0 +1,3 @@
+-- holdfast: expand
+-- holdfast: no-transaction
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idempotency_job ON holdfast.idempotency (job_id);
