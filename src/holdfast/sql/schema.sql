@@ -54,11 +54,21 @@ CREATE TABLE holdfast.migrations (
 
 -- Functions everything else needs ---------------------------------------------------------------------------------
 
+-- How far the clock is moved: only in sessions whose login is a member of the schema's owner. Anybody can set a setting, and functions that
+-- run with the owner's rights ask this clock.
+CREATE FUNCTION holdfast.clock_offset() RETURNS interval
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT CASE WHEN pg_has_role(session_user, n.nspowner, 'MEMBER')
+                      THEN least(greatest(current_setting('holdfast.clock_offset')::interval, interval '0'), interval '3650 days')
+                      ELSE interval '0' END
+          FROM pg_namespace n WHERE n.nspname = 'holdfast' $$;
+
 CREATE FUNCTION holdfast.now() RETURNS timestamptz
     LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$ SELECT statement_timestamp()
-               + least(greatest(nullif(current_setting('holdfast.clock_offset', true), '')::interval, interval '0'), interval '3650 days') $$;
-COMMENT ON FUNCTION holdfast.now() IS 'The clock of the engine. Tests move it forward with the setting holdfast.clock_offset.';
+    RETURN CASE WHEN coalesce(current_setting('holdfast.clock_offset', true), '') = '' THEN statement_timestamp()
+                ELSE statement_timestamp() + holdfast.clock_offset() END;
+COMMENT ON FUNCTION holdfast.now() IS 'The clock of the engine. Tests move it forward with the setting holdfast.clock_offset, as a member of the schema''s owner.';
 
 -- The same in every language: first 16 bits of SHA-256 of the UTF-8 key, & 1023. convert_to() is only STABLE.
 -- E strings, because the body is read under the caller's standard_conforming_strings.
@@ -634,6 +644,15 @@ CREATE TABLE holdfast.groups (
 CREATE INDEX groups_created ON holdfast.groups (created_at, id);
 CREATE INDEX groups_fault ON holdfast.groups (id) WHERE fault IS NOT NULL;
 
+-- Ends of members that the transaction counts when it commits. A row lives no longer than its transaction.
+CREATE TABLE holdfast.group_ends (
+    tx       xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    job_id   uuid NOT NULL,
+    state    text NOT NULL,
+    group_id uuid NOT NULL,
+    PRIMARY KEY (tx, job_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
 -- What job.once() recorded.
 CREATE TABLE holdfast.once (
     job_id uuid NOT NULL,
@@ -748,24 +767,70 @@ CREATE INDEX firings_at ON holdfast.firings (at);
 -- Lock streams of one ordered queue until the commit. Whoever draws a sequence number for a stream calls this before, in a statement of
 -- its own: inside the INSERT the number would be drawn before the lock is granted.
 --
--- A shared lock on the queue and an exclusive one on each key, in sorted order; more than 64 keys take the queue exclusively, because
--- the lock table is small. Two keys of one hash only wait for each other.
+-- The hash of a key belongs to one of 128 stripes, by its upper bits. Everybody takes stripes and keys in the order of the hashes: a stripe,
+-- then its keys. Up to 128 keys: each stripe shared, each key exclusively. More keys: a stripe that nobody uses is taken whole, because the
+-- lock table of the server is small. A stripe in use is shared, and its keys are taken one by one: waiting for strangers to leave it would
+-- deadlock two transactions that have no key in common. Two keys of one hash only wait for each other.
 CREATE FUNCTION holdfast.lock_streams(queue_name text, keys text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
     hashes bigint[] := ARRAY(SELECT DISTINCT hashtextextended(queue_name || E'\x1f' || k, 7236837) FROM unnest(keys) k WHERE k IS NOT NULL ORDER BY 1);
+    queue  int := hashtext(queue_name);
+    spare  int := 256;   -- keys of stripes in use that a large call still locks one by one
+    stripe int;
     hash   bigint;
+    item   record;
 BEGIN
-    IF cardinality(hashes) > 64 THEN
-        PERFORM pg_advisory_xact_lock(7236838, hashtext(queue_name));
+    IF cardinality(hashes) <= 128 THEN
+        FOREACH hash IN ARRAY hashes LOOP
+            IF stripe IS DISTINCT FROM (hash >> 57)::int THEN
+                stripe := hash >> 57;
+                PERFORM pg_advisory_xact_lock_shared(7236840, queue # stripe);
+            END IF;
+            PERFORM pg_advisory_xact_lock(hash);
+        END LOOP;
+        -- Last, so that whoever has it without a stripe is known to be of the release before: see below.
+        PERFORM pg_advisory_xact_lock_shared(7236838, queue);
         RETURN;
     END IF;
-    PERFORM pg_advisory_xact_lock_shared(7236838, hashtext(queue_name));
-    FOREACH hash IN ARRAY hashes LOOP
-        PERFORM pg_advisory_xact_lock(hash);
+    -- A key that somebody holds is waited for before the stripes are taken: a call that waits holds up nobody else's keys. The lock is let
+    -- go again (the subtransaction is undone), because it is not this key's turn yet.
+    FOR item IN SELECT h.hash FROM unnest(hashes) AS h(hash)
+                WHERE h.hash IN (SELECT (l.classid::bigint << 32) | l.objid::bigint FROM pg_locks l
+                                 WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.pid <> pg_backend_pid()
+                                   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+                ORDER BY h.hash LOOP
+        BEGIN
+            PERFORM pg_advisory_xact_lock(item.hash);
+            RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = 'the key is free';
+        EXCEPTION WHEN SQLSTATE 'HF001' THEN
+            NULL;
+        END;
     END LOOP;
+    FOR item IN SELECT (h.hash >> 57)::int AS stripe, array_agg(h.hash ORDER BY h.hash) AS hashes FROM unnest(hashes) AS h(hash) GROUP BY 1 ORDER BY 1 LOOP
+        CONTINUE WHEN pg_try_advisory_xact_lock(7236840, queue # item.stripe);
+        IF cardinality(item.hashes) > spare THEN
+            PERFORM pg_advisory_xact_lock(7236840, queue # item.stripe);
+            CONTINUE;
+        END IF;
+        spare := spare - cardinality(item.hashes);
+        PERFORM pg_advisory_xact_lock_shared(7236840, queue # item.stripe);
+        FOREACH hash IN ARRAY item.hashes LOOP
+            PERFORM pg_advisory_xact_lock(hash);
+        END LOOP;
+    END LOOP;
+    -- The release before locked the queue (shared) and then keys, and no stripes. While one of its transactions is still open, a large call
+    -- takes the whole queue, as it did then.
+    IF EXISTS (SELECT FROM pg_locks l
+               WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.classid = 7236838 AND l.objid = (queue::bigint & 4294967295)::oid AND l.pid <> pg_backend_pid()
+                 AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                 AND NOT EXISTS (SELECT FROM pg_locks s WHERE s.locktype = 'advisory' AND s.objsubid = 2 AND s.classid = 7236840 AND s.pid = l.pid)) THEN
+        PERFORM pg_advisory_xact_lock(7236838, queue);
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(7236838, queue);
+    END IF;
 END $$;
 
 -- What is wrong with jobs that are given as JSON, or NULL. They are checked when they are written, so that they can be enqueued when
@@ -868,12 +933,14 @@ END $$;
 -- 'then_key': the first two, of a job that is to follow), and then has written
 -- nothing at all. Same key and same payload gives the first job's id, also to a concurrent duplicate, which waits. A job that waits under
 -- the same replace key is changed in place.
-CREATE FUNCTION holdfast.enqueue_many(
+--
+-- This is the inside, without rights for producers: it believes its caller about parents and groups.
+CREATE FUNCTION holdfast.write_jobs(
     tasks text[], payloads text[], queues text[], versions int[], partition_keys text[], priorities int[], max_attempts int[],
     run_ats timestamptz[], delays float8[], idempotency_keys text[], idempotency_lifetimes float8[], tags text[], metadatas text[],
-    follow_ups text[] DEFAULT NULL, parents uuid[] DEFAULT NULL, groups uuid[] DEFAULT NULL, replace_keys text[] DEFAULT NULL)
+    follow_ups text[], parents uuid[], groups uuid[], replace_keys text[])
     RETURNS TABLE (ordinal int, id uuid, created boolean, conflict text)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
@@ -930,30 +997,45 @@ BEGIN
     END IF;
 
     -- Keys in sorted order, so that two bulk calls cannot deadlock. No EXCEPTION block: subtransactions are dear.
+    -- Read first: a duplicate locks nothing, and waits only for a transaction that is about to make the first job of its key. That wait is
+    -- the INSERT, which takes no lock on a row that it finds; it also waits for whoever takes over an expired key at this moment.
     IF array_position(fresh, false) IS NULL AND array_remove(idempotency_keys, NULL) <> '{}' THEN
         FOR item IN
-            SELECT u.ord::int AS ord, u.queue, u.key, u.life,
+            SELECT u.ord::int AS ord, u.queue, u.key, holdfast.now() + make_interval(secs => u.life) AS expires_at,
                    sha256(convert_to(u.task || E'\x1f' || (u.payload::jsonb)::text, 'UTF8')) AS hash
             FROM unnest(queues, idempotency_keys, idempotency_lifetimes, tasks, payloads) WITH ORDINALITY AS u(queue, key, life, task, payload, ord)
             WHERE u.key IS NOT NULL ORDER BY u.queue, u.key, u.ord
         LOOP
+            i := 0;
             LOOP
-                INSERT INTO holdfast.idempotency AS k (queue, key, job_id, hash, expires_at)
-                VALUES (item.queue, item.key, ids[item.ord], item.hash, holdfast.now() + make_interval(secs => item.life))
-                ON CONFLICT (queue, key) DO UPDATE
-                    SET job_id = EXCLUDED.job_id, hash = EXCLUDED.hash, expires_at = EXCLUDED.expires_at
-                    WHERE k.expires_at <= holdfast.now();
-                IF FOUND THEN
-                    mine := mine || item.ord;
-                    EXIT;
-                END IF;
                 SELECT k.job_id, k.hash INTO found_id, found_hash FROM holdfast.idempotency k
-                WHERE k.queue = item.queue AND k.key = item.key;
-                IF FOUND THEN   -- else it was purged between the two statements: try again
+                WHERE k.queue = item.queue AND k.key = item.key AND k.expires_at > holdfast.now();
+                IF FOUND THEN
                     ids[item.ord] := found_id;
                     fresh[item.ord] := false;
                     IF found_hash <> item.hash THEN conflicts[item.ord] := 'payload'; END IF;
                     EXIT;
+                END IF;
+                INSERT INTO holdfast.idempotency AS k (queue, key, job_id, hash, expires_at)
+                VALUES (item.queue, item.key, ids[item.ord], item.hash, item.expires_at)
+                ON CONFLICT (queue, key) DO NOTHING;
+                IF FOUND THEN
+                    mine := mine || item.ord;
+                    EXIT;
+                END IF;
+                -- It is there: just committed, then it is read in the next round, or expired, then one takes it over.
+                PERFORM FROM holdfast.idempotency k
+                WHERE k.queue = item.queue AND k.key = item.key AND k.expires_at <= holdfast.now() FOR UPDATE SKIP LOCKED;
+                IF FOUND THEN
+                    UPDATE holdfast.idempotency k SET job_id = ids[item.ord], hash = item.hash, expires_at = item.expires_at
+                    WHERE k.queue = item.queue AND k.key = item.key;
+                    mine := mine || item.ord;
+                    EXIT;
+                END IF;
+                i := i + 1;
+                IF i > 1 THEN   -- expired, and somebody holds it without changing it: wait for that one
+                    PERFORM FROM holdfast.idempotency k
+                    WHERE k.queue = item.queue AND k.key = item.key AND k.expires_at <= holdfast.now() FOR UPDATE;
                 END IF;
             END LOOP;
         END LOOP;
@@ -1016,11 +1098,11 @@ BEGIN
     -- As if it were new, but for its id, its place, its history and its group.
     FOREACH i IN ARRAY changed LOOP
         UPDATE holdfast.work w
-        SET payload = payloads[i]::jsonb, version = versions[i], priority = priorities[i], max_attempts = enqueue_many.max_attempts[i],
+        SET payload = payloads[i]::jsonb, version = versions[i], priority = priorities[i], max_attempts = write_jobs.max_attempts[i],
             attempts = 0, status = 'pending', hold_reason = NULL,
             available_at = least(greatest(coalesce(run_ats[i], holdfast.now() + make_interval(secs => delays[i])), 'epoch'), holdfast.now() + interval '10 years'),
-            tags = CASE WHEN enqueue_many.tags[i] IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(enqueue_many.tags[i]::jsonb)) END,
-            metadata = metadatas[i]::jsonb, parent_id = parents[i], follow_ups = enqueue_many.follow_ups[i]::jsonb
+            tags = CASE WHEN write_jobs.tags[i] IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(write_jobs.tags[i]::jsonb)) END,
+            metadata = metadatas[i]::jsonb, parent_id = parents[i], follow_ups = write_jobs.follow_ups[i]::jsonb
         WHERE w.queue = queues[i] AND w.id = ids[i];
     END LOOP;
     IF EXISTS (SELECT FROM holdfast.queues q WHERE q.ordering = 'key' AND q.name = ANY (queues)) THEN
@@ -1044,6 +1126,35 @@ BEGIN
           WHERE r.fresh ORDER BY r.ord) AS u;
     PERFORM holdfast.wake(queues, run_ats, delays);
     RETURN QUERY SELECT o, ids[o], fresh[o], NULL::text FROM generate_series(1, n) o ORDER BY o;
+END $$;
+
+-- Parents and groups are named by workers, which may call enqueue_specs(). Whoever may only enqueue would put jobs into a stranger's group.
+CREATE FUNCTION holdfast.check_may_link() RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    caller text := CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END;
+BEGIN
+    IF NOT has_function_privilege(caller, 'holdfast.enqueue_specs(jsonb[], uuid[], uuid[])', 'EXECUTE') THEN
+        RAISE EXCEPTION 'role % may not name the parent or the group of a job', quote_ident(caller)
+            USING ERRCODE = 'insufficient_privilege', HINT = 'Leave the parent out, or enqueue as a role that may call holdfast.enqueue_specs().';
+    END IF;
+END $$;
+
+CREATE FUNCTION holdfast.enqueue_many(
+    tasks text[], payloads text[], queues text[], versions int[], partition_keys text[], priorities int[], max_attempts int[],
+    run_ats timestamptz[], delays float8[], idempotency_keys text[], idempotency_lifetimes float8[], tags text[], metadatas text[],
+    follow_ups text[] DEFAULT NULL, parents uuid[] DEFAULT NULL, groups uuid[] DEFAULT NULL, replace_keys text[] DEFAULT NULL)
+    RETURNS TABLE (ordinal int, id uuid, created boolean, conflict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF array_remove(parents, NULL) <> '{}' OR array_remove(groups, NULL) <> '{}' THEN PERFORM holdfast.check_may_link(); END IF;
+    RETURN QUERY SELECT w.ordinal, w.id, w.created, w.conflict
+    FROM holdfast.write_jobs(tasks, payloads, queues, versions, partition_keys, priorities, max_attempts, run_ats, delays, idempotency_keys,
+                             idempotency_lifetimes, tags, metadatas, follow_ups, parents, groups, replace_keys) w;
 END $$;
 
 -- One job, for people and for other languages:
@@ -1107,6 +1218,7 @@ BEGIN
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF parent IS NOT NULL THEN PERFORM holdfast.check_may_link(); END IF;
     IF idempotency_key IS NULL AND replace_key IS NULL AND follow_ups IS NULL AND (tags IS NULL OR (array_ndims(tags) = 1 AND octet_length(to_jsonb(tags)::text) <= 8192)) THEN
         IF in_order THEN PERFORM holdfast.lock_streams(queue, ARRAY[partition_key]); END IF;
         id := holdfast.uuid7();
@@ -1125,7 +1237,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT r.id, r.created, r.conflict INTO id, created, conflict
-    FROM holdfast.enqueue_many(ARRAY[task], ARRAY[payload::text], ARRAY[queue], ARRAY[version], ARRAY[partition_key], ARRAY[priority],
+    FROM holdfast.write_jobs(ARRAY[task], ARRAY[payload::text], ARRAY[queue], ARRAY[version], ARRAY[partition_key], ARRAY[priority],
                                ARRAY[max_attempts], ARRAY[run_at], ARRAY[extract(epoch FROM delay)::float8], ARRAY[idempotency_key],
                                ARRAY[extract(epoch FROM idempotency_lifetime)::float8],
                                ARRAY[CASE WHEN tags IS NOT NULL THEN to_jsonb(tags)::text END], ARRAY[metadata::text],
@@ -1137,9 +1249,10 @@ END $$;
 -- Jobs that are given as JSON, in lists, each list with a parent and a group: what enqueue_many answers, and beside each which list.
 --   [{"task": "mail.send", "payload": {"to": 1}, "queue": "mail", "priority": 0, "delay": 60, "then": [...]}, ...]
 -- Only the task is needed. A delay counts from the moment at which the job is enqueued.
+-- With the owner's rights, so that a worker needs none on what is inside.
 CREATE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[], groups uuid[])
     RETURNS TABLE (list int, task text, queue text, id uuid, created boolean, conflict text)
-    LANGUAGE sql VOLATILE
+    LANGUAGE sql VOLATILE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
         WITH s AS MATERIALIZED (
@@ -1162,7 +1275,7 @@ CREATE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[], groups uui
                      array_agg(nullif(s.follow_ups, 'null')::text ORDER BY s.ord) AS follow_ups, array_agg(s.parent ORDER BY s.ord) AS parents,
                      array_agg(s.in_group ORDER BY s.ord) AS groups, array_agg(s.replace_key ORDER BY s.ord) AS replace_keys
               FROM s) a
-        CROSS JOIN LATERAL holdfast.enqueue_many(a.tasks, a.payloads, a.queues, a.versions, a.partition_keys, a.priorities, a.attempts, a.run_ats,
+        CROSS JOIN LATERAL holdfast.write_jobs(a.tasks, a.payloads, a.queues, a.versions, a.partition_keys, a.priorities, a.attempts, a.run_ats,
                                                  a.delays, a.keys, a.lives, a.tags, a.metadatas, a.follow_ups, a.parents, a.groups, a.replace_keys) e
         JOIN s ON s.ord = e.ordinal
         ORDER BY s.ord $$;
@@ -1202,11 +1315,26 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Lock the streams that the callbacks of groups go to. Streams come before groups, everywhere: whoever enqueued for a key and then counts in
+-- a group would else meet one that counted and then enqueues for the key. Which member is the last is not known before, so all of them do it.
+CREATE FUNCTION holdfast.lock_callbacks(group_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    PERFORM holdfast.lock_streams(o.queue, o.keys)
+    FROM (SELECT q.name AS queue, array_agg(c.spec->>'partition_key') AS keys
+          FROM holdfast.groups g CROSS JOIN LATERAL jsonb_array_elements(g.callback) AS c(spec)
+          JOIN holdfast.queues q ON q.name = coalesce(c.spec->>'queue', 'inbox') AND q.ordering = 'key'
+          WHERE g.id = ANY (group_ids) AND g.finished_at IS NULL GROUP BY q.name ORDER BY q.name) o;
+END $$;
+
 -- What jobs set off that have just ended, in the transaction that ends them: the follow-ups of completed ones, and their groups.
 -- Groups are counted in the order of their ids, so that two callers cannot wait for each other in a circle.
 -- States: completed, cancelled, dead_letter, parked (a dead letter too); discarded: deleted before it ended; discarded_after: deleted as a dead letter or cancelled.
+-- With the owner's rights, so that a worker needs none on what is inside.
 CREATE FUNCTION holdfast.jobs_ended(job_ids uuid[], states text[], group_ids uuid[], follow_ups text[]) RETURNS int
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
@@ -1225,6 +1353,7 @@ BEGIN
             RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
         END IF;
     END IF;
+    IF array_remove(group_ids, NULL) <> '{}' THEN PERFORM holdfast.lock_callbacks(group_ids); END IF;
     FOR item IN
         SELECT u.in_group, max(u.id::text)::uuid AS last, count(*) FILTER (WHERE u.state = 'completed')::int AS completed,
                count(*) FILTER (WHERE u.state IN ('cancelled', 'dead_letter', 'parked', 'discarded'))::int AS ended,
@@ -1242,6 +1371,38 @@ BEGIN
     END LOOP;
     RETURN made;
 END $$;
+
+-- The same inside somebody's transaction, which may enqueue more before it commits: groups are counted at the commit, after everything
+-- else, all groups of the transaction in the order of their ids. So nobody waits for a group while its holder waits for something else.
+CREATE FUNCTION holdfast.jobs_ended_at_commit(job_ids uuid[], states text[], group_ids uuid[], follow_ups text[]) RETURNS int
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    INSERT INTO holdfast.group_ends (job_id, state, group_id)
+    SELECT u.id, u.state, u.in_group FROM unnest(job_ids, states, group_ids) AS u(id, state, in_group) WHERE u.in_group IS NOT NULL;
+    RETURN holdfast.jobs_ended(job_ids, states, NULL, follow_ups);
+END $$;
+
+CREATE FUNCTION holdfast.count_group_ends() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    ended record;
+BEGIN
+    WITH gone AS (DELETE FROM holdfast.group_ends e WHERE e.tx = pg_current_xact_id() RETURNING e.job_id, e.state, e.group_id)
+    SELECT array_agg(g.job_id) AS ids, array_agg(g.state) AS states, array_agg(g.group_id) AS groups INTO ended FROM gone g;
+    IF ended.ids IS NOT NULL THEN PERFORM holdfast.jobs_ended(ended.ids, ended.states, ended.groups, NULL); END IF;   -- the first row does it for all
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER counted AFTER INSERT ON holdfast.group_ends DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION holdfast.count_group_ends();
+REVOKE ALL ON FUNCTION holdfast.write_jobs FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.check_may_link FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.lock_callbacks FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.jobs_ended_at_commit FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.count_group_ends FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_fault FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_conflict FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.check_links FROM PUBLIC;
