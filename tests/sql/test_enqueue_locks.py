@@ -97,7 +97,8 @@ def test_an_expired_key_is_taken_over_by_one_and_the_others_get_its_job(
     later(kit, 120, conn)
     first, two, three = (open_session(connect) for _ in range(3))
     (made,) = put(first, keyed("k"))
-    assert made.created and made.id != old.id
+    assert made.created
+    assert made.id != old.id
     waiting = {pool.submit(put, session, keyed("k")): session for session in (two, three)}
     until_blocked(conn, two, three)
     if verdict == "commit":

@@ -833,6 +833,42 @@ BEGIN
     END IF;
 END $$;
 
+-- How many digits the numbers of a value have when they are printed: at least a tenth of this, and no more. Counted by comparison, because
+-- jsonb keeps 1e131000 in a few bytes and prints it in 131001.
+CREATE FUNCTION holdfast.digits(value jsonb) RETURNS bigint
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT coalesce(sum(scale(n.number) + CASE WHEN abs(n.number) < 1e10 THEN 10 WHEN abs(n.number) < 1e100 THEN 100 WHEN abs(n.number) < 1e1000 THEN 1000
+                                                    WHEN abs(n.number) < 1e10000 THEN 10000 ELSE 131072 END), 0)::bigint
+          FROM (SELECT v::numeric AS number FROM jsonb_path_query(value, 'strict $.** ? (@.type() == "number")') AS q(v) OFFSET 0) n $$;
+
+-- The bytes of a value as jsonb prints it; where that is more than ten times the limit, a lower bound that is over the limit, and nothing is
+-- printed. A small value is printed in any case.
+CREATE FUNCTION holdfast.printed_bytes(value jsonb, most int) RETURNS bigint
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    least_bytes bigint;
+BEGIN
+    IF pg_column_size(value) > 1024 OR pg_column_compression(value) IS NOT NULL THEN
+        least_bytes := holdfast.digits(value) / 10;
+        IF least_bytes > most THEN RETURN least_bytes; END IF;
+    END IF;
+    RETURN octet_length(value::text);
+END $$;
+
+-- A time, or NULL for what is none, such as 30 February.
+CREATE FUNCTION holdfast.moment(given text) RETURNS timestamptz
+    LANGUAGE plpgsql STABLE STRICT
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RETURN given::timestamptz;
+EXCEPTION WHEN data_exception THEN
+    RETURN NULL;
+END $$;
+
 -- What is wrong with jobs that are given as JSON, or NULL. They are checked when they are written, so that they can be enqueued when
 -- their time comes.
 CREATE FUNCTION holdfast.spec_fault(specs jsonb, level int DEFAULT 1, most int DEFAULT 100) RETURNS text
@@ -851,6 +887,8 @@ BEGIN
     FOR spec IN SELECT e FROM jsonb_array_elements(specs) AS s(e) LOOP
         wrong := CASE
             WHEN jsonb_typeof(spec) <> 'object' THEN 'a job is no object'
+            WHEN EXISTS (SELECT FROM unnest(ARRAY['task', 'queue', 'partition_key', 'idempotency_key', 'replace_key', 'run_at']) AS k(name)
+                         WHERE jsonb_typeof(spec->k.name) NOT IN ('string', 'number', 'null')) THEN 'a task, a queue, a key or a run_at is no text'
             WHEN coalesce(spec->>'task', '') !~ '^[A-Za-z0-9_.-]{1,200}$' THEN format('task name %L is not usable', spec->>'task')
             WHEN spec - ARRAY['task', 'payload', 'queue', 'version', 'partition_key', 'priority', 'max_attempts', 'run_at', 'delay', 'idempotency_key',
                               'idempotency_lifetime', 'tags', 'metadata', 'then', 'replace_key'] <> '{}'
@@ -858,8 +896,8 @@ BEGIN
                             'partition_key', 'priority', 'max_attempts', 'run_at', 'delay', 'idempotency_key', 'idempotency_lifetime', 'tags', 'metadata',
                             'then', 'replace_key']) AS k ORDER BY k LIMIT 1))
             WHEN coalesce(jsonb_typeof(spec->'payload'), 'object') <> 'object' THEN format('payload of %s is no object', spec->>'task')
-            WHEN octet_length((spec->'payload')::text) > 262144 THEN format('payload of %s is more than 262144 bytes', spec->>'task')
-            WHEN octet_length((spec->'metadata')::text) > 8192 OR octet_length((spec->'tags')::text) > 8192
+            WHEN holdfast.printed_bytes(spec->'payload', 262144) > 262144 THEN format('payload of %s is more than 262144 bytes', spec->>'task')
+            WHEN holdfast.printed_bytes(spec->'metadata', 8192) > 8192 OR holdfast.printed_bytes(spec->'tags', 8192) > 8192
                 THEN format('metadata or tags of %s are more than 8192 bytes', spec->>'task')
             WHEN coalesce(jsonb_typeof(spec->'tags'), 'array') NOT IN ('array', 'null') THEN format('tags of %s are no list', spec->>'task')
             WHEN greatest(octet_length(spec->>'partition_key'), octet_length(spec->>'idempotency_key'), octet_length(spec->>'replace_key')) > 512
@@ -872,12 +910,32 @@ BEGIN
                                     ELSE (spec->>r.name)::numeric NOT BETWEEN r.low AND r.high
                                       OR (r.name IN ('priority', 'max_attempts', 'version') AND (spec->>r.name)::numeric % 1 <> 0) END)
                 THEN format('a number of %s is out of range', spec->>'task')
-            WHEN spec->>'run_at' !~ '^[0-9]{4,5}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{2,8})$' THEN format('run_at of %s is no time with a zone', spec->>'task')
+            WHEN spec->>'run_at' !~ '^[0-9]{4,5}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{2,8})$' OR (spec->>'run_at' IS NOT NULL AND holdfast.moment(spec->>'run_at') IS NULL)
+                THEN format('run_at of %s is no time with a zone', spec->>'task')
             WHEN spec->'then' IS NOT NULL AND jsonb_typeof(spec->'then') <> 'null' THEN holdfast.spec_fault(spec->'then', level + 1)
         END;
         IF wrong IS NOT NULL THEN RETURN wrong; END IF;
     END LOOP;
     RETURN NULL;
+END $$;
+
+-- The same jobs as enqueue_specs() reads them: integers without a fraction, times in UTC, texts as texts. spec_fault() has found nothing
+-- wrong with them. Whatever could not be converted would else fail when the job before them is finished.
+CREATE FUNCTION holdfast.normal_specs(specs jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE STRICT
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RETURN (SELECT jsonb_agg((SELECT jsonb_object_agg(f.key, CASE
+                WHEN f.key IN ('priority', 'max_attempts', 'version') THEN to_jsonb(trunc(f.value::numeric)::int)
+                WHEN f.key IN ('delay', 'idempotency_lifetime') AND jsonb_typeof(f.value) = 'number' THEN to_jsonb(round(f.value::numeric, 6))
+                WHEN f.key = 'run_at' THEN to_jsonb(to_char(least(greatest(holdfast.moment(f.value #>> '{}'), 'epoch'), '9999-12-31 00:00Z') AT TIME ZONE 'UTC',
+                                                            'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
+                WHEN f.key IN ('task', 'queue', 'partition_key', 'idempotency_key', 'replace_key') THEN to_jsonb(f.value #>> '{}')
+                WHEN f.key = 'then' THEN holdfast.normal_specs(f.value)
+                ELSE f.value END)
+            FROM jsonb_each(s.spec) AS f WHERE f.value <> 'null') ORDER BY s.place)
+        FROM jsonb_array_elements(specs) WITH ORDINALITY AS s(spec, place));
 END $$;
 
 -- What is in the way of jobs that are to be enqueued later, at any level: 'queue', a queue that does not exist; 'key', one that is claimed
@@ -912,8 +970,11 @@ DECLARE
     wrong text;
 BEGIN
     IF array_remove(follow_ups, NULL) <> '{}' THEN
-        SELECT coalesce(CASE WHEN octet_length(f) > 262144 THEN 'more than 262144 bytes' END, holdfast.spec_fault(f::jsonb)) INTO wrong
-        FROM unnest(follow_ups) AS u(f) WHERE f IS NOT NULL AND (octet_length(f) > 262144 OR holdfast.spec_fault(f::jsonb) IS NOT NULL) LIMIT 1;
+        SELECT w.wrong INTO wrong
+        FROM (SELECT CASE WHEN octet_length(f) > 262144 OR holdfast.printed_bytes(f::jsonb, 262144) > 262144 THEN 'more than 262144 bytes'
+                          ELSE holdfast.spec_fault(f::jsonb) END AS wrong
+              FROM unnest(follow_ups) AS u(f) WHERE f IS NOT NULL OFFSET 0) w
+        WHERE w.wrong IS NOT NULL LIMIT 1;
         IF wrong IS NOT NULL THEN
             RAISE EXCEPTION 'the follow-ups of a job cannot be enqueued: %', wrong USING ERRCODE = 'invalid_parameter_value';
         END IF;
@@ -968,8 +1029,9 @@ BEGIN
                         AS u(task, payload, priority, attempts, version, life, metadata, tags)
                WHERE u.task ~ '[^A-Za-z0-9_.-]' OR octet_length(u.task) NOT BETWEEN 1 AND 200 OR octet_length(u.payload) > 262144
                      -- jsonb prints more than was written: a space after each separator, and numbers without exponents
-                  OR CASE WHEN octet_length(u.payload) > 131072 OR u.payload ~ '[0-9][eE][+-]?[0-9]' THEN octet_length((u.payload::jsonb)::text) > 262144 END
-                  OR octet_length(u.metadata) > 8192 OR octet_length((u.metadata::jsonb)::text) > 8192 OR octet_length(u.tags) > 8192
+                  OR CASE WHEN octet_length(u.payload) > 131072 OR u.payload ~ '[0-9][eE][+-]?[0-9]' THEN holdfast.printed_bytes(u.payload::jsonb, 262144) > 262144 END
+                  OR octet_length(u.metadata) > 8192 OR holdfast.printed_bytes(u.metadata::jsonb, 8192) > 8192 OR octet_length(u.tags) > 8192
+                  OR CASE WHEN u.tags ~ '[0-9][eE][+-]?[0-9]' THEN holdfast.printed_bytes(u.tags::jsonb, 16384) > 16384 END
                   OR u.priority NOT BETWEEN -100 AND 100 OR u.attempts NOT BETWEEN 1 AND 1000 OR u.version < 1
                   OR u.life NOT BETWEEN 1 AND 604800) THEN
         RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes as jsonb prints it, metadata and tags 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second to 7 days'
@@ -977,6 +1039,10 @@ BEGIN
     END IF;
     IF array_remove(follow_ups, NULL) <> '{}' OR array_remove(groups, NULL) <> '{}' OR array_remove(replace_keys, NULL) <> '{}' THEN
         PERFORM holdfast.check_links(follow_ups, groups, replace_keys, idempotency_keys);
+        follow_ups := ARRAY(SELECT holdfast.normal_specs(u.f::jsonb)::text FROM unnest(follow_ups) WITH ORDINALITY AS u(f, ord) ORDER BY u.ord);
+        IF EXISTS (SELECT FROM unnest(follow_ups) AS u(f) WHERE octet_length(u.f) > 262144) THEN
+            RAISE EXCEPTION 'the follow-ups of a job cannot be enqueued: more than 262144 bytes' USING ERRCODE = 'invalid_parameter_value';
+        END IF;
     END IF;
     FOR item IN SELECT u.ord::int AS ord, CASE WHEN q.name IS NULL THEN 'queue' WHEN q.keyed AND u.key IS NULL THEN 'key'
                                                WHEN u.follow_ups IS NOT NULL THEN 'then_' || holdfast.spec_conflict(u.follow_ups::jsonb) END AS conflict
@@ -1180,7 +1246,9 @@ DECLARE
     wrong text := CASE   -- no subquery in here: an expression without one costs next to nothing
         WHEN task IS NULL OR task ~ '[^A-Za-z0-9_.-]' OR octet_length(task) NOT BETWEEN 1 AND 200 THEN format('task name %L is not usable: 1 to 200 letters, digits and _ . -', task)
         WHEN payload IS NULL OR jsonb_typeof(payload) <> 'object' THEN 'payload must be a JSON object of the handler''s arguments'
-        WHEN octet_length(payload::text) > 262144 THEN format('payload is %s bytes, the limit is 262144: store it elsewhere and pass a reference', octet_length(payload::text))
+        WHEN CASE WHEN pg_column_size(payload) <= 1024 AND pg_column_compression(payload) IS NULL THEN octet_length(payload::text)
+                  ELSE holdfast.printed_bytes(payload, 262144) END > 262144
+            THEN format('payload is %s bytes, the limit is 262144: store it elsewhere and pass a reference', holdfast.printed_bytes(payload, 262144))
         WHEN octet_length(partition_key) > 512 THEN format('partition_key is %s bytes, the limit is 512', octet_length(partition_key))
         WHEN octet_length(idempotency_key) > 512 THEN format('idempotency_key is %s bytes, the limit is 512', octet_length(idempotency_key))
         WHEN idempotency_lifetime IS NULL OR idempotency_lifetime NOT BETWEEN interval '1 second' AND interval '7 days'
@@ -1190,10 +1258,10 @@ DECLARE
         WHEN version IS NULL OR version < 1 THEN format('version must be 1 or more, not %s', version)
         WHEN NOT quiet AND (NOT isfinite(run_at) OR run_at > now() + interval '10 years') THEN 'run_at must be a time within 10 years'
         WHEN delay IS NULL OR (NOT quiet AND delay NOT BETWEEN interval '0' AND interval '10 years') THEN 'delay must be between 0 and 10 years'
-        WHEN octet_length(metadata::text) > 8192 THEN format('metadata is %s bytes, the limit is 8192', octet_length(metadata::text))
+        WHEN holdfast.printed_bytes(metadata, 8192) > 8192 THEN format('metadata is %s bytes, the limit is 8192', holdfast.printed_bytes(metadata, 8192))
         WHEN octet_length(replace_key) > 512 THEN format('replace_key is %s bytes, the limit is 512', octet_length(replace_key))
         WHEN replace_key IS NOT NULL AND idempotency_key IS NOT NULL THEN 'replace_key and idempotency_key do not go together: take one of them'
-        WHEN octet_length(follow_ups::text) > 262144 THEN format('follow_ups are %s bytes, the limit is 262144', octet_length(follow_ups::text))
+        WHEN holdfast.printed_bytes(follow_ups, 262144) > 262144 THEN format('follow_ups are %s bytes, the limit is 262144', holdfast.printed_bytes(follow_ups, 262144))
         WHEN follow_ups IS NOT NULL AND holdfast.spec_fault(follow_ups) IS NOT NULL THEN 'follow_ups: ' || holdfast.spec_fault(follow_ups)
     END;
     at       timestamptz;
@@ -1405,6 +1473,10 @@ REVOKE ALL ON FUNCTION holdfast.jobs_ended_at_commit FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.count_group_ends FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_fault FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_conflict FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.digits FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.printed_bytes FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.moment FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.normal_specs FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.check_links FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.enqueue_specs FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.conflict_text FROM PUBLIC;
@@ -1426,12 +1498,18 @@ DECLARE
         WHEN n IS NULL THEN 'members must be a list of jobs'
         WHEN n > 100000 THEN format('%s members, the limit is 100000', n)
         WHEN wanted IS NULL OR wanted NOT IN ('completed', 'finished') THEN format('wanted must be ''completed'' or ''finished'', not %L', wanted)
-        WHEN octet_length(callback::text) > 262144 THEN format('the callback is %s bytes, the limit is 262144', octet_length(callback::text))
+        WHEN holdfast.digits(members) / 10 > 67108864 THEN format('the numbers of the members have %s digits, the limit is 67108864', holdfast.digits(members) / 10)
+        WHEN holdfast.printed_bytes(callback, 262144) > 262144 THEN format('the callback is %s bytes, the limit is 262144', holdfast.printed_bytes(callback, 262144))
         WHEN callback IS NOT NULL THEN 'callback: ' || holdfast.spec_fault(callback)
     END;
     answers  record;
 BEGIN
     wrong := coalesce(wrong, CASE WHEN n > 0 THEN 'members: ' || holdfast.spec_fault(members, 1, 100000) END);
+    IF wrong IS NULL THEN
+        members := CASE WHEN n > 0 THEN holdfast.normal_specs(members) ELSE members END;
+        callback := holdfast.normal_specs(callback);
+        wrong := CASE WHEN octet_length(callback::text) > 262144 THEN format('the callback is %s bytes, the limit is 262144', octet_length(callback::text)) END;
+    END IF;
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
     END IF;
