@@ -426,6 +426,7 @@ def test_the_last_two_members_in_two_transactions_are_followed_once(
     first, second = connect(), connect()
     first.autocommit = False
     assert drive(first, settle_in(Settlement(one_.grant, Completed()), worker))
+    first.execute("SET CONSTRAINTS ALL IMMEDIATE")  # as in the middle of its commit
     racing = pool.submit(run, second, settle_in(Settlement(two.grant, Completed()), worker))
     until_blocked(conn, second)
     first.commit() if verdict == "commit" else first.rollback()

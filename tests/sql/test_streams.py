@@ -472,29 +472,6 @@ def many(count: int, start: int = 0) -> list[NewRow]:
     return [NewRow("work", "{}", queue="skip", partition_key=f"k{n}") for n in range(start, start + count)]
 
 
-@pytest.mark.parametrize(("count", "exclusive"), [(64, False), (65, True), (5000, True)])
-def test_a_bulk_over_many_keys_takes_one_lock_for_all(
-    conn: Conn, connect: Callable[[], Conn], count: int, exclusive: bool
-) -> None:
-    other = connect()
-    with other.transaction():
-        put(other, *many(count))
-        locks = one(
-            conn,
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %s",
-            other.info.backend_pid,
-        )
-        assert locks == (1 if exclusive else 65)
-        conn.execute("SET lock_timeout = '200ms'")
-        if exclusive:
-            with pytest.raises(psycopg.errors.LockNotAvailable):
-                fill(conn, 1, "elsewhere")
-        else:
-            fill(conn, 1, "elsewhere")
-        with pytest.raises(psycopg.errors.LockNotAvailable):
-            fill(conn, 1, "k0")
-
-
 def test_a_bulk_waits_for_whoever_writes_to_one_of_its_keys(conn: Conn, connect: Callable[[], Conn]) -> None:
     single, bulk = connect(), connect()
     single.execute("BEGIN")

@@ -57,11 +57,21 @@ COMMENT ON COLUMN holdfast.migrations.needs_code IS
 
 -- Functions everything else needs ---------------------------------------------------------------------------------
 
+-- How far the clock is moved: only in sessions whose login is a member of the schema's owner. Anybody can set a setting, and functions that
+-- run with the owner's rights ask this clock.
+CREATE FUNCTION holdfast.clock_offset() RETURNS interval
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT CASE WHEN pg_has_role(session_user, n.nspowner, 'MEMBER')
+                      THEN least(greatest(current_setting('holdfast.clock_offset')::interval, interval '0'), interval '3650 days')
+                      ELSE interval '0' END
+          FROM pg_namespace n WHERE n.nspname = 'holdfast' $$;
+
 CREATE FUNCTION holdfast.now() RETURNS timestamptz
     LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$ SELECT statement_timestamp()
-               + least(greatest(nullif(current_setting('holdfast.clock_offset', true), '')::interval, interval '0'), interval '3650 days') $$;
-COMMENT ON FUNCTION holdfast.now() IS 'The clock of the engine. Tests move it forward with the setting holdfast.clock_offset.';
+    RETURN CASE WHEN coalesce(current_setting('holdfast.clock_offset', true), '') = '' THEN statement_timestamp()
+                ELSE statement_timestamp() + holdfast.clock_offset() END;
+COMMENT ON FUNCTION holdfast.now() IS 'The clock of the engine. Tests move it forward with the setting holdfast.clock_offset, as a member of the schema''s owner.';
 
 -- The same in every language: first 16 bits of SHA-256 of the UTF-8 key, & 1023. convert_to() is only STABLE.
 -- E strings, because the body is read under the caller's standard_conforming_strings.
@@ -642,6 +652,15 @@ CREATE TABLE holdfast.groups (
 CREATE INDEX groups_created ON holdfast.groups (created_at, id);
 CREATE INDEX groups_fault ON holdfast.groups (id) WHERE fault IS NOT NULL;
 
+-- Ends of members that the transaction counts when it commits. A row lives no longer than its transaction.
+CREATE TABLE holdfast.group_ends (
+    tx       xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    job_id   uuid NOT NULL,
+    state    text NOT NULL,
+    group_id uuid NOT NULL,
+    PRIMARY KEY (tx, job_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
 -- What job.once() recorded.
 CREATE TABLE holdfast.once (
     job_id uuid NOT NULL,
@@ -756,24 +775,106 @@ CREATE INDEX firings_at ON holdfast.firings (at);
 -- Lock streams of one ordered queue until the commit. Whoever draws a sequence number for a stream calls this before, in a statement of
 -- its own: inside the INSERT the number would be drawn before the lock is granted.
 --
--- A shared lock on the queue and an exclusive one on each key, in sorted order; more than 64 keys take the queue exclusively, because
--- the lock table is small. Two keys of one hash only wait for each other.
+-- The hash of a key belongs to one of 128 stripes, by its upper bits. Everybody takes stripes and keys in the order of the hashes: a stripe,
+-- then its keys. Up to 128 keys: each stripe shared, each key exclusively. More keys: a stripe that nobody uses is taken whole, because the
+-- lock table of the server is small. A stripe in use is shared, and its keys are taken one by one: waiting for strangers to leave it would
+-- deadlock two transactions that have no key in common. Two keys of one hash only wait for each other.
 CREATE FUNCTION holdfast.lock_streams(queue_name text, keys text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
     hashes bigint[] := ARRAY(SELECT DISTINCT hashtextextended(queue_name || E'\x1f' || k, 7236837) FROM unnest(keys) k WHERE k IS NOT NULL ORDER BY 1);
+    queue  int := hashtext(queue_name);
+    spare  int := 256;   -- keys of stripes in use that a large call still locks one by one
+    stripe int;
     hash   bigint;
+    item   record;
 BEGIN
-    IF cardinality(hashes) > 64 THEN
-        PERFORM pg_advisory_xact_lock(7236838, hashtext(queue_name));
+    IF cardinality(hashes) <= 128 THEN
+        FOREACH hash IN ARRAY hashes LOOP
+            IF stripe IS DISTINCT FROM (hash >> 57)::int THEN
+                stripe := hash >> 57;
+                PERFORM pg_advisory_xact_lock_shared(7236840, queue # stripe);
+            END IF;
+            PERFORM pg_advisory_xact_lock(hash);
+        END LOOP;
+        -- Last, so that whoever has it without a stripe is known to be of the release before: see below.
+        PERFORM pg_advisory_xact_lock_shared(7236838, queue);
         RETURN;
     END IF;
-    PERFORM pg_advisory_xact_lock_shared(7236838, hashtext(queue_name));
-    FOREACH hash IN ARRAY hashes LOOP
-        PERFORM pg_advisory_xact_lock(hash);
+    -- A key that somebody holds is waited for before the stripes are taken: a call that waits holds up nobody else's keys. The lock is let
+    -- go again (the subtransaction is undone), because it is not this key's turn yet.
+    FOR item IN SELECT h.hash FROM unnest(hashes) AS h(hash)
+                WHERE h.hash IN (SELECT (l.classid::bigint << 32) | l.objid::bigint FROM pg_locks l
+                                 WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.pid <> pg_backend_pid()
+                                   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+                ORDER BY h.hash LOOP
+        BEGIN
+            PERFORM pg_advisory_xact_lock(item.hash);
+            RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = 'the key is free';
+        EXCEPTION WHEN SQLSTATE 'HF001' THEN
+            NULL;
+        END;
     END LOOP;
+    FOR item IN SELECT (h.hash >> 57)::int AS stripe, array_agg(h.hash ORDER BY h.hash) AS hashes FROM unnest(hashes) AS h(hash) GROUP BY 1 ORDER BY 1 LOOP
+        CONTINUE WHEN pg_try_advisory_xact_lock(7236840, queue # item.stripe);
+        IF cardinality(item.hashes) > spare THEN
+            PERFORM pg_advisory_xact_lock(7236840, queue # item.stripe);
+            CONTINUE;
+        END IF;
+        spare := spare - cardinality(item.hashes);
+        PERFORM pg_advisory_xact_lock_shared(7236840, queue # item.stripe);
+        FOREACH hash IN ARRAY item.hashes LOOP
+            PERFORM pg_advisory_xact_lock(hash);
+        END LOOP;
+    END LOOP;
+    -- The release before locked the queue (shared) and then keys, and no stripes. While one of its transactions is still open, a large call
+    -- takes the whole queue, as it did then.
+    IF EXISTS (SELECT FROM pg_locks l
+               WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.classid = 7236838 AND l.objid = (queue::bigint & 4294967295)::oid AND l.pid <> pg_backend_pid()
+                 AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                 AND NOT EXISTS (SELECT FROM pg_locks s WHERE s.locktype = 'advisory' AND s.objsubid = 2 AND s.classid = 7236840 AND s.pid = l.pid)) THEN
+        PERFORM pg_advisory_xact_lock(7236838, queue);
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(7236838, queue);
+    END IF;
+END $$;
+
+-- How many digits the numbers of a value have when they are printed: at least a tenth of this, and no more. Counted by comparison, because
+-- jsonb keeps 1e131000 in a few bytes and prints it in 131001.
+CREATE FUNCTION holdfast.digits(value jsonb) RETURNS bigint
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT coalesce(sum(scale(n.number) + CASE WHEN abs(n.number) < 1e10 THEN 10 WHEN abs(n.number) < 1e100 THEN 100 WHEN abs(n.number) < 1e1000 THEN 1000
+                                                    WHEN abs(n.number) < 1e10000 THEN 10000 ELSE 131072 END), 0)::bigint
+          FROM (SELECT v::numeric AS number FROM jsonb_path_query(value, 'strict $.** ? (@.type() == "number")') AS q(v) OFFSET 0) n $$;
+
+-- The bytes of a value as jsonb prints it; where that is more than ten times the limit, a lower bound that is over the limit, and nothing is
+-- printed. A small value is printed in any case.
+CREATE FUNCTION holdfast.printed_bytes(value jsonb, most int) RETURNS bigint
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    least_bytes bigint;
+BEGIN
+    IF pg_column_size(value) > 1024 OR pg_column_compression(value) IS NOT NULL THEN
+        least_bytes := holdfast.digits(value) / 10;
+        IF least_bytes > most THEN RETURN least_bytes; END IF;
+    END IF;
+    RETURN octet_length(value::text);
+END $$;
+
+-- A time, or NULL for what is none, such as 30 February.
+CREATE FUNCTION holdfast.moment(given text) RETURNS timestamptz
+    LANGUAGE plpgsql STABLE STRICT
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RETURN given::timestamptz;
+EXCEPTION WHEN data_exception THEN
+    RETURN NULL;
 END $$;
 
 -- What is wrong with jobs that are given as JSON, or NULL. They are checked when they are written, so that they can be enqueued when
@@ -794,6 +895,8 @@ BEGIN
     FOR spec IN SELECT e FROM jsonb_array_elements(specs) AS s(e) LOOP
         wrong := CASE
             WHEN jsonb_typeof(spec) <> 'object' THEN 'a job is no object'
+            WHEN EXISTS (SELECT FROM unnest(ARRAY['task', 'queue', 'partition_key', 'idempotency_key', 'replace_key', 'run_at']) AS k(name)
+                         WHERE jsonb_typeof(spec->k.name) NOT IN ('string', 'number', 'null')) THEN 'a task, a queue, a key or a run_at is no text'
             WHEN coalesce(spec->>'task', '') !~ '^[A-Za-z0-9_.-]{1,200}$' THEN format('task name %L is not usable', spec->>'task')
             WHEN spec - ARRAY['task', 'payload', 'queue', 'version', 'partition_key', 'priority', 'max_attempts', 'run_at', 'delay', 'idempotency_key',
                               'idempotency_lifetime', 'tags', 'metadata', 'then', 'replace_key'] <> '{}'
@@ -801,8 +904,8 @@ BEGIN
                             'partition_key', 'priority', 'max_attempts', 'run_at', 'delay', 'idempotency_key', 'idempotency_lifetime', 'tags', 'metadata',
                             'then', 'replace_key']) AS k ORDER BY k LIMIT 1))
             WHEN coalesce(jsonb_typeof(spec->'payload'), 'object') <> 'object' THEN format('payload of %s is no object', spec->>'task')
-            WHEN octet_length((spec->'payload')::text) > 262144 THEN format('payload of %s is more than 262144 bytes', spec->>'task')
-            WHEN octet_length((spec->'metadata')::text) > 8192 OR octet_length((spec->'tags')::text) > 8192
+            WHEN holdfast.printed_bytes(spec->'payload', 262144) > 262144 THEN format('payload of %s is more than 262144 bytes', spec->>'task')
+            WHEN holdfast.printed_bytes(spec->'metadata', 8192) > 8192 OR holdfast.printed_bytes(spec->'tags', 8192) > 8192
                 THEN format('metadata or tags of %s are more than 8192 bytes', spec->>'task')
             WHEN coalesce(jsonb_typeof(spec->'tags'), 'array') NOT IN ('array', 'null') THEN format('tags of %s are no list', spec->>'task')
             WHEN greatest(octet_length(spec->>'partition_key'), octet_length(spec->>'idempotency_key'), octet_length(spec->>'replace_key')) > 512
@@ -815,12 +918,32 @@ BEGIN
                                     ELSE (spec->>r.name)::numeric NOT BETWEEN r.low AND r.high
                                       OR (r.name IN ('priority', 'max_attempts', 'version') AND (spec->>r.name)::numeric % 1 <> 0) END)
                 THEN format('a number of %s is out of range', spec->>'task')
-            WHEN spec->>'run_at' !~ '^[0-9]{4,5}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{2,8})$' THEN format('run_at of %s is no time with a zone', spec->>'task')
+            WHEN spec->>'run_at' !~ '^[0-9]{4,5}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{2,8})$' OR (spec->>'run_at' IS NOT NULL AND holdfast.moment(spec->>'run_at') IS NULL)
+                THEN format('run_at of %s is no time with a zone', spec->>'task')
             WHEN spec->'then' IS NOT NULL AND jsonb_typeof(spec->'then') <> 'null' THEN holdfast.spec_fault(spec->'then', level + 1)
         END;
         IF wrong IS NOT NULL THEN RETURN wrong; END IF;
     END LOOP;
     RETURN NULL;
+END $$;
+
+-- The same jobs as enqueue_specs() reads them: integers without a fraction, times in UTC, texts as texts. spec_fault() has found nothing
+-- wrong with them. Whatever could not be converted would else fail when the job before them is finished.
+CREATE FUNCTION holdfast.normal_specs(specs jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE STRICT
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RETURN (SELECT jsonb_agg((SELECT jsonb_object_agg(f.key, CASE
+                WHEN f.key IN ('priority', 'max_attempts', 'version') THEN to_jsonb(trunc(f.value::numeric)::int)
+                WHEN f.key IN ('delay', 'idempotency_lifetime') AND jsonb_typeof(f.value) = 'number' THEN to_jsonb(round(least(f.value::numeric, 10000000000), 6))
+                WHEN f.key = 'run_at' THEN to_jsonb(to_char(least(greatest(holdfast.moment(f.value #>> '{}'), 'epoch'), '9999-12-31 00:00Z') AT TIME ZONE 'UTC',
+                                                            'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
+                WHEN f.key IN ('task', 'queue', 'partition_key', 'idempotency_key', 'replace_key') THEN to_jsonb(f.value #>> '{}')
+                WHEN f.key = 'then' THEN holdfast.normal_specs(f.value)
+                ELSE f.value END)
+            FROM jsonb_each(s.spec) AS f WHERE f.value <> 'null') ORDER BY s.place)
+        FROM jsonb_array_elements(specs) WITH ORDINALITY AS s(spec, place));
 END $$;
 
 -- What is in the way of jobs that are to be enqueued later, at any level: 'queue', a queue that does not exist; 'key', one that is claimed
@@ -855,8 +978,11 @@ DECLARE
     wrong text;
 BEGIN
     IF array_remove(follow_ups, NULL) <> '{}' THEN
-        SELECT coalesce(CASE WHEN octet_length(f) > 262144 THEN 'more than 262144 bytes' END, holdfast.spec_fault(f::jsonb)) INTO wrong
-        FROM unnest(follow_ups) AS u(f) WHERE f IS NOT NULL AND (octet_length(f) > 262144 OR holdfast.spec_fault(f::jsonb) IS NOT NULL) LIMIT 1;
+        SELECT w.wrong INTO wrong
+        FROM (SELECT CASE WHEN octet_length(f) > 262144 OR holdfast.printed_bytes(f::jsonb, 262144) > 262144 THEN 'more than 262144 bytes'
+                          ELSE holdfast.spec_fault(f::jsonb) END AS wrong
+              FROM unnest(follow_ups) AS u(f) WHERE f IS NOT NULL OFFSET 0) w
+        WHERE w.wrong IS NOT NULL LIMIT 1;
         IF wrong IS NOT NULL THEN
             RAISE EXCEPTION 'the follow-ups of a job cannot be enqueued: %', wrong USING ERRCODE = 'invalid_parameter_value';
         END IF;
@@ -876,12 +1002,14 @@ END $$;
 -- 'then_key': the first two, of a job that is to follow), and then has written
 -- nothing at all. Same key and same payload gives the first job's id, also to a concurrent duplicate, which waits. A job that waits under
 -- the same replace key is changed in place.
-CREATE FUNCTION holdfast.enqueue_many(
+--
+-- This is the inside, without rights for producers: it believes its caller about parents and groups.
+CREATE FUNCTION holdfast.write_jobs(
     tasks text[], payloads text[], queues text[], versions int[], partition_keys text[], priorities int[], max_attempts int[],
     run_ats timestamptz[], delays float8[], idempotency_keys text[], idempotency_lifetimes float8[], tags text[], metadatas text[],
-    follow_ups text[] DEFAULT NULL, parents uuid[] DEFAULT NULL, groups uuid[] DEFAULT NULL, replace_keys text[] DEFAULT NULL)
+    follow_ups text[], parents uuid[], groups uuid[], replace_keys text[])
     RETURNS TABLE (ordinal int, id uuid, created boolean, conflict text)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
@@ -909,8 +1037,9 @@ BEGIN
                         AS u(task, payload, priority, attempts, version, life, metadata, tags)
                WHERE u.task ~ '[^A-Za-z0-9_.-]' OR octet_length(u.task) NOT BETWEEN 1 AND 200 OR octet_length(u.payload) > 262144
                      -- jsonb prints more than was written: a space after each separator, and numbers without exponents
-                  OR CASE WHEN octet_length(u.payload) > 131072 OR u.payload ~ '[0-9][eE][+-]?[0-9]' THEN octet_length((u.payload::jsonb)::text) > 262144 END
-                  OR octet_length(u.metadata) > 8192 OR octet_length((u.metadata::jsonb)::text) > 8192 OR octet_length(u.tags) > 8192
+                  OR CASE WHEN octet_length(u.payload) > 131072 OR u.payload ~ '[0-9][eE][+-]?[0-9]' THEN holdfast.printed_bytes(u.payload::jsonb, 262144) > 262144 END
+                  OR octet_length(u.metadata) > 8192 OR holdfast.printed_bytes(u.metadata::jsonb, 8192) > 8192 OR octet_length(u.tags) > 8192
+                  OR CASE WHEN u.tags ~ '[0-9][eE][+-]?[0-9]' THEN holdfast.printed_bytes(u.tags::jsonb, 16384) > 16384 END
                   OR u.priority NOT BETWEEN -100 AND 100 OR u.attempts NOT BETWEEN 1 AND 1000 OR u.version < 1
                   OR NOT u.life BETWEEN 1 AND 'infinity') THEN
         RAISE EXCEPTION 'a job is out of the limits: task name 1 to 200 letters, digits and _ . -, payload 262144 bytes as jsonb prints it, metadata and tags 8192 bytes, priority -100 to 100, max_attempts 1 to 1000, version 1 or more, idempotency_lifetime 1 second or more'
@@ -918,6 +1047,10 @@ BEGIN
     END IF;
     IF array_remove(follow_ups, NULL) <> '{}' OR array_remove(groups, NULL) <> '{}' OR array_remove(replace_keys, NULL) <> '{}' THEN
         PERFORM holdfast.check_links(follow_ups, groups, replace_keys, idempotency_keys);
+        follow_ups := ARRAY(SELECT holdfast.normal_specs(u.f::jsonb)::text FROM unnest(follow_ups) WITH ORDINALITY AS u(f, ord) ORDER BY u.ord);
+        IF EXISTS (SELECT FROM unnest(follow_ups) AS u(f) WHERE octet_length(u.f) > 262144) THEN
+            RAISE EXCEPTION 'the follow-ups of a job cannot be enqueued: more than 262144 bytes' USING ERRCODE = 'invalid_parameter_value';
+        END IF;
     END IF;
     FOR item IN SELECT u.ord::int AS ord, CASE WHEN q.name IS NULL THEN 'queue' WHEN q.keyed AND u.key IS NULL THEN 'key'
                                                WHEN u.follow_ups IS NOT NULL THEN 'then_' || holdfast.spec_conflict(u.follow_ups::jsonb) END AS conflict
@@ -938,31 +1071,46 @@ BEGIN
     END IF;
 
     -- Keys in sorted order, so that two bulk calls cannot deadlock. No EXCEPTION block: subtransactions are dear.
+    -- Read first: a duplicate locks nothing, and waits only for a transaction that is about to make the first job of its key. That wait is
+    -- the INSERT, which takes no lock on a row that it finds; it also waits for whoever takes over an expired key at this moment.
     IF array_position(fresh, false) IS NULL AND array_remove(idempotency_keys, NULL) <> '{}' THEN
         FOR item IN
-            SELECT u.ord::int AS ord, u.queue, u.key, u.life,
+            SELECT u.ord::int AS ord, u.queue, u.key,
+                   CASE WHEN u.life > 3155760000 THEN 'infinity' ELSE holdfast.now() + make_interval(secs => u.life) END AS expires_at,   -- a century is for ever
                    sha256(convert_to(u.task || E'\x1f' || (u.payload::jsonb)::text, 'UTF8')) AS hash
             FROM unnest(queues, idempotency_keys, idempotency_lifetimes, tasks, payloads) WITH ORDINALITY AS u(queue, key, life, task, payload, ord)
             WHERE u.key IS NOT NULL ORDER BY u.queue, u.key, u.ord
         LOOP
+            i := 0;
             LOOP
-                INSERT INTO holdfast.idempotency AS k (queue, key, job_id, hash, expires_at)
-                VALUES (item.queue, item.key, ids[item.ord], item.hash,
-                        CASE WHEN item.life > 3155760000 THEN 'infinity' ELSE holdfast.now() + make_interval(secs => item.life) END)   -- a century is for ever
-                ON CONFLICT (queue, key) DO UPDATE
-                    SET job_id = EXCLUDED.job_id, hash = EXCLUDED.hash, expires_at = EXCLUDED.expires_at
-                    WHERE k.expires_at <= holdfast.now();
-                IF FOUND THEN
-                    mine := mine || item.ord;
-                    EXIT;
-                END IF;
                 SELECT k.job_id, k.hash INTO found_id, found_hash FROM holdfast.idempotency k
-                WHERE k.queue = item.queue AND k.key = item.key;
-                IF FOUND THEN   -- else it was purged between the two statements: try again
+                WHERE k.queue = item.queue AND k.key = item.key AND k.expires_at > holdfast.now();
+                IF FOUND THEN
                     ids[item.ord] := found_id;
                     fresh[item.ord] := false;
                     IF found_hash <> item.hash THEN conflicts[item.ord] := 'payload'; END IF;
                     EXIT;
+                END IF;
+                INSERT INTO holdfast.idempotency AS k (queue, key, job_id, hash, expires_at)
+                VALUES (item.queue, item.key, ids[item.ord], item.hash, item.expires_at)
+                ON CONFLICT (queue, key) DO NOTHING;
+                IF FOUND THEN
+                    mine := mine || item.ord;
+                    EXIT;
+                END IF;
+                -- It is there: just committed, then it is read in the next round, or expired, then one takes it over.
+                PERFORM FROM holdfast.idempotency k
+                WHERE k.queue = item.queue AND k.key = item.key AND k.expires_at <= holdfast.now() FOR UPDATE SKIP LOCKED;
+                IF FOUND THEN
+                    UPDATE holdfast.idempotency k SET job_id = ids[item.ord], hash = item.hash, expires_at = item.expires_at
+                    WHERE k.queue = item.queue AND k.key = item.key;
+                    mine := mine || item.ord;
+                    EXIT;
+                END IF;
+                i := i + 1;
+                IF i > 1 THEN   -- expired, and somebody holds it without changing it: wait for that one
+                    PERFORM FROM holdfast.idempotency k
+                    WHERE k.queue = item.queue AND k.key = item.key AND k.expires_at <= holdfast.now() FOR UPDATE;
                 END IF;
             END LOOP;
         END LOOP;
@@ -1025,11 +1173,11 @@ BEGIN
     -- As if it were new, but for its id, its place, its history and its group.
     FOREACH i IN ARRAY changed LOOP
         UPDATE holdfast.work w
-        SET payload = payloads[i]::jsonb, version = versions[i], priority = priorities[i], max_attempts = enqueue_many.max_attempts[i],
+        SET payload = payloads[i]::jsonb, version = versions[i], priority = priorities[i], max_attempts = write_jobs.max_attempts[i],
             attempts = 0, status = 'pending', hold_reason = NULL,
             available_at = least(greatest(coalesce(run_ats[i], holdfast.now() + make_interval(secs => delays[i])), 'epoch'), holdfast.now() + interval '10 years'),
-            tags = CASE WHEN enqueue_many.tags[i] IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(enqueue_many.tags[i]::jsonb)) END,
-            metadata = metadatas[i]::jsonb, parent_id = parents[i], follow_ups = enqueue_many.follow_ups[i]::jsonb
+            tags = CASE WHEN write_jobs.tags[i] IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(write_jobs.tags[i]::jsonb)) END,
+            metadata = metadatas[i]::jsonb, parent_id = parents[i], follow_ups = write_jobs.follow_ups[i]::jsonb
         WHERE w.queue = queues[i] AND w.id = ids[i];
     END LOOP;
     IF EXISTS (SELECT FROM holdfast.queues q WHERE q.ordering = 'key' AND q.name = ANY (queues)) THEN
@@ -1055,6 +1203,35 @@ BEGIN
     RETURN QUERY SELECT o, ids[o], fresh[o], NULL::text FROM generate_series(1, n) o ORDER BY o;
 END $$;
 
+-- Parents and groups are named by workers, which may call enqueue_specs(). Whoever may only enqueue would put jobs into a stranger's group.
+CREATE FUNCTION holdfast.check_may_link() RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    caller text := CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END;
+BEGIN
+    IF NOT has_function_privilege(caller, 'holdfast.enqueue_specs(jsonb[], uuid[], uuid[])', 'EXECUTE') THEN
+        RAISE EXCEPTION 'role % may not name the parent or the group of a job', quote_ident(caller)
+            USING ERRCODE = 'insufficient_privilege', HINT = 'Leave the parent out, or enqueue as a role that may call holdfast.enqueue_specs().';
+    END IF;
+END $$;
+
+CREATE FUNCTION holdfast.enqueue_many(
+    tasks text[], payloads text[], queues text[], versions int[], partition_keys text[], priorities int[], max_attempts int[],
+    run_ats timestamptz[], delays float8[], idempotency_keys text[], idempotency_lifetimes float8[], tags text[], metadatas text[],
+    follow_ups text[] DEFAULT NULL, parents uuid[] DEFAULT NULL, groups uuid[] DEFAULT NULL, replace_keys text[] DEFAULT NULL)
+    RETURNS TABLE (ordinal int, id uuid, created boolean, conflict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF array_remove(parents, NULL) <> '{}' OR array_remove(groups, NULL) <> '{}' THEN PERFORM holdfast.check_may_link(); END IF;
+    RETURN QUERY SELECT w.ordinal, w.id, w.created, w.conflict
+    FROM holdfast.write_jobs(tasks, payloads, queues, versions, partition_keys, priorities, max_attempts, run_ats, delays, idempotency_keys,
+                             idempotency_lifetimes, tags, metadatas, follow_ups, parents, groups, replace_keys) w;
+END $$;
+
 -- One job, for people and for other languages:
 --   SELECT * FROM holdfast.enqueue('billing.send_receipt', '{"order_id": 1}');
 -- A key used with another payload is answered in `conflict`, so that the caller's transaction stays usable. A queue that does not
@@ -1078,7 +1255,9 @@ DECLARE
     wrong text := CASE   -- no subquery in here: an expression without one costs next to nothing
         WHEN task IS NULL OR task ~ '[^A-Za-z0-9_.-]' OR octet_length(task) NOT BETWEEN 1 AND 200 THEN format('task name %L is not usable: 1 to 200 letters, digits and _ . -', task)
         WHEN payload IS NULL OR jsonb_typeof(payload) <> 'object' THEN 'payload must be a JSON object of the handler''s arguments'
-        WHEN octet_length(payload::text) > 262144 THEN format('payload is %s bytes, the limit is 262144: store it elsewhere and pass a reference', octet_length(payload::text))
+        WHEN CASE WHEN pg_column_size(payload) <= 1024 AND pg_column_compression(payload) IS NULL THEN octet_length(payload::text)
+                  ELSE holdfast.printed_bytes(payload, 262144) END > 262144
+            THEN format('payload is %s bytes, the limit is 262144: store it elsewhere and pass a reference', holdfast.printed_bytes(payload, 262144))
         WHEN octet_length(partition_key) > 512 THEN format('partition_key is %s bytes, the limit is 512', octet_length(partition_key))
         WHEN octet_length(idempotency_key) > 512 THEN format('idempotency_key is %s bytes, the limit is 512', octet_length(idempotency_key))
         WHEN idempotency_lifetime IS NULL OR idempotency_lifetime < interval '1 second'
@@ -1088,10 +1267,10 @@ DECLARE
         WHEN version IS NULL OR version < 1 THEN format('version must be 1 or more, not %s', version)
         WHEN NOT quiet AND (NOT isfinite(run_at) OR run_at > now() + interval '10 years') THEN 'run_at must be a time within 10 years'
         WHEN delay IS NULL OR (NOT quiet AND delay NOT BETWEEN interval '0' AND interval '10 years') THEN 'delay must be between 0 and 10 years'
-        WHEN octet_length(metadata::text) > 8192 THEN format('metadata is %s bytes, the limit is 8192', octet_length(metadata::text))
+        WHEN holdfast.printed_bytes(metadata, 8192) > 8192 THEN format('metadata is %s bytes, the limit is 8192', holdfast.printed_bytes(metadata, 8192))
         WHEN octet_length(replace_key) > 512 THEN format('replace_key is %s bytes, the limit is 512', octet_length(replace_key))
         WHEN replace_key IS NOT NULL AND idempotency_key IS NOT NULL THEN 'replace_key and idempotency_key do not go together: take one of them'
-        WHEN octet_length(follow_ups::text) > 262144 THEN format('follow_ups are %s bytes, the limit is 262144', octet_length(follow_ups::text))
+        WHEN holdfast.printed_bytes(follow_ups, 262144) > 262144 THEN format('follow_ups are %s bytes, the limit is 262144', holdfast.printed_bytes(follow_ups, 262144))
         WHEN follow_ups IS NOT NULL AND holdfast.spec_fault(follow_ups) IS NOT NULL THEN 'follow_ups: ' || holdfast.spec_fault(follow_ups)
     END;
     at       timestamptz;
@@ -1116,6 +1295,7 @@ BEGIN
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF parent IS NOT NULL THEN PERFORM holdfast.check_may_link(); END IF;
     IF idempotency_key IS NULL AND replace_key IS NULL AND follow_ups IS NULL AND (tags IS NULL OR (array_ndims(tags) = 1 AND octet_length(to_jsonb(tags)::text) <= 8192)) THEN
         IF in_order THEN PERFORM holdfast.lock_streams(queue, ARRAY[partition_key]); END IF;
         id := holdfast.uuid7();
@@ -1134,7 +1314,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT r.id, r.created, r.conflict INTO id, created, conflict
-    FROM holdfast.enqueue_many(ARRAY[task], ARRAY[payload::text], ARRAY[queue], ARRAY[version], ARRAY[partition_key], ARRAY[priority],
+    FROM holdfast.write_jobs(ARRAY[task], ARRAY[payload::text], ARRAY[queue], ARRAY[version], ARRAY[partition_key], ARRAY[priority],
                                ARRAY[max_attempts], ARRAY[run_at], ARRAY[extract(epoch FROM delay)::float8], ARRAY[idempotency_key],
                                ARRAY[extract(epoch FROM idempotency_lifetime)::float8],
                                ARRAY[CASE WHEN tags IS NOT NULL THEN to_jsonb(tags)::text END], ARRAY[metadata::text],
@@ -1146,9 +1326,10 @@ END $$;
 -- Jobs that are given as JSON, in lists, each list with a parent and a group: what enqueue_many answers, and beside each which list.
 --   [{"task": "mail.send", "payload": {"to": 1}, "queue": "mail", "priority": 0, "delay": 60, "then": [...]}, ...]
 -- Only the task is needed. A delay counts from the moment at which the job is enqueued.
+-- With the owner's rights, so that a worker needs none on what is inside.
 CREATE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[], groups uuid[])
     RETURNS TABLE (list int, task text, queue text, id uuid, created boolean, conflict text)
-    LANGUAGE sql VOLATILE
+    LANGUAGE sql VOLATILE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
         WITH s AS MATERIALIZED (
@@ -1171,7 +1352,7 @@ CREATE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[], groups uui
                      array_agg(nullif(s.follow_ups, 'null')::text ORDER BY s.ord) AS follow_ups, array_agg(s.parent ORDER BY s.ord) AS parents,
                      array_agg(s.in_group ORDER BY s.ord) AS groups, array_agg(s.replace_key ORDER BY s.ord) AS replace_keys
               FROM s) a
-        CROSS JOIN LATERAL holdfast.enqueue_many(a.tasks, a.payloads, a.queues, a.versions, a.partition_keys, a.priorities, a.attempts, a.run_ats,
+        CROSS JOIN LATERAL holdfast.write_jobs(a.tasks, a.payloads, a.queues, a.versions, a.partition_keys, a.priorities, a.attempts, a.run_ats,
                                                  a.delays, a.keys, a.lives, a.tags, a.metadatas, a.follow_ups, a.parents, a.groups, a.replace_keys) e
         JOIN s ON s.ord = e.ordinal
         ORDER BY s.ord $$;
@@ -1211,11 +1392,26 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Lock the streams that the callbacks of groups go to. Streams come before groups, everywhere: whoever enqueued for a key and then counts in
+-- a group would else meet one that counted and then enqueues for the key. Which member is the last is not known before, so all of them do it.
+CREATE FUNCTION holdfast.lock_callbacks(group_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    PERFORM holdfast.lock_streams(o.queue, o.keys)
+    FROM (SELECT q.name AS queue, array_agg(c.spec->>'partition_key') AS keys
+          FROM holdfast.groups g CROSS JOIN LATERAL jsonb_array_elements(g.callback) AS c(spec)
+          JOIN holdfast.queues q ON q.name = coalesce(c.spec->>'queue', 'inbox') AND q.ordering = 'key'
+          WHERE g.id = ANY (group_ids) AND g.finished_at IS NULL GROUP BY q.name ORDER BY q.name) o;
+END $$;
+
 -- What jobs set off that have just ended, in the transaction that ends them: the follow-ups of completed ones, and their groups.
 -- Groups are counted in the order of their ids, so that two callers cannot wait for each other in a circle.
 -- States: completed, cancelled, dead_letter, parked (a dead letter too); discarded: deleted before it ended; discarded_after: deleted as a dead letter or cancelled.
+-- With the owner's rights, so that a worker needs none on what is inside.
 CREATE FUNCTION holdfast.jobs_ended(job_ids uuid[], states text[], group_ids uuid[], follow_ups text[]) RETURNS int
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
@@ -1234,6 +1430,7 @@ BEGIN
             RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
         END IF;
     END IF;
+    IF array_remove(group_ids, NULL) <> '{}' THEN PERFORM holdfast.lock_callbacks(group_ids); END IF;
     FOR item IN
         SELECT u.in_group, max(u.id::text)::uuid AS last, count(*) FILTER (WHERE u.state = 'completed')::int AS completed,
                count(*) FILTER (WHERE u.state IN ('cancelled', 'dead_letter', 'parked', 'discarded'))::int AS ended,
@@ -1251,8 +1448,44 @@ BEGIN
     END LOOP;
     RETURN made;
 END $$;
+
+-- The same inside somebody's transaction, which may enqueue more before it commits: groups are counted at the commit, after everything
+-- else, all groups of the transaction in the order of their ids. So nobody waits for a group while its holder waits for something else.
+CREATE FUNCTION holdfast.jobs_ended_at_commit(job_ids uuid[], states text[], group_ids uuid[], follow_ups text[]) RETURNS int
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    INSERT INTO holdfast.group_ends (job_id, state, group_id)
+    SELECT u.id, u.state, u.in_group FROM unnest(job_ids, states, group_ids) AS u(id, state, in_group) WHERE u.in_group IS NOT NULL;
+    RETURN holdfast.jobs_ended(job_ids, states, NULL, follow_ups);
+END $$;
+
+CREATE FUNCTION holdfast.count_group_ends() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    ended record;
+BEGIN
+    WITH gone AS (DELETE FROM holdfast.group_ends e WHERE e.tx = pg_current_xact_id() RETURNING e.job_id, e.state, e.group_id)
+    SELECT array_agg(g.job_id) AS ids, array_agg(g.state) AS states, array_agg(g.group_id) AS groups INTO ended FROM gone g;
+    IF ended.ids IS NOT NULL THEN PERFORM holdfast.jobs_ended(ended.ids, ended.states, ended.groups, NULL); END IF;   -- the first row does it for all
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER counted AFTER INSERT ON holdfast.group_ends DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION holdfast.count_group_ends();
+REVOKE ALL ON FUNCTION holdfast.write_jobs FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.check_may_link FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.lock_callbacks FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.jobs_ended_at_commit FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.count_group_ends FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_fault FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_conflict FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.digits FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.printed_bytes FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.moment FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.normal_specs FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.check_links FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.enqueue_specs FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.conflict_text FROM PUBLIC;
@@ -1274,12 +1507,18 @@ DECLARE
         WHEN n IS NULL THEN 'members must be a list of jobs'
         WHEN n > 100000 THEN format('%s members, the limit is 100000', n)
         WHEN wanted IS NULL OR wanted NOT IN ('completed', 'finished') THEN format('wanted must be ''completed'' or ''finished'', not %L', wanted)
-        WHEN octet_length(callback::text) > 262144 THEN format('the callback is %s bytes, the limit is 262144', octet_length(callback::text))
+        WHEN holdfast.digits(members) / 10 > 67108864 THEN format('the numbers of the members have %s digits, the limit is 67108864', holdfast.digits(members) / 10)
+        WHEN holdfast.printed_bytes(callback, 262144) > 262144 THEN format('the callback is %s bytes, the limit is 262144', holdfast.printed_bytes(callback, 262144))
         WHEN callback IS NOT NULL THEN 'callback: ' || holdfast.spec_fault(callback)
     END;
     answers  record;
 BEGIN
     wrong := coalesce(wrong, CASE WHEN n > 0 THEN 'members: ' || holdfast.spec_fault(members, 1, 100000) END);
+    IF wrong IS NULL THEN
+        members := CASE WHEN n > 0 THEN holdfast.normal_specs(members) ELSE members END;
+        callback := holdfast.normal_specs(callback);
+        wrong := CASE WHEN octet_length(callback::text) > 262144 THEN format('the callback is %s bytes, the limit is 262144', octet_length(callback::text)) END;
+    END IF;
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
     END IF;

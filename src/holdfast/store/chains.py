@@ -27,25 +27,39 @@ class GroupBusy(Exception):
 def follow(done: Sequence[Settled], *, patient: bool = True) -> Flow[None]:
     """Enqueue what follows these jobs and count them in their groups. Nothing is asked for jobs that have neither.
 
-    A group that somebody else holds is waited for, or, not `patient`, raises GroupBusy: a settle of many jobs must not
-    hang on the transaction of one stranger. The same for a key of a follow-up: then the server gives up after a moment.
+    `patient`, inside somebody's transaction: groups are counted when it commits, and every lock is waited for. Else a
+    group that somebody holds raises GroupBusy: a settle of many jobs must not hang on the transaction of one stranger.
+    The same for the key of a follow-up or a callback: then the server gives up after a moment. Keys come before groups.
     """
     linked = [d for d in done if d.group is not None or d.then is not None]
     if not linked:
         return
-    if not patient:
-        yield from Statement("brief_locks", query("brief_locks"), (_BRIEF,), nothing)
-    if not patient and any(d.group for d in linked):
-        busy = set((yield from _busy_groups(linked)))
-        if busy:
-            raise GroupBusy({d.id for d in linked if d.group in busy})
-    columns = (
+    if patient:
+        columns = _columns(linked)
+        yield from Statement("jobs_ended_at_commit", query("jobs_ended_at_commit"), columns, nothing)
+        return
+    yield from Statement("brief_locks", query("brief_locks"), (_BRIEF,), nothing)
+    if any(d.then for d in linked):
+        yield from _ended(_columns(linked, groups=False))
+    if members := [d for d in linked if d.group]:
+        if busy := set((yield from _busy_groups(members))):
+            raise GroupBusy({d.id for d in members if d.group in busy})
+        yield from _ended(_columns(members, follow_ups=False))
+
+
+def _ended(columns: tuple[list[Any], ...]) -> Statement[None]:
+    return Statement("jobs_ended", query("jobs_ended"), columns, nothing)
+
+
+def _columns(
+    linked: Sequence[Settled], *, groups: bool = True, follow_ups: bool = True
+) -> tuple[list[Any], ...]:
+    return (
         [d.id for d in linked],
         [d.state for d in linked],
-        [d.group for d in linked],
-        [d.then for d in linked],
+        [d.group if groups else None for d in linked],
+        [d.then if follow_ups else None for d in linked],
     )
-    yield from Statement("jobs_ended", query("jobs_ended"), columns, nothing)
 
 
 def _busy_groups(linked: Sequence[Settled]) -> Statement[list[UUID]]:

@@ -1,11 +1,14 @@
 -- name: busy_groups
--- Lock the groups that these ends count for; answers those that somebody else holds at this moment.
+-- Lock the groups that these ends count for; answers those that somebody else holds at this moment. Streams come before groups: those of
+-- the callbacks are locked first.
 -- $1 groups of completed jobs, $2 groups of jobs that ended otherwise
-WITH mine AS MATERIALIZED (
-    SELECT g.id FROM holdfast.groups g
+WITH streams AS MATERIALIZED (
+    SELECT holdfast.lock_callbacks($1::uuid[] || $2::uuid[])
+), mine AS MATERIALIZED (
+    SELECT g.id FROM streams CROSS JOIN holdfast.groups g
     WHERE g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finished')
     ORDER BY g.id
-    FOR NO KEY UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE OF g SKIP LOCKED
 )
 SELECT g.id FROM holdfast.groups g
 WHERE (g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finished')) AND g.id <> ALL (ARRAY(SELECT id FROM mine));
@@ -19,6 +22,11 @@ SELECT set_config('lock_timeout', $1, true);
 -- What jobs set off that have just ended: follow-ups, and the counters and callbacks of groups.
 -- $1 ids, $2 how each ended, $3 their groups, $4 their follow-ups (JSON)
 SELECT ARRAY[holdfast.jobs_ended($1::uuid[], $2::text[], $3::uuid[], $4::text[])::text];
+
+-- name: jobs_ended_at_commit
+-- The same inside somebody's transaction: follow-ups now, groups when it commits.
+-- $1 ids, $2 how each ended, $3 their groups, $4 their follow-ups (JSON)
+SELECT ARRAY[holdfast.jobs_ended_at_commit($1::uuid[], $2::text[], $3::uuid[], $4::text[])::text];
 
 -- name: enqueue_group
 -- Write a group and its jobs in the caller's transaction; answers {id, created, conflict} for the group and then for each job.
@@ -53,8 +61,10 @@ SELECT id, task, queue, status FROM (
 -- name: retry_groups
 -- Groups whose callback could not be enqueued are tried again; answers those for which it worked.
 -- $1 limit
-WITH due AS MATERIALIZED (
-    SELECT g.id FROM holdfast.groups g WHERE g.fault IS NOT NULL ORDER BY g.id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
+WITH streams AS MATERIALIZED (
+    SELECT holdfast.lock_callbacks(ARRAY(SELECT g.id FROM holdfast.groups g WHERE g.fault IS NOT NULL ORDER BY g.id LIMIT $1))
+), due AS MATERIALIZED (
+    SELECT g.id FROM streams CROSS JOIN holdfast.groups g WHERE g.fault IS NOT NULL ORDER BY g.id LIMIT $1 FOR NO KEY UPDATE OF g SKIP LOCKED
 )
 SELECT d.id, holdfast.close_group(d.id, NULL) FROM due d;
 
