@@ -56,33 +56,32 @@ CREATE TABLE holdfast.migrations (
 
 CREATE FUNCTION holdfast.now() RETURNS timestamptz
     LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$ SELECT statement_timestamp()
-               + least(greatest(nullif(current_setting('holdfast.clock_offset', true), '')::interval, interval '0'), interval '3650 days') $$;
+    RETURN statement_timestamp()
+               + least(greatest(nullif(current_setting('holdfast.clock_offset', true), '')::interval, interval '0'), interval '3650 days');
 COMMENT ON FUNCTION holdfast.now() IS 'The clock of the engine. Tests move it forward with the setting holdfast.clock_offset.';
 
 -- The same in every language: first 16 bits of SHA-256 of the UTF-8 key, & 1023. convert_to() is only STABLE.
--- E strings, because the body is read under the caller's standard_conforming_strings.
 CREATE FUNCTION holdfast.bucket(key text) RETURNS int
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    AS $$ SELECT ('x' || substr(encode(sha256(decode(replace(key, E'\\', E'\\\\'), 'escape')), 'hex'), 1, 4))::bit(16)::int & 1023 $$;
+    RETURN ('x' || substr(encode(sha256(decode(replace(key, E'\\', E'\\\\'), 'escape')), 'hex'), 1, 4))::bit(16)::int & 1023;
 
 -- uuidv7() is built in from 18 on. Below, milliseconds, then a fraction of one, then random bits.
 DO $do$
 BEGIN
     IF to_regprocedure('pg_catalog.uuidv7()') IS NOT NULL THEN
-        CREATE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS 'SELECT pg_catalog.uuidv7()';
+        CREATE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE RETURN uuidv7();
     ELSE
-        CREATE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
+        CREATE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE RETURN (
             SELECT encode(substr(int8send(floor(t)::bigint), 3)
                        || int2send((28672 + floor((t - floor(t)) * 4096)::int)::int2)
                        || substr(uuid_send(gen_random_uuid()), 9), 'hex')::uuid
-            FROM (SELECT extract(epoch FROM clock_timestamp()) * 1000) AS clock(t) $$;
+            FROM (SELECT extract(epoch FROM clock_timestamp()) * 1000) AS clock(t));
     END IF;
 END $do$;
 
 CREATE FUNCTION holdfast.uuid7_time(id uuid) RETURNS timestamptz
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    AS $$ SELECT to_timestamp(('x' || substr(replace(id::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0) $$;
+    RETURN to_timestamp(('x' || substr(replace(id::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0);
 
 -- Queues and live work --------------------------------------------------------------------------------------------
 
@@ -433,6 +432,7 @@ CREATE TABLE holdfast.sleepers (
 -- same. Nothing is said either where holdfast.notify is off: a transaction that is to be PREPAREd may not.
 CREATE FUNCTION holdfast.wake(queue_names text[], run_ats timestamptz[] DEFAULT NULL, delays float8[] DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
     told text;
@@ -471,7 +471,7 @@ INSERT INTO holdfast.engine DEFAULT VALUES;
 -- when its day is past retention, long before the ring comes round to it again.
 CREATE FUNCTION holdfast.archive_slot(at timestamptz) RETURNS int
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    AS $$ SELECT mod(floor(extract(epoch FROM at) / 86400)::bigint, 32)::int $$;
+    RETURN mod(floor(extract(epoch FROM at) / 86400)::bigint, 32)::int;
 
 CREATE TABLE holdfast.archive (
     slot             int         NOT NULL,
@@ -522,10 +522,10 @@ END $do$;
 -- The slots a job of this id can be in: from the day in its id until today, so that a lookup probes one or two.
 CREATE FUNCTION holdfast.archive_slots_of(id uuid) RETURNS int[]
     LANGUAGE sql STABLE STRICT
-    AS $$ SELECT ARRAY(SELECT DISTINCT mod(day, 32)::int
-                       FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
-                                                     floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
-                                            floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day) $$;
+    RETURN ARRAY(SELECT DISTINCT mod(day, 32)::int
+                     FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
+                                                   floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
+                                          floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day);
 
 -- Empties a slot whose day is past retention: TRUNCATE locks that leaf alone. If the ring has come round to it before anyone
 -- tidied up (nobody worked for a month), it holds fresh rows too, and only the old ones are deleted.
@@ -1170,13 +1170,13 @@ CREATE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[], groups uui
 -- A conflict in words.
 CREATE FUNCTION holdfast.conflict_text(task text, queue text, conflict text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT format('%s cannot be enqueued: ', task) || CASE conflict
+    RETURN format('%s cannot be enqueued: ', task) || CASE conflict
               WHEN 'queue' THEN format('queue %L does not exist. Create it: holdfast queue create %s', queue, queue)
               WHEN 'key' THEN format('queue %L is claimed key by key, and it has no partition_key', queue)
               WHEN 'then_queue' THEN 'a queue of what is to follow it does not exist'
               WHEN 'then_key' THEN 'what is to follow it goes to a queue that is claimed key by key, and has no partition_key'
               WHEN 'payload' THEN 'its idempotency key was used with another payload'
-              ELSE 'a job of another task or partition key waits under its replace key' END $$;
+              ELSE 'a job of another task or partition key waits under its replace key' END;
 
 -- Every member of the group has ended: enqueue what follows. The caller has locked the group. What cannot be enqueued is no fault of the
 -- member that happened to be the last: it is noted at the group, and tried again when a worker tidies up.
@@ -1370,9 +1370,9 @@ COMMENT ON VIEW holdfast.expired_claims IS 'Jobs in processing whose lease has r
 -- The error without what differs from job to job: ids, addresses, numbers. What has the same fingerprint has the same cause.
 CREATE FUNCTION holdfast.fingerprint(error text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT regexp_replace(regexp_replace(regexp_replace(left(split_part(coalesce(error, ''), E'\n', 1), 300),
+    RETURN regexp_replace(regexp_replace(regexp_replace(left(split_part(coalesce(error, ''), E'\n', 1), 300),
                      '[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}', '<id>', 'g'),
-                     '0x[0-9a-fA-F]+', '<address>', 'g'), '[0-9]+', '#', 'g') $$;
+                     '0x[0-9a-fA-F]+', '<address>', 'g'), '[0-9]+', '#', 'g');
 
 CREATE VIEW holdfast.dead_letters_by_task AS
     SELECT g.queue, g.task, g.partition_key, g.dead, g.first_died_at, g.last_died_at,

@@ -21,7 +21,7 @@ from psycopg import errors as pg
 from holdfast import failpoints, telemetry
 from holdfast import sql as files
 from holdfast.db.migrate import text
-from holdfast.db.migrate.address import Connection, one_line, session
+from holdfast.db.migrate.address import Connection, one_line, pinned, session
 from holdfast.db.migrate.blockers import Session, Watch, other_migrators
 from holdfast.db.migrate.preflight import Facts, applied_rows, check, check_ours, look
 from holdfast.db.migrate.text import LOCK_KEY, Migration
@@ -199,7 +199,7 @@ class _Run:
             self._pause(migration, blockers, busy)
 
     def _inside(self, migration: Migration) -> bool:
-        with self.conn.transaction():
+        with pinned(self.conn):
             self._take_lock("pg_try_advisory_xact_lock")
             if self._has(migration):
                 return False
@@ -215,11 +215,13 @@ class _Run:
 
     def _outside(self, migration: Migration) -> bool:
         """One statement after the other. After a kill the next run starts over: each bears a second run."""
-        self._take_lock("pg_try_advisory_lock")
+        with pinned(self.conn):
+            self._take_lock("pg_try_advisory_lock")
         try:
             if self._has(migration):
                 return False
-            leftovers = self.conn.execute(_INVALID, [migration.indexes]).fetchall()
+            with pinned(self.conn):
+                leftovers = self.conn.execute(_INVALID, [migration.indexes]).fetchall()
             for statement in [*(str(row[0]) for row in leftovers), *migration.statements]:
                 # CONCURRENTLY waits for old transactions too, and holds up nobody while it does.
                 patient = "CONCURRENTLY" in statement.upper()
@@ -231,8 +233,9 @@ class _Run:
             self.conn.execute(_ROW, [migration.number, migration.name])
         finally:
             if not self.conn.broken:
+                with pinned(self.conn):
+                    self.conn.execute(f"SELECT pg_advisory_unlock({LOCK_KEY})".encode())
                 self.conn.execute("RESET ALL")
-                self.conn.execute(f"SELECT pg_advisory_unlock({LOCK_KEY})".encode())
         return True
 
     def _take_lock(self, function: str) -> None:
@@ -250,7 +253,7 @@ class _Run:
         if self.facts.major >= 17:
             settings["transaction_timeout"] = "0"
         for name, value in settings.items():
-            self.conn.execute("SELECT set_config(%s, %s, %s)", [name, value, local])
+            self.conn.execute("SELECT pg_catalog.set_config(%s, %s, %s)", [name, value, local])
 
     def _pause(self, migration: Migration, blockers: list[Session], busy: bool) -> None:
         """As long as a try or more, so that those who queued behind it get through."""
