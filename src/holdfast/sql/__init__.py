@@ -10,6 +10,7 @@ be written with a schema must not stand in it: `CASE x WHEN y`, `IN`, `BETWEEN`,
 
 import functools
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 
 _OPEN = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
@@ -79,6 +80,24 @@ def query_names() -> list[str]:
 
 def schema() -> str:
     return (files(__name__) / "schema.sql").read_text(encoding="utf-8")
+
+
+_LIMITED = """    GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group TO {role};
+    INSERT INTO holdfast.producers (role, queue) VALUES ('{role}', '{queue}') ON CONFLICT DO NOTHING;
+"""
+
+
+def roles(names: Mapping[str, str], limited: Mapping[str, str]) -> str:
+    """The script that makes the roles; `limited`: queue -> the role that may enqueue there only. Names need no quotes."""
+    users = [names[name] for name in names if name not in ("owner", "migrator")]
+    values = {
+        **names,
+        "names": ", ".join(f"'{name}'" for name in (*names.values(), *limited.values())),
+        "all_users": ", ".join([*users, *limited.values()]),
+        "limited": "".join(_LIMITED.format(role=role, queue=queue) for queue, role in limited.items()),
+    }
+    text = (files(__name__) / "roles.sql").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], text)
 
 
 def expected_catalog() -> str:

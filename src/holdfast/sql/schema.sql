@@ -35,6 +35,7 @@
 --   * Settle never touches `claims`. "No processing job carries this token" can only become true, never false
 --     again, so a claim row may go lazily, and only then.
 --   * Status is text with a CHECK: a new value is usable in the transaction that adds it.
+--   * A function is resolved when it is made (RETURN), or has a search_path of its own: nobody's schema is looked into when it runs.
 --   * Time is holdfast.now(), which tests can move. Only the database's clock decides anything.
 
 DO $do$
@@ -210,10 +211,11 @@ CREATE TABLE holdfast.parked_keys (
     PRIMARY KEY (queue, partition_key)
 );
 
--- A queue is made beside the parent and attached: PARTITION OF would stall inserts into every other queue.
+-- A queue is made beside the parent and attached: PARTITION OF would stall inserts into every other queue. With the owner's rights: so that
+-- an operator needs none on tables, and every table has the same owner.
 CREATE FUNCTION holdfast.create_queue(queue_name text, lease_seconds float8 DEFAULT NULL, key_ordering text DEFAULT 'none',
                                       dead_letter_policy text DEFAULT 'skip', by_key boolean DEFAULT false) RETURNS boolean
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
@@ -335,7 +337,7 @@ END $$;
 -- Order a queue by key, or no longer. Only while it is empty and nobody serves it: workers read the rules when they start, and jobs
 -- that were enqueued without a lock on their key have no order to keep. Answers what is in the way: 'queue', 'jobs', 'workers'; NULL: done.
 CREATE FUNCTION holdfast.order_queue(queue_name text, key_ordering text, dead_letter_policy text) RETURNS text
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '2s'
     AS $$
@@ -528,9 +530,10 @@ CREATE FUNCTION holdfast.archive_slots_of(id uuid) RETURNS int[]
                                           floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day);
 
 -- Empties a slot whose day is past retention: TRUNCATE locks that leaf alone. If the ring has come round to it before anyone
--- tidied up (nobody worked for a month), it holds fresh rows too, and only the old ones are deleted.
+-- tidied up (nobody worked for a month), it holds fresh rows too, and only the old ones are deleted. With the owner's rights: a worker may
+-- neither TRUNCATE nor delete what has finished.
 CREATE FUNCTION holdfast.empty_archive_slot(slot_number int, retention int) RETURNS boolean
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '500ms'
     AS $$
@@ -675,7 +678,15 @@ CREATE TABLE holdfast.audit (
     actor     text   NOT NULL,
     action    text   NOT NULL,   -- noun and verb, as on the command line: 'jobs cancel'
     selection jsonb  NOT NULL,   -- which: ids or filters
-    count     bigint NOT NULL
+    count     bigint NOT NULL,
+    role      text   DEFAULT session_user   -- who the server knows it was; the actor is what the caller said
+);
+
+-- Roles that may enqueue into these queues only (`holdfast roles sql --queue`). Who has EXECUTE by any other role may enqueue everywhere.
+CREATE TABLE holdfast.producers (
+    role  regrole NOT NULL,
+    queue text    NOT NULL,
+    PRIMARY KEY (role, queue)
 );
 
 -- What each task did in each minute, summed up by the workers themselves: a look at it never counts jobs. A worker that is killed
@@ -768,6 +779,29 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Raises where the role that is logged in may not enqueue into one of these queues. Called where `producers` is not empty. It looks at
+-- session_user: within enqueue() and the others the current user is their owner.
+CREATE FUNCTION holdfast.check_producer(queue_names text[]) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    wrong text;
+BEGIN
+    IF EXISTS (SELECT FROM pg_proc f CROSS JOIN LATERAL aclexplode(coalesce(f.proacl, acldefault('f', f.proowner))) a
+               WHERE f.pronamespace = 'holdfast'::regnamespace AND f.proname IN ('enqueue', 'enqueue_many', 'enqueue_group')
+                 AND (a.grantee = 0 OR pg_has_role(session_user, a.grantee, 'USAGE'))
+                 AND NOT EXISTS (SELECT FROM holdfast.producers p WHERE p.role = a.grantee)) THEN
+        RETURN;
+    END IF;
+    SELECT q INTO wrong FROM unnest(queue_names) q
+    WHERE NOT EXISTS (SELECT FROM holdfast.producers p WHERE p.queue = q AND pg_has_role(session_user, p.role, 'USAGE')) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'role % may not enqueue into queue %. Allow it: holdfast roles sql --queue %', session_user, quote_nullable(wrong), wrong
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
+
 -- What is wrong with jobs that are given as JSON, or NULL. They are checked when they are written, so that they can be enqueued when
 -- their time comes.
 CREATE FUNCTION holdfast.spec_fault(specs jsonb, level int DEFAULT 1, most int DEFAULT 100) RETURNS text
@@ -827,6 +861,7 @@ DECLARE
     below text;
 BEGIN
     FOR spec IN SELECT e FROM jsonb_array_elements(specs) AS s(e) LOOP
+        IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(ARRAY[coalesce(spec->>'queue', 'inbox')]); END IF;
         SELECT q.keyed INTO keyed FROM holdfast.queues q WHERE q.name = coalesce(spec->>'queue', 'inbox');
         IF NOT FOUND THEN RETURN 'queue'; END IF;
         IF keyed AND spec->>'partition_key' IS NULL THEN RETURN 'key'; END IF;
@@ -896,6 +931,7 @@ DECLARE
     noise     bigint;
 BEGIN
     IF n IS NULL OR n = 0 THEN RETURN; END IF;
+    IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(queues); END IF;
     -- What a library checks before it calls, and a caller without one must not get past.
     IF EXISTS (SELECT FROM unnest(tasks, payloads, priorities, max_attempts, versions, idempotency_lifetimes, metadatas, tags)
                         AS u(task, payload, priority, attempts, version, life, metadata, tags)
@@ -1090,6 +1126,7 @@ DECLARE
     in_order boolean;
 BEGIN
     IF wrong IS NULL THEN
+        IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(ARRAY[queue]); END IF;
         SELECT q.keyed, q.ordering = 'key' INTO by_key, in_order FROM holdfast.queues q WHERE q.name = queue;
         IF by_key IS NULL OR (by_key AND partition_key IS NULL) THEN
             conflict := CASE WHEN by_key THEN 'key' ELSE 'queue' END;
@@ -1242,6 +1279,7 @@ BEGIN
     END LOOP;
     RETURN made;
 END $$;
+REVOKE ALL ON FUNCTION holdfast.check_producer FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_fault FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_conflict FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.check_links FROM PUBLIC;

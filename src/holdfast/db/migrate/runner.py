@@ -39,6 +39,14 @@ _SETTINGS = {
     "standard_conforming_strings": "on",
     "client_min_messages": "warning",
 }
+# The role that owns the schema, where we are another one and may become it: what a migration makes is to belong to one owner.
+_OWNER = """
+SELECT quote_ident(pg_get_userbyid(o.id))
+FROM (SELECT coalesce(m.relowner, n.nspowner) AS id FROM pg_namespace n
+      LEFT JOIN pg_class m ON m.relnamespace = n.oid AND m.relname = 'migrations' AND m.relkind = 'r' WHERE n.nspname = 'holdfast') o
+WHERE pg_get_userbyid(o.id) <> current_user
+  AND pg_has_role(o.id, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
+"""
 _ROW = "INSERT INTO holdfast.migrations (number, name) VALUES (%s, %s)"
 _INVALID = """
 SELECT format('DROP INDEX CONCURRENTLY holdfast.%%I', c.relname)
@@ -204,6 +212,7 @@ class _Run:
             if self._has(migration):
                 return False
             self._configure(self.lock_timeout, local=True)
+            self._become_owner("SET LOCAL ROLE")
             if migration.number == 1:  # which makes the table of versions
                 self.conn.execute(migration.text.encode())
                 self.conn.execute(_ROW, [migration.number, migration.name])
@@ -222,6 +231,7 @@ class _Run:
                 return False
             with pinned(self.conn):
                 leftovers = self.conn.execute(_INVALID, [migration.indexes]).fetchall()
+                self._become_owner("SET ROLE")
             for statement in [*(str(row[0]) for row in leftovers), *migration.statements]:
                 # CONCURRENTLY waits for old transactions too, and holds up nobody while it does.
                 patient = "CONCURRENTLY" in statement.upper()
@@ -235,7 +245,7 @@ class _Run:
             if not self.conn.broken:
                 with pinned(self.conn):
                     self.conn.execute(f"SELECT pg_advisory_unlock({LOCK_KEY})".encode())
-                self.conn.execute("RESET ALL")
+                self.conn.execute("RESET ROLE; RESET ALL")
         return True
 
     def _take_lock(self, function: str) -> None:
@@ -254,6 +264,10 @@ class _Run:
             settings["transaction_timeout"] = "0"
         for name, value in settings.items():
             self.conn.execute("SELECT pg_catalog.set_config(%s, %s, %s)", [name, value, local])
+
+    def _become_owner(self, command: str) -> None:
+        if row := self.conn.execute(_OWNER).fetchone():
+            self.conn.execute(f"{command} {row[0]}".encode())
 
     def _pause(self, migration: Migration, blockers: list[Session], busy: bool) -> None:
         """As long as a try or more, so that those who queued behind it get through."""
