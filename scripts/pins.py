@@ -45,7 +45,9 @@ def main() -> int:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
         pins = _kept() if "--keep" in sys.argv else _newest(python)
-        text = subprocess.run([python, "-c", HASHES, *pins], stdout=subprocess.PIPE, text=True, check=True).stdout
+        text = subprocess.run(
+            [python, "-c", HASHES, *pins], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
     PINS.write_text(text, encoding="utf-8")
     print(f"{len(pins)} pins, {text.count('--hash=')} hashes")
     return 0

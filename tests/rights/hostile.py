@@ -14,7 +14,21 @@ from typing import Any
 
 import psycopg
 
-_TYPES = ("int2", "int4", "int8", "numeric", "float8", "text", "name", "uuid", "jsonb", "timestamptz", "interval", "date", "bool")
+_TYPES = (
+    "int2",
+    "int4",
+    "int8",
+    "numeric",
+    "float8",
+    "text",
+    "name",
+    "uuid",
+    "jsonb",
+    "timestamptz",
+    "interval",
+    "date",
+    "bool",
+)
 
 _SETUP = """
 CREATE TABLE public.stolen (who text, what text, query text);
@@ -56,14 +70,29 @@ UNION SELECT t || '[]' FROM unnest(ARRAY['text', 'uuid']) t
 """
 # One that pg_catalog has not, and which therefore is the only exact match.
 _MIXED = ("=", "<>", "<", "<=", ">", ">=", "+", "-", "||", "->", "->>", "%", "~")
-_MIXED_FUNCTIONS = ("mod", "floor", "left", "substr", "lpad", "format", "replace", "octet_length", "to_timestamp", "concat", "round")
+_MIXED_FUNCTIONS = (
+    "mod",
+    "floor",
+    "left",
+    "substr",
+    "lpad",
+    "format",
+    "replace",
+    "octet_length",
+    "to_timestamp",
+    "concat",
+    "round",
+)
 
 
 def used_names() -> list[str]:
     """Every name in our SQL that is followed by a parenthesis."""
     root = files("holdfast.sql")
     texts = [(root / "schema.sql").read_text(), *(f.read_text() for f in (root / "queries").iterdir())]
-    return sorted({name for text in texts for name in re.findall(r"(?<![.\w])([a-z_0-9]+)\(", text)} | {"version", "pg_backend_pid", "set_config"})
+    return sorted(
+        {name for text in texts for name in re.findall(r"(?<![.\w])([a-z_0-9]+)\(", text)}
+        | {"version", "pg_backend_pid", "set_config"}
+    )
 
 
 class Hostile:
@@ -75,7 +104,9 @@ class Hostile:
 
     def lay(self) -> None:
         with psycopg.connect(self._url, autocommit=True) as conn:
-            conn.execute(f"CREATE ROLE {self.thief}; GRANT CREATE, USAGE ON SCHEMA public TO {self.thief}, PUBLIC".encode())
+            conn.execute(
+                f"CREATE ROLE {self.thief}; GRANT CREATE, USAGE ON SCHEMA public TO {self.thief}, PUBLIC".encode()
+            )
             names = [row[0] for row in conn.execute(_NAMES, [list(_TYPES)])]
             functions = [row[0] for row in conn.execute(_FUNCTIONS, [used_names()])]
             known = conn.execute(_OPERATORS, {"t": names}).fetchall()
@@ -84,15 +115,50 @@ class Hostile:
             for statement in functions:
                 conn.execute(statement.encode())
             for number, (operator, left, right, result) in enumerate(known):
-                self._operator(conn, f"clone_{number}", operator, left, right, result, f"RETURN $1 OPERATOR(pg_catalog.{operator}) $2")
+                self._operator(
+                    conn,
+                    f"clone_{number}",
+                    operator,
+                    left,
+                    right,
+                    result,
+                    f"RETURN $1 OPERATOR(pg_catalog.{operator}) $2",
+                )
             self._mixes(conn, {(o, left, right) for o, left, right, _ in known})
-            for name in ("text", "uuid", "jsonb", "float8", "timestamptz", "bytea", "numeric", "interval", "date", "oid", "regclass"):
-                conn.execute(f"CREATE DOMAIN public.{name} AS pg_catalog.{name} CHECK (public.spring('type {name}'))".encode())
-            for name in ("work", "claims", "jobs", "queues", "pg_class", "pg_namespace", "pg_settings", "pg_stat_activity", "pg_database", "pg_proc"):
+            for name in (
+                "text",
+                "uuid",
+                "jsonb",
+                "float8",
+                "timestamptz",
+                "bytea",
+                "numeric",
+                "interval",
+                "date",
+                "oid",
+                "regclass",
+            ):
+                conn.execute(
+                    f"CREATE DOMAIN public.{name} AS pg_catalog.{name} CHECK (public.spring('type {name}'))".encode()
+                )
+            for name in (
+                "work",
+                "claims",
+                "jobs",
+                "queues",
+                "pg_class",
+                "pg_namespace",
+                "pg_settings",
+                "pg_stat_activity",
+                "pg_database",
+                "pg_proc",
+            ):
                 conn.execute(f"CREATE VIEW public.{name} AS SELECT public.spring('relation {name}')".encode())
                 conn.execute(f"GRANT SELECT ON public.{name} TO PUBLIC".encode())
 
-    def _operator(self, conn: Any, function: str, name: str, left: str, right: str, result: str, body: str) -> None:
+    def _operator(
+        self, conn: Any, function: str, name: str, left: str, right: str, result: str, body: str
+    ) -> None:
         conn.execute(
             f"CREATE FUNCTION public.{function}({left}, {right}) RETURNS {result} LANGUAGE plpgsql AS "
             f"$f$ BEGIN PERFORM public.spring('operator {left} {name} {right}'); {body}; END $f$; "
@@ -100,7 +166,18 @@ class Hostile:
         )
 
     def _mixes(self, conn: Any, known: set[tuple[str, str, str]]) -> None:
-        kinds = ("smallint", "integer", "bigint", "numeric", "text", "name", "uuid", "jsonb", "timestamp with time zone", "interval")
+        kinds = (
+            "smallint",
+            "integer",
+            "bigint",
+            "numeric",
+            "text",
+            "name",
+            "uuid",
+            "jsonb",
+            "timestamp with time zone",
+            "interval",
+        )
         for n, (operator, left, right) in enumerate((o, a, b) for o in _MIXED for a in kinds for b in kinds):
             if (operator, left, right) not in known:
                 self._operator(conn, f"mix_{n}", operator, left, right, "boolean", "RETURN true")
@@ -109,12 +186,16 @@ class Hostile:
                 for right in kinds:
                     body = f"$f$ BEGIN PERFORM public.spring('{name}({left}, {right})'); RETURN $1; END $f$"
                     with contextlib.suppress(psycopg.errors.DuplicateFunction):  # a clone
-                        conn.execute(f"CREATE FUNCTION public.{name}({left}, {right}) RETURNS {left} LANGUAGE plpgsql AS {body}".encode())
+                        conn.execute(
+                            f"CREATE FUNCTION public.{name}({left}, {right}) RETURNS {left} LANGUAGE plpgsql AS {body}".encode()
+                        )
 
     def stolen(self) -> list[tuple[str, str]]:
         """(what, the statement) of each trap that ran as another role; the count also of what was rolled back."""
         with psycopg.connect(self._url, options="-c search_path=pg_catalog") as conn:
-            rows = conn.execute("SELECT DISTINCT what, left(query, 200) FROM public.stolen ORDER BY 1, 2").fetchall()
+            rows = conn.execute(
+                "SELECT DISTINCT what, left(query, 200) FROM public.stolen ORDER BY 1, 2"
+            ).fetchall()
             (called,) = conn.execute("SELECT is_called FROM public.sprung").fetchone() or (False,)
         return rows or ([("rolled back", "")] if called else [])
 

@@ -121,7 +121,12 @@ class Life:
             return 1
 
         self.plain, self.fails, self.dies, self.naps = plain, fails, dies, naps
-        self.careful, self.careful_sync, self.lends, self.lends_sync = careful, careful_sync, lends, lends_sync
+        self.careful, self.careful_sync, self.lends, self.lends_sync = (
+            careful,
+            careful_sync,
+            lends,
+            lends_sync,
+        )
         self.breaks, self.in_order, self.in_turn, self.within = breaks, in_order, in_turn, within
         self.url = ""
 
@@ -141,7 +146,15 @@ class Life:
         self.plain.using(replace_key="latest", run_after=3600).enqueue(2)
         self.app.enqueue_many([self.plain.using(priority=n).job(n) for n in range(20)])
         self.app.group([self.plain.job(1), self.fails.job(2)], then=self.plain.job(3), when="finished")
-        for task in (self.fails, self.dies, self.careful, self.careful_sync, self.lends, self.lends_sync, self.breaks):
+        for task in (
+            self.fails,
+            self.dies,
+            self.careful,
+            self.careful_sync,
+            self.lends,
+            self.lends_sync,
+            self.breaks,
+        ):
             task.enqueue(1)
         self.naps.enqueue()
         for n in range(6):
@@ -151,7 +164,10 @@ class Life:
         with psycopg.connect(self.url) as conn:
             self.plain.using(conn=conn).enqueue(1)
             self.app.enqueue_many([self.plain.job(n) for n in range(3)], conn=conn)
-        return {"later": self.plain.using(run_after=7200).enqueue(7).id, "cancel": self.plain.using(run_after=7200).enqueue(8).id}
+        return {
+            "later": self.plain.using(run_after=7200).enqueue(7).id,
+            "cancel": self.plain.using(run_after=7200).enqueue(8).id,
+        }
 
     def leave_a_dead_worker(self) -> None:
         """One that claimed and was never heard of again."""
@@ -174,7 +190,12 @@ class Life:
     def completed(self, url: str) -> set[str]:
         """Tasks of which a job has completed."""
         with psycopg.connect(url, options="-c search_path=pg_catalog") as conn:
-            return {row[0] for row in conn.execute("SELECT DISTINCT task FROM holdfast.archive WHERE status = 'completed'")}
+            return {
+                row[0]
+                for row in conn.execute(
+                    "SELECT DISTINCT task FROM holdfast.archive WHERE status = 'completed'"
+                )
+            }
 
     def days_pass(self, days: int) -> None:
         self.clock.advance(days * 86_400)

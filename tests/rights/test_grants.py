@@ -105,7 +105,9 @@ FROM pg_proc p CROSS JOIN unnest(%s::text[]) AS r(role) WHERE p.pronamespace = '
 
 def table(text: str) -> dict[tuple[str, str], str]:
     head, *rows = [line.split() for line in text.strip().splitlines()]
-    return {(row[0], role): may.replace("-", "") for row in rows for role, may in zip(head, row[1:], strict=True)}
+    return {
+        (row[0], role): may.replace("-", "") for row in rows for role, may in zip(head, row[1:], strict=True)
+    }
 
 
 class Roles:
@@ -130,7 +132,9 @@ class Roles:
 
     def clear(self) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as conn:
-            conn.execute(f"REASSIGN OWNED BY {self.names['owner']}, {self.names['migrator']}_login TO CURRENT_USER".encode())
+            conn.execute(
+                f"REASSIGN OWNED BY {self.names['owner']}, {self.names['migrator']}_login TO CURRENT_USER".encode()
+            )
             for name in [n for known in self.names.values() for n in (f"{known}_login", known)]:
                 conn.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}".encode())
 
@@ -153,7 +157,9 @@ def roles(dsn: str, life: Life) -> Iterator[Roles]:
 def found(roles: Roles, query: str, wanted: list[str]) -> dict[tuple[str, str], str]:
     short = {roles.names[name]: name for name in wanted}
     with psycopg.connect(roles.dsn) as conn:
-        return {(what, short[role]): may or "" for what, role, may in conn.execute(query.encode(), [list(short)])}
+        return {
+            (what, short[role]): may or "" for what, role, may in conn.execute(query.encode(), [list(short)])
+        }
 
 
 def test_the_whole_matrix(roles: Roles, life: Life) -> None:
@@ -170,7 +176,9 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
     functions = table(FUNCTIONS)
     assert found(roles, _FUNCTIONS, ["producer", *users]) == functions
     limited = found(roles, _FUNCTIONS, ["producer_limited"])
-    assert limited == {(what, "producer_limited"): may for (what, role), may in functions.items() if role == "producer"}
+    assert limited == {
+        (what, "producer_limited"): may for (what, role), may in functions.items() if role == "producer"
+    }
 
 
 def test_everything_belongs_to_the_owner_and_a_second_run_changes_nothing(roles: Roles) -> None:
@@ -193,13 +201,29 @@ def test_a_worker_lives_the_whole_life(roles: Roles, life: Life) -> None:
     life.leave_a_dead_worker()
     life.days_pass(1)
     life.work()
-    done = {"plain", "naps", "careful", "careful_sync", "lends", "lends_sync", "in_order", "in_turn", "within"}
+    done = {
+        "plain",
+        "naps",
+        "careful",
+        "careful_sync",
+        "lends",
+        "lends_sync",
+        "in_order",
+        "in_turn",
+        "within",
+    }
     assert life.completed(roles.dsn) >= done
     assert count(roles.dsn, "SELECT count(*) FROM holdfast.dead_letters") >= 4
     life.days_pass(20)
     life.work()
     assert "tick" in life.completed(roles.dsn), "the schedule fired"
-    assert count(roles.dsn, "SELECT count(*) FROM holdfast.archive WHERE completed_at < holdfast.now() + interval '5 days'") == 0
+    assert (
+        count(
+            roles.dsn,
+            "SELECT count(*) FROM holdfast.archive WHERE completed_at < holdfast.now() + interval '5 days'",
+        )
+        == 0
+    )
 
 
 def test_a_producer_can_enqueue_and_nothing_else(roles: Roles, life: Life) -> None:
@@ -215,7 +239,10 @@ def test_a_producer_can_enqueue_and_nothing_else(roles: Roles, life: Life) -> No
         "SELECT holdfast.create_queue('mine')", "SELECT holdfast.empty_archive_slot(1, 0)", "SELECT holdfast.check_producer('{}')",
         "CREATE TABLE holdfast.mine ()", "INSERT INTO holdfast.producers VALUES (1, 'inbox')", "SELECT nextval('holdfast.work_seq')",
     ):  # fmt: skip
-        with psycopg.connect(roles.url("producer")) as conn, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        with (
+            psycopg.connect(roles.url("producer")) as conn,
+            pytest.raises(psycopg.errors.InsufficientPrivilege),
+        ):
             conn.execute(statement.encode())
     assert made
 
@@ -236,7 +263,10 @@ def test_a_producer_of_one_queue_enqueues_there_only(roles: Roles, life: Life) -
         lambda: life.app.group([life.plain.job(1)]),
     ]
     for attempt in attempts:
-        with pytest.raises(Forbidden, match=f"role {roles.names['producer_limited']}_login may not enqueue into queue 'inbox'"):
+        with pytest.raises(
+            Forbidden,
+            match=f"role {roles.names['producer_limited']}_login may not enqueue into queue 'inbox'",
+        ):
             attempt()
     assert count(roles.dsn, "SELECT count(*) FROM holdfast.work") == before
     for unlimited in ("producer", "worker", "operator_rw"):
@@ -279,7 +309,9 @@ def test_operators(roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch) ->
         assert (ran.code, ran.err) == (0, ""), (words, ran)
 
 
-def test_the_audit_notes_the_role_that_was_logged_in(roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_notes_the_role_that_was_logged_in(
+    roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cli = Cli(roles.url("operator_rw"), monkeypatch)
     monkeypatch.setenv("HOLDFAST_ACTOR", "the boss")
     cli.text("queue", "pause", "inbox")
@@ -322,9 +354,13 @@ def test_a_migrator_makes_and_upgrades_the_schema_for_the_owner(holdfast_server:
 
 def test_mistakes() -> None:
     for prefix in ("", "Shop", "a-b", "x" * 31, 'a"; DROP'):
-        with pytest.raises(ConfigurationError, match="the prefix of roles must be 1 to 30 lower-case letters"):
+        with pytest.raises(
+            ConfigurationError, match="the prefix of roles must be 1 to 30 lower-case letters"
+        ):
             roles_sql(prefix)
     with pytest.raises(ConfigurationError, match="queue must be a name of 1 to 40"):
         roles_sql(queues=["a'b"])
-    with pytest.raises(ConfigurationError, match="would have 80 letters, and PostgreSQL takes 63: choose a shorter prefix"):
+    with pytest.raises(
+        ConfigurationError, match="would have 80 letters, and PostgreSQL takes 63: choose a shorter prefix"
+    ):
         roles_sql("x" * 30, ["q" * 40])

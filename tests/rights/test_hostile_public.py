@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from tests.doctor.bouncer import bouncer
+from tests.pg_versions import bouncer_program
 from tests.rights.hostile import Hostile
 from tests.rights.life import Life, as_role, count
 from tests.surface.running import Cli
@@ -36,6 +38,12 @@ def victim(request: pytest.FixtureRequest, dsn: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def pgbouncer() -> None:
+    if bouncer_program() is None:
+        pytest.skip("no pgbouncer here")
+
+
+@pytest.fixture
 def hostile(dsn: str) -> Iterator[Hostile]:
     hostile = Hostile(dsn)
     hostile.lay()
@@ -63,7 +71,17 @@ def test_a_hostile_public_never_runs_in_the_life_of_jobs(
     life.days_pass(1)
     life.work()
     assert hostile.stolen() == [], "work"
-    assert life.completed(dsn) >= {"plain", "naps", "careful", "careful_sync", "lends", "lends_sync", "in_order", "in_turn", "within"}
+    assert life.completed(dsn) >= {
+        "plain",
+        "naps",
+        "careful",
+        "careful_sync",
+        "lends",
+        "lends_sync",
+        "in_order",
+        "in_turn",
+        "within",
+    }
     assert count(dsn, "SELECT count(*) FROM holdfast.dead_letters") >= 4
     assert count(dsn, "SELECT count(*) FROM holdfast.fences") > 0
     assert count(dsn, "SELECT count(*) FROM holdfast.claims") == 0, "what the dead worker held was swept"
@@ -71,6 +89,24 @@ def test_a_hostile_public_never_runs_in_the_life_of_jobs(
     life.work()
     assert "tick" in life.completed(dsn), "the schedule fired"
     assert hostile.stolen() == [], "housekeeping"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pgbouncer")
+def test_a_hostile_public_never_runs_behind_a_pooler(
+    dsn: str, victim: str, hostile: Hostile, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a setting holds to the end of the transaction only."""
+    with bouncer(as_role(dsn, victim), "transaction") as pooled:
+        life.use(pooled)
+        for task in (life.plain, life.careful, life.careful_sync, life.fails):
+            task.enqueue(1)
+        life.app.enqueue_copy([life.plain.job(2)])
+        life.work()
+        Cli(pooled, monkeypatch).text("queue", "pause", "inbox")
+        assert hostile.stolen() == []
+        assert life.completed(dsn) >= {"plain", "careful", "careful_sync"}
+        life.close()
 
 
 @pytest.mark.versions
@@ -98,7 +134,9 @@ def test_a_hostile_public_never_runs_for_operators(
 
 @pytest.mark.versions
 @pytest.mark.slow
-def test_a_hostile_public_never_runs_while_the_schema_is_made(dsn: str, victim: str, hostile: Hostile) -> None:
+def test_a_hostile_public_never_runs_while_the_schema_is_made(
+    dsn: str, victim: str, hostile: Hostile
+) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("DROP SCHEMA holdfast CASCADE")
     assert migrate.up(as_role(dsn, victim))

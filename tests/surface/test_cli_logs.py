@@ -94,7 +94,12 @@ def test_console_lines_cannot_be_forged(log: Callable[..., io.StringIO]) -> None
     lines = text.splitlines()  # at every character that ends a line anywhere
     assert [line for line in lines if line.startswith(FORGED[:20])] == []
     events = [line for line in lines if not line.startswith("  | ")]
-    assert [line.split("] ")[1].split(" ")[0] for line in events] == ["job.retry", f"a\\x1b[31m\\n{FORGED[:24]}", "ok", "failed"]
+    assert [line.split("] ")[1].split(" ")[0] for line in events] == [
+        "job.retry",
+        f"a\\x1b[31m\\n{FORGED[:24]}",
+        "ok",
+        "failed",
+    ]
     assert "  | Traceback ..." in lines
     assert "  | ValueError: a\\x1b[31m" in lines
 

@@ -44,6 +44,8 @@ def audit_command(
         ]
         for entry in found
     ]
-    render.print_table(("entry", "at", "who", "role", "what", "how many", "which"), rows, ("entry", "how many"))
+    render.print_table(
+        ("entry", "at", "who", "role", "what", "how many", "which"), rows, ("entry", "how many")
+    )
     if more is not None:
         typer.echo(f"There may be more: --before {more}")

@@ -6,7 +6,9 @@ import typer
 
 from holdfast.operate.roles import roles_sql
 
-app = typer.Typer(help="Print the SQL that makes roles for producers, workers and operators.", no_args_is_help=True)
+app = typer.Typer(
+    help="Print the SQL that makes roles for producers, workers and operators.", no_args_is_help=True
+)
 
 
 @app.command("sql")
@@ -14,7 +16,9 @@ def sql_command(
     prefix: Annotated[str, typer.Option(help="What the names of all roles begin with.")] = "holdfast",
     queue: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Also a role that may enqueue into this queue only; may be given again."),
+        typer.Option(
+            metavar="NAME", help="Also a role that may enqueue into this queue only; may be given again."
+        ),
     ] = None,
 ) -> None:
     """Print a script that makes the roles and gives each what it needs. It may be run again at any time, and has to be after an upgrade."""

@@ -112,7 +112,9 @@ class Database:
                 pools = self._ready()[1]
                 with _translated(), pools.connection() as conn:
                     what = make()
-                    if isinstance(what, Statement) and (not pools.is_pooled(conn) or runs_anywhere(what.name)):
+                    if isinstance(what, Statement) and (
+                        not pools.is_pooled(conn) or runs_anywhere(what.name)
+                    ):
                         return drive(conn, what)
                     with pools.transaction(conn):
                         return drive(conn, what)
@@ -129,7 +131,9 @@ class Database:
                 with _translated():
                     async with pools.aconnection() as conn:
                         what = make()
-                        if isinstance(what, Statement) and (not pools.is_pooled(conn) or runs_anywhere(what.name)):
+                        if isinstance(what, Statement) and (
+                            not pools.is_pooled(conn) or runs_anywhere(what.name)
+                        ):
                             return await adrive(conn, what)
                         async with pools.atransaction(conn):
                             return await adrive(conn, what)

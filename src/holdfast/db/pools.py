@@ -61,7 +61,9 @@ class Pools:
         self._settings_of: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
         self._used_at: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
         self._pooled: weakref.WeakSet[object] = weakref.WeakSet()  # a pooler gives them to others too
-        self._theirs: weakref.WeakSet[object] = weakref.WeakSet()  # these have the role's search_path, not ours
+        self._theirs: weakref.WeakSet[object] = (
+            weakref.WeakSet()
+        )  # these have the role's search_path, not ours
         self._returning: set[asyncio.Future[None]] = set()
 
     async def reserve(self, size: int) -> None:

@@ -18,9 +18,7 @@ _QUEUE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _WORK = re.compile(r"\bholdfast\.work\b")
 _WITH = re.compile(r"^-- with part: (\w+)$", re.MULTILINE)
 _ANYWHERE = "-- anywhere\n"
-_FUNCTION = (
-    r"(?<![.\w])(array_agg|array_fill|bool_and|cardinality|count|json_agg|json_build_array|make_interval|unnest)(?=\()"
-)
+_FUNCTION = r"(?<![.\w])(array_agg|array_fill|bool_and|cardinality|count|json_agg|json_build_array|make_interval|unnest)(?=\()"
 _TYPE = r"(?<=::)(float8|jsonb|text|timestamptz|uuid)\b"  # int, bigint, boolean and interval are words of the grammar
 _OPERATOR = r"(?<=\s)(=(?! EXCLUDED\.)|<>|<=|<|\+|\|\|)(?=\s)"  # but for an assignment
 _NAMES = re.compile(rf"--[^\n]*|'[^']*'|{_FUNCTION}|{_TYPE}|{_OPERATOR}")
