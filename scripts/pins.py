@@ -19,7 +19,8 @@ PIN = re.compile(r"([A-Za-z0-9_.-]+==[^ ;\\]+)")
 HASHES = r"""
 import os, re, sys, urllib.request
 from pip._internal.models.index import PyPI
-from pip._vendor.packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from pip._vendor.packaging.utils import InvalidSdistFilename, InvalidWheelFilename
+from pip._vendor.packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from pip._vendor.packaging.version import InvalidVersion, Version
 
 def version(name):

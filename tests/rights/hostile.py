@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """A schema `public` full of traps: whatever a session looks up by an unqualified name, it finds somebody else's code.
 
 Each trap notes who ran it, and then does what the real one does, so that the program goes on. There is one for every function

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Everything that can happen to jobs, once: for a role, or under a search_path, that is to be shown to be enough or harmless."""
 
 import asyncio
@@ -30,7 +31,7 @@ def as_role(url: str, role: str) -> str:
 class Life:
     """An app with a task of every kind. `shown` has the search_path that handlers saw."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: C901
         self.app = app = Holdfast("postgresql://unused.invalid/none")
         self.clock = Clock()
         self.shown: list[str] = []

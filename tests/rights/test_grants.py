@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The roles of `holdfast roles sql`: what each may do, object by object, and that it is enough and no more."""
 
 import re

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Nobody's code but ours and the user's runs in our sessions, whatever is in `public` and wherever it is on the search_path."""
 
 import json

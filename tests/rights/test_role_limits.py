@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """What the DBA set for a role holds on the connections that handlers get; the engine's own sessions have limits of their own."""
 
 import uuid

@@ -351,9 +351,9 @@ class Harness:
     def rewrite(self, statement: Statement[Any], actor: int) -> Statement[Any]:
         """The statement with its name in front (the history shows it), broken and cut as asked."""
         text = statement.text
-        for name, old, new in self.mutants:
+        for name, *change in self.mutants:
             if name == statement.name:
-                old, new = _as_sent(name, old), _as_sent(name, new)
+                old, new = (_as_sent(name, part) for part in change)
                 assert old in text, f"{name} does not contain {old!r} any more"
                 text = text.replace(old, new)
         if self.cut and statement.name in _CUTS:

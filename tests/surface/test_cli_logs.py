@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
 from tests.surface.running import unsafe
 
 from holdfast import telemetry

@@ -98,8 +98,8 @@ def _time(seconds: float) -> str:
 
 
 def _escape(_: Any, __: str, event: _EventDict) -> _EventDict:
-    """One line per event whatever its names and values are. Tracebacks keep their lines, each behind a mark that no event has:
-    their last lines are the error's own text."""
+    """One line per event whatever its names and values are. Tracebacks keep their lines, each behind a mark that no event
+    has: their last lines are the error's own text."""
     shown: _EventDict = {}
     for key, value in event.items():
         if key in _BLOCKS:

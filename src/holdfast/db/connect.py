@@ -22,8 +22,8 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 # an index will do, nor sort what an index has in order: no or old statistics make both look cheap. Compiling such plans
 # would take longer than running them. ISO dates, whatever the role's default: a driver reads no others.
 #
-# Nobody else's schema is on the search_path: what is there would run with our rights. A handler's connection gets the role's own
-# path back (RESET). This statement still runs under that one, so it names the schema of everything, operators too.
+# Nobody else's schema is on the search_path: what is there would run with our rights. A handler's connection gets the role's
+# own path back (RESET). This statement still runs under that one, so it names the schema of everything, operators too.
 #
 # It answers first whether a pooler stands in between: the server process is not the one we were told of when we connected.
 # Then all of it is for this transaction only, because the next one may meet another server process, and this one may go to a
@@ -34,16 +34,20 @@ SELECT s.pooled,
        pg_catalog.set_config('array_nulls', 'on', s.pooled),
        pg_catalog.set_config('default_transaction_isolation', 'read committed', s.pooled),
        pg_catalog.set_config('plan_cache_mode', $5, s.pooled),
-       pg_catalog.set_config('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'
-                                                   THEN 'on' ELSE pg_catalog.current_setting('synchronous_commit') END, s.pooled),
-       pg_catalog.set_config('statement_timeout', coalesce($1, pg_catalog.current_setting('statement_timeout')), s.pooled),
+       pg_catalog.set_config('synchronous_commit',
+                             CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'
+                                  THEN 'on' ELSE pg_catalog.current_setting('synchronous_commit') END, s.pooled),
+       pg_catalog.set_config('statement_timeout',
+                             coalesce($1, pg_catalog.current_setting('statement_timeout')), s.pooled),
        pg_catalog.set_config('idle_in_transaction_session_timeout',
                              coalesce($1, pg_catalog.current_setting('idle_in_transaction_session_timeout')), s.pooled),
        pg_catalog.set_config('holdfast.clock_offset', $2, s.pooled),
        pg_catalog.set_config('enable_seqscan',
-                             CASE WHEN $3::boolean THEN 'off' ELSE pg_catalog.current_setting('enable_seqscan') END, s.pooled),
+                             CASE WHEN $3::boolean THEN 'off'
+                                  ELSE pg_catalog.current_setting('enable_seqscan') END, s.pooled),
        pg_catalog.set_config('enable_bitmapscan',
-                             CASE WHEN $3::boolean THEN 'off' ELSE pg_catalog.current_setting('enable_bitmapscan') END, s.pooled),
+                             CASE WHEN $3::boolean THEN 'off'
+                                  ELSE pg_catalog.current_setting('enable_bitmapscan') END, s.pooled),
        pg_catalog.set_config('jit', CASE WHEN $3::boolean THEN 'off' ELSE pg_catalog.current_setting('jit') END, s.pooled),
        pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', s.pooled)
 FROM (SELECT pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.<>) $4::int AS pooled) AS s
@@ -65,11 +69,13 @@ PIN = "SET search_path = pg_catalog, pg_temp"
 PIN_LOCAL = "SET LOCAL search_path = pg_catalog, pg_temp"
 UNPIN = "RESET search_path"
 
-# For a handler's transaction with a timeout, in milliseconds: nothing of it outlives the attempt by long. Where the role's own limit
-# is lower, that one stays. It runs under the role's search_path.
+# For a handler's transaction with a timeout, in milliseconds: nothing of it outlives the attempt by long. Where the role's
+# own limit is lower, that one stays. It runs under the role's search_path.
 LIMIT = """
-SELECT pg_catalog.set_config(l.name, least(CASE WHEN l.now OPERATOR(pg_catalog.>) 0 THEN l.now END, %s::bigint)::pg_catalog.text, true)
-FROM (SELECT n.name, (extract(epoch FROM pg_catalog.current_setting(n.name)::interval) OPERATOR(pg_catalog.*) 1000)::bigint AS now
+SELECT pg_catalog.set_config(l.name, least(l.now, %s::bigint)::pg_catalog.text, true)
+FROM (SELECT n.name, CASE WHEN pg_catalog.current_setting(n.name) OPERATOR(pg_catalog.<>) '0' THEN
+             (extract(epoch FROM pg_catalog.current_setting(n.name)::interval) OPERATOR(pg_catalog.*) 1000)::bigint
+             END AS now
       FROM (VALUES ('statement_timeout'), ('idle_in_transaction_session_timeout')) AS n(name)) AS l
 """
 
@@ -97,8 +103,8 @@ def configuration(
     engine: bool,
     keep_plans: bool = False,
 ) -> Configuration:
-    """The parameters of CONFIGURE; `statement_timeout` None leaves the limits that the role has; `engine` for our own loops, not
-    for connections that handlers get; `keep_plans` for a session whose statements name the table of one queue."""
+    """The parameters of CONFIGURE; `statement_timeout` None leaves the limits that the role has; `engine` for our own loops,
+    not for connections that handlers get; `keep_plans` for a session whose statements name the table of one queue."""
     offset = f"{clock.offset} seconds" if clock.offset else ""
     plans = "force_generic_plan" if keep_plans else "force_custom_plan" if engine else "auto"
     limit = None if statement_timeout is None else f"{round(statement_timeout * 1000)}"

@@ -36,7 +36,10 @@ _SyncPool = ConnectionPool[psycopg.Connection[Any]]
 _AsyncPool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 
 # RESET ALL leaves the role alone.
-RESET = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); UNLISTEN *; DISCARD TEMP"
+RESET = (
+    "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); "
+    "UNLISTEN *; DISCARD TEMP"
+)
 
 _FRESH = 1.0  # seconds: longer ago, and the server is asked
 
@@ -100,8 +103,8 @@ class Pools:
         return conn in self._pooled
 
     def _turn(self, conn: AnyConnection, lent: bool) -> str | None:
-        """The statement that gives it the search_path for its next user. It keeps the one of the last, so that a process that
-        only enqueues, or only runs handlers with a transaction, never needs one. Behind a pooler: see transaction()."""
+        """The statement that gives it the search_path for its next user. It keeps the one of the last, so that a process
+        that only enqueues, or only runs handlers with a transaction, never needs one. Behind a pooler: see transaction()."""
         if conn in self._pooled or lent == (conn in self._theirs):
             return None
         if lent:

@@ -13,7 +13,7 @@ _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,29}")
 
 
 def roles_sql(prefix: str = "holdfast", queues: Sequence[str] = ()) -> str:
-    """The script for a DBA, made without a connection. For each of `queues` there is one more role, which may enqueue there only."""
+    """The script for a DBA, made without a connection. For each of `queues` one more role, which may enqueue there only."""
     if not _PREFIX.fullmatch(prefix):
         raise ConfigurationError(
             f"the prefix of roles must be 1 to 30 lower-case letters, digits and _, a letter or _ first, not {prefix!r}"

@@ -3,9 +3,10 @@
 A query file holds statements, each opened by `-- name: verb` and a line that says what it is for. What several statements
 have in common is a `-- part: name`, and stands where a line says `-- with part: name`.
 
-A statement with the line `-- anywhere` runs on the user's connection too, under a search_path that is not ours, where an unqualified
-name may be somebody else's code. So the schema of every function, type and operator in it is put before its name here. What cannot
-be written with a schema must not stand in it: `CASE x WHEN y`, `IN`, `BETWEEN`, `nullif` and `LIKE` look up an operator too.
+A statement with the line `-- anywhere` runs on the user's connection too, under a search_path that is not ours, where an
+unqualified name may be somebody else's code. So the schema of every function, type and operator in it is put before its
+name here. What cannot be written with a schema must not stand in it: `CASE x WHEN y`, `IN`, `BETWEEN`, `nullif` and `LIKE`
+look up an operator too.
 """
 
 import functools
@@ -18,7 +19,8 @@ _QUEUE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _WORK = re.compile(r"\bholdfast\.work\b")
 _WITH = re.compile(r"^-- with part: (\w+)$", re.MULTILINE)
 _ANYWHERE = "-- anywhere\n"
-_FUNCTION = r"(?<![.\w])(array_agg|array_fill|bool_and|cardinality|count|json_agg|json_build_array|make_interval|unnest)(?=\()"
+_CALLED = "array_agg|array_fill|bool_and|cardinality|count|json_agg|json_build_array|make_interval|unnest"
+_FUNCTION = rf"(?<![.\w])({_CALLED})(?=\()"
 _TYPE = r"(?<=::)(float8|jsonb|text|timestamptz|uuid)\b"  # int, bigint, boolean and interval are words of the grammar
 _OPERATOR = r"(?<=\s)(=(?! EXCLUDED\.)|<>|<=|<|\+|\|\|)(?=\s)"  # but for an assignment
 _NAMES = re.compile(rf"--[^\n]*|'[^']*'|{_FUNCTION}|{_TYPE}|{_OPERATOR}")

@@ -39,11 +39,12 @@ _SETTINGS = {
     "standard_conforming_strings": "on",
     "client_min_messages": "warning",
 }
-# The role that owns the schema, where we are another one and may become it: what a migration makes is to belong to one owner.
+# The role that owns the schema, where we are another one and may become it: all that migrations make belongs to one owner.
 _OWNER = """
 SELECT quote_ident(pg_get_userbyid(o.id))
 FROM (SELECT coalesce(m.relowner, n.nspowner) AS id FROM pg_namespace n
-      LEFT JOIN pg_class m ON m.relnamespace = n.oid AND m.relname = 'migrations' AND m.relkind = 'r' WHERE n.nspname = 'holdfast') o
+      LEFT JOIN pg_class m ON m.relnamespace = n.oid AND m.relname = 'migrations' AND m.relkind = 'r'
+      WHERE n.nspname = 'holdfast') o
 WHERE pg_get_userbyid(o.id) <> current_user
   AND pg_has_role(o.id, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
 """
