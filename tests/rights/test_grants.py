@@ -218,13 +218,8 @@ def test_a_worker_lives_the_whole_life(roles: Roles, life: Life) -> None:
     life.days_pass(20)
     life.work()
     assert "tick" in life.completed(roles.dsn), "the schedule fired"
-    assert (
-        count(
-            roles.dsn,
-            "SELECT count(*) FROM holdfast.archive WHERE completed_at < holdfast.now() + interval '5 days'",
-        )
-        == 0
-    )
+    old = "SELECT count(*) FROM holdfast.archive WHERE completed_at < holdfast.now() + interval '5 days' AND task NOT LIKE %s"
+    assert count(roles.dsn, old, "lends%") == 0, "connections of the test's own are on another clock"
 
 
 def test_a_producer_can_enqueue_and_nothing_else(roles: Roles, life: Life) -> None:
@@ -299,7 +294,11 @@ def test_operators(roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch) ->
     for words in READS:
         ran = ro(*words.format(**made).split())
         assert ran.code in (0, 1), (words, ran)
-        assert "permission denied" not in ran.out + ran.err, (words, ran)
+        refused = [
+            line for line in ran.out.splitlines() + ran.err.splitlines() if "permission denied" in line
+        ]
+        # Who may not claim cannot ask for the plan of a claim.
+        assert [line.split()[0] for line in refused] == (["plans"] if words == "doctor" else []), (words, ran)
     held = count(roles.dsn, "SELECT count(*) FROM holdfast.audit")
     for words in WRITES:
         ran = ro(*words.format(**made).split())
@@ -341,7 +340,6 @@ def test_a_migrator_makes_and_upgrades_the_schema_for_the_owner(holdfast_server:
     try:
         known = migrate.plan(roles.url("migrator"))
         assert migrate.up(roles.url("migrator"), migrations=known[:1]) == [1]
-        roles.run()
         assert migrate.up(roles.url("migrator")) == [number for number, _, _ in known[1:]]
         roles.run()
         foreign = "SELECT count(*) FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relowner <> %s::regrole"

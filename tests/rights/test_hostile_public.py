@@ -119,7 +119,7 @@ def test_a_hostile_public_never_runs_for_operators(
     made = life.produce()
     life.work()
     cli = Cli(as_role(dsn, victim), monkeypatch)
-    dead = json.loads(cli.text("jobs", "list", "--status", "dead_letter", "--json"))
+    dead = json.loads(cli.text("jobs", "list", "--state", "dead_letter", "--json"))
     for words in (
         "status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "archive list", "group list",
         "keys list ordered", "keys blocked", "keys hot", "queue list", "queue show ordered", "task list", "schedule list", "workers list",

@@ -36,13 +36,14 @@ def limit(kit: Kit, role: str, statement: str, idle: str) -> None:
 def run(kit: Kit, timeout: float | None) -> list[list[str]]:
     """What an async and a sync handler saw, twice each: the second time on a connection that another handler had."""
     app, seen = Holdfast("postgresql://unused.invalid/none"), []
+    options: Any = {} if timeout is None else {"timeout": timeout}
     app._opened = kit.app._opened
 
-    @app.task(timeout=timeout)
+    @app.task(**options)
     async def look(tx: AsyncTransaction) -> None:
         seen.append([(await (await tx.execute(f"SHOW {name}")).fetchone())[0] for name in NAMES])  # type: ignore[index]
 
-    @app.task(timeout=timeout)
+    @app.task(**options)
     def look_sync(tx: Transaction) -> None:
         seen.append([tx.execute(f"SHOW {name}").fetchone()[0] for name in NAMES])  # type: ignore[index]
 
