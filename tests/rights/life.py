@@ -57,7 +57,7 @@ class Life:
             if job.generation == 1:
                 raise Snooze(0)
 
-        @app.task
+        @app.task(timeout=60)
         async def careful(job: Job, tx: AsyncTransaction, n: int) -> int:
             self.shown.append((await (await tx.execute("SHOW search_path")).fetchone())[0])  # type: ignore[index]
             job.progress(0.5, "half")
@@ -67,7 +67,7 @@ class Life:
             await app.aenqueue_many([plain.using(idempotency_key=f"k{n}").job(n), plain.job(n)], conn=tx)
             return n
 
-        @app.task
+        @app.task(timeout=60)
         def careful_sync(job: Job, tx: Transaction, n: int) -> int:
             self.shown.append(tx.execute("SHOW search_path").fetchone()[0])  # type: ignore[index]
             job.once("step", lambda: 1)

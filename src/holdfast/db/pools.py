@@ -107,11 +107,10 @@ class Pools:
         that only enqueues, or only runs handlers with a transaction, never needs one. Behind a pooler: see transaction()."""
         if conn in self._pooled or lent == (conn in self._theirs):
             return None
-        if lent:
-            self._theirs.add(conn)
-            return UNPIN
-        self._theirs.discard(conn)
-        return PIN
+        return UNPIN if lent else PIN
+
+    def _turned(self, conn: AnyConnection, lent: bool) -> None:
+        (self._theirs.add if lent else self._theirs.discard)(conn)
 
     def is_pooled(self, conn: AnyConnection) -> bool:
         """Whether a pooler stands in between: what is set on it holds to the end of the transaction only."""
@@ -183,6 +182,7 @@ class Pools:
                 self._configure(conn)
             if turn := self._turn(conn, lent):
                 conn.execute(turn.encode())
+                self._turned(conn, lent)
             yield conn
         finally:
             if lent and not conn.closed:
@@ -192,6 +192,7 @@ class Pools:
                         self._configure(conn)
                     else:
                         conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
+                        self._turned(conn, lent=True)
                 except psycopg.Error:
                     conn.close()  # what a handler left on it is not for the next one
             self._used_at[conn] = time.monotonic()
@@ -221,6 +222,7 @@ class Pools:
                 await self._aconfigure(conn)
             if turn := self._turn(conn, lent):
                 await conn.execute(turn.encode())
+                self._turned(conn, lent)
             yield conn
         finally:
             if lent and not conn.closed:
@@ -248,6 +250,7 @@ class Pools:
                 await self._aconfigure(conn)
             else:
                 await conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
+                self._turned(conn, lent=True)
         except psycopg.Error:
             await conn.close()
         finally:
