@@ -28,6 +28,7 @@ from tests.conftest import within
 from holdfast.db.executors import run
 from holdfast.model.job import ClaimedJob, Grant
 from holdfast.model.outcome import Settled
+from holdfast.sql import qualified, runs_anywhere
 from holdfast.store.statement import Flow, Statement, nothing
 
 Script = Flow[Any]
@@ -63,6 +64,12 @@ _CUTS = {
     "sweep_finish": "WHERE c.token = ANY ($1::uuid[])",
     "lock_live": "WHERE queue = $1 AND id = $2",
 }
+
+
+def _as_sent(name: str, text: str) -> str:
+    """A piece of a statement, as it stands in what is sent."""
+    return qualified(text) if runs_anywhere(name) else text
+
 
 _HARNESS = """
 CREATE SCHEMA harness;
@@ -345,12 +352,13 @@ class Harness:
     def rewrite(self, statement: Statement[Any], actor: int) -> Statement[Any]:
         """The statement with its name in front (the history shows it), broken and cut as asked."""
         text = statement.text
-        for name, old, new in self.mutants:
+        for name, *change in self.mutants:
             if name == statement.name:
+                old, new = (_as_sent(name, part) for part in change)
                 assert old in text, f"{name} does not contain {old!r} any more"
                 text = text.replace(old, new)
         if self.cut and statement.name in _CUTS:
-            where = _CUTS[statement.name]
+            where = _as_sent(statement.name, _CUTS[statement.name])
             assert where in text, f"{statement.name} does not contain {where!r} any more"
             text = text.replace(where, f"WHERE (SELECT harness.gate({actor})) AND {where[6:]}", 1)
         return replace(statement, text=f"/* {statement.name} */ {text}")

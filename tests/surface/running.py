@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.cli import main
 
-_UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _STYLE = re.compile("\x1b\\[[0-9;]*m")  # what rich itself writes
 
 

@@ -175,9 +175,9 @@ def test_audit(shop: Kit, cli: Cli) -> None:
     cli.text("jobs", "cancel", first, "--reason", "wrong")
     cli.text("jobs", "discard", second)
     heads, last, before = cli.text("audit").splitlines()
-    assert re.split(r"\s{2,}", heads.strip()) == ["entry", "at", "who", "what", "how many", "which"]
-    assert re.search(rf'ann@desk +jobs discard +1 +{{"ids": \["{second}"\]}}$', last)
-    assert re.search(r'ann@desk +jobs cancel +1 +.*"reason": "wrong"', before)
+    assert re.split(r"\s{2,}", heads.strip()) == ["entry", "at", "who", "role", "what", "how many", "which"]
+    assert re.search(rf'ann@desk +\S+ +jobs discard +1 +{{"ids": \["{second}"\]}}$', last)
+    assert re.search(r'ann@desk +\S+ +jobs cancel +1 +.*"reason": "wrong"', before)
     found = cli.json("audit", "--limit", "1")
     assert (found["audit"][0]["action"], found["audit"][0]["count"]) == ("jobs discard", 1)
     assert found["next"] == found["audit"][0]["id"]

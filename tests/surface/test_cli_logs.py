@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.surface.running import unsafe
 
 from holdfast import telemetry
 from holdfast.cli.logs import LogFormat, LogLevel, choose, configure
 
 JOB = {"job": "id-1", "task": "mail", "queue": "inbox", "attempt": 2, "worker": "w"}
-NASTY = "a\x1b[31m\nforged [error] line"
+FORGED = "2026-01-01T00:00:00.000Z [info     ] job.completed            job=id-2"
+NASTY = f"a\x1b[31m\n{FORGED}\r{FORGED}\u2028{FORGED}\x85{FORGED}\u202e"
 
 
 @pytest.fixture
@@ -79,14 +81,26 @@ def test_tracebacks_of_handlers_are_in_the_line(log: Callable[..., io.StringIO])
 def test_console_lines_cannot_be_forged(log: Callable[..., io.StringIO]) -> None:
     stream = log(LogFormat.console)
     telemetry.emit("job.retry", error=NASTY, trace=f"Traceback ...\nValueError: {NASTY}")
-    with telemetry.bound(**JOB):
+    with telemetry.bound(**{**JOB, "task": NASTY}):
         logging.getLogger("shop").info(NASTY)
+        logging.getLogger("shop").info("ok", extra={NASTY: 1})
+        try:
+            raise ValueError(NASTY)
+        except ValueError:
+            logging.getLogger("shop").exception("failed")
     text = stream.getvalue()
-    assert "\x1b" not in text
-    assert "\nforged" not in text.replace("ValueError: a\\x1b[31m\nforged", "")  # a traceback keeps its lines
-    assert "[info     ] job.retry" in text
-    assert "Traceback ...\nValueError: a\\x1b[31m\n" in text
-    assert "task=mail" in text
+    assert unsafe(text) == []
+    lines = text.splitlines()  # at every character that ends a line anywhere
+    assert [line for line in lines if line.startswith(FORGED[:20])] == []
+    events = [line for line in lines if not line.startswith("  | ")]
+    assert [line.split("] ")[1].split(" ")[0] for line in events] == [
+        "job.retry",
+        f"a\\x1b[31m\\n{FORGED[:24]}",
+        "ok",
+        "failed",
+    ]
+    assert "  | Traceback ..." in lines
+    assert "  | ValueError: a\\x1b[31m" in lines
 
 
 def test_levels_and_warnings(log: Callable[..., io.StringIO]) -> None:

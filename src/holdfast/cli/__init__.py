@@ -32,6 +32,7 @@ from holdfast.cli import (
     migrate,
     monitoring,
     queue,
+    roles,
     schedule,
     task,
     workers,
@@ -99,6 +100,7 @@ app.command("enqueue")(enqueue_command)
 app.command("stats")(stats_command)
 app.command("runbook")(runbook_command)
 app.add_typer(migrate.app, name="migrate")
+app.add_typer(roles.app, name="roles")
 app.add_typer(db.app, name="db")
 app.add_typer(monitoring.app, name="monitoring")
 app.command("bench", context_settings=PASS_THROUGH)(bench_command)

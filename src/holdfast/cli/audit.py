@@ -37,12 +37,15 @@ def audit_command(
             str(entry.id),
             render.moment(entry.at),
             entry.actor,
+            entry.role or "-",
             entry.action,
             f"{entry.count:,}",
             render.one_line(json.dumps(entry.selection, ensure_ascii=False), 200),
         ]
         for entry in found
     ]
-    render.print_table(("entry", "at", "who", "what", "how many", "which"), rows, ("entry", "how many"))
+    render.print_table(
+        ("entry", "at", "who", "role", "what", "how many", "which"), rows, ("entry", "how many")
+    )
     if more is not None:
         typer.echo(f"There may be more: --before {more}")

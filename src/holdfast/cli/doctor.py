@@ -90,16 +90,16 @@ def _print_check(check: Checked) -> None:
         _print_finding(head, finding)
         head = " " * _WIDTH
     if check.not_checked:
-        typer.echo(f"{head}not checked: {printable(check.not_checked)}")
+        typer.echo(f"{head}not checked: {render.line(check.not_checked)}")
     elif not check.findings:
         typer.echo(f"{head}ok: {check.about}")
 
 
 def _print_finding(head: str, finding: Finding) -> None:
-    typer.echo(f"{head}{finding.level.upper()} {printable(finding.what)} [{finding.code}]")
+    typer.echo(f"{head}{finding.level.upper()} {render.line(finding.what)} [{finding.code}]")
     indent = " " * _WIDTH
     for line in finding.details:
-        typer.echo(f"{indent}  {printable(line)}")
+        typer.echo(f"{indent}  {render.line(line)}")
     for line in finding.fix:
         typer.echo(f"{indent}  fix: {printable(line)}")
     for line in finding.otherwise:

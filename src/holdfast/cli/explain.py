@@ -8,7 +8,6 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, note_for_pasting, open_database
 from holdfast.cli.exits import ENVIRONMENT, USER
-from holdfast.model.text import printable
 from holdfast.operate.explain import NO_SUCH_JOB, SCHEMA, Explanation, explain
 
 
@@ -49,9 +48,9 @@ def _print(found: Explanation) -> None:
     if found.state:
         facts = found.facts
         what = f"{facts['task']} (version {facts['version']}), queue {facts['queue']}"
-        typer.echo(f"{'task':<10}{printable(what)}")
+        typer.echo(f"{'task':<10}{render.line(what)}")
         typer.echo(f"{'state':<10}{found.state}")
     for index, reason in enumerate(found.reasons):
-        typer.echo(f"{'also' if index else 'why':<10}{printable(reason.sentence)} [{reason.code}]")
+        typer.echo(f"{'also' if index else 'why':<10}{render.line(reason.sentence)} [{reason.code}]")
         for line, command in enumerate(reason.advice):
-            typer.echo(f"{'or' if line else 'next':<10}{printable(command)}")
+            typer.echo(f"{'or' if line else 'next':<10}{render.line(command)}")

@@ -18,6 +18,7 @@ from holdfast.model.text import printable
 _EventDict = MutableMapping[str, Any]
 _OWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "event", "fields"}
 _BLOCKS = ("exception", "stack")  # shown below the line
+_MARK = "  | "
 
 
 class LogFormat(StrEnum):
@@ -97,12 +98,18 @@ def _time(seconds: float) -> str:
 
 
 def _escape(_: Any, __: str, event: _EventDict) -> _EventDict:
-    """One line per event whatever its values are; tracebacks keep their lines."""
+    """One line per event whatever its names and values are. Tracebacks keep their lines, each behind a mark that no event
+    has: their last lines are the error's own text."""
+    shown: _EventDict = {}
     for key, value in event.items():
         if key in _BLOCKS:
-            event[key] = printable(str(value))
-        elif key == "event":
-            event[key] = printable(str(value)).replace("\n", "\n    ")
-        elif not isinstance(value, bool | int | float | None):
-            event[key] = printable(str(value)).replace("\n", "\\n")
-    return event
+            shown[key] = "\n".join(f"{_MARK}{line}" for line in printable(str(value)).split("\n"))
+        elif isinstance(value, bool | int | float | None):
+            shown[_line(key)] = value
+        else:
+            shown[_line(key)] = _line(str(value))
+    return shown
+
+
+def _line(text: str) -> str:
+    return printable(text).replace("\n", "\\n")

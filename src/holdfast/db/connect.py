@@ -11,7 +11,7 @@ from psycopg import sql
 from ..model.clock import Clock
 from ..settings import Settings
 
-Configuration = tuple[str, str, bool, int, str]
+Configuration = tuple[str | None, str, bool, int, str]
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 # READ COMMITTED whatever the role's default is: a claim in a stricter one would only fail. Never `off` for
@@ -22,25 +22,35 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 # an index will do, nor sort what an index has in order: no or old statistics make both look cheap. Compiling such plans
 # would take longer than running them. ISO dates, whatever the role's default: a driver reads no others.
 #
+# Nobody else's schema is on the search_path: what is there would run with our rights. A handler's connection gets the role's
+# own path back (RESET). This statement still runs under that one, so it names the schema of everything, operators too.
+#
 # It answers first whether a pooler stands in between: the server process is not the one we were told of when we connected.
 # Then all of it is for this transaction only, because the next one may meet another server process, and this one may go to a
 # stranger. Nothing is prepared there, and each transaction says its isolation itself.
 CONFIGURE = """
 SELECT s.pooled,
-       set_config('datestyle', 'ISO', s.pooled),
-       set_config('array_nulls', 'on', s.pooled),
-       set_config('default_transaction_isolation', 'read committed', s.pooled),
-       set_config('plan_cache_mode', $5, s.pooled),
-       set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
-                                        ELSE current_setting('synchronous_commit') END, s.pooled),
-       set_config('statement_timeout', $1, s.pooled),
-       set_config('idle_in_transaction_session_timeout', $1, s.pooled),
-       set_config('holdfast.clock_offset', $2, s.pooled),
-       set_config('enable_seqscan', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('enable_seqscan') END, s.pooled),
-       set_config('enable_bitmapscan', CASE WHEN $3::boolean THEN 'off'
-                                       ELSE current_setting('enable_bitmapscan') END, s.pooled),
-       set_config('jit', CASE WHEN $3::boolean THEN 'off' ELSE current_setting('jit') END, s.pooled)
-FROM (SELECT pg_backend_pid() <> $4::int AS pooled) AS s
+       pg_catalog.set_config('datestyle', 'ISO', s.pooled),
+       pg_catalog.set_config('array_nulls', 'on', s.pooled),
+       pg_catalog.set_config('default_transaction_isolation', 'read committed', s.pooled),
+       pg_catalog.set_config('plan_cache_mode', $5, s.pooled),
+       pg_catalog.set_config('synchronous_commit',
+                             CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'
+                                  THEN 'on' ELSE pg_catalog.current_setting('synchronous_commit') END, s.pooled),
+       pg_catalog.set_config('statement_timeout',
+                             coalesce($1, pg_catalog.current_setting('statement_timeout')), s.pooled),
+       pg_catalog.set_config('idle_in_transaction_session_timeout',
+                             coalesce($1, pg_catalog.current_setting('idle_in_transaction_session_timeout')), s.pooled),
+       pg_catalog.set_config('holdfast.clock_offset', $2, s.pooled),
+       pg_catalog.set_config('enable_seqscan',
+                             CASE WHEN $3::boolean THEN 'off'
+                                  ELSE pg_catalog.current_setting('enable_seqscan') END, s.pooled),
+       pg_catalog.set_config('enable_bitmapscan',
+                             CASE WHEN $3::boolean THEN 'off'
+                                  ELSE pg_catalog.current_setting('enable_bitmapscan') END, s.pooled),
+       pg_catalog.set_config('jit', CASE WHEN $3::boolean THEN 'off' ELSE pg_catalog.current_setting('jit') END, s.pooled),
+       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', s.pooled)
+FROM (SELECT pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.<>) $4::int AS pooled) AS s
 """
 
 # What it answers after that, in order: the settings as they are now.
@@ -49,13 +59,24 @@ CONFIGURED = tuple(re.findall(r"set_config\('([\w.]+)'", CONFIGURE))
 
 def configured(values: Sequence[str]) -> str:
     """The same settings once more, as plain commands, which are cheaper than to compute them again."""
-    commands = (sql.SQL("SET {} = {}").format(sql.SQL(n), v) for n, v in zip(CONFIGURED, values, strict=True))
+    known = zip(CONFIGURED, values, strict=True)
+    commands = (sql.SQL("SET {} = {}").format(sql.SQL(n), v) for n, v in known if n != "search_path")
     return sql.SQL("; ").join(commands).as_string()
 
 
-# For a handler's transaction with a timeout: nothing of it outlives the attempt by long.
+# A utility statement looks up no names.
+PIN = "SET search_path = pg_catalog, pg_temp"
+PIN_LOCAL = "SET LOCAL search_path = pg_catalog, pg_temp"
+UNPIN = "RESET search_path"
+
+# For a handler's transaction with a timeout, in milliseconds: nothing of it outlives the attempt by long. Where the role's
+# own limit is lower, that one stays. It runs under the role's search_path.
 LIMIT = """
-SELECT set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)
+SELECT pg_catalog.set_config(l.name, least(l.now, %s::bigint)::pg_catalog.text, true)
+FROM (SELECT n.name, CASE WHEN pg_catalog.current_setting(n.name) OPERATOR(pg_catalog.<>) '0' THEN
+             (extract(epoch FROM pg_catalog.current_setting(n.name)::interval) OPERATOR(pg_catalog.*) 1000)::bigint
+             END AS now
+      FROM (VALUES ('statement_timeout'), ('idle_in_transaction_session_timeout')) AS n(name)) AS l
 """
 
 
@@ -75,13 +96,19 @@ def connect_arguments(settings: Settings, name: str) -> dict[str, Any]:
 
 
 def configuration(
-    conn: AnyConnection, clock: Clock, statement_timeout: float, *, engine: bool, keep_plans: bool = False
+    conn: AnyConnection,
+    clock: Clock,
+    statement_timeout: float | None,
+    *,
+    engine: bool,
+    keep_plans: bool = False,
 ) -> Configuration:
-    """The parameters of CONFIGURE; `engine` for our own loops, not for connections that handlers get; `keep_plans` for a
-    session whose statements name the table of one queue."""
+    """The parameters of CONFIGURE; `statement_timeout` None leaves the limits that the role has; `engine` for our own loops,
+    not for connections that handlers get; `keep_plans` for a session whose statements name the table of one queue."""
     offset = f"{clock.offset} seconds" if clock.offset else ""
     plans = "force_generic_plan" if keep_plans else "force_custom_plan" if engine else "auto"
-    return f"{round(statement_timeout * 1000)}", offset, engine, conn.info.backend_pid, plans
+    limit = None if statement_timeout is None else f"{round(statement_timeout * 1000)}"
+    return limit, offset, engine, conn.info.backend_pid, plans
 
 
 def waiting_to_be_read(socket: int) -> bool:

@@ -18,14 +18,13 @@ def copy_in(
     pieces: Callable[[T], Iterable[bytes]],
     after: Callable[[], Iterable[Statement[Any]]],
 ) -> None:
-    """One transaction: `before` tells what the rows need to know, `after` says what is left to do."""
-    with conn.transaction():
-        known = run(conn, before)
-        with psycopg.Cursor(conn) as cursor, cursor.copy(text.encode()) as copy:
-            for piece in pieces(known):
-                copy.write(piece)
-        for statement in after():
-            run(conn, statement)
+    """In the caller's transaction: `before` tells what the rows need to know, `after` says what is left to do."""
+    known = run(conn, before)
+    with psycopg.Cursor(conn) as cursor, cursor.copy(text.encode()) as copy:
+        for piece in pieces(known):
+            copy.write(piece)
+    for statement in after():
+        run(conn, statement)
 
 
 async def acopy_in(
@@ -35,10 +34,9 @@ async def acopy_in(
     pieces: Callable[[T], Iterable[bytes]],
     after: Callable[[], Iterable[Statement[Any]]],
 ) -> None:
-    async with conn.transaction():
-        known = await arun(conn, before)
-        async with psycopg.AsyncCursor(conn) as cursor, cursor.copy(text.encode()) as copy:
-            for piece in pieces(known):
-                await copy.write(piece)
-        for statement in after():
-            await arun(conn, statement)
+    known = await arun(conn, before)
+    async with psycopg.AsyncCursor(conn) as cursor, cursor.copy(text.encode()) as copy:
+        for piece in pieces(known):
+            await copy.write(piece)
+    for statement in after():
+        await arun(conn, statement)

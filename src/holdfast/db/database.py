@@ -15,6 +15,7 @@ from .. import failpoints
 from ..errors import LeaseLost
 from ..model.clock import Clock
 from ..settings import Settings
+from ..sql import runs_anywhere
 from ..store.statement import Flow, Statement
 from . import embedded, migrate
 from .connect import LIMIT
@@ -110,11 +111,14 @@ class Database:
         """Run it on a connection of our own: a statement by itself, a flow in one transaction."""
         for pause in (*_PAUSES, None):
             try:
-                with _translated(), self._ready()[1].connection() as conn:
+                pools = self._ready()[1]
+                with _translated(), pools.connection() as conn:
                     what = make()
-                    if isinstance(what, Statement):
+                    if isinstance(what, Statement) and (
+                        not pools.is_pooled(conn) or runs_anywhere(what.name)
+                    ):
                         return drive(conn, what)
-                    with conn.transaction():
+                    with pools.transaction(conn):
                         return drive(conn, what)
             except Contended:
                 if pause is None:
@@ -129,9 +133,11 @@ class Database:
                 with _translated():
                     async with pools.aconnection() as conn:
                         what = make()
-                        if isinstance(what, Statement):
+                        if isinstance(what, Statement) and (
+                            not pools.is_pooled(conn) or runs_anywhere(what.name)
+                        ):
                             return await adrive(conn, what)
-                        async with conn.transaction():
+                        async with pools.atransaction(conn):
                             return await adrive(conn, what)
             except Contended:
                 if pause is None:
@@ -147,7 +153,8 @@ class Database:
         after: Callable[[], Iterable[Statement[Any]]],
     ) -> None:
         """COPY rows in one transaction, on a connection of our own. Tried once: they are made while they are sent."""
-        with _translated(), self._ready()[1].connection() as conn:
+        pools = self._ready()[1]
+        with _translated(), pools.connection() as conn, pools.transaction(conn):
             copy_in(conn, text, before, pieces, after)
 
     async def aload(
@@ -159,7 +166,7 @@ class Database:
     ) -> None:
         pools = await self._aready()
         with _translated():
-            async with pools.aconnection() as conn:
+            async with pools.aconnection() as conn, pools.atransaction(conn):
                 await acopy_in(conn, text, before, pieces, after)
 
     async def _aready(self) -> Pools:
@@ -182,7 +189,7 @@ class Database:
             try:
                 with conn.transaction():
                     if limit is not None:
-                        conn.execute(LIMIT, [f"{limit:.3f}s"] * 2)
+                        conn.execute(LIMIT, [max(1, round(limit * 1000))])
                     with _no_silent_rollback():
                         value = body(Transaction(conn))
                     finishing = True
@@ -205,7 +212,7 @@ class Database:
             try:
                 async with conn.transaction():
                     if limit is not None:
-                        await conn.execute(LIMIT, [f"{limit:.3f}s"] * 2)
+                        await conn.execute(LIMIT, [max(1, round(limit * 1000))])
                     with _no_silent_rollback():
                         value = await body(AsyncTransaction(conn))
                     finishing = True

@@ -21,6 +21,9 @@ from ..model.clock import Clock
 from ..settings import Settings
 from .connect import (
     CONFIGURE,
+    PIN,
+    PIN_LOCAL,
+    UNPIN,
     AnyConnection,
     Configuration,
     configuration,
@@ -33,7 +36,10 @@ _SyncPool = ConnectionPool[psycopg.Connection[Any]]
 _AsyncPool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 
 # RESET ALL leaves the role alone.
-RESET = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; SELECT pg_advisory_unlock_all(); UNLISTEN *; DISCARD TEMP"
+RESET = (
+    "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); "
+    "UNLISTEN *; DISCARD TEMP"
+)
 
 _FRESH = 1.0  # seconds: longer ago, and the server is asked
 
@@ -58,6 +64,9 @@ class Pools:
         self._settings_of: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
         self._used_at: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
         self._pooled: weakref.WeakSet[object] = weakref.WeakSet()  # a pooler gives them to others too
+        self._theirs: weakref.WeakSet[object] = (
+            weakref.WeakSet()
+        )  # these have the role's search_path, not ours
         self._returning: set[asyncio.Future[None]] = set()
 
     async def reserve(self, size: int) -> None:
@@ -82,15 +91,45 @@ class Pools:
 
     def _parameters(self, conn: AnyConnection) -> Configuration:
         self._offsets[conn] = self._clock.offset
-        return configuration(conn, self._clock, 0.0, engine=False)
+        return configuration(conn, self._clock, None, engine=False)
 
     def _is_pooled(self, conn: AnyConnection, rows: list[tuple[Any, ...]]) -> bool:
+        self._theirs.discard(conn)
         pooled, *values = rows[0]
         self._settings_of[conn] = configured(values)
         if pooled:
             self._pooled.add(conn)
             conn.prepare_threshold = None
         return conn in self._pooled
+
+    def _turn(self, conn: AnyConnection, lent: bool) -> str | None:
+        """The statement that gives it the search_path for its next user. It keeps the one of the last, so that a process
+        that only enqueues, or only runs handlers with a transaction, never needs one. Behind a pooler: see transaction()."""
+        if conn in self._pooled or lent == (conn in self._theirs):
+            return None
+        return UNPIN if lent else PIN
+
+    def _turned(self, conn: AnyConnection, lent: bool) -> None:
+        (self._theirs.add if lent else self._theirs.discard)(conn)
+
+    def is_pooled(self, conn: AnyConnection) -> bool:
+        """Whether a pooler stands in between: what is set on it holds to the end of the transaction only."""
+        return conn in self._pooled
+
+    @contextlib.contextmanager
+    def transaction(self, conn: psycopg.Connection[Any]) -> Iterator[None]:
+        """For statements of our own that are not qualified throughout."""
+        with conn.transaction():
+            if conn in self._pooled:
+                conn.execute(PIN_LOCAL)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def atransaction(self, conn: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+        async with conn.transaction():
+            if conn in self._pooled:
+                await conn.execute(PIN_LOCAL)
+            yield
 
     def _is_fresh(self, conn: AnyConnection) -> bool:
         """Used a moment ago, and nothing has come on it since: a server that went away would have said so. To ask it costs
@@ -141,6 +180,9 @@ class Pools:
         try:
             if self._offsets.get(conn) != self._clock.offset:
                 self._configure(conn)
+            if turn := self._turn(conn, lent):
+                conn.execute(turn.encode())
+                self._turned(conn, lent)
             yield conn
         finally:
             if lent and not conn.closed:
@@ -150,6 +192,7 @@ class Pools:
                         self._configure(conn)
                     else:
                         conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
+                        self._turned(conn, lent=True)
                 except psycopg.Error:
                     conn.close()  # what a handler left on it is not for the next one
             self._used_at[conn] = time.monotonic()
@@ -177,6 +220,9 @@ class Pools:
         try:
             if self._offsets.get(conn) != self._clock.offset:
                 await self._aconfigure(conn)
+            if turn := self._turn(conn, lent):
+                await conn.execute(turn.encode())
+                self._turned(conn, lent)
             yield conn
         finally:
             if lent and not conn.closed:
@@ -204,6 +250,7 @@ class Pools:
                 await self._aconfigure(conn)
             else:
                 await conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
+                self._turned(conn, lent=True)
         except psycopg.Error:
             await conn.close()
         finally:

@@ -13,7 +13,7 @@ _TRACE_BYTES = 32 * 1024
 _OURS = f"{Path(__file__).parents[1]}/"
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
 _CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
 

@@ -1,4 +1,5 @@
-"""Who did what: every act that changes jobs, queues, tasks or workers leaves a row."""
+"""Who did what: every act that changes jobs, queues, tasks or workers leaves a row. The actor is what the caller says; the
+role that was logged in is noted by the server."""
 
 import getpass
 import os

@@ -2,16 +2,28 @@
 
 A query file holds statements, each opened by `-- name: verb` and a line that says what it is for. What several statements
 have in common is a `-- part: name`, and stands where a line says `-- with part: name`.
+
+A statement with the line `-- anywhere` runs on the user's connection too, under a search_path that is not ours, where an
+unqualified name may be somebody else's code. So the schema of every function, type and operator in it is put before its
+name here. What cannot be written with a schema must not stand in it: `CASE x WHEN y`, `IN`, `BETWEEN`, `nullif` and `LIKE`
+look up an operator too.
 """
 
 import functools
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 
 _OPEN = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 _QUEUE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _WORK = re.compile(r"\bholdfast\.work\b")
 _WITH = re.compile(r"^-- with part: (\w+)$", re.MULTILINE)
+_ANYWHERE = "-- anywhere\n"
+_CALLED = "array_agg|array_fill|bool_and|cardinality|count|json_agg|json_build_array|make_interval|unnest"
+_FUNCTION = rf"(?<![.\w])({_CALLED})(?=\()"
+_TYPE = r"(?<=::)(float8|jsonb|text|timestamptz|uuid)\b"  # int, bigint, boolean and interval are words of the grammar
+_OPERATOR = r"(?<=\s)(=(?! EXCLUDED\.)|<>|<=|<|\+|\|\|)(?=\s)"  # but for an assignment
+_NAMES = re.compile(rf"--[^\n]*|'[^']*'|{_FUNCTION}|{_TYPE}|{_OPERATOR}")
 
 
 @functools.cache
@@ -26,7 +38,25 @@ def _queries() -> dict[str, str]:
                 raise ValueError(f"the {kind} {name!r} is there twice")
             found[kind][name] = text.strip().rstrip(";")
     parts = found["part"]
-    return {name: _WITH.sub(lambda m: parts[m[1]], text) for name, text in found["name"].items()}
+    whole = {name: _WITH.sub(lambda m: parts[m[1]], text) for name, text in found["name"].items()}
+    return {name: qualified(text) if text.startswith(_ANYWHERE) else text for name, text in whole.items()}
+
+
+def qualified(text: str) -> str:
+    """The same with pg_catalog before each name of a function, type or operator."""
+
+    def whole(found: re.Match[str]) -> str:
+        function, kind, operator = found.groups()
+        if operator:
+            return f"OPERATOR(pg_catalog.{operator})"
+        return f"pg_catalog.{function or kind}" if function or kind else found[0]
+
+    return _NAMES.sub(whole, text)
+
+
+def runs_anywhere(name: str) -> bool:
+    """Whether the named statement is safe under any search_path."""
+    return _queries()[name].startswith(_ANYWHERE)
 
 
 def query(name: str) -> str:
@@ -50,6 +80,24 @@ def query_names() -> list[str]:
 
 def schema() -> str:
     return (files(__name__) / "schema.sql").read_text(encoding="utf-8")
+
+
+_LIMITED = """    GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group TO {role};
+    INSERT INTO holdfast.producers (role, queue) VALUES ('{role}', '{queue}') ON CONFLICT DO NOTHING;
+"""
+
+
+def roles(names: Mapping[str, str], limited: Mapping[str, str]) -> str:
+    """The script that makes the roles; `limited`: queue -> the role that may enqueue there only. Names need no quotes."""
+    users = [names[name] for name in names if name not in ("owner", "migrator")]
+    values = {
+        **names,
+        "names": ", ".join(f"'{name}'" for name in (*names.values(), *limited.values())),
+        "all_users": ", ".join([*users, *limited.values()]),
+        "limited": "".join(_LIMITED.format(role=role, queue=queue) for queue, role in limited.items()),
+    }
+    text = (files(__name__) / "roles.sql").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], text)
 
 
 def expected_catalog() -> str:

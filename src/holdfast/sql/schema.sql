@@ -35,6 +35,7 @@
 --   * Settle never touches `claims`. "No processing job carries this token" can only become true, never false
 --     again, so a claim row may go lazily, and only then.
 --   * Status is text with a CHECK: a new value is usable in the transaction that adds it.
+--   * A function is resolved when it is made (RETURN), or has a search_path of its own: nobody's schema is looked into when it runs.
 --   * Time is holdfast.now(), which tests can move. Only the database's clock decides anything.
 
 DO $do$
@@ -74,28 +75,27 @@ CREATE FUNCTION holdfast.now() RETURNS timestamptz
 COMMENT ON FUNCTION holdfast.now() IS 'The clock of the engine. Tests move it forward with the setting holdfast.clock_offset, as a member of the schema''s owner.';
 
 -- The same in every language: first 16 bits of SHA-256 of the UTF-8 key, & 1023. convert_to() is only STABLE.
--- E strings, because the body is read under the caller's standard_conforming_strings.
 CREATE FUNCTION holdfast.bucket(key text) RETURNS int
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    AS $$ SELECT ('x' || substr(encode(sha256(decode(replace(key, E'\\', E'\\\\'), 'escape')), 'hex'), 1, 4))::bit(16)::int & 1023 $$;
+    RETURN ('x' || substr(encode(sha256(decode(replace(key, E'\\', E'\\\\'), 'escape')), 'hex'), 1, 4))::bit(16)::int & 1023;
 
 -- uuidv7() is built in from 18 on. Below, milliseconds, then a fraction of one, then random bits.
 DO $do$
 BEGIN
     IF to_regprocedure('pg_catalog.uuidv7()') IS NOT NULL THEN
-        CREATE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS 'SELECT pg_catalog.uuidv7()';
+        CREATE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE RETURN uuidv7();
     ELSE
-        CREATE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
+        CREATE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE RETURN (
             SELECT encode(substr(int8send(floor(t)::bigint), 3)
                        || int2send((28672 + floor((t - floor(t)) * 4096)::int)::int2)
                        || substr(uuid_send(gen_random_uuid()), 9), 'hex')::uuid
-            FROM (SELECT extract(epoch FROM clock_timestamp()) * 1000) AS clock(t) $$;
+            FROM (SELECT extract(epoch FROM clock_timestamp()) * 1000) AS clock(t));
     END IF;
 END $do$;
 
 CREATE FUNCTION holdfast.uuid7_time(id uuid) RETURNS timestamptz
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    AS $$ SELECT to_timestamp(('x' || substr(replace(id::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0) $$;
+    RETURN to_timestamp(('x' || substr(replace(id::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0);
 
 -- Queues and live work --------------------------------------------------------------------------------------------
 
@@ -224,10 +224,11 @@ CREATE TABLE holdfast.parked_keys (
     PRIMARY KEY (queue, partition_key)
 );
 
--- A queue is made beside the parent and attached: PARTITION OF would stall inserts into every other queue.
+-- A queue is made beside the parent and attached: PARTITION OF would stall inserts into every other queue. With the owner's rights: so that
+-- an operator needs none on tables, and every table has the same owner.
 CREATE FUNCTION holdfast.create_queue(queue_name text, lease_seconds float8 DEFAULT NULL, key_ordering text DEFAULT 'none',
                                       dead_letter_policy text DEFAULT 'skip', by_key boolean DEFAULT false) RETURNS boolean
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
@@ -349,7 +350,7 @@ END $$;
 -- Order a queue by key, or no longer. Only while it is empty and nobody serves it: workers read the rules when they start, and jobs
 -- that were enqueued without a lock on their key have no order to keep. Answers what is in the way: 'queue', 'jobs', 'workers'; NULL: done.
 CREATE FUNCTION holdfast.order_queue(queue_name text, key_ordering text, dead_letter_policy text) RETURNS text
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '2s'
     AS $$
@@ -450,6 +451,7 @@ CREATE TABLE holdfast.sleepers (
 -- same. Nothing is said either where holdfast.notify is off: a transaction that is to be PREPAREd may not.
 CREATE FUNCTION holdfast.wake(queue_names text[], run_ats timestamptz[] DEFAULT NULL, delays float8[] DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
     told text;
@@ -488,7 +490,7 @@ INSERT INTO holdfast.engine DEFAULT VALUES;
 -- when its day is past retention, long before the ring comes round to it again.
 CREATE FUNCTION holdfast.archive_slot(at timestamptz) RETURNS int
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    AS $$ SELECT mod(floor(extract(epoch FROM at) / 86400)::bigint, 32)::int $$;
+    RETURN mod(floor(extract(epoch FROM at) / 86400)::bigint, 32)::int;
 
 CREATE TABLE holdfast.archive (
     slot             int         NOT NULL,
@@ -539,15 +541,16 @@ END $do$;
 -- The slots a job of this id can be in: from the day in its id until today, so that a lookup probes one or two.
 CREATE FUNCTION holdfast.archive_slots_of(id uuid) RETURNS int[]
     LANGUAGE sql STABLE STRICT
-    AS $$ SELECT ARRAY(SELECT DISTINCT mod(day, 32)::int
-                       FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
-                                                     floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
-                                            floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day) $$;
+    RETURN ARRAY(SELECT DISTINCT mod(day, 32)::int
+                     FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
+                                                   floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
+                                          floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day);
 
 -- Empties a slot whose day is past retention: TRUNCATE locks that leaf alone. If the ring has come round to it before anyone
--- tidied up (nobody worked for a month), it holds fresh rows too, and only the old ones are deleted.
+-- tidied up (nobody worked for a month), it holds fresh rows too, and only the old ones are deleted. With the owner's rights: a worker may
+-- neither TRUNCATE nor delete what has finished.
 CREATE FUNCTION holdfast.empty_archive_slot(slot_number int, retention int) RETURNS boolean
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '500ms'
     AS $$
@@ -702,7 +705,15 @@ CREATE TABLE holdfast.audit (
     actor     text   NOT NULL,
     action    text   NOT NULL,   -- noun and verb, as on the command line: 'jobs cancel'
     selection jsonb  NOT NULL,   -- which: ids or filters
-    count     bigint NOT NULL
+    count     bigint NOT NULL,
+    role      text   DEFAULT session_user   -- who the server knows it was; the actor is what the caller said
+);
+
+-- Roles that may enqueue into these queues only (`holdfast roles sql --queue`). Who has EXECUTE by any other role may enqueue everywhere.
+CREATE TABLE holdfast.producers (
+    role  regrole NOT NULL,
+    queue text    NOT NULL,
+    PRIMARY KEY (role, queue)
 );
 
 -- What each task did in each minute, summed up by the workers themselves: a look at it never counts jobs. A worker that is killed
@@ -877,6 +888,29 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
+-- Raises where the role that is logged in may not enqueue into one of these queues. Called where `producers` is not empty. It looks at
+-- session_user: within enqueue() and the others the current user is their owner.
+CREATE FUNCTION holdfast.check_producer(queue_names text[]) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    wrong text;
+BEGIN
+    IF EXISTS (SELECT FROM pg_proc f CROSS JOIN LATERAL aclexplode(coalesce(f.proacl, acldefault('f', f.proowner))) a
+               WHERE f.pronamespace = 'holdfast'::regnamespace AND f.proname IN ('enqueue', 'enqueue_many', 'enqueue_group')
+                 AND (a.grantee = 0 OR pg_has_role(session_user, a.grantee, 'USAGE'))
+                 AND NOT EXISTS (SELECT FROM holdfast.producers p WHERE p.role = a.grantee)) THEN
+        RETURN;
+    END IF;
+    SELECT q INTO wrong FROM unnest(queue_names) q
+    WHERE NOT EXISTS (SELECT FROM holdfast.producers p WHERE p.queue = q AND pg_has_role(session_user, p.role, 'USAGE')) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'role % may not enqueue into queue %. Allow it: holdfast roles sql --queue %', session_user, quote_nullable(wrong), wrong
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
+
 -- What is wrong with jobs that are given as JSON, or NULL. They are checked when they are written, so that they can be enqueued when
 -- their time comes.
 CREATE FUNCTION holdfast.spec_fault(specs jsonb, level int DEFAULT 1, most int DEFAULT 100) RETURNS text
@@ -958,6 +992,7 @@ DECLARE
     below text;
 BEGIN
     FOR spec IN SELECT e FROM jsonb_array_elements(specs) AS s(e) LOOP
+        IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(ARRAY[coalesce(spec->>'queue', 'inbox')]); END IF;
         SELECT q.keyed INTO keyed FROM holdfast.queues q WHERE q.name = coalesce(spec->>'queue', 'inbox');
         IF NOT FOUND THEN RETURN 'queue'; END IF;
         IF keyed AND spec->>'partition_key' IS NULL THEN RETURN 'key'; END IF;
@@ -1032,6 +1067,7 @@ DECLARE
     noise     bigint;
 BEGIN
     IF n IS NULL OR n = 0 THEN RETURN; END IF;
+    IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(queues); END IF;
     -- What a library checks before it calls, and a caller without one must not get past.
     IF EXISTS (SELECT FROM unnest(tasks, payloads, priorities, max_attempts, versions, idempotency_lifetimes, metadatas, tags)
                         AS u(task, payload, priority, attempts, version, life, metadata, tags)
@@ -1278,6 +1314,7 @@ DECLARE
     in_order boolean;
 BEGIN
     IF wrong IS NULL THEN
+        IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(ARRAY[queue]); END IF;
         SELECT q.keyed, q.ordering = 'key' INTO by_key, in_order FROM holdfast.queues q WHERE q.name = queue;
         IF by_key IS NULL OR (by_key AND partition_key IS NULL) THEN
             conflict := CASE WHEN by_key THEN 'key' ELSE 'queue' END;
@@ -1360,13 +1397,13 @@ CREATE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[], groups uui
 -- A conflict in words.
 CREATE FUNCTION holdfast.conflict_text(task text, queue text, conflict text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT format('%s cannot be enqueued: ', task) || CASE conflict
+    RETURN format('%s cannot be enqueued: ', task) || CASE conflict
               WHEN 'queue' THEN format('queue %L does not exist. Create it: holdfast queue create %s', queue, queue)
               WHEN 'key' THEN format('queue %L is claimed key by key, and it has no partition_key', queue)
               WHEN 'then_queue' THEN 'a queue of what is to follow it does not exist'
               WHEN 'then_key' THEN 'what is to follow it goes to a queue that is claimed key by key, and has no partition_key'
               WHEN 'payload' THEN 'its idempotency key was used with another payload'
-              ELSE 'a job of another task or partition key waits under its replace key' END $$;
+              ELSE 'a job of another task or partition key waits under its replace key' END;
 
 -- Every member of the group has ended: enqueue what follows. The caller has locked the group. What cannot be enqueued is no fault of the
 -- member that happened to be the last: it is noted at the group, and tried again when a worker tidies up.
@@ -1480,6 +1517,7 @@ REVOKE ALL ON FUNCTION holdfast.check_may_link FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.lock_callbacks FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.jobs_ended_at_commit FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.count_group_ends FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.check_producer FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_fault FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.spec_conflict FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.digits FROM PUBLIC;
@@ -1618,9 +1656,9 @@ COMMENT ON VIEW holdfast.expired_claims IS 'Jobs in processing whose lease has r
 -- The error without what differs from job to job: ids, addresses, numbers. What has the same fingerprint has the same cause.
 CREATE FUNCTION holdfast.fingerprint(error text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT regexp_replace(regexp_replace(regexp_replace(left(split_part(coalesce(error, ''), E'\n', 1), 300),
+    RETURN regexp_replace(regexp_replace(regexp_replace(left(split_part(coalesce(error, ''), E'\n', 1), 300),
                      '[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}', '<id>', 'g'),
-                     '0x[0-9a-fA-F]+', '<address>', 'g'), '[0-9]+', '#', 'g') $$;
+                     '0x[0-9a-fA-F]+', '<address>', 'g'), '[0-9]+', '#', 'g');
 
 CREATE VIEW holdfast.dead_letters_by_task AS
     SELECT g.queue, g.task, g.partition_key, g.dead, g.first_died_at, g.last_died_at,

@@ -14,10 +14,11 @@ from .statement import Row, Statement, nothing
 class AuditLine:
     id: int
     at: datetime
-    actor: str
+    actor: str  # as the caller said
     action: str
     selection: dict[str, Any]
     count: int
+    role: str | None  # as the server knows it; None: written before it was noted
 
 
 def audit(actor: str, action: str, selection: Mapping[str, object], count: int) -> Statement[None]:
@@ -38,7 +39,7 @@ def audit_add(entry: int, count: int) -> Statement[bool]:
 
 def list_audit(before: int | None, limit: int) -> Statement[list[AuditLine]]:
     def decode(rows: Sequence[Row]) -> list[AuditLine]:
-        return [AuditLine(*[*r[:4], json.loads(r[4]), r[5]]) for r in rows]
+        return [AuditLine(*[*r[:4], json.loads(r[4]), *r[5:]]) for r in rows]
 
     return Statement("list_audit", query("list_audit"), (before, limit), decode)
 

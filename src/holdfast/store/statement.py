@@ -3,8 +3,8 @@
 A Flow is a generator of statements that run in one transaction. `Statement.__iter__` yields the statement
 itself and returns its decoded answer, so inside a flow `rows = yield from claim(...)` is typed.
 
-A statement that may run on the user's connection (enqueue, guard, settle, lock_owned) answers one column of text[]: the
-one type that no driver lets its user redefine.
+A statement that may run on the user's connection (enqueue, guard, settle, lock_owned: `-- anywhere` in its file) answers one
+column of text[]: the one type that no driver lets its user redefine.
 """
 
 from collections.abc import Callable, Generator, Sequence

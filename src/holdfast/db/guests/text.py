@@ -13,7 +13,7 @@ from uuid import UUID
 from ...store.statement import Statement
 
 _PARAMETER = re.compile(r"\$(\d+)")
-_SCALARS = {str: "text", int: "bigint", UUID: "uuid", NoneType: "text"}
+_SCALARS = {str: "pg_catalog.text", int: "bigint", UUID: "pg_catalog.uuid", NoneType: "pg_catalog.text"}
 
 Texts = list[str | None]
 
@@ -33,6 +33,7 @@ def _texts(values: list[Any]) -> Texts:
 def _rewritten(text: str, kinds: tuple[str | None, ...]) -> str:
     def cast(found: re.Match[str]) -> str:
         kind = kinds[int(found[1]) - 1]
-        return f"{found[0]}::text[]" if kind is None else f"({found[0]}::text[])[1]::{kind}"
+        array = f"{found[0]}::pg_catalog.text[]"
+        return array if kind is None else f"({array})[1]::{kind}"
 
     return _PARAMETER.sub(cast, text)

@@ -40,6 +40,14 @@ def connect(dsn: str) -> Connection:
 
 
 @contextmanager
+def pinned(conn: Connection) -> Iterator[None]:
+    """A transaction in which no name is looked up in anybody's schema: a migrator has more rights than any other role."""
+    with conn.transaction():
+        conn.execute("SET LOCAL search_path = pg_catalog, pg_temp")
+        yield
+
+
+@contextmanager
 def session(dsn: str) -> Iterator[Connection]:
     """A connection that ends with the block, where an error of the driver becomes one of ours."""
     place = describe(dsn)

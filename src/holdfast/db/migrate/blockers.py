@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 
 import psycopg
 
-from holdfast.db.migrate.address import Connection, connect
+from holdfast.db.migrate.address import Connection, connect, pinned
 from holdfast.db.migrate.text import LOCK_KEY
 from holdfast.errors import DatabaseUnavailable
 
@@ -46,7 +46,8 @@ class Session(NamedTuple):
 
 
 def other_migrators(conn: Connection) -> list[Session]:
-    return [Session(*row) for row in conn.execute(_MIGRATOR.encode())]
+    with pinned(conn):
+        return [Session(*row) for row in conn.execute(_MIGRATOR.encode())]
 
 
 class Watch:
@@ -70,8 +71,9 @@ class Watch:
             return  # names are a help, not a need: no free connection must not fail a migration
 
     def _look(self, conn: Connection, pid: int) -> list[Session]:
-        found = [Session(*row) for row in conn.execute(_BLOCKING.encode(), [pid])]
-        prepared = conn.execute(_PREPARED.encode(), [pid]).fetchone() == (True,)
+        with pinned(conn):
+            found = [Session(*row) for row in conn.execute(_BLOCKING.encode(), [pid])]
+            prepared = conn.execute(_PREPARED.encode(), [pid]).fetchone() == (True,)
         return found + ([Session(0, "", "", "", 0.0, "")] if prepared else [])
 
     def __enter__(self) -> Self:

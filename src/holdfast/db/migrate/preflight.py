@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from holdfast.db.migrate.address import Connection
+from holdfast.db.migrate.address import Connection, pinned
 from holdfast.errors import MigrationFailed
 
 OLDEST = 14
@@ -58,7 +58,8 @@ class Facts(NamedTuple):
 
 
 def look(conn: Connection) -> Facts:
-    row = conn.execute(_LOOK).fetchone()
+    with pinned(conn):
+        row = conn.execute(_LOOK).fetchone()
     assert row is not None
     return Facts(*row)
 
@@ -138,6 +139,7 @@ def applied_rows(conn: Connection, facts: Facts) -> list[tuple[Any, ...]]:
     if not facts.has_table:
         return []
     try:
-        return conn.execute(_APPLIED).fetchall()
+        with pinned(conn):
+            return conn.execute(_APPLIED).fetchall()
     except psycopg.errors.UndefinedColumn:
         raise foreign(facts) from None

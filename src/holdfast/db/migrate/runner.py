@@ -21,7 +21,7 @@ from psycopg import errors as pg
 from holdfast import failpoints, telemetry
 from holdfast import sql as files
 from holdfast.db.migrate import text
-from holdfast.db.migrate.address import Connection, one_line, session
+from holdfast.db.migrate.address import Connection, one_line, pinned, session
 from holdfast.db.migrate.blockers import Session, Watch, other_migrators
 from holdfast.db.migrate.preflight import Facts, applied_rows, check, check_ours, look
 from holdfast.db.migrate.text import LOCK_KEY, Migration
@@ -36,6 +36,15 @@ _SETTINGS = {
     "standard_conforming_strings": "on",
     "client_min_messages": "warning",
 }
+# The role that owns the schema, where we are another one and may become it: all that migrations make belongs to one owner.
+_OWNER = """
+SELECT quote_ident(pg_get_userbyid(o.id))
+FROM (SELECT coalesce(m.relowner, n.nspowner) AS id FROM pg_namespace n
+      LEFT JOIN pg_class m ON m.relnamespace = n.oid AND m.relname = 'migrations' AND m.relkind = 'r'
+      WHERE n.nspname = 'holdfast') o
+WHERE pg_get_userbyid(o.id) <> current_user
+  AND pg_has_role(o.id, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
+"""
 _INVALID = """
 SELECT format('DROP INDEX CONCURRENTLY holdfast.%%I', c.relname)
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -211,11 +220,12 @@ class _Run:
             self._pause(migration, blockers, busy)
 
     def _inside(self, migration: Migration) -> bool:
-        with self.conn.transaction():
+        with pinned(self.conn):
             self._take_lock("pg_try_advisory_xact_lock")
             if self._has(migration):
                 return False
             self._configure(self.lock_timeout, local=True)
+            self._become_owner("SET LOCAL ROLE")
             if migration.number == 1:  # which makes the table of versions
                 self.conn.execute(migration.text.encode())
                 self.conn.execute(migration.row.encode())
@@ -227,11 +237,14 @@ class _Run:
 
     def _outside(self, migration: Migration) -> bool:
         """One statement after the other. After a kill the next run starts over: each bears a second run."""
-        self._take_lock("pg_try_advisory_lock")
+        with pinned(self.conn):
+            self._take_lock("pg_try_advisory_lock")
         try:
             if self._has(migration):
                 return False
-            leftovers = self.conn.execute(_INVALID, [migration.indexes]).fetchall()
+            with pinned(self.conn):
+                leftovers = self.conn.execute(_INVALID, [migration.indexes]).fetchall()
+                self._become_owner("SET ROLE")
             for statement in [*(str(row[0]) for row in leftovers), *migration.statements]:
                 # CONCURRENTLY waits for old transactions too, and holds up nobody while it does.
                 patient = "CONCURRENTLY" in statement.upper()
@@ -243,8 +256,9 @@ class _Run:
             self.conn.execute(migration.row.encode())
         finally:
             if not self.conn.broken:
-                self.conn.execute("RESET ALL")
-                self.conn.execute(f"SELECT pg_advisory_unlock({LOCK_KEY})".encode())
+                with pinned(self.conn):
+                    self.conn.execute(f"SELECT pg_advisory_unlock({LOCK_KEY})".encode())
+                self.conn.execute("RESET ROLE; RESET ALL")
         return True
 
     def _take_lock(self, function: str) -> None:
@@ -262,7 +276,11 @@ class _Run:
         if self.facts.major >= 17:
             settings["transaction_timeout"] = "0"
         for name, value in settings.items():
-            self.conn.execute("SELECT set_config(%s, %s, %s)", [name, value, local])
+            self.conn.execute("SELECT pg_catalog.set_config(%s, %s, %s)", [name, value, local])
+
+    def _become_owner(self, command: str) -> None:
+        if row := self.conn.execute(_OWNER).fetchone():
+            self.conn.execute(f"{command} {row[0]}".encode())
 
     def _pause(self, migration: Migration, blockers: list[Session], busy: bool) -> None:
         """As long as a try or more, so that those who queued behind it get through."""

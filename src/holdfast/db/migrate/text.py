@@ -135,8 +135,8 @@ def _section(migration: Migration) -> str:
         settings = _settings("SET")
         lock, unlock = f"SELECT pg_advisory_lock({LOCK_KEY});", f"SELECT pg_advisory_unlock({LOCK_KEY});"
         resets = "RESET search_path; RESET statement_timeout; RESET standard_conforming_strings;"
-        return "\n".join([title, lock, guard, settings, *body, row, unlock, resets, ""])
-    begin = ["BEGIN;", f"SELECT pg_advisory_xact_lock({LOCK_KEY});", guard, _settings("SET LOCAL")]
+        return "\n".join([title, settings, lock, guard, *body, row, unlock, resets, ""])
+    begin = ["BEGIN;", _settings("SET LOCAL"), f"SELECT pg_advisory_xact_lock({LOCK_KEY});", guard]
     begin.append("SET LOCAL lock_timeout = '2s';  -- when it fails on this, nothing was done: run it again")
     text = migration.text.strip()
     body = [text, row] if migration.number == 1 else [row, text]

@@ -82,6 +82,281 @@ BEGIN
         SELECT least(cap, (SELECT count(*) FROM due) + (SELECT count(*) FROM running)));
 END $$;
 
+--
+-- Functions are resolved when they are made, or have a search_path of their own: nobody's schema is looked into when they run. Roles may be
+-- allowed to enqueue into some queues only. Queues are made, and old slots emptied, with the owner's rights. The audit notes the role that
+-- was logged in.
+
+ALTER TABLE holdfast.audit ADD COLUMN role text;
+
+ALTER TABLE holdfast.audit ALTER COLUMN role SET DEFAULT session_user;   -- in a second step: what is there was not done by the migrator
+
+CREATE TABLE holdfast.producers (
+    role  regrole NOT NULL,
+    queue text    NOT NULL,
+    PRIMARY KEY (role, queue)
+);
+
+-- The same in every language: first 16 bits of SHA-256 of the UTF-8 key, & 1023. convert_to() is only STABLE.
+CREATE OR REPLACE FUNCTION holdfast.bucket(key text) RETURNS int
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN ('x' || substr(encode(sha256(decode(replace(key, E'\\', E'\\\\'), 'escape')), 'hex'), 1, 4))::bit(16)::int & 1023;
+
+DO $do$
+BEGIN
+    IF to_regprocedure('pg_catalog.uuidv7()') IS NOT NULL THEN
+        CREATE OR REPLACE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE RETURN uuidv7();
+    ELSE
+        CREATE OR REPLACE FUNCTION holdfast.uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE RETURN (
+            SELECT encode(substr(int8send(floor(t)::bigint), 3)
+                       || int2send((28672 + floor((t - floor(t)) * 4096)::int)::int2)
+                       || substr(uuid_send(gen_random_uuid()), 9), 'hex')::uuid
+            FROM (SELECT extract(epoch FROM clock_timestamp()) * 1000) AS clock(t));
+    END IF;
+END $do$;
+
+CREATE OR REPLACE FUNCTION holdfast.uuid7_time(id uuid) RETURNS timestamptz
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN to_timestamp(('x' || substr(replace(id::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0);
+
+-- Jobs of these queues are due, now or at the time or delay given for each: tell whoever sleeps there, unless it looks by itself before
+-- that. No payload, because anybody may listen; the server makes one of equal ones in a transaction. A notification takes a lock over
+-- the whole database at the commit, so nothing is said where nobody sleeps, nor while four other transactions are about to say the
+-- same. Nothing is said either where holdfast.notify is off: a transaction that is to be PREPAREd may not.
+CREATE OR REPLACE FUNCTION holdfast.wake(queue_names text[], run_ats timestamptz[] DEFAULT NULL, delays float8[] DEFAULT NULL) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    told text;
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.sleepers) OR current_setting('holdfast.notify', true) = 'off' THEN RETURN; END IF;
+    FOR told IN
+        SELECT d.queue
+        FROM (SELECT u.queue, min(coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay), holdfast.now())) AS at
+              FROM unnest(queue_names, run_ats, delays) AS u(queue, run_at, delay) WHERE u.queue IS NOT NULL GROUP BY u.queue) d
+        WHERE EXISTS (SELECT FROM holdfast.sleepers s WHERE s.queue = d.queue AND d.at < holdfast.now() + make_interval(secs => s.poll))
+          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = d.queue AND q.paused_at IS NOT NULL)
+    LOOP
+        FOR place IN 0..3 LOOP
+            IF pg_try_advisory_xact_lock(7236839, hashtext(told) # place) THEN
+                PERFORM pg_notify('holdfast_' || told, '');
+                EXIT;
+            END IF;
+        END LOOP;
+    END LOOP;
+END $$;
+
+-- Finished work ---------------------------------------------------------------------------------------------------
+
+-- A fixed ring of 32 day slots, all made now: a missing partition would fail a settle. A slot is emptied by TRUNCATE
+-- when its day is past retention, long before the ring comes round to it again.
+CREATE OR REPLACE FUNCTION holdfast.archive_slot(at timestamptz) RETURNS int
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN mod(floor(extract(epoch FROM at) / 86400)::bigint, 32)::int;
+
+-- The slots a job of this id can be in: from the day in its id until today, so that a lookup probes one or two.
+CREATE OR REPLACE FUNCTION holdfast.archive_slots_of(id uuid) RETURNS int[]
+    LANGUAGE sql STABLE STRICT
+    RETURN ARRAY(SELECT DISTINCT mod(day, 32)::int
+                     FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
+                                                   floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
+                                          floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day);
+
+-- A conflict in words.
+CREATE OR REPLACE FUNCTION holdfast.conflict_text(task text, queue text, conflict text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN format('%s cannot be enqueued: ', task) || CASE conflict
+              WHEN 'queue' THEN format('queue %L does not exist. Create it: holdfast queue create %s', queue, queue)
+              WHEN 'key' THEN format('queue %L is claimed key by key, and it has no partition_key', queue)
+              WHEN 'then_queue' THEN 'a queue of what is to follow it does not exist'
+              WHEN 'then_key' THEN 'what is to follow it goes to a queue that is claimed key by key, and has no partition_key'
+              WHEN 'payload' THEN 'its idempotency key was used with another payload'
+              ELSE 'a job of another task or partition key waits under its replace key' END;
+
+-- The error without what differs from job to job: ids, addresses, numbers. What has the same fingerprint has the same cause.
+CREATE OR REPLACE FUNCTION holdfast.fingerprint(error text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN regexp_replace(regexp_replace(regexp_replace(left(split_part(coalesce(error, ''), E'\n', 1), 300),
+                     '[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}', '<id>', 'g'),
+                     '0x[0-9a-fA-F]+', '<address>', 'g'), '[0-9]+', '#', 'g');
+
+-- A queue is made beside the parent and attached: PARTITION OF would stall inserts into every other queue. With the owner's rights: so that
+-- an operator needs none on tables, and every table has the same owner.
+CREATE OR REPLACE FUNCTION holdfast.create_queue(queue_name text, lease_seconds float8 DEFAULT NULL, key_ordering text DEFAULT 'none',
+                                      dead_letter_policy text DEFAULT 'skip', by_key boolean DEFAULT false) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    relation text := CASE WHEN queue_name IN ('inbox', 'outbox') THEN queue_name ELSE 'queue_' || queue_name END;
+    changing text;
+    may      record;
+BEGIN
+    IF queue_name !~ '^[a-z][a-z0-9_]{0,39}$' THEN
+        RAISE EXCEPTION 'queue name % is not usable: small letters, digits and _, 40 at most, a letter first', quote_literal(queue_name)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM pg_advisory_xact_lock(7236837, hashtext('holdfast.create_queue'));
+    IF EXISTS (SELECT FROM holdfast.queues q WHERE q.name = queue_name) THEN
+        RETURN false;
+    END IF;
+    IF (SELECT count(*) FROM holdfast.queues) >= 200 THEN
+        RAISE EXCEPTION 'there are 200 queues already; use partition keys or tags instead of more queues'
+            USING ERRCODE = 'program_limit_exceeded';
+    END IF;
+    EXECUTE format('CREATE TABLE holdfast.%I (LIKE holdfast.work INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED)
+        WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+              autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
+              autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000)', relation);
+    EXECUTE format('ALTER TABLE holdfast.%I ADD PRIMARY KEY (id), ADD CONSTRAINT %I CHECK (queue = %L)',
+                   relation, relation || '_queue', queue_name);
+    EXECUTE format('CREATE INDEX %I ON holdfast.%I (priority DESC, available_at, seq) WHERE hold_reason IS NULL',
+                   relation || '_claim', relation);
+    EXECUTE format('CREATE INDEX %I ON holdfast.%I (task, version, available_at) WHERE hold_reason IS NOT NULL',
+                   relation || '_held', relation);
+    EXECUTE format('CREATE INDEX %I ON holdfast.%I (available_at, seq) WHERE suspect > 0',
+                   relation || '_suspect', relation);
+    IF key_ordering = 'key' THEN
+        EXECUTE format('CREATE INDEX %I ON holdfast.%I (partition_bucket, partition_key, seq)', relation || '_stream', relation);
+    ELSIF by_key THEN
+        EXECUTE format('CREATE INDEX %I ON holdfast.%I (partition_bucket, partition_key, available_at, seq) WHERE hold_reason IS NULL',
+                       relation || '_share', relation);
+    END IF;
+    IF by_key OR key_ordering = 'key' THEN
+        EXECUTE format('ALTER TABLE holdfast.%I ADD CONSTRAINT %I CHECK (partition_key IS NOT NULL)', relation, relation || '_keyed');
+    END IF;
+    EXECUTE format('CREATE INDEX %I ON holdfast.%I (parent_id) WHERE parent_id IS NOT NULL', relation || '_parent', relation);
+    EXECUTE format('CREATE INDEX %I ON holdfast.%I (group_id) WHERE group_id IS NOT NULL', relation || '_group', relation);
+    FOREACH changing IN ARRAY ARRAY['status', 'claim_token', 'lease_generation', 'attempts', 'claimed_at', 'suspect', 'hold_reason'] LOOP
+        EXECUTE format('ALTER TABLE holdfast.%I ALTER COLUMN %I SET STATISTICS 0', relation, changing);
+    END LOOP;
+    -- Who may use the table of all queues may use this one: claims and settles name it directly.
+    FOR may IN SELECT a.privilege_type AS privilege, CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS grantee
+               FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a WHERE c.oid = 'holdfast.work'::regclass AND a.grantee <> c.relowner LOOP
+        EXECUTE format('GRANT %s ON holdfast.%I TO %s', may.privilege, relation, may.grantee);
+    END LOOP;
+    EXECUTE format('ALTER TABLE holdfast.work ATTACH PARTITION holdfast.%I FOR VALUES IN (%L)', relation, queue_name);
+    INSERT INTO holdfast.queues (name, relation, lease, keyed, ordering, on_dead_letter)
+    VALUES (queue_name, relation, lease_seconds, by_key OR key_ordering = 'key', key_ordering, dead_letter_policy);
+    INSERT INTO holdfast.limits (queue, tokens, refilled_at) VALUES (queue_name, 0, '-infinity') ON CONFLICT DO NOTHING;
+    RETURN true;
+END $$;
+
+-- Order a queue by key, or no longer. Only while it is empty and nobody serves it: workers read the rules when they start, and jobs
+-- that were enqueued without a lock on their key have no order to keep. Answers what is in the way: 'queue', 'jobs', 'workers'; NULL: done.
+CREATE OR REPLACE FUNCTION holdfast.order_queue(queue_name text, key_ordering text, dead_letter_policy text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '2s'
+    AS $$
+DECLARE
+    found_relation text;
+    has_jobs       boolean;
+    by_key         boolean;   -- claimed key by key without order: fair, or limited by key
+BEGIN
+    PERFORM pg_advisory_xact_lock(7236837, hashtext('holdfast.create_queue'));
+    SELECT q.relation, q.fair OR q.key_concurrency IS NOT NULL OR q.key_rate IS NOT NULL INTO found_relation, by_key FROM holdfast.queues q WHERE q.name = queue_name FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'queue';
+    END IF;
+    EXECUTE format('LOCK TABLE holdfast.%I IN ACCESS EXCLUSIVE MODE', found_relation);
+    EXECUTE format('SELECT EXISTS (SELECT FROM holdfast.%I)', found_relation) INTO has_jobs;
+    IF has_jobs THEN
+        RETURN 'jobs';
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.workers w WHERE w.status <> 'gone' AND queue_name = ANY (w.queues)) THEN
+        RETURN 'workers';
+    END IF;
+    EXECUTE format('DROP INDEX IF EXISTS holdfast.%I, holdfast.%I', found_relation || '_stream', found_relation || '_share');
+    EXECUTE format('ALTER TABLE holdfast.%I DROP CONSTRAINT IF EXISTS %I', found_relation, found_relation || '_keyed');
+    IF key_ordering = 'key' THEN
+        EXECUTE format('CREATE INDEX %I ON holdfast.%I (partition_bucket, partition_key, seq)', found_relation || '_stream', found_relation);
+    ELSIF by_key THEN
+        EXECUTE format('CREATE INDEX %I ON holdfast.%I (partition_bucket, partition_key, available_at, seq) WHERE hold_reason IS NULL',
+                       found_relation || '_share', found_relation);
+    END IF;
+    IF by_key OR key_ordering = 'key' THEN
+        EXECUTE format('ALTER TABLE holdfast.%I ADD CONSTRAINT %I CHECK (partition_key IS NOT NULL)', found_relation, found_relation || '_keyed');
+    END IF;
+    UPDATE holdfast.queues q SET keyed = by_key OR key_ordering = 'key', ordering = key_ordering, on_dead_letter = dead_letter_policy WHERE q.name = queue_name;
+    DELETE FROM holdfast.parked_keys p WHERE p.queue = queue_name;
+    RETURN NULL;
+END $$;
+
+-- Empties a slot whose day is past retention: TRUNCATE locks that leaf alone. If the ring has come round to it before anyone
+-- tidied up (nobody worked for a month), it holds fresh rows too, and only the old ones are deleted. With the owner's rights: a worker may
+-- neither TRUNCATE nor delete what has finished.
+CREATE OR REPLACE FUNCTION holdfast.empty_archive_slot(slot_number int, retention int) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '500ms'
+    AS $$
+DECLARE
+    today date := (holdfast.now() AT TIME ZONE 'UTC')::date;
+BEGIN
+    PERFORM FROM holdfast.archive_slots s WHERE s.slot = slot_number AND s.day < today - retention FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF slot_number IN (SELECT holdfast.archive_slot((today + n)::timestamp AT TIME ZONE 'UTC') FROM generate_series(-1, 1) n) THEN
+        DELETE FROM holdfast.archive a WHERE a.slot = slot_number AND a.completed_at < (today - retention)::timestamp AT TIME ZONE 'UTC';
+    ELSE
+        EXECUTE format('TRUNCATE holdfast.archive_%s', lpad(slot_number::text, 2, '0'));
+    END IF;
+    UPDATE holdfast.archive_slots s SET day = NULL WHERE s.slot = slot_number;
+    RETURN true;
+END $$;
+
+-- Raises where the role that is logged in may not enqueue into one of these queues. Called where `producers` is not empty. It looks at
+-- session_user: within enqueue() and the others the current user is their owner.
+CREATE OR REPLACE FUNCTION holdfast.check_producer(queue_names text[]) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    wrong text;
+BEGIN
+    IF EXISTS (SELECT FROM pg_proc f CROSS JOIN LATERAL aclexplode(coalesce(f.proacl, acldefault('f', f.proowner))) a
+               WHERE f.pronamespace = 'holdfast'::regnamespace AND f.proname IN ('enqueue', 'enqueue_many', 'enqueue_group')
+                 AND (a.grantee = 0 OR pg_has_role(session_user, a.grantee, 'USAGE'))
+                 AND NOT EXISTS (SELECT FROM holdfast.producers p WHERE p.role = a.grantee)) THEN
+        RETURN;
+    END IF;
+    SELECT q INTO wrong FROM unnest(queue_names) q
+    WHERE NOT EXISTS (SELECT FROM holdfast.producers p WHERE p.queue = q AND pg_has_role(session_user, p.role, 'USAGE')) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'role % may not enqueue into queue %. Allow it: holdfast roles sql --queue %', session_user, quote_nullable(wrong), wrong
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
+
+-- What is in the way of jobs that are to be enqueued later, at any level: 'queue', a queue that does not exist; 'key', one that is claimed
+-- key by key, and no key; NULL: nothing.
+CREATE OR REPLACE FUNCTION holdfast.spec_conflict(specs jsonb) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    spec  jsonb;
+    keyed boolean;
+    below text;
+BEGIN
+    FOR spec IN SELECT e FROM jsonb_array_elements(specs) AS s(e) LOOP
+        IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(ARRAY[coalesce(spec->>'queue', 'inbox')]); END IF;
+        SELECT q.keyed INTO keyed FROM holdfast.queues q WHERE q.name = coalesce(spec->>'queue', 'inbox');
+        IF NOT FOUND THEN RETURN 'queue'; END IF;
+        IF keyed AND spec->>'partition_key' IS NULL THEN RETURN 'key'; END IF;
+        IF jsonb_typeof(spec->'then') = 'array' THEN
+            below := holdfast.spec_conflict(spec->'then');
+            IF below IS NOT NULL THEN RETURN below; END IF;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+REVOKE ALL ON FUNCTION holdfast.check_producer FROM PUBLIC;
+
 -- Locks of enqueue: duplicates read, large calls take stripes, groups come last. What only enqueues names no parents and groups, moves no
 -- clock, and its JSON is bounded before it is printed. Follow-ups are stored in the form in which they are enqueued.
 
@@ -352,6 +627,7 @@ DECLARE
     noise     bigint;
 BEGIN
     IF n IS NULL OR n = 0 THEN RETURN; END IF;
+    IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(queues); END IF;
     -- What a library checks before it calls, and a caller without one must not get past.
     IF EXISTS (SELECT FROM unnest(tasks, payloads, priorities, max_attempts, versions, idempotency_lifetimes, metadatas, tags)
                         AS u(task, payload, priority, attempts, version, life, metadata, tags)
@@ -598,6 +874,7 @@ DECLARE
     in_order boolean;
 BEGIN
     IF wrong IS NULL THEN
+        IF EXISTS (SELECT FROM holdfast.producers) THEN PERFORM holdfast.check_producer(ARRAY[queue]); END IF;
         SELECT q.keyed, q.ordering = 'key' INTO by_key, in_order FROM holdfast.queues q WHERE q.name = queue;
         IF by_key IS NULL OR (by_key AND partition_key IS NULL) THEN
             conflict := CASE WHEN by_key THEN 'key' ELSE 'queue' END;

@@ -16,4 +16,4 @@ INSERT INTO holdfast.audit (at, actor, action, selection, count) VALUES (holdfas
 -- name: list_audit
 -- What operators did, the last first.
 -- $1 before this id, $2 limit
-SELECT id, at, actor, action, selection::text, count FROM holdfast.audit WHERE $1::bigint IS NULL OR id < $1 ORDER BY id DESC LIMIT $2;
+SELECT id, at, actor, action, selection::text, count, role FROM holdfast.audit WHERE $1::bigint IS NULL OR id < $1 ORDER BY id DESC LIMIT $2;

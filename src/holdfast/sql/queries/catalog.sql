@@ -65,7 +65,7 @@ SELECT p.proname::text, '(' || oidvectortypes(p.proargtypes) || ')', jsonb_build
            'volatility', p.provolatile, 'strict', p.proisstrict, 'definer', p.prosecdef, 'parallel', p.proparallel,
            'settings', (SELECT jsonb_agg(s ORDER BY s) FROM unnest(p.proconfig) s),
            'public', EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x WHERE x.grantee = 0),
-           'text', encode(sha256(convert_to(p.prosrc, 'UTF8')), 'hex'))::text
+           'text', encode(sha256(convert_to(coalesce(pg_get_function_sqlbody(p.oid), p.prosrc), 'UTF8')), 'hex'))::text
 FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.pronamespace = 'holdfast'::regnamespace ORDER BY 1, 2;
 
 -- name: catalog_views

@@ -19,6 +19,7 @@ WHERE (g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finis
 SELECT set_config('lock_timeout', $1, true);
 
 -- name: jobs_ended
+-- anywhere
 -- What jobs set off that have just ended: follow-ups, and the counters and callbacks of groups.
 -- $1 ids, $2 how each ended, $3 their groups, $4 their follow-ups (JSON)
 SELECT ARRAY[holdfast.jobs_ended($1::uuid[], $2::text[], $3::uuid[], $4::text[])::text];
@@ -29,6 +30,7 @@ SELECT ARRAY[holdfast.jobs_ended($1::uuid[], $2::text[], $3::uuid[], $4::text[])
 SELECT ARRAY[holdfast.jobs_ended_at_commit($1::uuid[], $2::text[], $3::uuid[], $4::text[])::text];
 
 -- name: enqueue_group
+-- anywhere
 -- Write a group and its jobs in the caller's transaction; answers {id, created, conflict} for the group and then for each job.
 -- $1 members, $2 callback, both in a list of one (JSON), $3 what is wanted of members
 SELECT ARRAY[id::text, created::text, conflict]

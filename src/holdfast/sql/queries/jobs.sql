@@ -1,4 +1,5 @@
 -- name: enqueue
+-- anywhere
 -- Write jobs in the caller's transaction; answers their ids, in order, and where not all of them are new, after that for each whether it
 -- is, and then its conflict. One row: to decode ten thousand takes a client longer than to send the jobs.
 -- $1..$17 as in holdfast.enqueue_many, the payloads as the literal of an array: a driver takes 10 us to quote one. Of the others a list of
@@ -7,25 +8,26 @@ SELECT array_agg(e.id::text ORDER BY e.ordinal)
        || CASE WHEN bool_and(e.created) THEN '{}' ELSE array_agg(e.created::text ORDER BY e.ordinal) || array_agg(e.conflict ORDER BY e.ordinal) END
 FROM (SELECT p.payloads, ARRAY[cardinality(p.payloads)] AS n FROM (SELECT $2::text::text[] AS payloads OFFSET 0) p) s
 CROSS JOIN LATERAL holdfast.enqueue_many(
-    CASE cardinality($1::text[]) WHEN 1 THEN array_fill(($1::text[])[1], s.n) ELSE $1::text[] END,
+    CASE WHEN cardinality($1::text[]) = 1 THEN array_fill(($1::text[])[1], s.n) ELSE $1::text[] END,
     s.payloads,
-    CASE cardinality($3::text[]) WHEN 1 THEN array_fill(($3::text[])[1], s.n) ELSE $3::text[] END,
-    CASE cardinality($4::int[]) WHEN 1 THEN array_fill(($4::int[])[1], s.n) ELSE $4::int[] END,
-    CASE cardinality($5::text[]) WHEN 1 THEN array_fill(($5::text[])[1], s.n) ELSE $5::text[] END,
-    CASE cardinality($6::int[]) WHEN 1 THEN array_fill(($6::int[])[1], s.n) ELSE $6::int[] END,
-    CASE cardinality($7::int[]) WHEN 1 THEN array_fill(($7::int[])[1], s.n) ELSE $7::int[] END,
-    CASE cardinality($8::timestamptz[]) WHEN 1 THEN array_fill(($8::timestamptz[])[1], s.n) ELSE $8::timestamptz[] END,
-    CASE cardinality($9::float8[]) WHEN 1 THEN array_fill(($9::float8[])[1], s.n) ELSE $9::float8[] END,
-    CASE cardinality($10::text[]) WHEN 1 THEN array_fill(($10::text[])[1], s.n) ELSE $10::text[] END,
-    CASE cardinality($11::float8[]) WHEN 1 THEN array_fill(($11::float8[])[1], s.n) ELSE $11::float8[] END,
-    CASE cardinality($12::text[]) WHEN 1 THEN array_fill(($12::text[])[1], s.n) ELSE $12::text[] END,
-    CASE cardinality($13::text[]) WHEN 1 THEN array_fill(($13::text[])[1], s.n) ELSE $13::text[] END,
-    CASE cardinality($14::text[]) WHEN 1 THEN array_fill(($14::text[])[1], s.n) ELSE $14::text[] END,
-    CASE cardinality($15::uuid[]) WHEN 1 THEN array_fill(($15::uuid[])[1], s.n) ELSE $15::uuid[] END,
-    CASE cardinality($16::uuid[]) WHEN 1 THEN array_fill(($16::uuid[])[1], s.n) ELSE $16::uuid[] END,
-    CASE cardinality($17::text[]) WHEN 1 THEN array_fill(($17::text[])[1], s.n) ELSE $17::text[] END) e;
+    CASE WHEN cardinality($3::text[]) = 1 THEN array_fill(($3::text[])[1], s.n) ELSE $3::text[] END,
+    CASE WHEN cardinality($4::int[]) = 1 THEN array_fill(($4::int[])[1], s.n) ELSE $4::int[] END,
+    CASE WHEN cardinality($5::text[]) = 1 THEN array_fill(($5::text[])[1], s.n) ELSE $5::text[] END,
+    CASE WHEN cardinality($6::int[]) = 1 THEN array_fill(($6::int[])[1], s.n) ELSE $6::int[] END,
+    CASE WHEN cardinality($7::int[]) = 1 THEN array_fill(($7::int[])[1], s.n) ELSE $7::int[] END,
+    CASE WHEN cardinality($8::timestamptz[]) = 1 THEN array_fill(($8::timestamptz[])[1], s.n) ELSE $8::timestamptz[] END,
+    CASE WHEN cardinality($9::float8[]) = 1 THEN array_fill(($9::float8[])[1], s.n) ELSE $9::float8[] END,
+    CASE WHEN cardinality($10::text[]) = 1 THEN array_fill(($10::text[])[1], s.n) ELSE $10::text[] END,
+    CASE WHEN cardinality($11::float8[]) = 1 THEN array_fill(($11::float8[])[1], s.n) ELSE $11::float8[] END,
+    CASE WHEN cardinality($12::text[]) = 1 THEN array_fill(($12::text[])[1], s.n) ELSE $12::text[] END,
+    CASE WHEN cardinality($13::text[]) = 1 THEN array_fill(($13::text[])[1], s.n) ELSE $13::text[] END,
+    CASE WHEN cardinality($14::text[]) = 1 THEN array_fill(($14::text[])[1], s.n) ELSE $14::text[] END,
+    CASE WHEN cardinality($15::uuid[]) = 1 THEN array_fill(($15::uuid[])[1], s.n) ELSE $15::uuid[] END,
+    CASE WHEN cardinality($16::uuid[]) = 1 THEN array_fill(($16::uuid[])[1], s.n) ELSE $16::uuid[] END,
+    CASE WHEN cardinality($17::text[]) = 1 THEN array_fill(($17::text[])[1], s.n) ELSE $17::text[] END) e;
 
 -- name: enqueue_one
+-- anywhere
 -- Write one job without an idempotency key, a replace key and follow-ups in the caller's transaction; answers as `enqueue` does.
 -- $1 task, $2 payload, $3 queue, $4 key, $5 priority, $6 time, $7 delay, $8 attempts, $9 version, $10 tags (the literal of an array), $11 metadata,
 -- $12 parent, all of them texts

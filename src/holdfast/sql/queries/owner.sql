@@ -17,6 +17,7 @@ ON CONFLICT (job_id, name) DO UPDATE SET at = o.at
 RETURNING o.result::text;
 
 -- name: guard
+-- anywhere
 -- Prove ownership inside the caller's transaction and hold it to the commit; remember the fence of the resource.
 -- $1 queue, $2 id, $3 generation, $4 token, $5 resource, $6 stream, $7 fence
 WITH mine AS MATERIALIZED (

@@ -1,4 +1,5 @@
 -- name: settle_finish
+-- anywhere
 -- Completed and cancelled jobs leave for the archive. Answers one row: how many did; when that is not all ($9), the places of those
 -- that did in the arrays; and what hangs on them, as JSON: [id, group, follow-ups].
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 statuses (NULL: all completed), $6 results (NULL: all 'null'), $7 errors (NULL: none),
@@ -154,12 +155,13 @@ WITH ok AS MATERIALIZED (
 SELECT ARRAY[o.n::text, b.status, NULL] FROM back b JOIN ok o ON o.id = b.id;
 
 -- name: settle_check
+-- anywhere
 -- Why a settle touched no row: an earlier try had done it (then where the job went, and true), someone holds the row right now
 -- (busy), or it is no longer ours (lost).
 -- $1 queue, $2 ids, $3 generations, $4 tokens
 SELECT ARRAY[d.n::text, CASE WHEN w.status = 'processing' THEN 'busy' ELSE coalesce(w.status, a.status, l.status, 'lost') END,
              (coalesce(w.status <> 'processing', false) OR a.status IS NOT NULL OR l.status IS NOT NULL)::text]
-FROM unnest($2::uuid[], $3::bigint[], $4::uuid[]) WITH ORDINALITY AS d(id, generation, token, n)
+FROM ROWS FROM (unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::uuid[])) WITH ORDINALITY AS d(id, generation, token, n)
 LEFT JOIN LATERAL (
     SELECT w.status FROM holdfast.work w
     WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token OFFSET 0
@@ -179,6 +181,7 @@ LEFT JOIN LATERAL (
 ) l ON true;
 
 -- name: lock_owned
+-- anywhere
 -- Wait for the row of an owned job and lock it; no row: it is not ours.
 -- $1 queue, $2 id, $3 generation, $4 token
 SELECT ARRAY[w.id::text] FROM holdfast.work w

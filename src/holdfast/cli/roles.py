@@ -1,0 +1,25 @@
+"""`holdfast roles`: who may do what in the database."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.operate.roles import roles_sql
+
+app = typer.Typer(
+    help="Print the SQL that makes roles for producers, workers and operators.", no_args_is_help=True
+)
+
+
+@app.command("sql")
+def sql_command(
+    prefix: Annotated[str, typer.Option(help="What the names of all roles begin with.")] = "holdfast",
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Also a role that may enqueue into this queue only; may be given again."
+        ),
+    ] = None,
+) -> None:
+    """Print a script that makes the roles and gives each what it needs. Run it again after every upgrade."""
+    typer.echo(roles_sql(prefix, queue or ()), nl=False)

@@ -1,0 +1,101 @@
+-- Roles for Holdfast, each with what it needs and no more. Run it as a superuser, before the first `holdfast migrate up` and again after
+-- every one; it may be run at any time. The roles cannot log in: GRANT them to those that do.
+--
+--   {{owner}}: owns the schema. {{migrator}}: may become the owner, for `holdfast migrate up`.
+--   {{producer}}: may enqueue, and neither read nor change a job. {{worker}}: runs jobs.
+--   {{operator_ro}}: may look at everything. {{operator_rw}}: may also change jobs, queues, tasks, schedules and workers.
+
+BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+DO $roles$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY[{{names}}] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = name) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+        END IF;
+    END LOOP;
+END $roles$;
+GRANT {{owner}} TO {{migrator}};
+GRANT {{operator_ro}} TO {{operator_rw}};
+
+DO $schema$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'holdfast') THEN
+        CREATE SCHEMA holdfast AUTHORIZATION {{owner}};
+    END IF;
+END $schema$;
+ALTER SCHEMA holdfast OWNER TO {{owner}};
+GRANT USAGE ON SCHEMA holdfast TO {{all_users}};
+
+-- Everything in the schema belongs to the owner, whoever made it. A sequence behind a column goes with its table.
+DO $ownership$
+DECLARE
+    command text;
+BEGIN
+    FOR command IN
+        SELECT format('ALTER %s holdfast.%I OWNER TO {{owner}}', CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.relname)
+        FROM pg_class c
+        WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S') AND c.relowner <> '{{owner}}'::regrole
+          AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i')
+                          AND d.refobjsubid > 0)
+      UNION ALL
+        SELECT format('ALTER FUNCTION %s OWNER TO {{owner}}', p.oid::regprocedure)
+        FROM pg_proc p WHERE p.pronamespace = 'holdfast'::regnamespace AND p.proowner <> '{{owner}}'::regrole
+    LOOP
+        EXECUTE command;
+    END LOOP;
+END $ownership$;
+
+DO $grants$
+DECLARE
+    queue text;
+BEGIN
+    IF to_regclass('holdfast.migrations') IS NULL THEN
+        RAISE NOTICE 'the schema is empty: run holdfast migrate up as a member of {{migrator}}, and then this once more';
+        RETURN;
+    END IF;
+    REVOKE ALL ON ALL TABLES IN SCHEMA holdfast FROM {{all_users}};
+    REVOKE ALL ON ALL SEQUENCES IN SCHEMA holdfast FROM {{all_users}};
+    REVOKE ALL ON ALL FUNCTIONS IN SCHEMA holdfast FROM {{all_users}};
+
+    GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group TO {{producer}}, {{worker}}, {{operator_rw}};
+
+    -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
+    GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.producers TO {{worker}};
+    GRANT SELECT, INSERT ON holdfast.archive, holdfast.dead_letters, holdfast.parked_keys TO {{worker}};
+    GRANT SELECT, UPDATE ON holdfast.engine, holdfast.archive_slots, holdfast.limits TO {{worker}};
+    GRANT SELECT, DELETE ON holdfast.audit TO {{worker}};
+    GRANT SELECT, UPDATE, DELETE ON holdfast.work, holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
+    GRANT SELECT, INSERT, DELETE ON holdfast.errors, holdfast.seats, holdfast.sleepers TO {{worker}};
+    GRANT SELECT, INSERT, UPDATE ON holdfast.breakers, holdfast.schedules TO {{worker}};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.claims, holdfast.workers, holdfast.key_limits, holdfast.paused_tasks, holdfast.quarantine,
+        holdfast.once, holdfast.progress, holdfast.fences, holdfast.throughput, holdfast.firings TO {{worker}};
+    GRANT SELECT ON holdfast.oldest_due, holdfast.storage TO {{worker}};   -- for its metrics
+    GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
+        holdfast.note_breaker, holdfast.close_breaker, holdfast.empty_archive_slot TO {{worker}};
+
+    GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {{operator_ro}};
+    GRANT EXECUTE ON FUNCTION holdfast.scaler_backlog TO {{operator_ro}};
+
+    GRANT INSERT, UPDATE, DELETE ON holdfast.work, holdfast.archive, holdfast.dead_letters, holdfast.paused_tasks, holdfast.schedules,
+        holdfast.firings TO {{operator_rw}};
+    GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
+    GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
+        TO {{operator_rw}};
+    GRANT UPDATE, DELETE ON holdfast.quarantine, holdfast.parked_keys TO {{operator_rw}};
+    GRANT DELETE ON holdfast.errors, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
+    GRANT INSERT (at, actor, action, selection, count), UPDATE (count) ON holdfast.audit TO {{operator_rw}};   -- the role is the server's to note
+    GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
+        holdfast.lock_streams, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue TO {{operator_rw}};
+
+    -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
+    FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP
+        EXECUTE format('GRANT SELECT, UPDATE, DELETE ON holdfast.%I TO {{worker}}', queue);
+        EXECUTE format('GRANT INSERT, UPDATE, DELETE ON holdfast.%I TO {{operator_rw}}', queue);
+    END LOOP;
+{{limited}}END $grants$;
+
+COMMIT;

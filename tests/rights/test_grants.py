@@ -1,0 +1,365 @@
+# ruff: noqa: E501
+"""The roles of `holdfast roles sql`: what each may do, object by object, and that it is enough and no more."""
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.rights.life import Life, as_role, count
+from tests.surface.running import Cli
+
+from holdfast import ConfigurationError
+from holdfast.db import migrate
+from holdfast.db.faults import Forbidden
+from holdfast.operate.roles import ROLES, roles_sql
+from holdfast.testing import Kit, TestServer
+
+pytestmark = pytest.mark.versions
+
+# S select, I insert, U update, D delete; lower case: some columns only. A producer may do nothing here.
+TABLES = """
+                worker  operator_ro  operator_rw
+work            SUD     S            SIUD
+inbox           SUD     S            SIUD
+queue_ordered   SUD     S            SIUD
+queue_later     SUD     S            SIUD
+queues          S       S            SU
+limits          SU      S            SU
+key_limits      SIUD    S            SU
+paused_tasks    SIUD    S            SIUD
+breakers        SIU     S            SU
+quarantine      SIUD    S            SUD
+parked_keys     SI      S            SUD
+workers         SIUD    S            SU
+seats           SID     S            S
+claims          SIUD    S            SU
+sleepers        SID     S            SD
+engine          SU      S            S
+archive         SI      S            SIUD
+archive_slots   SU      S            S
+dead_letters    SI      S            SIUD
+errors          SID     S            SD
+idempotency     SUD     S            SD
+replacements    SUD     S            S
+groups          SUD     S            SU
+once            SIUD    S            SD
+progress        SIUD    S            SD
+fences          SIUD    S            SD
+audit           SD      S            Siu
+producers       S       S            S
+throughput      SIUD    S            S
+schedules       SIU     S            SIUD
+firings         SIUD    S            SIUD
+migrations      S       S            S
+jobs            -       S            S
+oldest_due      S       S            S
+storage         S       S            S
+"""
+OTHERS = {"worker": "", "operator_ro": "S", "operator_rw": "S"}  # archive_00 and so on, and the other views
+
+FUNCTIONS = """
+                     producer  worker  operator_ro  operator_rw
+enqueue              X         X       -            X
+enqueue_many         X         X       -            X
+enqueue_group        X         X       -            X
+enqueue_specs        -         X       -            X
+jobs_ended           -         X       -            X
+close_group          -         X       -            X
+conflict_text        -         X       -            X
+wake                 -         X       -            X
+note_breaker         -         X       -            -
+close_breaker        -         X       -            X
+empty_archive_slot   -         X       -            -
+lock_streams         -         -       -            X
+create_queue         -         -       -            X
+order_queue          -         -       -            X
+scaler_backlog       -         -       X            X
+spec_fault           -         -       -            -
+spec_conflict        -         -       -            -
+check_links          -         -       -            -
+check_producer       -         -       -            -
+now                  X         X       X            X
+bucket               X         X       X            X
+uuid7                X         X       X            X
+uuid7_time           X         X       X            X
+archive_slot         X         X       X            X
+archive_slots_of     X         X       X            X
+fingerprint          X         X       X            X
+"""
+
+_TABLES = """
+SELECT c.relname, r.role, string_agg(CASE WHEN has_table_privilege(r.role, c.oid, p.name) THEN p.letter
+                                          WHEN p.columns AND has_any_column_privilege(r.role, c.oid, p.name) THEN lower(p.letter) END, '' ORDER BY p.place)
+FROM pg_class c CROSS JOIN unnest(%s::text[]) AS r(role)
+CROSS JOIN (VALUES (1, 'S', 'SELECT', true), (2, 'I', 'INSERT', true), (3, 'U', 'UPDATE', true), (4, 'D', 'DELETE', false), (5, 'T', 'TRUNCATE', false),
+                   (6, 'R', 'REFERENCES', true), (7, 'G', 'TRIGGER', false)) AS p(place, letter, name, columns)
+WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind IN ('r', 'p', 'v') GROUP BY 1, 2
+"""
+_FUNCTIONS = """
+SELECT p.proname, r.role, CASE WHEN has_function_privilege(r.role, p.oid, 'EXECUTE') THEN 'X' END
+FROM pg_proc p CROSS JOIN unnest(%s::text[]) AS r(role) WHERE p.pronamespace = 'holdfast'::regnamespace
+"""
+
+
+def table(text: str) -> dict[tuple[str, str], str]:
+    head, *rows = [line.split() for line in text.strip().splitlines()]
+    return {
+        (row[0], role): may.replace("-", "") for row in rows for role, may in zip(head, row[1:], strict=True)
+    }
+
+
+class Roles:
+    """Roles under a prefix of this test, and one that can log in for each: `roles.url("worker")`."""
+
+    def __init__(self, dsn: str, *queues: str) -> None:
+        self.dsn = dsn
+        self.prefix = f"t{uuid.uuid4().hex[:8]}"
+        self.queues = queues
+        self.names = {name: f"{self.prefix}_{name}" for name in (*ROLES, *(f"producer_{q}" for q in queues))}
+        self.run()
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            for name in self.names.values():
+                conn.execute(f"CREATE ROLE {name}_login LOGIN IN ROLE {name}".encode())
+
+    def run(self) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as conn:
+            conn.execute(roles_sql(self.prefix, self.queues).encode())
+
+    def url(self, role: str) -> str:
+        return as_role(self.dsn, f"{self.names[role]}_login")
+
+    def clear(self) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as conn:
+            conn.execute(
+                f"REASSIGN OWNED BY {self.names['owner']}, {self.names['migrator']}_login TO CURRENT_USER".encode()
+            )
+            for name in [n for known in self.names.values() for n in (f"{known}_login", known)]:
+                conn.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}".encode())
+
+
+@pytest.fixture
+def life(dsn: str) -> Iterator[Life]:
+    life = Life()
+    Kit(life.app, dsn, life.settings).database.close()  # makes the queues
+    yield life
+    life.close()
+
+
+@pytest.fixture
+def roles(dsn: str, life: Life) -> Iterator[Roles]:
+    roles = Roles(dsn, "limited")
+    yield roles
+    roles.clear()
+
+
+def found(roles: Roles, query: str, wanted: list[str]) -> dict[tuple[str, str], str]:
+    short = {roles.names[name]: name for name in wanted}
+    with psycopg.connect(roles.dsn) as conn:
+        return {
+            (what, short[role]): may or "" for what, role, may in conn.execute(query.encode(), [list(short)])
+        }
+
+
+def test_the_whole_matrix(roles: Roles, life: Life) -> None:
+    life.use(roles.url("operator_rw"))
+    with psycopg.connect(roles.url("operator_rw"), autocommit=True) as conn:
+        conn.execute("SELECT holdfast.create_queue('later')")  # after the grants
+    users = ["worker", "operator_ro", "operator_rw"]
+    expected, seen = table(TABLES), found(roles, _TABLES, users)
+    named = {what for what, _ in expected}
+    queues = {(what, role): expected["work", role] for what, role in seen if what.startswith("queue_")}
+    others = {(what, role): OTHERS[role] for what, role in seen if what not in named}
+    assert seen == {**others, **expected, **queues}
+    assert set(found(roles, _TABLES, ["producer", "producer_limited"]).values()) == {""}
+    functions = table(FUNCTIONS)
+    assert found(roles, _FUNCTIONS, ["producer", *users]) == functions
+    limited = found(roles, _FUNCTIONS, ["producer_limited"])
+    assert limited == {
+        (what, "producer_limited"): may for (what, role), may in functions.items() if role == "producer"
+    }
+
+
+def test_everything_belongs_to_the_owner_and_a_second_run_changes_nothing(roles: Roles) -> None:
+    users = ["producer", "worker", "operator_ro", "operator_rw"]
+    before = found(roles, _TABLES, users), found(roles, _FUNCTIONS, users)
+    roles.run()
+    assert (found(roles, _TABLES, users), found(roles, _FUNCTIONS, users)) == before
+    owner = roles.names["owner"]
+    foreign = "SELECT count(*) FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relowner <> %s::regrole"
+    assert count(roles.dsn, foreign, owner) == 0
+    foreign = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace AND proowner <> %s::regrole"
+    assert count(roles.dsn, foreign, owner) == 0
+
+
+@pytest.mark.slow
+def test_a_worker_lives_the_whole_life(roles: Roles, life: Life) -> None:
+    life.use(roles.url("producer"))
+    life.produce()
+    life.use(roles.url("worker"))
+    life.leave_a_dead_worker()
+    life.days_pass(1)
+    life.work()
+    done = {
+        "plain",
+        "naps",
+        "careful",
+        "careful_sync",
+        "lends",
+        "lends_sync",
+        "in_order",
+        "in_turn",
+        "within",
+    }
+    assert life.completed(roles.dsn) >= done
+    assert count(roles.dsn, "SELECT count(*) FROM holdfast.dead_letters") >= 4
+    life.days_pass(20)
+    life.work()
+    assert "tick" in life.completed(roles.dsn), "the schedule fired"
+    old = "SELECT count(*) FROM holdfast.archive WHERE completed_at < holdfast.now() + interval '5 days' AND task NOT LIKE %s"
+    assert count(roles.dsn, old, "lends%") == 0, "connections of the test's own are on another clock"
+
+
+def test_a_producer_can_enqueue_and_nothing_else(roles: Roles, life: Life) -> None:
+    life.use(roles.url("producer"))
+    made = life.produce()
+    handle = life.plain.enqueue(1)
+    for forbidden in (handle.cancel, handle.result):
+        with pytest.raises(Forbidden):
+            forbidden()
+    for statement in (
+        "SELECT FROM holdfast.work", "SELECT FROM holdfast.jobs", "UPDATE holdfast.work SET priority = 1", "DELETE FROM holdfast.work",
+        "SELECT holdfast.enqueue_specs('{}', NULL, NULL)", "SELECT holdfast.jobs_ended('{}', '{}', '{}', '{}')",
+        "SELECT holdfast.create_queue('mine')", "SELECT holdfast.empty_archive_slot(1, 0)", "SELECT holdfast.check_producer('{}')",
+        "CREATE TABLE holdfast.mine ()", "INSERT INTO holdfast.producers VALUES (1, 'inbox')", "SELECT nextval('holdfast.work_seq')",
+    ):  # fmt: skip
+        with (
+            psycopg.connect(roles.url("producer")) as conn,
+            pytest.raises(psycopg.errors.InsufficientPrivilege),
+        ):
+            conn.execute(statement.encode())
+    assert made
+
+
+def test_a_producer_of_one_queue_enqueues_there_only(roles: Roles, life: Life) -> None:
+    life.use(roles.url("producer_limited"))
+    life.within.enqueue(1)
+    life.within.using(then=life.within.job(2), idempotency_key="a").enqueue(1)
+    life.app.group([life.within.job(1)], then=life.within.job(2))
+    before = count(roles.dsn, "SELECT count(*) FROM holdfast.work")
+    attempts: list[Any] = [
+        lambda: life.plain.enqueue(1),
+        lambda: life.plain.using(idempotency_key="b").enqueue(1),
+        lambda: life.app.enqueue_many([life.within.job(1), life.plain.job(1)]),
+        lambda: life.within.using(then=life.plain.job(2)).enqueue(1),
+        lambda: life.within.using(then=life.within.using(then=life.plain.job(3)).job(2)).enqueue(1),
+        lambda: life.app.group([life.within.job(1)], then=life.plain.job(2)),
+        lambda: life.app.group([life.plain.job(1)]),
+    ]
+    for attempt in attempts:
+        with pytest.raises(
+            Forbidden,
+            match=f"role {roles.names['producer_limited']}_login may not enqueue into queue 'inbox'",
+        ):
+            attempt()
+    assert count(roles.dsn, "SELECT count(*) FROM holdfast.work") == before
+    for unlimited in ("producer", "worker", "operator_rw"):
+        life.use(roles.url(unlimited))
+        life.plain.enqueue(1)
+    with psycopg.connect(roles.dsn, autocommit=True) as conn:  # grants add up
+        conn.execute(f"GRANT {roles.names['producer']} TO {roles.names['producer_limited']}_login".encode())
+    life.use(roles.url("producer_limited"))
+    life.plain.enqueue(1)
+
+
+READS = ("status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "archive list", "group list",
+         "keys list ordered", "keys blocked", "keys hot", "queue list", "queue show ordered", "task list", "schedule list", "workers list",
+         "runbook oldest_due", "ring", "migrate status")  # fmt: skip
+WRITES = ("queue create more --key-concurrency 3", "queue pause more", "queue resume more", "queue set more --key-concurrency 4",
+          "queue set more --key-concurrency none --ordering key", "task pause plain", "task resume plain", "jobs edit {later} --priority 3",
+          "jobs retry {later}", "jobs cancel {cancel}", "jobs discard {later}", "dead redrive --task dies --yes", "dead discard --task fails --yes",
+          "keys release ordered --all --yes", "schedule pause tick", "schedule resume tick", "schedule run tick", "workers drain --all --yes",
+          "enqueue plain n:=1")  # fmt: skip
+
+
+@pytest.mark.slow
+def test_operators(roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    life.use(roles.url("producer"))
+    made = life.produce()
+    life.use(roles.url("worker"))
+    life.work()
+    ro, rw = (Cli(roles.url(name), monkeypatch) for name in ("operator_ro", "operator_rw"))
+    for words in READS:
+        ran = ro(*words.format(**made).split())
+        assert ran.code in (0, 1), (words, ran)
+        refused = [
+            line for line in ran.out.splitlines() + ran.err.splitlines() if "permission denied" in line
+        ]
+        # Who may not claim cannot ask for the plan of a claim.
+        assert [line.split()[0] for line in refused] == (["plans"] if words == "doctor" else []), (words, ran)
+    held = count(roles.dsn, "SELECT count(*) FROM holdfast.audit")
+    for words in WRITES:
+        ran = ro(*words.format(**made).split())
+        assert "permission denied" in ran.err, (words, ran)
+    assert count(roles.dsn, "SELECT count(*) FROM holdfast.audit") == held
+    for words in WRITES:
+        ran = rw(*words.format(**made).split())
+        assert (ran.code, ran.err) == (0, ""), (words, ran)
+
+
+def test_the_audit_notes_the_role_that_was_logged_in(
+    roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = Cli(roles.url("operator_rw"), monkeypatch)
+    monkeypatch.setenv("HOLDFAST_ACTOR", "the boss")
+    cli.text("queue", "pause", "inbox")
+    (entry,) = cli.json("audit")["audit"]
+    assert (entry["actor"], entry["role"]) == ("the boss", f"{roles.names['operator_rw']}_login")
+    heads, line = cli.text("audit").splitlines()
+    assert re.search(r"\bwho +role\b", heads)
+    assert f"{roles.names['operator_rw']}_login" in line
+    with psycopg.connect(roles.url("operator_rw"), autocommit=True) as conn:
+        for forged in (
+            "INSERT INTO holdfast.audit (actor, action, selection, count, role) VALUES ('a', 'b', '{}', 1, 'c')",
+            "UPDATE holdfast.audit SET role = 'c'",
+            "UPDATE holdfast.audit SET actor = 'c'",
+            "DELETE FROM holdfast.audit",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(forged.encode())
+
+
+def test_a_migrator_makes_and_upgrades_the_schema_for_the_owner(holdfast_server: TestServer) -> None:
+    name = holdfast_server.clone()
+    dsn = holdfast_server.url(name)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("DROP SCHEMA holdfast CASCADE")
+    roles = Roles(dsn)
+    try:
+        known = migrate.plan(roles.url("migrator"))
+        assert migrate.up(roles.url("migrator"), migrations=known[:1]) == [1]
+        assert migrate.up(roles.url("migrator")) == [number for number, _, _ in known[1:]]
+        roles.run()
+        foreign = "SELECT count(*) FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relowner <> %s::regrole"
+        assert count(dsn, foreign, roles.names["owner"]) == 0
+        with psycopg.connect(roles.url("producer"), autocommit=True) as conn:
+            conn.execute("SELECT holdfast.enqueue('a')")
+    finally:
+        roles.clear()
+        holdfast_server.drop(name)
+
+
+def test_mistakes() -> None:
+    for prefix in ("", "Shop", "a-b", "x" * 31, 'a"; DROP'):
+        with pytest.raises(
+            ConfigurationError, match="the prefix of roles must be 1 to 30 lower-case letters"
+        ):
+            roles_sql(prefix)
+    with pytest.raises(ConfigurationError, match="queue must be a name of 1 to 40"):
+        roles_sql(queues=["a'b"])
+    with pytest.raises(
+        ConfigurationError, match="would have 80 letters, and PostgreSQL takes 63: choose a shorter prefix"
+    ):
+        roles_sql("x" * 30, ["q" * 40])
