@@ -38,14 +38,14 @@ class Pool:
         size: int,
         check: Iterable[str] = (),
         patient: bool = True,
-        spare: int = SPARE,
+        spare: int | None = None,
     ) -> None:
         self._launch = launch
         self._clock = clock
         self._size = size
         self._check = frozenset(check)  # start a child at once, and see that it knows these tasks
         self._patient = patient  # a child that cannot start may do so later
-        self._spare = spare
+        self._spare = spare  # idle children to keep
         self._minder = Minder()
         self._emitter = Emitter()
         self._lock = threading.Lock()
@@ -193,7 +193,7 @@ class Pool:
     def may_leave(self, keeper: Keeper) -> bool:
         """An idle child that is one too many."""
         with self._lock:
-            if keeper not in self._idle or len(self._idle) <= self._spare:
+            if keeper not in self._idle or len(self._idle) <= (SPARE if self._spare is None else self._spare):
                 return False
             self._idle.remove(keeper)
             return True
