@@ -63,9 +63,7 @@ async def test_the_first_session_that_reconnects_ends_the_pauses_of_all(
             await await_until(lambda: failed(events) >= {"renew", "settle", "sweep"}, "all loops pause", 60)
             proxy.heal()
             await job.aresult(timeout=60)
-            await await_until(
-                lambda: recovered(events) >= {"settle", "sweep"}, "all loops go on", 60
-            )
+            await await_until(lambda: recovered(events) >= {"settle", "sweep"}, "all loops go on", 60)
     finally:
         proxy.close()
 

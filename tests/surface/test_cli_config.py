@@ -118,7 +118,9 @@ def test_a_wrong_value_names_where_it_is(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOLDFAST_POLL", "soon")
     done = CliRunner().invoke(cli, ["config", "show"])
     assert isinstance(done.exception, ConfigurationError)
-    assert str(done.exception) == "environment: HOLDFAST_POLL must be seconds or a duration like 90s, not 'soon'"
+    assert (
+        str(done.exception) == "environment: HOLDFAST_POLL must be seconds or a duration like 90s, not 'soon'"
+    )
 
 
 @pytest.mark.parametrize(
