@@ -23,15 +23,13 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextvars import Context
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, Contended, LockTimeout
-from ..errors import DatabaseError, DatabaseUnavailable
+from ..errors import DatabaseUnavailable
 from ..model.job import ClaimedJob
 from ..model.outcome import (
     Cancelled,
@@ -63,6 +61,7 @@ from .renew import RenewalThread
 from .ring import Ring
 from .service import Service
 from .settle import Settler
+from .side_tasks import SideTasks
 from .sleep import DROWSY, Nap, Sleep
 from .slots import Slots
 from .start import Starter
@@ -145,7 +144,7 @@ class Worker:
         doubt, closed = self.lanes.doubter(self.settings.dead_after), self.stopping.is_set
         self.starter = Starter(self.slots, self._run_one, doubt, self.end_unstarted, closed)
         self.ready = self.starter.ready
-        self._side_tasks: set[asyncio.Task[None]] = set()
+        self.aside = SideTasks()
         self.ticked_at = time.monotonic()  # when the claim loop last came round
 
     def stop(self) -> None:
@@ -370,7 +369,7 @@ class Worker:
 
     async def _is_idle(self) -> bool:
         """Nothing held, and nothing due when looked at from the start."""
-        if len(self.inflight) or self.settler.pending or self._side_tasks:
+        if len(self.inflight) or self.settler.pending or self.aside:
             return False
         if any([await service.catch_up() for service in self.services]):
             return False
@@ -391,14 +390,3 @@ class Worker:
         self.claimer.look_after(queue, buckets)
         self._pause = _FIRST_PAUSE
         self._wake.set()
-
-    def aside(self, work: Coroutine[Any, Any, object], context: Context | None = None) -> None:
-        async def quietly() -> None:
-            try:
-                await work
-            except DatabaseError as error:
-                telemetry.emit("worker.side_task_failed", level=logging.WARNING, error=str(error))
-
-        task = self.loop.create_task(quietly(), context=context)
-        self._side_tasks.add(task)
-        task.add_done_callback(self._side_tasks.discard)
