@@ -35,7 +35,7 @@ from holdfast.store import jobs, owner, sweep
 from holdfast.store.done import settle_done
 from holdfast.store.literal import UuidArray, plain_array
 from holdfast.store.renew import heartbeat, renew
-from holdfast.store.settle import lock_owned, settle, settle_check
+from holdfast.store.settle import forget, lock_owned, settle, settle_check
 from holdfast.store.statement import Statement
 from holdfast.store.wake import Rounds, pulse
 from holdfast.testing import Kit, TestServer
@@ -160,6 +160,7 @@ def statements(conn: Conn) -> dict[str, Statement[Any]]:
         claims.find_held("inbox", [("work", 1), ("other", 2)], BATCH),
         settle_done([Settlement(job, NOTHING) for job in claimed], worker),
         settling(grants, Completed("1")),
+        next(forget([Settlement(g, Completed("1", beside=True)) for g in grants])),
         settling(grants, Failed(BOOM, 1.0)),
         settling(grants, Snoozed(1.0)),
         settle_check("inbox", grants),
@@ -212,6 +213,7 @@ def check_all(conn: Conn, *, generic: bool) -> None:
         "enqueue",
         "claim",
         "settle_finish",
+        "settle_forget",
         "settle_fail",
         "settle_back",
         "check_owned",

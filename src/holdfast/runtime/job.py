@@ -124,7 +124,8 @@ class Job:
             raise Cancel("cancelled while running")
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Say how far this attempt is, 0 to 1. Cheap: written with the next heartbeat, never waited for."""
+        """Say how far this attempt is, 0 to 1. Cheap: written with the next heartbeat, never waited for, and kept until the
+        job completes or is cancelled."""
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"progress must be between 0 and 1, not {fraction!r}")
         self._beside = True

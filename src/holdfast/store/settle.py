@@ -101,12 +101,12 @@ def _finish(
             n = at[job_id]
             state = FINISHED[type(outcomes[n])]
             odd[places[n]] = Settled(UUID(job_id), state, group=UUID(group) if group else None, then=then)
-    yield from _forget([part for n, part in enumerate(parts) if n not in missed])
+    yield from forget([part for n, part in enumerate(parts) if n not in missed])
     if missed:
         yield from _check(queue, [places[n] for n in sorted(missed)], batch, odd)
 
 
-def _forget(ended: Sequence[Settlement]) -> Flow[None]:
+def forget(ended: Sequence[Settlement]) -> Flow[None]:
     """Remove what these jobs left beside them, in the transaction that ends them. Most can have left nothing: it is their
     first attempt, and it recorded nothing. A cancelled job keeps its steps, because somebody may retry it."""
     completed, cancelled = [], []
