@@ -8,7 +8,7 @@ CREATE TABLE holdfast.group_ends (
     job_id   uuid NOT NULL,
     state    text NOT NULL,
     group_id uuid NOT NULL,
-    PRIMARY KEY (tx, job_id)
+    PRIMARY KEY (tx, job_id, state)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- How far the clock is moved: only in sessions whose login is a member of the schema's owner. Anybody can set a setting, and functions that
