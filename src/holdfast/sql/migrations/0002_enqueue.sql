@@ -46,6 +46,7 @@ DECLARE
     hash   bigint;
     item   record;
 BEGIN
+    IF hashes = '{}' THEN RETURN; END IF;
     IF cardinality(hashes) <= 128 THEN
         FOREACH hash IN ARRAY hashes LOOP
             IF stripe IS DISTINCT FROM (hash >> 57)::int THEN
