@@ -60,7 +60,7 @@ def test_a_producer_names_neither_a_parent_nor_a_group(conn: Conn, producer: Con
         (PARENT, []),
         (MANY, [[uuid4()], NOBODY]),
         (MANY, [NOBODY, [group]]),
-        ("SELECT * FROM holdfast.write_jobs" + MANY[34:-1] + ", NULL)", [NOBODY, [group]]),
+        (MANY.replace("enqueue_many", "write_jobs")[:-1] + ", NULL)", [NOBODY, [group]]),
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege) as caught:
             producer.execute(query.encode(), params)
@@ -173,7 +173,8 @@ def test_what_only_looks_like_long_numbers_is_taken(conn: Conn) -> None:
 
 def test_follow_ups_are_stored_as_they_will_be_enqueued(conn: Conn) -> None:
     given_ = """[{"task": "after", "priority": 1.0, "version": 2.0, "max_attempts": 3e0, "delay": 1e-400,
-                  "partition_key": 17, "run_at": "2030-02-28T24:00:00+02:00", "tags": null, "then": [{"task": "last", "priority": -5.00}]}]"""
+                  "partition_key": 17, "run_at": "2030-02-28T24:00:00+02:00", "tags": null,
+                  "then": [{"task": "last", "priority": -5.00}]}]"""
     conn.execute("SELECT holdfast.enqueue('work', follow_ups => %s)", [given_])
     assert one(conn, "SELECT follow_ups FROM holdfast.work") == [
         {
@@ -189,12 +190,9 @@ def test_follow_ups_are_stored_as_they_will_be_enqueued(conn: Conn) -> None:
     ]
     worker = register(conn)
     assert end(conn, take(conn, worker)[0].grant, Completed()) == "completed"
-    assert one(conn, "SELECT (task, priority, version, max_attempts) FROM holdfast.work") == (
-        "after",
-        1,
-        2,
-        3,
-    )
+    assert conn.execute("SELECT task, priority, version, max_attempts FROM holdfast.work").fetchall() == [
+        ("after", 1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize(

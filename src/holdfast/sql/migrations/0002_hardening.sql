@@ -366,7 +366,7 @@ CREATE TABLE holdfast.group_ends (
     job_id   uuid NOT NULL,
     state    text NOT NULL,
     group_id uuid NOT NULL,
-    PRIMARY KEY (tx, job_id)
+    PRIMARY KEY (tx, job_id, state)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- Functions everything else needs ---------------------------------------------------------------------------------
@@ -409,6 +409,7 @@ DECLARE
     hash   bigint;
     item   record;
 BEGIN
+    IF hashes = '{}' THEN RETURN; END IF;
     IF cardinality(hashes) <= 128 THEN
         FOREACH hash IN ARRAY hashes LOOP
             IF stripe IS DISTINCT FROM (hash >> 57)::int THEN
