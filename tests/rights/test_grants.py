@@ -274,9 +274,9 @@ def test_a_producer_of_one_queue_enqueues_there_only(roles: Roles, life: Life) -
     life.plain.enqueue(1)
 
 
-READS = ("status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "archive list", "group list",
+READS = ("status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "archive search", "group list",
          "keys list ordered", "keys blocked", "keys hot", "queue list", "queue show ordered", "task list", "schedule list", "workers list",
-         "runbook oldest_due", "ring", "migrate status")  # fmt: skip
+         "runbook oldest-due", "ring", "migrate status")  # fmt: skip
 WRITES = ("queue create more --key-concurrency 3", "queue pause more", "queue resume more", "queue set more --key-concurrency 4",
           "queue set more --key-concurrency none --ordering key", "task pause plain", "task resume plain", "jobs edit {later} --priority 3",
           "jobs retry {later}", "jobs cancel {cancel}", "jobs discard {later}", "dead redrive --task dies --yes", "dead discard --task fails --yes",

@@ -121,9 +121,9 @@ def test_a_hostile_public_never_runs_for_operators(
     cli = Cli(as_role(dsn, victim), monkeypatch)
     dead = json.loads(cli.text("jobs", "list", "--state", "dead_letter", "--json"))
     for words in (
-        "status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "archive list", "group list",
+        "status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "archive search", "group list",
         "keys list ordered", "keys blocked", "keys hot", "queue list", "queue show ordered", "task list", "schedule list", "workers list",
-        "runbook oldest_due", "queue create more --key-concurrency 3", "queue pause more", "queue resume more", "task pause plain",
+        "runbook oldest-due", "queue create more --key-concurrency 3", "queue pause more", "queue resume more", "task pause plain",
         "task resume plain", "jobs edit {later} --priority 3", "jobs retry {later}", "jobs cancel {cancel}", "dead redrive --task dies --yes",
         "dead discard --task fails --yes", "keys release ordered --all --yes", "schedule pause tick", "schedule resume tick", "ring", "migrate status",
     ):  # fmt: skip

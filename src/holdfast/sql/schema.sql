@@ -541,10 +541,11 @@ END $do$;
 -- The slots a job of this id can be in: from the day in its id until today, so that a lookup probes one or two.
 CREATE FUNCTION holdfast.archive_slots_of(id uuid) RETURNS int[]
     LANGUAGE sql STABLE STRICT
-    RETURN ARRAY(SELECT DISTINCT mod(day, 32)::int
-                     FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
-                                                   floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
-                                          floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day);
+    SET search_path = pg_catalog, pg_temp   -- no RETURN: nothing is to hang on another function of ours, so that each can be repaired by itself
+    AS $$ SELECT ARRAY(SELECT DISTINCT mod(day, 32)::int
+                       FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
+                                                     floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
+                                            floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day) $$;
 
 -- Empties a slot whose day is past retention: TRUNCATE locks that leaf alone. If the ring has come round to it before anyone
 -- tidied up (nobody worked for a month), it holds fresh rows too, and only the old ones are deleted. With the owner's rights: a worker may

@@ -158,10 +158,11 @@ CREATE OR REPLACE FUNCTION holdfast.archive_slot(at timestamptz) RETURNS int
 -- The slots a job of this id can be in: from the day in its id until today, so that a lookup probes one or two.
 CREATE OR REPLACE FUNCTION holdfast.archive_slots_of(id uuid) RETURNS int[]
     LANGUAGE sql STABLE STRICT
-    RETURN ARRAY(SELECT DISTINCT mod(day, 32)::int
-                     FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
-                                                   floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
-                                          floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day);
+    SET search_path = pg_catalog, pg_temp   -- no RETURN: nothing is to hang on another function of ours, so that each can be repaired by itself
+    AS $$ SELECT ARRAY(SELECT DISTINCT mod(day, 32)::int
+                       FROM generate_series(greatest(floor(extract(epoch FROM holdfast.uuid7_time(id)) / 86400)::bigint - 1,
+                                                     floor(extract(epoch FROM holdfast.now()) / 86400)::bigint - 31),
+                                            floor(extract(epoch FROM holdfast.now()) / 86400)::bigint + 1) AS day) $$;
 
 -- A conflict in words.
 CREATE OR REPLACE FUNCTION holdfast.conflict_text(task text, queue text, conflict text) RETURNS text
