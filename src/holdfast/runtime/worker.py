@@ -102,7 +102,7 @@ class Worker:
             release=options.release,
         )
         self.inflight = InFlight()
-        self.claimer = Claimer(database, handlers, options.leases, options.rules)
+        self.claimer = Claimer(database, handlers, options.leases, options.rules, self.inflight)
         self.lanes = Lanes(options.rules)
         # One that runs until nothing is due looks after everything, also after what a dead neighbour left.
         rings = [] if options.until_idle else self.claimer.ringed
@@ -137,7 +137,8 @@ class Worker:
         self.hurry = asyncio.Event()
         self.loop = asyncio.get_running_loop()
         doubt, closed = self.lanes.doubter(self.settings.dead_after), self.stopping.is_set
-        self.starter = Starter(self.slots, self._run_one, doubt, self.end_unstarted, closed)
+        pace = self.claimer.pace
+        self.starter = Starter(self.slots, self._run_one, doubt, self.end_unstarted, closed, pace)
         self.ready = self.starter.ready
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.ticked_at = time.monotonic()  # when the claim loop last came round
@@ -187,7 +188,7 @@ class Worker:
                 await self._claim_suspects()
                 await self._claim_trial()
                 waiting = len(self.ready) + self.batches.due
-                want = self._want(waiting)
+                want = self._want(waiting - self.starter.early)
                 free = self.slots.free - waiting
                 jobs = (
                     await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
@@ -198,7 +199,7 @@ class Worker:
             return None
         self._heard = telemetry.audible(logging.DEBUG)
         self.executor.look()
-        held = self.inflight.add(jobs, began)
+        held = self.claimer.pace.mark(self.inflight.add(jobs, began))
         self.ready.extend(self.batches.gather(self.lanes.admit(held)))
         return len(jobs)
 
@@ -219,7 +220,8 @@ class Worker:
         began = time.monotonic()
         jobs = await self.claimer.claim_suspects(self.membership.id, self.slots.concurrency)
         if jobs:
-            self.suspects.took(self.lanes.admit(self.inflight.add(jobs, began)))
+            held = self.claimer.pace.mark(self.inflight.add(jobs, began))
+            self.suspects.took(self.lanes.admit(held))
             telemetry.emit("suspects.claimed", level=logging.WARNING, count=len(jobs))
 
     async def _claim_trial(self) -> None:
