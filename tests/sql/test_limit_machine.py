@@ -172,3 +172,20 @@ def test_what_a_claim_counts_is_what_runs(
     assert (
         one(conn, "SELECT count(*) FROM holdfast.claims c WHERE c.worker = ANY (%s)", list(walk.workers)) == 0
     )
+
+
+def test_a_claim_that_is_being_renewed_is_trimmed_another_time(conn: Conn, connect: Connect) -> None:
+    """Who waits there for several claims could wait for one who waits for it."""
+    make_queue(conn, "q", concurrency=5)
+    enqueue(conn, 4, queue="q")
+    worker, other = register(conn), connect()
+    jobs = run(conn, plain("q", worker, 4)).jobs
+    for job in jobs:
+        end(conn, job.grant, EVERY_OUTCOME[0], worker)
+    other.execute("SET statement_timeout = '10s'")
+    with conn.transaction():
+        conn.execute("UPDATE holdfast.claims SET lease_expires_at = holdfast.now()")
+        run(other, store.trim_claims("q", [jobs[0].grant.token]))
+    assert one(conn, "SELECT count(*) FROM holdfast.claims") == 1
+    run(other, store.trim_claims("q", [jobs[0].grant.token]))
+    assert one(conn, "SELECT count(*) FROM holdfast.claims") == 0

@@ -103,3 +103,31 @@ def test_a_long_transaction_makes_no_claim_of_a_rated_queue_dearer(conn: Conn, c
     assert one(conn, "SELECT tokens FROM holdfast.limits WHERE queue = 'q'") == 2999
     assert all(after[name] <= before[name] + 5 for name in after), f"{before} became {after}"
     old.execute("ROLLBACK")
+
+
+_OLD_LOCK = "SELECT queue FROM holdfast.limits WHERE queue = 'q' FOR UPDATE SKIP LOCKED"
+_OLD_SPEND = """
+UPDATE holdfast.limits l
+SET tokens = least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst ELSE l.tokens
+                                 + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) - 1,
+    refilled_at = holdfast.now()
+FROM holdfast.queues q WHERE q.name = 'q' AND l.queue = 'q'
+"""
+
+
+def test_a_worker_of_the_release_before_has_the_same_lock_and_the_same_bucket(
+    conn: Conn, connect: Connect
+) -> None:
+    make_queue(conn, "q", rate=Rate(1, per=3600, burst=4))
+    enqueue(conn, 9, queue="q")
+    worker, before = register(conn), connect()
+    with conn.transaction():
+        assert len(drive(conn, plain("q", worker, 1)).jobs) == 1
+        assert before.execute(_OLD_LOCK).fetchall() == []
+    with before.transaction():
+        assert len(before.execute(_OLD_LOCK).fetchall()) == 1
+        assert run(conn, plain("q", worker, 1)).busy
+        before.execute(_OLD_SPEND)
+    assert len(run(conn, plain("q", worker, 9)).jobs) == 2
+    before.execute(_OLD_SPEND)
+    assert one(conn, "SELECT round(tokens) FROM holdfast.limits WHERE queue = 'q'") == -1

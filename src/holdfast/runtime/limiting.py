@@ -71,13 +71,14 @@ class Limiter:
         self._claims = Claims(inflight)
         self._pace = pace
         self._patience = Patience()
-        self._ask_at = 0.0
+        self._ask_at = self._open_at = 0.0
         self.free: int | None = None  # slots that the claim under way is for; None: it does not matter
 
     @property
     def closed_for(self) -> float:
-        """Seconds for which its rate allows none."""
-        return self._ask_at - time.monotonic()
+        """Seconds for which its rate allows none; 0: ask."""
+        now = time.monotonic()
+        return self._open_at - now if now < self._ask_at else 0.0
 
     def wish(self, rule: QueueRules, want: int, free: int | None, *, by_key: bool) -> int:
         """What to ask for: what waits here behind the slots has had its turn already, where keys have turns."""
@@ -107,7 +108,8 @@ class Limiter:
         if done.starts:
             self._pace.add(done.jobs, done.starts, sent)
         if done.again_in is not None:
-            self._ask_at = time.monotonic() + min(done.again_in, _LOOK)
+            now = time.monotonic()
+            self._open_at, self._ask_at = now + done.again_in, now + min(done.again_in, _LOOK)
         return done._replace(again_in=self._patience.wait(done))
 
 

@@ -45,7 +45,7 @@ class Starter:
         in_doubt: Callable[[Running], bool] | None,
         stopped: Callable[[Running], None],  # is told of those that must not start any more
         closed: Callable[[], bool],
-        pace: Pace,
+        pace: Pace | None = None,
     ) -> None:
         self.ready: deque[Running] = deque()  # claimed, and waiting for a slot
         self._slots = slots
@@ -53,7 +53,7 @@ class Starter:
         self._in_doubt = in_doubt
         self._stopped = stopped
         self._closed = closed
-        self._pace = pace
+        self._pace = Pace({}) if pace is None else pace
         self.early = 0  # of those that are ready: they wait for a token
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()

@@ -28,7 +28,9 @@ from ..store import claim, limits, streams
 from ..store.claim import Mark
 from ..store.limits import Allowance
 from ..store.statement import Statement
+from .inflight import InFlight
 from .limiting import Limiter, Resting
+from .pace import Pace
 
 _ROWS = 2000  # due jobs passed in one look
 KEYS_AT_ONCE = 1000  # keys stepped through in one statement
@@ -101,7 +103,7 @@ class StreamClaimer:
         queue: str,
         session: Session,
         new_token: Callable[[str], UUID],
-        limiter: Limiter,
+        limiter: Limiter | None = None,
         *,
         rules: QueueRules,
         lease: float,
@@ -117,7 +119,7 @@ class StreamClaimer:
         self._mine: frozenset[int] | None = None  # buckets; None: all of them
         self._new_token = new_token
         self._found = self._new_candidates()
-        self._limiter = limiter
+        self._limiter = limiter or Limiter(queue, session, InFlight(), Pace({}))
         self._resting = Resting()
         self._marks: dict[int, Mark] = {}
         self._step_back_at = 0.0
