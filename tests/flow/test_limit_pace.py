@@ -31,9 +31,9 @@ async def test_a_rate_without_burst_is_used_and_its_starts_do_not_cluster(
     await app.aenqueue_many(work.using(partition_key="a").job() for _ in range(80))
     async with running(app, concurrency=10):
         await await_until(lambda: len(starts) == 80, "all have started")
-    assert most_beyond(starts, 20, 1) <= 0.5 + 1e-3
-    spans = [(starts[n + 19] - starts[n]) for n in range(60)]  # a machine that is busy holds up some of them
-    assert 19 / min(spans) >= 0.95 * 20
+    assert most_beyond(starts, 20, 1) < 1  # not one more, though a machine that is busy holds up some of them
+    best = max(19 / (starts[n + 19] - starts[n]) for n in range(60))
+    assert best >= 0.95 * 20
 
 
 async def test_places_that_are_spare_are_claimed_ahead_of_the_slots(

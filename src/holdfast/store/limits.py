@@ -12,7 +12,7 @@ from .claim import Place, taking
 from .statement import Flow, Row, Statement, count, ids, nothing
 from .streams import Scan, decode_scan
 
-AHEAD = 0.1  # seconds: a job is claimed before the token for its start is there, and starts when it is
+AHEAD = 0.25  # seconds: a job is claimed before the token for its start is there, and starts when it is
 
 
 class Bucket(NamedTuple):
