@@ -39,6 +39,8 @@ WANTED = {
         "transaction-by-hand",
         "ordered-2",
         "limited-1",
+        "limited-keys-1",
+        "narrow-2",
     },
     "enqueue": {
         "one-by-one",
@@ -61,6 +63,7 @@ WANTED = {
 }
 ONLY = (
     *("async-1", "transaction-1", "transaction-by-hand", "ordered-2", "limited-1"),
+    *("limited-keys-1", "narrow-2"),
     *("batch-100", "batch-500", "batch-1000"),
     *("waiting-20", "waiting-2k", "key-deep-500"),
 )

@@ -34,6 +34,26 @@ def test_places_of_a_killed_worker_come_back(scene: Scene) -> None:
     assert used(scene) == 0
 
 
+def test_a_kill_among_many_jobs_leaks_no_place_and_exceeds_nothing(scene: Scene) -> None:
+    """It holds some that run, and some that it took ahead."""
+    set_queue(scene.kit.database, "inbox", limits={"concurrency": 20})
+    ids = [record.enqueue().id for _ in range(300)]
+    first = scene.start()
+    wait_until(lambda: len(scene.ledger()) > 50, "it is in the middle of them", 30)
+    first.kill(signal.SIGKILL)
+    scene.start()
+    most = 0
+
+    def finished() -> bool:
+        nonlocal most
+        most = max(most, used(scene) or 0)
+        return len(scene.ledger()) == len(ids) and used(scene) == 0
+
+    wait_until(finished, "all are done, and no place is taken", 4 * RERUN)
+    assert set(scene.ledger()) == set(ids)
+    assert most <= 20
+
+
 @pytest.mark.parametrize("hop", ["claim.limited", "claim.committed", "claim.after"])
 def test_a_kill_in_the_middle_of_a_limited_claim_leaks_nothing(scene: Scene, hop: str) -> None:
     """Under the lock of the limits, just after the commit, and with the jobs in hand."""

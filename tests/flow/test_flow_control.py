@@ -309,9 +309,9 @@ async def test_limits_of_keys_hold_also_where_the_worker_began_without(
 
 
 @pytest.mark.parametrize(
-    "rules", [{"concurrency": 3}, {"key_concurrency": 3}, {"rate": Rate(1, per=3600, burst=3)}]
+    "rules", [{"concurrency": 3}, {"fair": True, "key_concurrency": 3}, {"rate": Rate(1, per=3600, burst=3)}]
 )
-async def test_a_limited_queue_is_not_claimed_ahead_of_the_slots(
+async def test_what_is_scarce_is_not_claimed_ahead_of_the_slots(
     app: Holdfast, holdfast_kit: Make, rules: dict[str, Any]
 ) -> None:
     kit, _, work = limited(app, holdfast_kit, **rules)

@@ -27,6 +27,8 @@ from .loops import loop_factory, loop_name
 app = Holdfast()
 STREAMS = app.queue("streams", ordering="key")
 LIMITED = app.queue("limited", concurrency=10_000, rate=Rate(1_000_000))
+LIMITED_KEYS = app.queue("limited_keys", key_concurrency=100)
+NARROW = app.queue("narrow", concurrency=200)
 
 
 class Seen:
@@ -60,6 +62,16 @@ async def keyed(n: int) -> None:
 
 @app.task(queue=LIMITED.name)
 async def limited(n: int) -> None:
+    Seen.jobs += 1
+
+
+@app.task(queue=LIMITED_KEYS.name)
+async def limited_by_key(n: int) -> None:
+    Seen.jobs += 1
+
+
+@app.task(queue=NARROW.name)
+async def narrow(n: int) -> None:
     Seen.jobs += 1
 
 

@@ -23,19 +23,20 @@ from ..model.text import storable
 from ..store import breaker
 from ..store import claim as store
 from ..store.claim import Place
-from ..store.limits import Allowance, oldest_of_each, within
+from ..store.limits import Allowance, oldest_of_each
 from ..store.queues import queue_rules
 from ..store.statement import Statement
 from ..store.streams import unhold
 from ..store.sweep import disown
 from .handler import Handlers
-from .limiting import Patience
+from .inflight import InFlight
+from .limiting import Limiter
 from .marks import Marks
+from .pace import Pace
 from .shares import ShareClaimer
 from .streams import StreamClaimer
 
 _LOOK = 20_000
-_SHARED = 2  # jobs ahead of the slots, of a queue whose keys take turns
 _FULL_LOOK = 1.0  # seconds between two looks from the start
 _RULES = 5.0  # seconds until a changed rule of a queue is known
 
@@ -47,6 +48,7 @@ class Claimer:
         handlers: Handlers,
         lease: dict[str, float],
         rules: Mapping[str, QueueRules] = MappingProxyType({}),
+        inflight: InFlight | None = None,
     ) -> None:
         self._session = database.session("claim", keep_plans=True)
         self._handlers = handlers
@@ -55,15 +57,16 @@ class Claimer:
         self._rules = {queue: rules.get(queue, QueueRules()) for queue in lease}
         self._rules_at = time.monotonic()
         self.again_in: float | None = None  # a limit was in the way: when to come again
-        self._patience = Patience()
+        self.pace = Pace(self._rules)
+        own = InFlight() if inflight is None else inflight
+        self._limiters = {queue: Limiter(queue, self._session, own, self.pace) for queue in lease}
         self._cut = False  # by a limit: there may be more
         self._takeover = database.settings.takeover
         self._streams = {
             queue: self._by_key(queue, rule) for queue, rule in self._rules.items() if rule.keyed
         }
-        self._deep = dict.fromkeys(
-            lease, 1.0
-        )  # jobs that a key brings, as of late: so many fewer keys are asked for
+        # Jobs that a key brings, as of late: so many fewer keys are asked for.
+        self._deep = dict.fromkeys(lease, 1.0)
         self._turn = 0
         self._open: list[tuple[str, UUID]] = []
         self._in_doubt: list[tuple[str, UUID]] = []
@@ -71,8 +74,10 @@ class Claimer:
 
     def _by_key(self, queue: str, rule: QueueRules) -> StreamClaimer:
         kind = StreamClaimer if rule.ordered else ShareClaimer
-        lease = self._lease[queue]
-        return kind(queue, self._session, self._token, rules=rule, lease=lease, takeover=self._takeover)
+        lease, limiter = self._lease[queue], self._limiters[queue]
+        return kind(
+            queue, self._session, self._token, limiter, rules=rule, lease=lease, takeover=self._takeover
+        )
 
     @property
     def queues(self) -> list[str]:
@@ -115,7 +120,7 @@ class Claimer:
     async def claim(self, worker: str, want: int, run: int = 1, free: int | None = None) -> list[ClaimedJob]:
         """Up to `want` jobs over all queues, each queue first in its turn; of a stream up to `run` count as one.
 
-        `free` are the slots: of a limited queue nothing is claimed to wait here."""
+        `free` are the slots: of a limited queue no more is claimed to wait here than its limits can spare."""
         await self.disown_doubtful()
         await self._refresh_rules()
         self.again_in = None
@@ -124,10 +129,11 @@ class Claimer:
         found: list[ClaimedJob] = []
         with self._accounted():
             for queue in queues[self._turn :] + queues[: self._turn]:
-                limited = self._rules[queue].limited
-                most = min(want, free) if limited and free is not None else want
-                if queue in self._streams and not self._rules[queue].ordered and free is not None:
-                    most = min(most, max(0, free) + _SHARED)  # what waits here has had its turn already
+                rule, limiter = self._rules[queue], self._limiters[queue]
+                if rule.limited and (wait := limiter.closed_for) > 0:
+                    self._come_again(wait)
+                    continue
+                most = limiter.wish(rule, want, free, by_key=queue in self._streams)
                 if most <= 0:
                     continue
                 if queue in self._streams:
@@ -183,7 +189,7 @@ class Claimer:
                 self._streams[queue] = self._by_key(queue, rule)
 
     async def _run_claim(
-        self, queue: str, want: int, make: Callable[[int], Statement[list[ClaimedJob]]]
+        self, queue: str, worker: str, want: int, make: Callable[[int], Statement[list[ClaimedJob]]]
     ) -> list[ClaimedJob]:
         """Claim up to `want`, and no more than the limits of the queue allow."""
         if not self._rules[queue].limited:
@@ -193,10 +199,10 @@ class Claimer:
             failpoints.point("claim.limited")
             return make(min(want, allowed.total))
 
-        done = await self._session.flow(lambda: within(queue, [], take))
+        done = await self._limiters[queue].within(worker, [], take, want)
         if len(done.jobs) < want:
             self._cut = self._cut or done.cut
-            self._come_again(self._patience.wait(done))
+            self._come_again(done.again_in)
         return done.jobs
 
     async def _by_age(self, queue: str, marks: list[Place]) -> list[Place]:
@@ -271,7 +277,7 @@ class Claimer:
             )
 
         try:
-            jobs = await self._run_claim(queue, want, what)
+            jobs = await self._run_claim(queue, worker, want, what)
         except BadRow:
             return await self._bisect(queue, worker, want)
         failpoints.point("claim.after")
@@ -295,7 +301,7 @@ class Claimer:
             )
 
         try:
-            return await self._run_claim(queue, len(ids), what)
+            return await self._run_claim(queue, worker, len(ids), what)
         except BadRow as error:
             if len(ids) > 1:
                 middle = len(ids) // 2
@@ -316,6 +322,8 @@ class Claimer:
 
     async def claim_suspects(self, worker: str, most: int) -> list[ClaimedJob]:
         """Jobs that are to run apart from others, of one queue."""
+        for limiter in self._limiters.values():
+            limiter.free = None
         with self._accounted():
             for queue in self.queues:
                 if queue in self._streams:

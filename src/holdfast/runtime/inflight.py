@@ -29,6 +29,7 @@ class Running:
     job: Job | None = None
     task: asyncio.Task[Any] | None = None
     started_at: float = 0.0  # 0: not yet
+    not_before: float = 0.0  # of a queue with a rate: when there is a token for its start
     stop: Stop | None = None
     is_async = False
     in_process = False
@@ -87,6 +88,11 @@ class InFlight:
         with self._lock:
             pop = self._held.pop
             return [pop(key, None) for key in keys]
+
+    def still(self, jobs: Iterable[Owned]) -> list[Owned]:
+        """Those of them that are held."""
+        with self._lock:
+            return [job for job in jobs if (job.id_text, job.generation) in self._held]
 
     def get(self, job: Owned) -> Running | None:
         with self._lock:

@@ -1,12 +1,22 @@
-"""Limits, as a claimer meets them: when to come again, and which keys to leave alone until then."""
+"""Limits, as a claimer meets them: how much to take, when to come again, and which keys to leave alone until then."""
 
 import heapq
 import random
 import time
+from collections.abc import Sequence
+from uuid import UUID
 
-from ..store.limits import Limited
+from ..db.session import Session
+from ..model.job import ClaimedJob, Owned
+from ..model.queue import QueueRules
+from ..store.limits import Allowance, Asked, Limited, Take, trim_claims, within
+from ..store.statement import Flow, Statement
+from .inflight import InFlight
+from .pace import Pace
 
-_BUSY = (0.02, 0.5)  # seconds to wait while another worker claims from the same limited queue, doubling
+_BUSY = (0.005, 0.1)  # seconds to wait while another worker claims from the same limited queue, doubling
+_SHARED = 2  # jobs ahead of the slots, of a queue whose keys take turns
+_LOOK = 0.5  # seconds for which a rate that allows none is believed: it may have been changed
 MOST_RESTING = 50_000  # keys; the net finds the others later
 
 
@@ -24,6 +34,83 @@ class Patience:
         self._tries += 1
         longest = min(_BUSY[0] * 2.0 ** min(self._tries - 1, 10), _BUSY[1])
         return random.uniform(0.5, 1.0) * longest  # noqa: S311 no secret
+
+
+class Claims:
+    """The claims of a limited queue that this worker made. A limit counts by what claims list, so that each is trimmed when
+    half of it is over: then a count looks up no more than twice the jobs that run."""
+
+    def __init__(self, inflight: InFlight) -> None:
+        self._inflight = inflight
+        self._by_token: dict[UUID, Sequence[Owned]] = {}
+
+    def add(self, jobs: Sequence[ClaimedJob]) -> None:
+        if jobs:
+            self._by_token[UUID(jobs[0].token_text)] = jobs
+
+    def over(self) -> list[UUID]:
+        """Those to trim now."""
+        found = []
+        for token, jobs in list(self._by_token.items()):
+            still = self._inflight.still(jobs)
+            if 2 * len(still) <= len(jobs):
+                found.append(token)
+                if still:
+                    self._by_token[token] = still
+                else:
+                    del self._by_token[token]
+        return found
+
+
+class Limiter:
+    """The claims of one limited queue."""
+
+    def __init__(self, queue: str, session: Session, inflight: InFlight, pace: Pace) -> None:
+        self._queue = queue
+        self._session = session
+        self._claims = Claims(inflight)
+        self._pace = pace
+        self._patience = Patience()
+        self._ask_at = self._open_at = 0.0
+        self.free: int | None = None  # slots that the claim under way is for; None: it does not matter
+
+    @property
+    def closed_for(self) -> float:
+        """Seconds for which its rate allows none; 0: ask."""
+        now = time.monotonic()
+        return self._open_at - now if now < self._ask_at else 0.0
+
+    def wish(self, rule: QueueRules, want: int, free: int | None, *, by_key: bool) -> int:
+        """What to ask for: what waits here behind the slots has had its turn already, where keys have turns."""
+        self.free = free
+        if free is None or not by_key:
+            return want
+        if rule.limited and (rule.ordered or rule.fair):
+            return min(want, free)
+        if rule.limited or rule.ordered:
+            return want
+        return min(want, max(0, free) + _SHARED)
+
+    async def within(self, worker: str, keys: Sequence[str], take: Take, want: int) -> Limited:
+        """Claim up to `want`, no more than is allowed."""
+        if over := self._claims.over():
+            await self._session.run(trim_claims(self._queue, over))
+        sent = 0.0
+
+        def timed(allowed: Allowance) -> "Flow[list[ClaimedJob]] | Statement[list[ClaimedJob]]":
+            nonlocal sent
+            sent = time.monotonic()
+            return take(allowed)
+
+        asked = Asked(worker, want, self.free)
+        done = await self._session.flow(lambda: within(self._queue, keys, timed, asked))
+        self._claims.add(done.jobs)
+        if done.starts:
+            self._pace.add(done.jobs, done.starts, sent)
+        if done.again_in is not None:
+            now = time.monotonic()
+            self._open_at, self._ask_at = now + done.again_in, now + min(done.again_in, _LOOK)
+        return done._replace(again_in=self._patience.wait(done))
 
 
 class Resting:

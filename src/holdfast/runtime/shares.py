@@ -171,7 +171,7 @@ class ShareClaimer(StreamClaimer):
             if not self.rules.limited:
                 asked |= {turn.key: turn.share for turn in turns}
                 return await self._session.run(statement()), set()
-            taken = await self._within(keys, allowed)
+            taken = await self._within(worker, keys, allowed, want)
         except BadRow as error:
             return await self._apart(worker, keys, 1, suspects, error), set(keys)
         if self._cut and not taken:

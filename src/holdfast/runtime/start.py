@@ -11,6 +11,7 @@ They begin in the context that this was made in: the call may come out of a job'
 import asyncio
 import contextvars
 import functools
+import math
 import sys
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .inflight import Running
+from .pace import Pace
 from .slots import Slots
 
 # What may end inside of the calls that start it before the event loop has its turn: so many jobs, for so many seconds.
@@ -43,6 +45,7 @@ class Starter:
         in_doubt: Callable[[Running], bool] | None,
         stopped: Callable[[Running], None],  # is told of those that must not start any more
         closed: Callable[[], bool],
+        pace: Pace | None = None,
     ) -> None:
         self.ready: deque[Running] = deque()  # claimed, and waiting for a slot
         self._slots = slots
@@ -50,6 +53,9 @@ class Starter:
         self._in_doubt = in_doubt
         self._stopped = stopped
         self._closed = closed
+        self._pace = Pace({}) if pace is None else pace
+        self.early = 0  # of those that are ready: they wait for a token
+        self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._begin = beginner(self._loop)
         self.context = contextvars.copy_context()
@@ -67,14 +73,19 @@ class Starter:
         ready, slots, begin = self.ready, self._slots, self._begin
         in_doubt, closed = self._in_doubt, self._closed
         room = slots.free
-        doubtful: list[Running] = []
+        later: list[Running] = []
+        soonest, self.early = math.inf, 0
         try:
             while ready and room > 0 and self._left > 0 and not closed():
                 running = ready.popleft()
                 if running.stop is not None:
                     self._stopped(running)
                 elif in_doubt is not None and in_doubt(running):
-                    doubtful.append(running)
+                    later.append(running)
+                elif running.not_before and (wait := self._pace.early(running)) > 0:
+                    later.append(running)
+                    self.early += 1
+                    soonest = min(soonest, wait)
                 else:
                     running.started_at = slots.started()  # now: its task may begin after this loop
                     task = begin(self._run(running), name=f"job {running.claimed.id_text}")
@@ -86,7 +97,10 @@ class Starter:
                         room -= 1
         finally:
             self._starting = False
-            ready.extendleft(reversed(doubtful))
+            ready.extendleft(reversed(later))
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(soonest, self.start) if self.early else None
 
     def _ended_at_once(self, began: float) -> None:
         if self._left == _AT_ONCE:

@@ -29,7 +29,9 @@ from ..store import claim, limits, streams
 from ..store.claim import Mark
 from ..store.limits import Allowance
 from ..store.statement import Statement
-from .limiting import Patience, Resting
+from .inflight import InFlight
+from .limiting import Limiter, Resting
+from .pace import Pace
 
 _ROWS = 2000  # due jobs passed in one look
 KEYS_AT_ONCE = 1000  # keys stepped through in one statement
@@ -103,6 +105,7 @@ class StreamClaimer:
         queue: str,
         session: Session,
         new_token: Callable[[str], UUID],
+        limiter: Limiter | None = None,
         *,
         rules: QueueRules,
         lease: float,
@@ -118,7 +121,7 @@ class StreamClaimer:
         self._mine: frozenset[int] | None = None  # buckets; None: all of them
         self._new_token = new_token
         self._found = self._new_candidates()
-        self._patience = Patience()
+        self._limiter = limiter or Limiter(queue, session, InFlight(), Pace({}))
         self._resting = Resting()
         self._marks: dict[int, Mark] = {}
         self._step_back_at = 0.0
@@ -268,17 +271,19 @@ class StreamClaimer:
         try:
             if not self.rules.limited:
                 return await self._session.run(statement(keys, run))
-            taken = await self._within(keys, allowed)
+            taken = await self._within(worker, keys, allowed, len(keys))
             self._found.put_back(left)
             return taken
         except BadRow as error:
             return await self._apart(worker, keys, run, suspects, error)
 
-    async def _within(self, keys: Sequence[str], take: limits.Take) -> list[ClaimedJob]:
-        done = await self._session.flow(lambda: limits.within(self._queue, keys, take))
+    async def _within(
+        self, worker: str, keys: Sequence[str], take: limits.Take, want: int
+    ) -> list[ClaimedJob]:
+        done = await self._limiter.within(worker, keys, take, want)
         self._cut = done.cut
         if done.cut:
-            self.again_in = self._patience.wait(done)
+            self.again_in = done.again_in
         return done.jobs
 
     async def _apart(

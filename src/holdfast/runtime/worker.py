@@ -107,7 +107,7 @@ class Worker:
             release=options.release,
         )
         self.inflight = InFlight()
-        self.claimer = Claimer(database, handlers, options.leases, options.rules)
+        self.claimer = Claimer(database, handlers, options.leases, options.rules, self.inflight)
         self.lanes = Lanes(options.rules)
         # One that runs until nothing is due looks after everything, also after what a dead neighbour left.
         rings = [] if options.until_idle else self.claimer.ringed
@@ -142,7 +142,8 @@ class Worker:
         self.hurry = asyncio.Event()
         self.loop = asyncio.get_running_loop()
         doubt, closed = self.lanes.doubter(self.settings.dead_after), self.stopping.is_set
-        self.starter = Starter(self.slots, self._run_one, doubt, self.end_unstarted, closed)
+        pace = self.claimer.pace
+        self.starter = Starter(self.slots, self._run_one, doubt, self.end_unstarted, closed, pace)
         self.ready = self.starter.ready
         self.aside = SideTasks()
         self.ticked_at = time.monotonic()  # when the claim loop last came round
@@ -199,7 +200,7 @@ class Worker:
                 await self._claim_suspects()
                 await self._claim_trial()
                 waiting = len(self.ready) + self.batches.due
-                want = self._want(waiting)
+                want = self._want(waiting - self.starter.early)
                 free = self.slots.free - waiting
                 jobs = (
                     await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
@@ -210,7 +211,7 @@ class Worker:
             return None
         self._heard = telemetry.audible(logging.DEBUG)
         self.executor.look()
-        held = self.inflight.add(jobs, began)
+        held = self.claimer.pace.mark(self.inflight.add(jobs, began))
         self.ready.extend(self.batches.gather(self.lanes.admit(held)))
         return len(jobs)
 
@@ -231,7 +232,7 @@ class Worker:
             jobs = await self.claimer.claim_suspects(self.membership.id, room)
             if not jobs:
                 return
-            self._took_suspects(self.inflight.add(jobs, began))
+            self._took_suspects(self.claimer.pace.mark(self.inflight.add(jobs, began)))
 
     def _took_suspects(self, held: list[Running]) -> None:
         self.suspects.took([running for running in held if running.claimed.suspect])

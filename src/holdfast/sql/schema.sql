@@ -127,10 +127,14 @@ CREATE TABLE holdfast.queues (
 
 -- What a limited queue has left of its rate. Who claims from such a queue holds its row, so that two cannot both take the last place;
 -- how many run is counted, never kept, so that no crash leaks a place.
+-- Spending tokens replaces the row by one with the next number. The newest is found first, so that versions which a long transaction keeps
+-- cost a claim nothing: of a row that is updated, an index leads to all of them.
 CREATE TABLE holdfast.limits (
-    queue       text PRIMARY KEY,
+    queue       text NOT NULL,
     tokens      float8 NOT NULL,
-    refilled_at timestamptz NOT NULL
+    refilled_at timestamptz NOT NULL,
+    number      bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (queue, number)
 ) WITH (fillfactor = 50);
 
 CREATE TABLE holdfast.key_limits (
@@ -282,7 +286,8 @@ BEGIN
     EXECUTE format('ALTER TABLE holdfast.work ATTACH PARTITION holdfast.%I FOR VALUES IN (%L)', relation, queue_name);
     INSERT INTO holdfast.queues (name, relation, lease, keyed, ordering, on_dead_letter)
     VALUES (queue_name, relation, lease_seconds, by_key OR key_ordering = 'key', key_ordering, dead_letter_policy);
-    INSERT INTO holdfast.limits (queue, tokens, refilled_at) VALUES (queue_name, 0, '-infinity') ON CONFLICT DO NOTHING;
+    INSERT INTO holdfast.limits (queue, tokens, refilled_at)
+    SELECT queue_name, 0, '-infinity' WHERE NOT EXISTS (SELECT FROM holdfast.limits l WHERE l.queue = queue_name);
     RETURN true;
 END $$;
 
@@ -433,6 +438,7 @@ CREATE TABLE holdfast.claims (
 ALTER TABLE holdfast.claims ALTER COLUMN job_ids SET STORAGE EXTERNAL;   -- ids do not compress; trying took 6 % of a claim of 500
 CREATE INDEX claims_lease ON holdfast.claims (lease_expires_at);
 CREATE INDEX claims_worker ON holdfast.claims (worker);
+CREATE INDEX claims_queue ON holdfast.claims (queue);   -- what a limited queue runs
 CREATE INDEX claims_revoked ON holdfast.claims (revoked_at) WHERE revoked_at IS NOT NULL;
 
 -- Who sleeps in which queue, so that a producer sends a notification only where it wakes somebody. A worker enters when it has found

@@ -13,7 +13,7 @@ from ..model.outcome import Completed, Failed, Outcome, Settlement
 from ..model.queue import QueueRules
 from ..sql import query
 from .claim import claim_these
-from .limits import within
+from .limits import Asked, within
 from .operate import CAP
 from .pause import hold_paused
 from .settle import Odd, settle_batch
@@ -152,7 +152,8 @@ def claim_trial(
 
     if rules.limited:
         keys = [trial.key] if rules.keyed and trial.key is not None else []
-        done = yield from within(queue, keys, lambda allowed: take() if all(allowed.keys) else _nothing())
+        known = Asked(worker, 1, ahead=0.0)
+        done = yield from within(queue, keys, lambda some: take() if all(some.keys) else _nothing(), known)
         jobs = done.jobs
     else:
         jobs = yield from take()

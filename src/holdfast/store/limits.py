@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -11,6 +12,19 @@ from .claim import Place, taking
 from .statement import Flow, Row, Statement, count, ids, nothing
 from .streams import Scan, decode_scan
 
+AHEAD = 0.25  # seconds: a job is claimed before the token for its start is there, and starts when it is
+
+
+class Bucket(NamedTuple):
+    """Tokens at some moment, and how many come in a second."""
+
+    tokens: float
+    rate: float
+
+    def wait(self, start: int) -> float:
+        """Seconds until there is a token for the n-th start from then on."""
+        return max(0.0, (start - self.tokens) / self.rate)
+
 
 class Allowance(NamedTuple):
     total: int
@@ -18,6 +32,14 @@ class Allowance(NamedTuple):
     wait: float  # seconds until the rate allows one
     waits: list[float]  # the same for each key
     ahead: bool = False  # tokens were counted at a time that has not come yet
+    spare: int = 0  # of the total: what may be claimed to wait for a slot
+    now: datetime = datetime.min.replace(tzinfo=UTC)
+    bucket: Bucket | None = None
+    buckets: Sequence[Bucket] = ()  # of the keys, where they have a rate
+
+    @property
+    def rated(self) -> bool:
+        return self.bucket is not None or bool(self.buckets)
 
 
 class Limited(NamedTuple):
@@ -27,38 +49,86 @@ class Limited(NamedTuple):
     cut: bool = False  # the limits of the whole queue were in the way: there may be more
     again_in: float | None = None  # when they allow one, where that is known
     busy: bool = False  # another worker claims at this moment
+    starts: Sequence[
+        float
+    ] = ()  # of each job, where there is a rate: when its token is there, by the database's clock
 
 
+class Asked(NamedTuple):
+    """Who claims, and how much of it for a free slot."""
+
+    worker: str = ""
+    want: int | None = None  # None: whatever is allowed
+    free: int | None = None  # slots; None: it does not matter
+    ahead: float = AHEAD
+
+
+ANYBODY = Asked()
 Take = Callable[[Allowance], "Flow[list[ClaimedJob]] | Statement[list[ClaimedJob]]"]
 
 
-def within(queue: str, keys: Sequence[str], take: Take) -> Flow[Limited]:
+def within(queue: str, keys: Sequence[str], take: Take, asked: Asked = ANYBODY) -> Flow[Limited]:
     """Claim under the lock of the queue's limits. `take` is told what is allowed, and takes no more."""
+    ask = allowance(queue, keys, asked)
     locked = yield from Statement("lock_limit", query("lock_limit"), (queue,), ids)
     if not locked:
         return Limited([], cut=True, busy=True)
-    allowed = yield from allowance(queue, keys)
+    allowed = yield from ask
     if allowed.ahead:
         yield from Statement("mend_limits", query_in("mend_limits", queue), (queue, list(keys)), nothing)
-        allowed = yield from allowance(queue, keys)
+        allowed = yield from ask
+    if asked.free is not None:  # beyond the slots only what can be spared
+        allowed = allowed._replace(total=min(allowed.total, max(asked.free, allowed.spare)))
     if allowed.total <= 0:
         return Limited([], cut=True, again_in=allowed.wait or None)
     jobs = yield from take(allowed)
-    if jobs:
-        spent = Counter(job.partition_key for job in jobs if job.partition_key is not None)
-        params = (queue, len(jobs), sorted(spent), [spent[key] for key in sorted(spent)])
-        yield from Statement("spend", query("spend"), params, nothing)
-    return Limited(jobs, cut=len(jobs) >= allowed.total)
+    cut = len(jobs) >= allowed.total
+    if not jobs or not allowed.rated:
+        return Limited(jobs, cut)
+    starts = yield from _spend(queue, dict(zip(keys, allowed.buckets, strict=False)), allowed, jobs)
+    bucket = allowed.bucket
+    again_in = bucket.wait(len(jobs) + 1) - asked.ahead / 2 if bucket and cut else 0.0
+    return Limited(jobs, cut, again_in if again_in > 0 else None, starts=starts)
 
 
-def allowance(queue: str, keys: Sequence[str]) -> Statement[Allowance]:
+def _spend(
+    queue: str, buckets: dict[str, Bucket], allowed: Allowance, jobs: Sequence[ClaimedJob]
+) -> Flow[list[float]]:
+    """A token for each job, of the queue and of its key; returns when each is there."""
+    taken: Counter[str] = Counter()
+    starts = []
+    for n, job in enumerate(jobs, 1):
+        wait = allowed.bucket.wait(n) if allowed.bucket else 0.0
+        if (bucket := buckets.get(job.partition_key or "")) is not None:
+            taken[job.partition_key or ""] += 1
+            wait = max(wait, bucket.wait(taken[job.partition_key or ""]))
+        starts.append(allowed.now.timestamp() + wait)
+    left = allowed.bucket.tokens - len(jobs) if allowed.bucket else None
+    spent = sorted(taken)
+    params = (queue, left, allowed.now, spent, [buckets[key].tokens - taken[key] for key in spent])
+    yield from Statement("spend", query("spend"), params, nothing)
+    return starts
+
+
+def allowance(queue: str, keys: Sequence[str], asked: Asked = ANYBODY) -> Statement[Allowance]:
+    """What may be claimed. It may say too little, as long as it allows twice what is wanted."""
+
     def decode(rows: Sequence[Row]) -> Allowance:
         if not rows:  # the queue is no more
             return Allowance(0, [], 0.0, [])
-        total, keys, wait, waits, ahead = rows[0]
-        return Allowance(total, list(keys), wait, list(waits), bool(ahead))
+        total, keys, wait, waits, back, spare, now, tokens, rate, of_keys, key_rate = rows[0]
+        bucket = None if rate is None else Bucket(tokens, rate)
+        buckets = [] if key_rate is None else [Bucket(left, key_rate) for left in of_keys]
+        return Allowance(total, list(keys), wait, list(waits), bool(back), spare, now, bucket, buckets)
 
-    return Statement("allowance", query_in("allowance", queue), (queue, list(keys)), decode)
+    enough = None if asked.want is None else 2 * asked.want
+    params = (queue, enough, list(keys), asked.worker, asked.ahead)
+    return Statement("allowance", query_in("allowance", queue), params, decode)
+
+
+def trim_claims(queue: str, tokens: Sequence[UUID]) -> Statement[None]:
+    """Jobs that are over leave these claims of the queue, and a claim without jobs goes."""
+    return Statement("trim_claims", query_in("trim_claims", queue), (list(tokens),), nothing)
 
 
 class LimitUse(NamedTuple):
@@ -72,7 +142,7 @@ def limit_use(queue: str) -> Statement[LimitUse]:
     def decode(rows: Sequence[Row]) -> LimitUse:
         return LimitUse(*rows[0]) if rows else LimitUse(0, None, 0.0, 0)
 
-    return Statement("limit_use", query("limit_use"), (queue,), decode)
+    return Statement("limit_use", query("limit_use"), (queue, None), decode)
 
 
 def lock_queue(queue: str) -> Statement[bool]:

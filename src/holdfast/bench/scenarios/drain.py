@@ -20,7 +20,9 @@ class Variant:
     processes: int = 1
     part: int = 1  # slower ones get the jobs divided by this
     each: int = 0  # jobs per key
+    keys: int = 0  # or so many keys
     connections: bool = False  # one job at a time per connection
+    of: str = ""  # its share of this variant is said, where both are measured
 
 
 VARIANTS = [
@@ -30,14 +32,19 @@ VARIANTS = [
     Variant("transaction-1", "order", part=10, connections=True),
     Variant("ordered-1", "keyed", "streams", each=10),
     Variant("ordered-2", "keyed", "streams", each=10, processes=2),
-    Variant("limited-1", "limited", "limited"),
+    Variant("limited-1", "limited", "limited", of="async-1"),
+    Variant("limited-keys-1", "limited_by_key", "limited_keys", keys=1000, of="async-1"),
+    Variant("narrow-2", "narrow", "narrow", processes=2, of="async-2"),
 ]
 
 
 def run(bench: Bench) -> None:
+    rates: dict[str, float] = {}
     for variant in VARIANTS:
         if bench.wants(variant.name):
-            measure(bench, variant)
+            rates[variant.name], _ = measure(bench, variant)
+            if variant.of in rates:
+                bench.say(f"  that is {rates[variant.name] / rates[variant.of]:.2f} of {variant.of}")
         if variant.name == "transaction-1" and bench.wants("transaction-by-hand"):
             by_hand(bench, bench.sizes.jobs // variant.part)
 
@@ -52,7 +59,8 @@ def by_hand(bench: Bench, jobs: int) -> None:
 def measure(bench: Bench, variant: Variant, keep: bool = True) -> tuple[float, float]:
     """One round of a variant: jobs per second, and microseconds of the workers' processors for each."""
     jobs = max(bench.sizes.jobs // variant.part, 100)
-    load = Load(jobs, variant.task, variant.queue, keys=jobs // variant.each if variant.each else 0)
+    keys = jobs // variant.each if variant.each else variant.keys
+    load = Load(jobs, variant.task, variant.queue, keys=keys)
     concurrency = bench.sizes.connections if variant.connections else bench.sizes.concurrency
     with (
         bench.database() as url,

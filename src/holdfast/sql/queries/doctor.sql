@@ -263,6 +263,7 @@ WITH made AS (
                  to_regclass(format('holdfast.%I', $2::text || '_share')) IS NOT NULL AS share) s
     ON CONFLICT DO NOTHING RETURNING name
 ), limits AS (
-    INSERT INTO holdfast.limits (queue, tokens, refilled_at) SELECT name, 0, '-infinity' FROM made ON CONFLICT DO NOTHING
+    INSERT INTO holdfast.limits (queue, tokens, refilled_at)
+    SELECT m.name, 0, '-infinity' FROM made m WHERE NOT EXISTS (SELECT FROM holdfast.limits l WHERE l.queue = m.name)
 )
 SELECT name FROM made;

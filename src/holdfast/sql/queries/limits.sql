@@ -1,35 +1,45 @@
 -- part: limit_state
--- A queue, what runs of it and what its rate has left. What runs is counted by the claims. A quarantined job is left out: its owner may be
--- gone for good.
--- $1 queue
+-- A queue, what runs of it and what its rate has left. The claims list no fewer jobs than run, so that their number is enough where it leaves
+-- places for $2; else each job is looked up. A quarantined job is left out: its owner may be gone for good.
+-- $1 queue, $2 places that are enough (NULL: count what runs)
 WITH q AS MATERIALIZED (
     SELECT * FROM holdfast.queues WHERE name = $1
+), listed AS MATERIALIZED (
+    SELECT c.worker, c.token, c.job_ids, cardinality(c.job_ids) AS jobs FROM holdfast.claims c WHERE c.queue = $1
 ), running AS MATERIALIZED (
     SELECT w.partition_key AS key
-    FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+    FROM listed c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
     CROSS JOIN LATERAL (SELECT w.partition_key FROM holdfast.work w
                         WHERE w.queue = $1 AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w
-    WHERE c.queue = $1 AND EXISTS (SELECT FROM q WHERE q.concurrency IS NOT NULL OR q.key_concurrency IS NOT NULL)
+    WHERE EXISTS (SELECT FROM q WHERE q.key_concurrency IS NOT NULL
+                  OR coalesce(q.concurrency - (SELECT sum(l.jobs) FROM listed l) < $2::int, q.concurrency IS NOT NULL))
       AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
+), counted AS MATERIALIZED (
+    SELECT CASE WHEN q.key_concurrency IS NULL AND q.concurrency - l.jobs >= $2::int THEN l.jobs
+                ELSE (SELECT count(*) FROM running) END AS jobs, l.workers
+    FROM q CROSS JOIN (SELECT coalesce(sum(l.jobs), 0) AS jobs, count(DISTINCT l.worker) AS workers FROM listed l) l
 ), tokens AS MATERIALIZED (
     SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
                                ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left,
            q.rate IS NOT NULL AND l.refilled_at > holdfast.now() AS ahead
-    FROM q JOIN holdfast.limits l ON l.queue = $1
+    FROM q CROSS JOIN LATERAL (SELECT l.tokens, l.refilled_at FROM holdfast.limits l WHERE l.queue = $1 ORDER BY l.number DESC LIMIT 1) l
 )
 
 -- name: lock_limit
--- Hold the limits of a queue until the commit. No row: another worker claims at this moment.
+-- Hold the limits of a queue until the commit. No row: another worker claims at this moment, or did a moment ago.
+-- The newest row is looked for by itself: a scan that skips it when it is locked would go on through all that were before it.
 -- $1 queue
-SELECT queue FROM holdfast.limits WHERE queue = $1 FOR UPDATE SKIP LOCKED;
+SELECT queue FROM holdfast.limits
+WHERE queue = $1 AND number = (SELECT l.number FROM holdfast.limits l WHERE l.queue = $1 ORDER BY l.number DESC LIMIT 1)
+FOR UPDATE SKIP LOCKED;
 
 -- name: allowance
--- How many jobs of a queue may be started now, of each of these keys as well, in how many seconds the rate allows one (0: it does now), the
--- same for each key, and whether the clock was moved back since tokens were last counted.
+-- How many jobs of a queue may be claimed now, and of each of these keys as well: what has a place, and a token that is there within $5 seconds.
+-- Then in how many seconds a rate that allows none does, the same for each key; whether the clock was moved back since tokens were last counted;
+-- how many of all this worker may take to wait for a slot: half of the places, with what it has no more than its part of them, and what the rate
+-- brings in $5 seconds; and what the starts follow from: now, tokens and rate, tokens of each key and their rate.
 -- Asked under lock_limit, in a statement of its own: what others claimed before is seen.
--- It looks up every job that a claim of the queue lists, also of claims whose jobs are all finished, until a renewal tidies them away: with
--- 1,000 claims of ten jobs a second that is 5,000 buffers and 2.4 ms, nine tenths of what a job of a limited queue costs.
--- $1 queue, $2 keys
+-- $1 queue, $2 places that are enough, $3 keys, $4 worker, $5 seconds
 -- with part: limit_state
 , by_key AS MATERIALIZED (
     SELECT r.key, count(*) AS places FROM running r GROUP BY r.key
@@ -37,22 +47,45 @@ SELECT queue FROM holdfast.limits WHERE queue = $1 FOR UPDATE SKIP LOCKED;
     SELECT k.ord, q.key_concurrency - coalesce(r.places, 0) AS places,
            coalesce(least(q.key_burst, l.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0)), q.key_burst) AS left,
            l.refilled_at > holdfast.now() AS ahead
-    FROM q CROSS JOIN unnest($2::text[]) WITH ORDINALITY AS k(key, ord)
+    FROM q CROSS JOIN unnest($3::text[]) WITH ORDINALITY AS k(key, ord)
     LEFT JOIN by_key r ON r.key = k.key
     LEFT JOIN holdfast.key_limits l ON q.key_rate IS NOT NULL AND l.queue = $1 AND l.partition_key = k.key
+), whole AS MATERIALIZED (
+    SELECT coalesce(q.concurrency - c.jobs, 1000000) AS places, t.left,
+           coalesce(q.concurrency / greatest(c.workers + CASE WHEN m.jobs IS NULL THEN 1 ELSE 0 END, 1) - coalesce(m.jobs, 0), 1000000) AS part
+    FROM q CROSS JOIN counted c CROSS JOIN tokens t CROSS JOIN (SELECT sum(l.jobs) AS jobs FROM listed l WHERE l.worker = $4) m
 )
-SELECT greatest(least(coalesce(q.concurrency - (SELECT count(*) FROM running), 1000000), coalesce(floor((SELECT t.left FROM tokens t)), 1000000)), 0)::int,
-       ARRAY(SELECT greatest(least(coalesce(k.places, 1000000), coalesce(floor(k.left), 1000000)), 0)::int FROM keys k ORDER BY k.ord),
-       coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8,
-       ARRAY(SELECT coalesce(greatest((1 - k.left) / q.key_rate, 0), 0)::float8 FROM keys k ORDER BY k.ord),
-       (SELECT t.ahead FROM tokens t) OR coalesce((SELECT bool_or(k.ahead) FROM keys k), false)
-FROM q;
+SELECT greatest(least(w.places, coalesce(floor(w.left + q.rate * $5::float8), 1000000)), 0)::int,
+       ARRAY(SELECT greatest(least(coalesce(k.places, 1000000), coalesce(floor(k.left + q.key_rate * $5::float8), 1000000)), 0)::int FROM keys k ORDER BY k.ord),
+       coalesce(greatest((1 - w.left) / q.rate - $5::float8 / 2, 0), 0)::float8,
+       ARRAY(SELECT coalesce(greatest((1 - k.left) / q.key_rate - $5::float8 / 2, 0), 0)::float8 FROM keys k ORDER BY k.ord),
+       (SELECT t.ahead FROM tokens t) OR coalesce((SELECT bool_or(k.ahead) FROM keys k), false),
+       greatest(least(w.places / 2, w.part, floor(q.rate * $5::float8)), 0)::int,
+       holdfast.now(), w.left, q.rate, ARRAY(SELECT k.left FROM keys k ORDER BY k.ord), q.key_rate
+FROM q CROSS JOIN whole w;
+
+-- name: trim_claims
+-- Take jobs that are over out of these claims, and drop those that have no other: what they list is what a limit counts first. The asker only
+-- believes that they are over; the rows of the jobs decide.
+-- A claim that is being renewed is left for another time: waiting here for several rows could end in a circle.
+-- $1 tokens
+WITH mine AS MATERIALIZED (
+    SELECT c.token, c.queue, c.job_ids FROM holdfast.claims c WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NULL FOR UPDATE SKIP LOCKED
+), still AS MATERIALIZED (
+    SELECT m.token, ARRAY(SELECT j.id FROM unnest(m.job_ids) AS j(id)
+                          CROSS JOIN LATERAL (SELECT FROM holdfast.work w
+                                              WHERE w.queue = m.queue AND w.id = j.id AND w.claim_token = m.token AND w.status = 'processing' OFFSET 0) w) AS job_ids
+    FROM mine m
+), gone AS (
+    DELETE FROM holdfast.claims c USING still s WHERE c.token = s.token AND s.job_ids = '{}'
+)
+UPDATE holdfast.claims c SET job_ids = s.job_ids FROM still s WHERE c.token = s.token AND s.job_ids <> '{}';
 
 -- name: limit_use
 -- How much of the limits of a queue is used: jobs that run, tokens left, in how many seconds the rate allows one, keys at their cap.
--- $1 queue
+-- $1 queue, $2 NULL
 -- with part: limit_state
-SELECT (SELECT count(*) FROM running)::int, (SELECT t.left FROM tokens t)::float8,
+SELECT (SELECT c.jobs FROM counted c)::int, (SELECT t.left FROM tokens t)::float8,
        coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8,
        (SELECT count(*) FROM (SELECT FROM running r GROUP BY r.key HAVING count(*) >= q.key_concurrency) f)::int
 FROM q;
@@ -66,31 +99,28 @@ SELECT keyed FROM holdfast.queues WHERE name = $1 FOR NO KEY UPDATE;
 -- The clock was moved back: tokens come again from now on, instead of when it has caught up. Under lock_limit.
 -- $1 queue, $2 keys
 WITH whole AS (
-    UPDATE holdfast.limits SET refilled_at = holdfast.now() WHERE queue = $1 AND refilled_at > holdfast.now()
+    UPDATE holdfast.limits SET refilled_at = holdfast.now()
+    WHERE queue = $1 AND number = (SELECT l.number FROM holdfast.limits l WHERE l.queue = $1 ORDER BY l.number DESC LIMIT 1)
+      AND refilled_at > holdfast.now()
 )
 UPDATE holdfast.key_limits SET refilled_at = holdfast.now()
 WHERE queue = $1 AND partition_key = ANY ($2::text[]) AND refilled_at > holdfast.now();
 
 -- name: spend
--- Take tokens for jobs that were claimed, of the queue and of their keys. Under lock_limit.
--- $1 queue, $2 how many, $3 keys, $4 how many of each
-WITH q AS MATERIALIZED (
-    SELECT * FROM holdfast.queues WHERE name = $1
-), spent AS (
-    UPDATE holdfast.limits l
-    SET tokens = least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
-                                     ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) - $2::int,
-        refilled_at = holdfast.now()
-    FROM q WHERE l.queue = $1 AND q.rate IS NOT NULL
+-- Write down the tokens that are left once the jobs that were claimed have theirs, of the queue and of their keys. They may be fewer than none:
+-- then the next start has to wait for that long too. Under lock_limit.
+-- $1 queue, $2 tokens (NULL: it has no rate), $3 as of when, $4 keys, $5 tokens of each
+WITH spent AS (
+    DELETE FROM holdfast.limits
+    WHERE queue = $1 AND number = (SELECT l.number FROM holdfast.limits l WHERE l.queue = $1 ORDER BY l.number DESC LIMIT 1)
+      AND $2::float8 IS NOT NULL
+    RETURNING number
+), kept AS (
+    INSERT INTO holdfast.limits (queue, tokens, refilled_at, number) SELECT $1, $2, $3, s.number + 1 FROM spent s
 )
 INSERT INTO holdfast.key_limits AS l (queue, partition_key, tokens, refilled_at)
-SELECT $1, k.key, q.key_burst - k.count, holdfast.now()
-FROM q CROSS JOIN unnest($3::text[], $4::int[]) AS k(key, count) WHERE q.key_rate IS NOT NULL
-ON CONFLICT (queue, partition_key) DO UPDATE
-SET tokens = least((SELECT q.key_burst FROM q),
-                   l.tokens + (SELECT q.key_rate FROM q) * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0))
-             - ((SELECT q.key_burst FROM q) - EXCLUDED.tokens),
-    refilled_at = holdfast.now();
+SELECT $1, k.key, k.tokens, $3 FROM unnest($4::text[], $5::float8[]) AS k(key, tokens)
+ON CONFLICT (queue, partition_key) DO UPDATE SET tokens = EXCLUDED.tokens, refilled_at = EXCLUDED.refilled_at;
 
 -- name: claim_shares
 -- Take due jobs from these keys, so many of each, for a living worker.

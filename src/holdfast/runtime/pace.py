@@ -1,0 +1,87 @@
+"""Pace: a job of a queue with a rate starts when its token is there, and not before.
+
+A claim gives tokens that come within a moment, so that no time is lost between two claims, and says when each is there. What
+was late must not start all at once either: the starts of this worker keep to the rate by themselves.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+
+from ..model.job import ClaimedJob
+from ..model.queue import QueueRules, Rate
+from .inflight import Running
+
+_LATE = 0.005  # seconds: a start that was so late does not hold up the next; with a slow rate, half of the time between two
+_DRIFT = 1e-4  # seconds by which two clocks drift apart from one claim to the next, at most
+_MOST = 10_000  # keys whose starts are remembered
+
+
+class Meter:
+    """The starts of this worker within a rate, as they happen."""
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self._each = 1.0 / rate.per_second
+        self._slack = (rate.size - 1) * self._each + max(0.5 * self._each, _LATE)
+        self._full_at = -math.inf  # when the bucket is full again
+
+    def wait(self, now: float) -> float:
+        """Seconds until one may start; 0: it may now."""
+        return max(0.0, self._full_at - self._slack - now)
+
+    def started(self, now: float) -> None:
+        self._full_at = max(now, self._full_at) + self._each
+
+
+class Pace:
+    def __init__(self, rules: dict[str, QueueRules]) -> None:
+        self._rules = rules
+        self._start: dict[tuple[str, int], float] = {}  # of jobs that were just claimed: when they may start
+        self._behind: dict[str, float] = {}  # queue -> by how much our clock is behind the database's
+        self._meters: dict[tuple[str, str | None], Meter] = {}
+
+    def add(self, jobs: Sequence[ClaimedJob], starts: Sequence[float], sent: float) -> None:
+        """`starts` are by the database's clock; `sent` is when the claim was sent, by ours.
+
+        The way to the server takes longer at times, and that must not move the starts: the quickest one of late counts."""
+        now, first = time.monotonic(), jobs[0]
+        seen = first.now - sent
+        behind = min(self._behind.get(first.queue, seen) + _DRIFT, seen)
+        self._behind[first.queue] = behind
+        for job, start in zip(jobs, starts, strict=True):
+            self._start[job.id_text, job.generation] = min(start - behind, now + start - first.now)
+
+    def mark(self, held: list[Running]) -> list[Running]:
+        """Write on each job that was claimed when it may start."""
+        if self._start:
+            for running in held:
+                running.not_before = self._start.get(
+                    (running.claimed.id_text, running.claimed.generation), 0.0
+                )
+            self._start.clear()
+        return held
+
+    def early(self, running: Running) -> float:
+        """In how many seconds it may start; 0 or less: it starts now."""
+        now = time.monotonic()
+        meters = self._meters_of(running.claimed)
+        wait = max([running.not_before - now, *(meter.wait(now) for meter in meters)])
+        if wait <= 0:
+            for meter in meters:
+                meter.started(now)
+        return wait
+
+    def _meters_of(self, job: ClaimedJob) -> list[Meter]:
+        rules = self._rules[job.queue]
+        rates = ((None, rules.rate), (job.partition_key, rules.key_rate))
+        return [self._meter((job.queue, key), rate) for key, rate in rates if rate is not None]
+
+    def _meter(self, key: tuple[str, str | None], rate: Rate) -> Meter:
+        meter = self._meters.get(key)
+        if meter is None or meter.rate != rate:
+            if len(self._meters) >= _MOST:
+                now = time.monotonic()
+                self._meters = {k: m for k, m in self._meters.items() if m.wait(now) > 0}
+            meter = self._meters[key] = Meter(rate)
+        return meter

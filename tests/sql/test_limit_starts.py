@@ -1,0 +1,133 @@
+"""When the jobs of a queue with a rate may start: as often as it allows, and in no window more often."""
+
+import random
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from tests.sql.support import Conn, enqueue, later, make_queue, one, register, run
+from tests.sql.test_limit_rules import plain, shared
+from tests.sql.test_plans import explain
+
+from holdfast.db.connect import CONFIGURE
+from holdfast.db.executors import drive
+from holdfast.model.queue import Rate
+from holdfast.sql import query
+from holdfast.store import limits as store
+from holdfast.store.statement import Statement, ids, nothing
+from holdfast.testing import Kit
+
+pytestmark = pytest.mark.versions
+
+Connect = Callable[[], Conn]
+
+
+def most_beyond(starts: Sequence[float], rate: float, burst: int) -> float:
+    """By how many starts the worst window is beyond what the rate allows in it."""
+    return max(
+        (last - first + 1) - rate * (end - starts[first]) - burst
+        for last, end in enumerate(starts)
+        for first in range(last + 1)
+    )
+
+
+@pytest.mark.parametrize("burst", [1, 2, 20])
+@pytest.mark.parametrize("by", ["queue", "key"])
+def test_a_rate_is_used_whatever_its_burst_and_no_window_has_more(
+    conn: Conn, kit: Kit, burst: int, by: str
+) -> None:
+    """Two workers that come irregularly, and up to a tenth of a second apart."""
+    make_queue(conn, "q", **{"rate" if by == "queue" else "key_rate": Rate(20, burst=burst)})
+    enqueue(conn, 300, queue="q", partition_key="a")
+    workers, chance = [register(conn), register(conn)], random.Random(burst)
+    starts: list[float] = []
+    while len(starts) < 120:
+        worker = chance.choice(workers)
+        what = plain("q", worker, 10) if by == "queue" else shared("q", worker, [("a", 10)])
+        done = run(conn, what)
+        assert len(done.starts) == len(done.jobs)
+        starts += done.starts
+        later(kit, chance.uniform(0.0, 0.08), conn)
+    assert starts == sorted(starts)
+    assert most_beyond(starts, 20, burst) < 1e-3
+    assert (len(starts) - burst) / (starts[-1] - starts[0]) >= 0.95 * 20
+
+
+def test_a_job_is_not_claimed_long_before_its_start(conn: Conn, kit: Kit) -> None:
+    make_queue(conn, "q", rate=Rate(1, burst=1))
+    enqueue(conn, 5, queue="q")
+    worker = register(conn)
+    assert len(run(conn, plain("q", worker, 5)).jobs) == 1
+    empty = run(conn, plain("q", worker, 5))
+    assert empty.jobs == []
+    assert empty.again_in is not None
+    later(kit, empty.again_in, conn)
+    (job,) = (done := run(conn, plain("q", worker, 5))).jobs
+    assert 0 < done.starts[0] - job.now < store.AHEAD
+
+
+def _buffers(conn: Conn, statement: Statement[Any]) -> int:
+    plan = explain(conn, statement)
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def test_a_long_transaction_makes_no_claim_of_a_rated_queue_dearer(conn: Conn, connect: Connect) -> None:
+    """It keeps every version of the row that holds the tokens. Who looks for the newest one passes none of the others."""
+    make_queue(conn, "q", rate=Rate(1000))
+    with psycopg.RawCursor(conn) as cursor:  # planned as in our sessions
+        cursor.execute(CONFIGURE.encode(), ("60000", "", True, conn.info.backend_pid, "force_custom_plan"))
+    old = connect()
+    old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    old.execute("SELECT 1")
+    now = datetime.now(UTC)
+
+    def spend(tokens: float) -> Statement[None]:
+        return Statement("spend", query("spend"), ("q", tokens, now, [], []), nothing)
+
+    def each() -> dict[str, int]:
+        lock = Statement("lock_limit", query("lock_limit"), ("q",), ids)
+        return {
+            "lock_limit": _buffers(conn, lock),
+            "allowance": _buffers(conn, store.allowance("q", [])),
+            "spend": _buffers(conn, spend(0.0)),
+        }
+
+    run(conn, spend(1.0))
+    before = each()
+    with conn.transaction():
+        for n in range(3000):
+            drive(conn, spend(float(n)))
+    after = each()
+    assert one(conn, "SELECT tokens FROM holdfast.limits WHERE queue = 'q'") == 2999
+    assert all(after[name] <= before[name] + 5 for name in after), f"{before} became {after}"
+    old.execute("ROLLBACK")
+
+
+_OLD_LOCK = "SELECT queue FROM holdfast.limits WHERE queue = 'q' FOR UPDATE SKIP LOCKED"
+_OLD_SPEND = """
+UPDATE holdfast.limits l
+SET tokens = least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst ELSE l.tokens
+                                 + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) - 1,
+    refilled_at = holdfast.now()
+FROM holdfast.queues q WHERE q.name = 'q' AND l.queue = 'q'
+"""
+
+
+def test_a_worker_of_the_release_before_has_the_same_lock_and_the_same_bucket(
+    conn: Conn, connect: Connect
+) -> None:
+    make_queue(conn, "q", rate=Rate(1, per=3600, burst=4))
+    enqueue(conn, 9, queue="q")
+    worker, before = register(conn), connect()
+    with conn.transaction():
+        assert len(drive(conn, plain("q", worker, 1)).jobs) == 1
+        assert before.execute(_OLD_LOCK).fetchall() == []
+    with before.transaction():
+        assert len(before.execute(_OLD_LOCK).fetchall()) == 1
+        assert run(conn, plain("q", worker, 1)).busy
+        before.execute(_OLD_SPEND)
+    assert len(run(conn, plain("q", worker, 9)).jobs) == 2
+    before.execute(_OLD_SPEND)
+    assert one(conn, "SELECT round(tokens) FROM holdfast.limits WHERE queue = 'q'") == -1
