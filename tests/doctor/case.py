@@ -43,7 +43,7 @@ def greet(name: str) -> str:
 
 @app.task
 async def vanish() -> None:
-    """An engine with a mistake in it: the attempt ends, and nothing settles it."""
+    # An engine with a mistake in it: the attempt ends, and nothing settles it.
     Worker.conclude = lambda worker, running, outcome: None
 
 
