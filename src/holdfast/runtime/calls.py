@@ -62,12 +62,12 @@ async def run_together(worker: "Worker", group: Group, began: float) -> None:
             continue
         running.started_at, running.call = began, number
         running.task = asyncio.create_task(run(running), name=f"job {running.claimed.id_text}")
+        running.task.add_done_callback(functools.partial(call.came, running))  # also one that never began
     try:
         for running in members:
             if running.task is not None:
                 await asyncio.wait([running.task])
             if not running.settling:  # cancelled before it began
-                call.came(running)
                 worker.conclude(running, Released("not started"))
         await call.over()
     finally:
@@ -111,7 +111,7 @@ class Call:
                 self._task.cancel()  # nobody is left to work for; it has ended already, but for that
         return item._outcome or ending(running, job)
 
-    def came(self, running: Running) -> None:
+    def came(self, running: Running, _: object = None) -> None:
         """It is here, or has ended on its way and does not come."""
         self._coming.pop(running.grant, None)
         if not self._coming:
