@@ -22,9 +22,8 @@ BUDGET = 20.0  # seconds of one tidy; the next one begins a minute after it
 BATCH = 5000
 _AGAIN = 10.0
 
-Chore = Callable[
-    [], Awaitable[tuple[int, bool]]
-]  # one batch: how many rows went, and whether there may be more
+# One batch: how many rows went, and whether there may be more.
+Chore = Callable[[], Awaitable[tuple[int, bool]]]
 
 
 class Tidier(Service):
