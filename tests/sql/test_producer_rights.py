@@ -56,12 +56,13 @@ def some_group(conn: Conn) -> Any:
 
 def test_a_producer_names_neither_a_parent_nor_a_group(conn: Conn, producer: Conn, role: str) -> None:
     group = some_group(conn)
-    for query, params in (
+    calls: list[tuple[str, list[Any]]] = [
         (PARENT, []),
         (MANY, [[uuid4()], NOBODY]),
         (MANY, [NOBODY, [group]]),
         (MANY.replace("enqueue_many", "write_jobs")[:-1] + ", NULL)", [NOBODY, [group]]),
-    ):
+    ]
+    for query, params in calls:
         with pytest.raises(psycopg.errors.InsufficientPrivilege) as caught:
             producer.execute(query.encode(), params)
         if "write_jobs" not in query:
@@ -147,7 +148,7 @@ def test_numbers_that_print_long_are_refused_before_they_are_printed(conn: Conn,
     peak = Path(f"/proc/{conn.info.backend_pid}/status")
     before = _peak(peak)
     with pytest.raises(psycopg.errors.InvalidParameterValue):
-        conn.execute(query.encode(), [value] + [NOBODY] * (query.count("%s") - 1))
+        conn.execute(query.encode(), [value, *([NOBODY] * (query.count("%s") - 1))])
     assert _peak(peak) - before < 128_000, "KiB"
     assert one(conn, "SELECT count(*) FROM holdfast.work") == 0
 
