@@ -689,7 +689,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.do(sweep.revoke_expired(500))
         for c in self.do(sweep.revoked_claims(500)):
             self.do(sweep.sweep_take(c, c.job_ids, 1_000_000))
-            assert sorted(self.do(sweep.sweep_finish(c.tokens))) == c.tokens
+            finished = self.do(sweep.sweep_finish(c.tokens))
+            assert sorted(finished) == c.tokens
         left = [r[0] for r in self.conn.execute("SELECT id FROM holdfast.work").fetchall()]
         taken = self.do(claim.claim_these("inbox", worker, uuid4(), lease=UNIT, job_ids=left))
         self.do(settle.settle([Settlement(j.grant, Completed()) for j in taken], worker))
