@@ -161,7 +161,6 @@ def test_a_worker_that_turns_up_takes_back_what_its_silence_counted(
     end(conn, taken[waiting].grant, Released("stop"))
     assert run(conn, sweep.take_back_blame(worker)) == []
     assert marks_of(conn) == [(0, 0)]
-    assert one(conn, "SELECT crashes FROM holdfast.archive") == 0
     assert status(conn, claimed) == "processing"
     assert end(conn, taken[claimed].grant, Completed(), other) == "completed"
     texts = conn.execute("SELECT DISTINCT kind, message FROM holdfast.errors").fetchall()

@@ -167,10 +167,6 @@ WITH back AS MATERIALIZED (
     SET kind = 'WorkerFrozen', message = 'the worker that had this job stood still or was cut off, and came back: this counts no death'
     WHERE e.job_id = ANY ((SELECT blamed FROM back)::uuid[]) AND e.worker = $1 AND e.kind = 'WorkerSilent'
     RETURNING e.queue, e.job_id
-), ended AS (
-    UPDATE holdfast.archive a SET crashes = greatest(a.crashes - 1, 0)
-    WHERE a.id = ANY ((SELECT blamed FROM back)::uuid[])
-      AND a.slot = ANY (ARRAY(SELECT unnest(holdfast.archive_slots_of(j.id)) FROM back CROSS JOIN LATERAL unnest(back.blamed) AS j(id)))
 ), buried AS (
     UPDATE holdfast.dead_letters d SET crashes = greatest(d.crashes - 1, 0)
     WHERE d.id = ANY ((SELECT blamed FROM back)::uuid[]) RETURNING d.id, d.last_error LIKE 'WorkerSilent:%' AS by_silence
