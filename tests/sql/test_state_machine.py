@@ -545,6 +545,15 @@ class StoreMachine(RuleBasedStateMachine):
             worker.status, worker.fenced = "gone", True
             self.seen["fenced"] += 1
 
+    @precondition(lambda self: any(j.status == "pending" for j in self.m.jobs.values()))
+    @rule(which=small, crashes=st.integers(1, 3))
+    def remember_deaths(self, which: int, crashes: int) -> None:
+        """A job that was in deaths before; to wait for those would take every walk."""
+        job = pick([j for j in self.m.jobs.values() if j.status == "pending"], which)
+        job.crashes, job.suspect = crashes, int(crashes > 1)
+        changed = "UPDATE holdfast.work SET crashes = %s, suspect = %s WHERE id = %s"
+        self.conn.execute(changed, [job.crashes, job.suspect, job.id])
+
     @precondition(lambda self: any(w.fenced for w in self.m.workers.values()))
     @rule(which=small)
     def turn_up(self, which: int) -> None:
@@ -555,6 +564,7 @@ class StoreMachine(RuleBasedStateMachine):
             return  # it would be redriven
         assert self.do(sweep.take_back_blame(worker.id)) == []
         worker.fenced, worker.blamed = False, []
+        self.seen["turned up"] += 1
         for job in jobs:
             job.suspect = 0 if job.crashes <= 2 else job.suspect
             job.crashes = max(0, job.crashes - 1)
@@ -679,7 +689,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.do(sweep.revoke_expired(500))
         for c in self.do(sweep.revoked_claims(500)):
             self.do(sweep.sweep_take(c, c.job_ids, 1_000_000))
-            assert sorted(self.do(sweep.sweep_finish(c.tokens))) == c.tokens
+            finished = self.do(sweep.sweep_finish(c.tokens))
+            assert sorted(finished) == c.tokens
         left = [r[0] for r in self.conn.execute("SELECT id FROM holdfast.work").fetchall()]
         taken = self.do(claim.claim_these("inbox", worker, uuid4(), lease=UNIT, job_ids=left))
         self.do(settle.settle([Settlement(j.grant, Completed()) for j in taken], worker))
@@ -732,6 +743,6 @@ def test_the_store_keeps_its_books(dsn: str, record_property: Callable[[str, obj
 _NOT_VACUOUS = (
     "claimed", "settled completed", "settled cancelled", "settled pending", "settled held", "settled dead_letter",
     "lost", "already", "taken", "revoked", "fenced", "claim finished", "claim kept", "claim tidied",
-    "suspect claimed", "cleared",
+    "suspect claimed", "turned up",
     "cancel asked", "cancel at once", "once refused", "guard held", "guard refused", "key repeated", "key payload",
 )  # fmt: skip

@@ -315,7 +315,7 @@ def test_block_keeps_the_dead_job_in_its_place_and_the_key_waits(
     assert row is not None
     assert row[:2] == ("blocked", "a dead letter that its key waits for")
     assert row[2] == (
-        "ProcessDied: the worker process died 1 times while it ran this job alone"
+        "WorkerSilent: processes that had this job died or fell silent 4 times; the last one fell silent"
         if crash
         else "ValueError: boom"
     )

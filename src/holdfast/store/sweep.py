@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ..model.outcome import Settled
-from ..sql import query
+from ..sql import query, query_in
 from .chains import follow
 from .dead import redrive
-from .statement import Flow, Row, Statement, ids
+from .statement import Flow, Row, Statement, ids, nothing
 from .wake import wake
 
 
@@ -73,9 +73,17 @@ def sweep_finish(tokens: Sequence[UUID]) -> Statement[list[UUID]]:
 
 def take_back_blame(worker: str) -> Flow[list[UUID]]:
     """The worker is alive: its silence counts against none of its jobs. Returns the dead letters that wait again for it."""
-    rows = yield from Statement("take_back_blame", query("take_back_blame"), (worker,), list)
-    buried = [row[1] for row in rows if row[1] is not None]
+    blamed: dict[str, list[UUID]] = {}
+    buried: list[UUID] = []
+    for queue, job_id, by_silence in (
+        yield from Statement("take_back_blame", query("take_back_blame"), (worker,), list)
+    ):
+        blamed.setdefault(queue, []).append(job_id)
+        buried += [job_id] * by_silence
+    for queue in sorted(blamed):
+        params = (queue, blamed[queue])
+        yield from Statement("clear_blamed", query_in("clear_blamed", queue), params, nothing)
     redriven = (yield from redrive(buried, [0.0] * len(buried))) if buried else []
-    if rows:
-        yield from wake(sorted({row[0] for row in rows}))
+    if blamed:
+        yield from wake(sorted(blamed))
     return redriven

@@ -156,8 +156,7 @@ RETURNING token;
 
 -- name: take_back_blame
 -- A worker that was fenced is alive after all: it stood still, or was cut off. The deaths that were counted against its jobs were none.
--- Whoever has such a job now keeps it; only the count and the suspicion change. One that is blocked or buried because of a silence is
--- not any more: blocked ones wait again, dead letters are answered, to be redriven.
+-- Answers the jobs by queue, each with whether it is a dead letter of a silence, to be redriven.
 -- $1 worker
 WITH back AS MATERIALIZED (
     SELECT v.id, coalesce(v.blamed, '{}') AS blamed FROM holdfast.workers v WHERE v.id = $1 AND v.fenced_at IS NOT NULL FOR NO KEY UPDATE
@@ -167,19 +166,18 @@ WITH back AS MATERIALIZED (
     UPDATE holdfast.errors e
     SET kind = 'WorkerFrozen', message = 'the worker that had this job stood still or was cut off, and came back: this counts no death'
     WHERE e.job_id = ANY ((SELECT blamed FROM back)::uuid[]) AND e.worker = $1 AND e.kind = 'WorkerSilent'
-), live AS (
-    UPDATE holdfast.work w
-    SET crashes = greatest(w.crashes - 1, 0), suspect = CASE WHEN w.crashes <= 2 THEN 0 ELSE w.suspect END,
-        status = CASE WHEN w.status = 'blocked' AND w.last_error LIKE 'WorkerSilent:%' THEN 'pending' ELSE w.status END,
-        hold_reason = CASE WHEN w.status = 'blocked' AND w.last_error LIKE 'WorkerSilent:%' THEN NULL ELSE w.hold_reason END
-    WHERE w.id = ANY ((SELECT blamed FROM back)::uuid[])
-    RETURNING w.id, w.queue
-), ended AS (
-    UPDATE holdfast.archive a SET crashes = greatest(a.crashes - 1, 0)
-    WHERE a.id = ANY ((SELECT blamed FROM back)::uuid[])
-      AND a.slot = ANY (ARRAY(SELECT unnest(holdfast.archive_slots_of(j.id)) FROM back CROSS JOIN LATERAL unnest(back.blamed) AS j(id)))
+    RETURNING e.queue, e.job_id
 ), buried AS (
     UPDATE holdfast.dead_letters d SET crashes = greatest(d.crashes - 1, 0)
-    WHERE d.id = ANY ((SELECT blamed FROM back)::uuid[]) RETURNING d.id, d.queue, d.last_error LIKE 'WorkerSilent:%' AS by_silence
+    WHERE d.id = ANY ((SELECT blamed FROM back)::uuid[]) RETURNING d.id, d.last_error LIKE 'WorkerSilent:%' AS by_silence
 )
-SELECT queue, NULL::uuid FROM live UNION SELECT queue, id FROM buried WHERE by_silence;
+SELECT c.queue, c.job_id, c.job_id IN (SELECT b.id FROM buried b WHERE b.by_silence) FROM corrected c;
+
+-- name: clear_blamed
+-- Whoever has these jobs now keeps them: one death less, and no suspicion that rests on it. One that is blocked because of a silence waits again.
+-- $1 queue, $2 ids
+UPDATE holdfast.work w
+SET crashes = greatest(w.crashes - 1, 0), suspect = CASE WHEN w.crashes <= 2 THEN 0 ELSE w.suspect END,
+    status = CASE WHEN w.status = 'blocked' AND w.last_error LIKE 'WorkerSilent:%' THEN 'pending' ELSE w.status END,
+    hold_reason = CASE WHEN w.status = 'blocked' AND w.last_error LIKE 'WorkerSilent:%' THEN NULL ELSE w.hold_reason END
+WHERE w.queue = $1 AND w.id = ANY ($2::uuid[]);
