@@ -15,7 +15,6 @@ from .. import failpoints
 from ..errors import LeaseLost
 from ..model.clock import Clock
 from ..settings import Settings
-from ..sql import runs_anywhere
 from ..store.statement import Flow, Statement
 from . import embedded, migrate
 from .connect import LIMIT
@@ -114,9 +113,7 @@ class Database:
                 pools = self._ready()[1]
                 with _translated(), pools.connection() as conn:
                     what = make()
-                    if isinstance(what, Statement) and (
-                        not pools.is_pooled(conn) or runs_anywhere(what.name)
-                    ):
+                    if isinstance(what, Statement) and (not pools.is_pooled(conn) or what.runs_anywhere):
                         return drive(conn, what)
                     with pools.transaction(conn):
                         return drive(conn, what)
@@ -133,9 +130,7 @@ class Database:
                 with _translated():
                     async with pools.aconnection() as conn:
                         what = make()
-                        if isinstance(what, Statement) and (
-                            not pools.is_pooled(conn) or runs_anywhere(what.name)
-                        ):
+                        if isinstance(what, Statement) and (not pools.is_pooled(conn) or what.runs_anywhere):
                             return await adrive(conn, what)
                         async with pools.atransaction(conn):
                             return await adrive(conn, what)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from ..errors import ConfigurationError
-from ..sql import roles
+from ..store.roles import roles_script
 from ..tasks import checks
 
 ROLES = ("owner", "migrator", "producer", "worker", "operator_ro", "operator_rw")
@@ -25,4 +25,4 @@ def roles_sql(prefix: str = "holdfast", queues: Sequence[str] = ()) -> str:
         raise ConfigurationError(
             f"the role {long} would have {len(long)} letters, and PostgreSQL takes {_LONGEST}: choose a shorter prefix"
         )
-    return roles({name: f"{prefix}_{name}" for name in ROLES}, limited)
+    return roles_script({name: f"{prefix}_{name}" for name in ROLES}, limited)

@@ -56,7 +56,7 @@ def qualified(text: str) -> str:
 
 def runs_anywhere(name: str) -> bool:
     """Whether the named statement is safe under any search_path."""
-    return _queries()[name].startswith(_ANYWHERE)
+    return _queries().get(name, "").startswith(_ANYWHERE)
 
 
 def query(name: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from ..sql import runs_anywhere
+
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
@@ -23,6 +25,11 @@ class Statement(Generic[T]):
     decode: Callable[[Sequence[Row]], T]
     prepared: bool = True  # not: planned anew each time
     binary: bool = False  # the answer, on our own connections: cheaper to read when there are many rows
+
+    @property
+    def runs_anywhere(self) -> bool:
+        """Whether it is safe under any search_path."""
+        return runs_anywhere(self.name)
 
     def __iter__(self) -> Generator["Statement[Any]", Any, T]:
         answer: T = yield self

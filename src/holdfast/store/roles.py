@@ -1,0 +1,10 @@
+"""The script that makes the roles. It is for a DBA to run: no statement of ours."""
+
+from collections.abc import Mapping
+
+from ..sql import roles
+
+
+def roles_script(names: Mapping[str, str], limited: Mapping[str, str]) -> str:
+    """`names`: role -> its name; `limited`: queue -> the role that may enqueue there only."""
+    return roles(names, limited)
