@@ -30,6 +30,7 @@ class Settings:
     concurrency: int = 10
     prefetch: int = 2  # jobs claimed beyond the free slots
     drain: float = 25.0  # how long a stopping worker lets handlers finish
+    misfit_wait: float = 600.0  # a payload that every live signature refused is a dead letter after so long
     max_crashes: int = 3  # a job that killed its process so often is a dead letter
     pool_size: int = 10  # connections for handlers and producers
     connect_timeout: float = 10.0

@@ -28,13 +28,13 @@ from ..store.queues import queue_rules
 from ..store.statement import Statement
 from ..store.streams import unhold
 from ..store.sweep import disown
+from .aside import Aside
 from .handler import Handlers
 from .limiting import Patience
 from .marks import Marks
 from .shares import ShareClaimer
 from .streams import StreamClaimer
 
-_LOOK = 20_000
 _SHARED = 2  # jobs ahead of the slots, of a queue whose keys take turns
 _RULES = 5.0  # seconds until a changed rule of a queue is known
 
@@ -48,7 +48,7 @@ class Claimer:
         rules: Mapping[str, QueueRules] = MappingProxyType({}),
     ) -> None:
         self._session = database.session("claim", keep_plans=True)
-        self._handlers = handlers
+        self.aside = Aside(self._session, handlers)
         self._lease = lease
         self._marks = {queue: Marks() for queue in lease}
         self._rules = {queue: rules.get(queue, QueueRules()) for queue in lease}
@@ -66,7 +66,6 @@ class Claimer:
         self._turn = 0
         self._open: list[tuple[str, UUID]] = []
         self._in_doubt: list[tuple[str, UUID]] = []
-        self._holding: set[str] = set()
 
     def _by_key(self, queue: str, rule: QueueRules) -> StreamClaimer:
         kind = StreamClaimer if rule.ordered else ShareClaimer
@@ -85,11 +84,12 @@ class Claimer:
             stream.reset(thorough=thorough)
         if thorough:
             self._rules_at = -_RULES
+            self.aside.look_now()
 
     def released(self, queue: str) -> None:
         """A job went back to its place, which may lie before a mark. For a stream it is enough that its key is told."""
         self._marks[queue].full_at = 0.0
-        self._marks[queue].held_at = 0.0
+        self.aside.look_again(queue)
 
     @property
     def ringed(self) -> list[str]:
@@ -207,15 +207,20 @@ class Claimer:
         return sorted(marks, key=lambda m: m[0] + waited.get(m[0], 0.0) / aging, reverse=True)
 
     async def _claim_streams(self, queue: str, worker: str, want: int, run: int) -> list[ClaimedJob]:
-        """Held jobs we know go back to their place first; whether it is their turn, the claim finds out."""
-        marks, now = self._marks[queue], time.monotonic()
-        if now >= marks.held_at:
-            marks.held_at = now + 1.0
-            ids = await self._session.run(store.find_held(queue, self._handlers.known(), want))
-            if ids:
-                keys = await self._session.run(unhold(queue, ids))
-                self._streams[queue].unheld(keys)
-        return await self._streams[queue].claim(worker, want, run)
+        """Held jobs that we may take come first. Where keys have limits they go back to their place, and the claim finds
+        out whether it is their turn."""
+        rule, stream = self._rules[queue], self._streams[queue]
+        jobs: list[ClaimedJob] = []
+        if held := await self.aside.find(queue, want, ordered=rule.ordered):
+            if rule.ordered:
+                jobs = await stream.take_held(worker, held)
+            elif rule.limited < 2:
+                jobs = await self._take_these(queue, worker, held)
+            else:
+                keys = await self._session.run(unhold(queue, held))
+                stream.unheld(keys)
+        want -= len({job.partition_key for job in jobs})
+        return jobs + (await stream.claim(worker, want, run) if want > 0 else [])
 
     @contextlib.contextmanager
     def _accounted(self) -> Iterator[None]:
@@ -230,15 +235,13 @@ class Claimer:
 
     async def _claim_from(self, queue: str, worker: str, want: int) -> list[ClaimedJob]:
         marks = self._marks[queue]
-        now = time.monotonic()
-        jobs: list[ClaimedJob] = []
-        if now >= marks.held_at:  # first: they have waited, and a backlog must not keep them waiting
-            marks.held_at = now + 1.0
-            jobs = await self._claim_held(queue, worker, want)
+        # Held ones first: they have waited, and a backlog must not keep them waiting.
+        held = await self.aside.find(queue, want)
+        jobs = await self._take_these(queue, worker, held) if held else []
         want -= len(jobs)
         if want <= 0:
             return jobs
-        if now >= marks.full_at:
+        if time.monotonic() >= marks.full_at:
             return jobs + await self._full_look(queue, worker, want, marks)
         taken = await self._take(queue, worker, want, await self._by_age(queue, marks.ordered()))
         marks.moved(taken)
@@ -280,10 +283,6 @@ class Claimer:
         token = uuid4()
         self._open.append((worker, token))
         return token
-
-    async def _claim_held(self, queue: str, worker: str, want: int) -> list[ClaimedJob]:
-        ids = await self._session.run(store.find_held(queue, self._handlers.known(), want))
-        return await self._take_these(queue, worker, ids) if ids else []
 
     async def _take_these(self, queue: str, worker: str, ids: Sequence[UUID]) -> list[ClaimedJob]:
         token, limited = self._token(worker), self._rules[queue].limited
@@ -362,24 +361,6 @@ class Claimer:
         except BadRow as error:
             await self._quarantine(trial.job_id, queue, error)
             return []
-
-    async def hold_unknown(self, queue: str) -> int:
-        """Set aside what this worker does not know, from the front of the queue on. One at a time of each queue."""
-        if queue in self._holding:
-            return 0
-        self._holding.add(queue)
-        held, count = 0, _LOOK
-        try:
-            while count >= _LOOK // 4:
-                count = await self._session.run(store.hold_unknown(queue, self._handlers.known(), _LOOK))
-                held += count
-        finally:
-            self._holding.discard(queue)
-        if held:
-            telemetry.emit(
-                "jobs.held", level=logging.WARNING, queue=queue, count=held, reason="unknown task or version"
-            )
-        return held
 
     async def disown_doubtful(self) -> None:
         """A claim whose answer was lost may have gone through: give its jobs back, they never started."""

@@ -27,7 +27,7 @@ from ..model.text import storable
 from ..store import claim, limits, streams
 from ..store.claim import Mark
 from ..store.limits import Allowance
-from ..store.statement import Statement
+from ..store.statement import Flow, Statement
 from .limiting import Patience, Resting
 
 _ROWS = 2000  # due jobs passed in one look
@@ -153,6 +153,33 @@ class StreamClaimer:
     def unheld(self, keys: Sequence[str]) -> None:
         for key in keys:
             self._found.add(key, 0)
+
+    async def take_held(self, worker: str, job_ids: Sequence[UUID]) -> list[ClaimedJob]:
+        """Put held jobs back to their place, and take those whose turn it is. In one transaction: as soon as another worker
+        sees one that waits, it may take it, also one whose signature has refused it."""
+        if self.rules.limited:
+            keys = await self._session.run(streams.unhold(self._queue, job_ids))
+            self.unheld(keys)
+            return []
+        token, keys = self._new_token(worker), []
+
+        def back_and_take() -> Flow[list[ClaimedJob]]:
+            nonlocal keys
+            keys = list(dict.fromkeys((yield from streams.unhold(self._queue, job_ids))))
+            return (
+                yield from streams.claim_streams(
+                    self._queue, worker, token, lease=self._lease, keys=keys, run=1, limited=0
+                )
+            )
+
+        try:
+            jobs = await self._session.flow(back_and_take)
+        except BadRow:  # the usual way finds out which
+            keys = await self._session.run(streams.unhold(self._queue, job_ids))
+            jobs = []
+        taken = {job.partition_key for job in jobs}
+        self.unheld([key for key in keys if key not in taken])
+        return jobs
 
     async def claim(self, worker: str, want: int, run: int) -> list[ClaimedJob]:
         """Runs of at most `run` jobs from up to `want` keys."""

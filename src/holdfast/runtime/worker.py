@@ -97,7 +97,7 @@ class Worker:
         self.membership = Membership(
             database,
             queues=list(options.leases),
-            tasks=sorted({name for name, _ in handlers.known()}),
+            handlers=handlers,
             concurrency=options.concurrency,
             release=options.release,
         )
@@ -115,14 +115,14 @@ class Worker:
         self.breakers = Breakers(handlers, session, sweep, self._breaker_closed)
         self.settler = Settler(database, lambda: self.membership.id, self._settled, self.breakers.changed)
         self.tally = Tally(self.membership.session)
-        self.sweeper = Sweeper(database, self.look_again, self.tally.buried)
+        self.sweeper = Sweeper(database, self.look_again, self.tally.buried, lambda: self.membership.id)
         lease = max(options.leases.values())
         self.renewal = RenewalThread(lambda: heeding(self, database, lease), self.inflight)
         self.sleep = Sleep(
             self.membership.session,
             lambda: self.membership.id,
             list(options.leases),
-            handlers.known,
+            handlers,
             self.settings.poll,
         )
         self.notify = Notify(
@@ -289,7 +289,7 @@ class Worker:
                 self.aside(self.breakers.succeeded(settlement.watch, running))
         else:
             if isinstance(settlement.outcome, Held):
-                self.aside(self.claimer.hold_unknown(running.claimed.queue))
+                self.aside(self.claimer.aside.hold_unknown(running.claimed.queue))
             self.settler.settle(settlement)
 
     def _breaker_closed(self) -> None:

@@ -86,10 +86,19 @@ def find_suspects(queue: str, limit: int) -> Statement[list[tuple[UUID, int]]]:
     )
 
 
-def find_held(queue: str, known: Sequence[tuple[str, int]], limit: int) -> Statement[list[UUID]]:
+def find_held(
+    queue: str,
+    known: Sequence[tuple[str, int]],
+    limit: int,
+    signatures: Sequence[str] = (),
+    *,
+    ordered: bool = False,
+) -> Statement[list[UUID]]:
+    """`signatures`: of each known task, in the same order. What one of them has refused is left out."""
     tasks = [t for t, _ in known]
     versions = [v for _, v in known]
-    return Statement("find_held", query_in("find_held", queue), (queue, tasks, versions, limit), ids)
+    params = (queue, tasks, versions, limit, list(signatures), ordered)
+    return Statement("find_held", query_in("find_held", queue), params, ids)
 
 
 def hold_unknown(queue: str, known: Sequence[tuple[str, int]], look: int) -> Statement[int]:

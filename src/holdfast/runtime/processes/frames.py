@@ -19,6 +19,7 @@ from ...model.outcome import (
     Failed,
     Held,
     Lost,
+    Misfit,
     Outcome,
     Released,
     SettledElsewhere,
@@ -88,6 +89,7 @@ _KINDS: dict[str, type[Outcome]] = {
         Snoozed,
         Released,
         Held,
+        Misfit,
         Lost,
         SettledElsewhere,
     )
@@ -132,6 +134,7 @@ def _error(value: object) -> ErrorText:
 _FIELDS: dict[str, Callable[[object], Any]] = {
     "result": lambda value: None if value is None else _text(value),
     "reason": _text,
+    "signature": _text,
     "error": _error,
     "delay": _seconds,
 }

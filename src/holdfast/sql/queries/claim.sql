@@ -122,16 +122,21 @@ ORDER BY j.available_at, j.seq
 LIMIT $2;
 
 -- name: find_held
--- Held jobs whose task and version this worker knows.
--- $1 queue, $2 tasks, $3 versions, $4 limit
+-- Held jobs whose task and version this worker knows, but for those whose payload its signature has refused. In an ordered queue one that
+-- somebody refused has to be the first of its key: put back behind others it would be taken by anybody, once they are done.
+-- $1 queue, $2 tasks, $3 versions, $4 limit, $5 signatures, $6 ordered?
 SELECT h.id
-FROM unnest($2::text[], $3::int[]) AS k(task, version)
+FROM unnest($2::text[], $3::int[], $5::text[]) AS k(task, version, signature)
 CROSS JOIN LATERAL (
     SELECT j.id, j.available_at
     FROM holdfast.work j
     WHERE j.queue = $1 AND j.hold_reason IS NOT NULL AND j.task = k.task AND j.version = k.version AND j.available_at <= holdfast.now()
       AND j.status = 'held'
       AND j.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
+      AND NOT EXISTS (SELECT FROM holdfast.misfits m WHERE m.job_id = j.id AND m.signature = k.signature AND m.available_at = j.available_at)
+      AND NOT ($6::boolean AND EXISTS (SELECT FROM holdfast.misfits m WHERE m.job_id = j.id)
+               AND EXISTS (SELECT FROM holdfast.work b WHERE b.queue = $1 AND b.partition_bucket = j.partition_bucket
+                             AND b.partition_key = j.partition_key AND b.seq < j.seq))
     ORDER BY j.available_at
     LIMIT $4
 ) h
