@@ -29,6 +29,9 @@ class Settings:
     )
     concurrency: int = 10
     prefetch: int = 2  # jobs claimed beyond the free slots
+    claim_bytes: int = (
+        4 * 2**20
+    )  # of payloads in one claim, and of those that wait in a worker; at least one job
     drain: float = 25.0  # how long a stopping worker lets handlers finish
     misfit_wait: float = 600.0  # a payload that every live signature refused is a dead letter after so long
     max_crashes: int = 3  # a job that killed its process so often is a dead letter
@@ -48,7 +51,14 @@ class Settings:
             name = field.name
             if field.type is float and not 0 < getattr(self, name) < math.inf:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
-        least = {"prefetch": 0, "pool_size": 1, "max_crashes": 1, "process_jobs": 1, "processes": 0}
+        least = {
+            "prefetch": 0,
+            "pool_size": 1,
+            "max_crashes": 1,
+            "process_jobs": 1,
+            "processes": 0,
+            "claim_bytes": 1,
+        }
         for name, lowest in least.items():
             if getattr(self, name) < lowest:
                 raise ConfigurationError(f"{name} must be at least {lowest}, not {getattr(self, name)!r}")

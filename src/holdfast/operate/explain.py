@@ -11,7 +11,7 @@ from ..db.database import Database
 from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
-from .waiting import limit_reasons
+from .waiting import limit_reasons, misfit_reason
 from .wording import AppName, command, cut, key_command, moment, several, some, span
 
 NO_SUCH_JOB = "no_such_job"
@@ -311,7 +311,8 @@ class View:
 
     def _set_aside(self) -> Iterator[Reason]:
         if self.is_held:
-            yield self._held()
+            said = misfit_reason(self.seen, self.able, self.settings.misfit_wait, self.start)
+            yield Reason(*said) if said else self._held()
 
     def _nobody(self) -> Iterator[Reason]:
         """Nobody who could run it: no worker at all, or none that knows the task."""

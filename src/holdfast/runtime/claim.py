@@ -8,6 +8,7 @@ row that makes claims fail. Queues ordered by key are claimed key by key (stream
 """
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,22 +17,24 @@ from uuid import UUID, uuid4
 
 from .. import failpoints, telemetry
 from ..db.database import Database
-from ..db.faults import BadRow
+from ..db.faults import BadRow, LockNotAvailable
 from ..model.job import ClaimedJob
 from ..model.queue import QueueRules
 from ..model.text import storable
 from ..store import breaker
 from ..store import claim as store
+from ..store.chains import GroupBusy
 from ..store.claim import Place
 from ..store.limits import Allowance, oldest_of_each, within
 from ..store.queues import queue_rules
 from ..store.statement import Statement
 from ..store.streams import unhold
-from ..store.sweep import disown
+from ..store.sweep import disown, return_disowned
 from .aside import Aside
 from .handler import Handlers
 from .limiting import Patience
 from .marks import Marks
+from .portions import Portions
 from .shares import ShareClaimer
 from .streams import StreamClaimer
 
@@ -55,8 +58,9 @@ class Claimer:
         self._rules_at = time.monotonic()
         self.again_in: float | None = None  # a limit was in the way: when to come again
         self._patience = Patience()
+        self._portions = Portions(database.settings.claim_bytes)
         self._cut = False  # by a limit: there may be more
-        self._takeover = database.settings.takeover
+        self._takeover, self._max_crashes = database.settings.takeover, database.settings.max_crashes
         self._streams = {
             queue: self._by_key(queue, rule) for queue, rule in self._rules.items() if rule.keyed
         }
@@ -70,7 +74,9 @@ class Claimer:
     def _by_key(self, queue: str, rule: QueueRules) -> StreamClaimer:
         kind = StreamClaimer if rule.ordered else ShareClaimer
         lease = self._lease[queue]
-        return kind(queue, self._session, self._token, rules=rule, lease=lease, takeover=self._takeover)
+        made = kind(queue, self._session, self._token, rules=rule, lease=lease, takeover=self._takeover)
+        made.portions = self._portions
+        return made
 
     @property
     def queues(self) -> list[str]:
@@ -111,10 +117,12 @@ class Claimer:
         if job.queue in self._streams and job.partition_key is not None:
             self._streams[job.queue].settled(job.partition_key, job.priority)
 
-    async def claim(self, worker: str, want: int, run: int = 1, free: int | None = None) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: str, want: int, run: int = 1, free: int | None = None, waiting: int = 0
+    ) -> list[ClaimedJob]:
         """Up to `want` jobs over all queues, each queue first in its turn; of a stream up to `run` count as one.
 
-        `free` are the slots: of a limited queue nothing is claimed to wait here."""
+        `free` are the slots: of a limited queue nothing is claimed to wait here. `waiting` are bytes of payloads that do."""
         await self.disown_doubtful()
         await self._refresh_rules()
         self.again_in = None
@@ -129,12 +137,14 @@ class Claimer:
                     most = min(most, max(0, free) + _SHARED)  # what waits here has had its turn already
                 if most <= 0:
                     continue
-                if queue in self._streams:
-                    keys = max(1, free or 0, round(most / self._deep[queue]))
-                    jobs = await self._claim_streams(queue, worker, min(most, keys), run)
-                    self._come_again(self._streams[queue].again_in)
-                else:
-                    jobs = await self._claim_from(queue, worker, most)
+                with self._portions.of(queue, most, waiting) as most:
+                    if queue in self._streams:
+                        keys = max(1, min(free or 0, most), round(most / self._deep[queue]))
+                        jobs = await self._claim_streams(queue, worker, min(most, keys), run)
+                        self._come_again(self._streams[queue].again_in)
+                    else:
+                        jobs = await self._claim_from(queue, worker, most)
+                waiting += self._portions.came(queue, jobs)
                 slots = self._slots_of(queue, jobs)
                 want -= slots
                 free = None if free is None else free - slots
@@ -159,7 +169,9 @@ class Claimer:
                 rule = self._rules[queue]
                 if len(found) < want and not (rule.keyed or rule.limited):
                     marks = self._marks[queue]
-                    jobs = await self._take(queue, worker, want - len(found), marks.ordered())
+                    with self._portions.of(queue, want - len(found)) as most:
+                        jobs = await self._take(queue, worker, most, marks.ordered())
+                    self._portions.came(queue, jobs)
                     marks.moved(jobs)
                     found += jobs
         return found
@@ -269,7 +281,14 @@ class Claimer:
 
         def what(limit: int) -> Statement[list[ClaimedJob]]:
             return store.claim(
-                queue, worker, token, lease=self._lease[queue], limit=limit, marks=marks, limited=limited
+                queue,
+                worker,
+                token,
+                lease=self._lease[queue],
+                limit=limit,
+                marks=marks,
+                limited=limited,
+                most_bytes=self._portions.bytes,
             )
 
         try:
@@ -289,7 +308,13 @@ class Claimer:
 
         def what(limit: int) -> Statement[list[ClaimedJob]]:
             return store.claim_these(
-                queue, worker, token, lease=self._lease[queue], job_ids=ids[:limit], limited=limited
+                queue,
+                worker,
+                token,
+                lease=self._lease[queue],
+                job_ids=ids[:limit],
+                limited=limited,
+                most_bytes=self._portions.bytes,
             )
 
         try:
@@ -367,6 +392,8 @@ class Claimer:
         while self._in_doubt:
             worker, token = self._in_doubt[-1]
             await self._session.run(disown(worker, [token]))
+            with contextlib.suppress(BadRow, GroupBusy, LockNotAvailable):  # then a sweep does it
+                await self._session.flow(functools.partial(return_disowned, token, self._max_crashes))
             self._in_doubt.pop()
 
     async def close(self) -> None:

@@ -29,6 +29,7 @@ from ..store.claim import Mark
 from ..store.limits import Allowance
 from ..store.statement import Flow, Statement
 from .limiting import Patience, Resting
+from .portions import Portions
 
 _ROWS = 2000  # due jobs passed in one look
 KEYS_AT_ONCE = 1000  # keys stepped through in one statement
@@ -115,6 +116,7 @@ class StreamClaimer:
         self._takeover = takeover
         self._mine: frozenset[int] | None = None  # buckets; None: all of them
         self._new_token = new_token
+        self.portions = Portions(claim.CLAIM_BYTES)
         self._found = self._new_candidates()
         self._patience = Patience()
         self._resting = Resting()
@@ -168,7 +170,13 @@ class StreamClaimer:
             keys = list(dict.fromkeys((yield from streams.unhold(self._queue, job_ids))))
             return (
                 yield from streams.claim_streams(
-                    self._queue, worker, token, lease=self._lease, keys=keys, run=1, limited=0
+                    self._queue,
+                    worker,
+                    token,
+                    lease=self._lease,
+                    keys=keys,
+                    run=1,
+                    most_bytes=self.portions.bytes,
                 )
             )
 
@@ -192,7 +200,13 @@ class StreamClaimer:
             taken = await self._take(worker, proposed, run)
             failpoints.point("claim.after")
             jobs += taken
-            want -= len({job.partition_key for job in taken})
+            keys = {job.partition_key for job in taken}
+            want -= len(keys)
+            if taken and taken[0].locked > len(
+                taken
+            ):  # its bytes were enough: the others have their turn the next time
+                self._found.put_back([key for key in proposed if key not in keys])
+                break
             if time.monotonic() > until or self._cut:
                 break
         self._rest()
@@ -269,6 +283,7 @@ class StreamClaimer:
                 run=run,
                 suspects=suspects,
                 limited=self.rules.limited,
+                most_bytes=self.portions.bytes,
             )
 
         left = list(keys)  # those that were not asked, because of a limit

@@ -190,7 +190,11 @@ class Worker:
                 want = self._want(waiting)
                 free = self.slots.free - waiting
                 jobs = (
-                    await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
+                    await self.claimer.claim(
+                        self.membership.id, want, self.slots.run, free, self._idle_bytes()
+                    )
+                    if want
+                    else []
                 )
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), 5.0)
@@ -205,7 +209,12 @@ class Worker:
     def _want(self, waiting: int) -> int:
         if self.suspects.quiet or self.settler.pending >= _UNSETTLED:
             return 0
+        if self._idle_bytes() >= self.settings.claim_bytes:
+            return 0
         return self.slots.want(waiting, self.batches.wish)
+
+    def _idle_bytes(self) -> int:
+        return self.inflight.idle_bytes(self.settings.claim_bytes // 2)
 
     async def _claim_told(self) -> list[ClaimedJob]:
         """The quick way to what somebody told us of a moment ago; the usual ways find the rest."""

@@ -70,6 +70,11 @@ RETURNING k.token;
 -- $1 worker, $2 tokens
 UPDATE holdfast.claims SET revoked_at = holdfast.now() WHERE worker = $1 AND token = ANY ($2::uuid[]) AND revoked_at IS NULL RETURNING token;
 
+-- name: disowned_claim
+-- A claim that was disowned and that no sweep has looked at yet.
+-- $1 token
+SELECT token, queue, worker, unsettled, job_ids FROM holdfast.claims WHERE token = $1 AND revoked_at IS NOT NULL;
+
 -- name: revoked_claims
 -- Revoked claims whose jobs are still to be taken back.
 -- $1 limit
