@@ -29,11 +29,7 @@ class Settings:
     )
     concurrency: int = 10
     prefetch: int = 2  # jobs claimed beyond the free slots
-    claim_bytes: int = (
-        4 * 2**20
-    )  # of payloads in one claim, and of those that wait in a worker; at least one job
     drain: float = 25.0  # how long a stopping worker lets handlers finish
-    misfit_wait: float = 600.0  # a payload that every live signature refused is a dead letter after so long
     max_crashes: int = 3  # a job that killed its process so often is a dead letter
     pool_size: int = 10  # connections for handlers and producers
     connect_timeout: float = 10.0
@@ -45,6 +41,8 @@ class Settings:
     health_host: str = "127.0.0.1"
     live_after: float = 60.0  # a claim loop that has not come round for so long is not alive
     metrics_snapshot: float = 15.0  # least time between two looks at the database for the metrics
+    claim_bytes: int = 4 * 2**20  # of payloads in one claim, and that wait in a worker; one job always
+    misfit_wait: float = 600.0  # a payload that every live signature refused is a dead letter after so long
 
     def __post_init__(self) -> None:
         for field in fields(self):
