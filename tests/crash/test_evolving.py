@@ -4,7 +4,7 @@ import itertools
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 from uuid import UUID
@@ -48,10 +48,9 @@ class Producer:
 
 
 @pytest.fixture
-def kits(holdfast_kit: Callable[..., Kit]) -> Iterator[None]:
+def kits(holdfast_kit: Callable[..., Kit]) -> None:
     holdfast_kit(evolving_old.app, QUICK)
     holdfast_kit(evolving_new.app, QUICK)
-    return
 
 
 class Fleet:

@@ -3,6 +3,7 @@
 import random
 import string
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.conftest import QUICK, wait_until
@@ -28,8 +29,8 @@ def slow(scene: Scene, proxy: Proxy, holdfast_kit: Callable[..., Kit]) -> Proxy:
     return proxy
 
 
-def _all_arrive(scene: Scene, proxy: Proxy, **settings: float) -> list[str]:
-    timings = {
+def _all_arrive(scene: Scene, proxy: Proxy, **settings: Any) -> list[str]:
+    timings: dict[str, Any] = {
         "statement_timeout": 2.0,
         "connect_timeout": 2.0,
         "lease": 30.0,

@@ -26,7 +26,7 @@ def plain(a: int, b: str = "x") -> None: ...
 def test_names_defaults_and_injected_parameters_do_not_count_but_what_fits_does() -> None:
     def same(job: Job, b: str = "y", a: int = 1) -> None: ...
 
-    def also(a: int, *, b: str = "z") -> int: ...
+    def also(a: int, *, b: str = "z") -> None: ...
 
     def optional(a: int = 1, b: str = "x") -> None: ...
 
@@ -43,7 +43,7 @@ def untyped(a, b="x") -> None: ...  # type: ignore[no-untyped-def]
 
 
 def test_each_change_of_a_signature_changes_it() -> None:
-    changed = [plain, added, removed, renamed, required, retyped, untyped]
+    changed: list[Callable[..., Any]] = [plain, added, removed, renamed, required, retyped, untyped]
     assert len({fingerprint(func) for func in changed}) == len(changed)
 
 
@@ -65,7 +65,9 @@ def _shapes() -> list[Any]:
 
     def models(extra: bool) -> Any:
         fields: dict[str, Any] = {"id": (int, ...), "title": (str, "x")}
-        return pydantic.create_model("Order", **fields, **({"note": (str, ...)} if extra else {}))
+        if extra:
+            fields["note"] = (str, ...)
+        return pydantic.create_model("Order", **fields)
 
     def structs(extra: bool) -> Any:
         return msgspec.defstruct("Order", [("id", int), *([("note", str)] if extra else [])])
