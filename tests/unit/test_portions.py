@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.db.faults import ConnectionLost
+from holdfast.db.faults import ConnectionLost, LockTimeout
 from holdfast.runtime.portions import Portions
 
 
@@ -17,9 +17,9 @@ def jobs(count: int, length: int) -> Any:
     return [Paid(length)] * count
 
 
-def fail(portions: Portions, want: int) -> int:
-    with pytest.raises(ConnectionLost), portions.of("q", want) as asked:
-        raise ConnectionLost("late")
+def fail(portions: Portions, want: int, kind: type[Exception] = ConnectionLost) -> int:
+    with pytest.raises(kind), portions.of("q", want) as asked:
+        raise kind("late")
     return asked
 
 
@@ -30,7 +30,8 @@ def ask(portions: Portions, want: int, waiting: int = 0) -> tuple[int, int]:
 
 def test_half_after_a_failure_and_more_again_after_success() -> None:
     portions = Portions(1000)
-    assert [fail(portions, 8) for _ in range(6)] == [8, 4, 2, 1, 1, 1]
+    assert fail(portions, 8, LockTimeout) == 8  # a statement that took too long
+    assert [fail(portions, 8) for _ in range(5)] == [4, 2, 1, 1, 1]
     assert ask(portions, 8) == (1, 15)
     with portions.of("other", 8) as asked:
         assert (asked, portions.bytes) == (8, 1000)

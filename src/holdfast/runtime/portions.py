@@ -8,6 +8,7 @@ for no more jobs than come to its bytes, by what came last: the server measures 
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from ..db.faults import LockTimeout
 from ..errors import DatabaseUnavailable
 from ..model.job import ClaimedJob
 
@@ -29,7 +30,7 @@ class Portions:
         expected = int(2 * self._most_bytes / self._means.get(queue, 1.0))
         try:
             yield max(1, int(min(want, expected) * share))
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, LockTimeout):  # no answer came, or the server gave up sending it
             self._shares[queue] = max(_LEAST, share / 2)
             raise
         finally:
