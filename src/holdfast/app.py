@@ -25,7 +25,8 @@ from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
 from .runtime.processes.pool import Pool
 from .runtime.pulse import Pulse
-from .runtime.worker import Worker, WorkerOptions
+from .runtime.options import WorkerOptions
+from .runtime.worker import Worker
 from .settings import Settings, database_url, load_settings
 from .shapes.schedules import Scheduler
 from .store import jobs

@@ -43,6 +43,8 @@ class Settings:
     health_host: str = "127.0.0.1"
     live_after: float = 60.0  # a claim loop that has not come round for so long is not alive
     metrics_snapshot: float = 15.0  # least time between two looks at the database for the metrics
+    claim_bytes: int = 4 * 2**20  # of payloads in one claim, and that wait in a worker; one job always
+    misfit_wait: float = 600.0  # a payload that every live signature refused is a dead letter after so long
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -51,7 +53,14 @@ class Settings:
                 object.__setattr__(self, name, _seconds(name, getattr(self, name)))
             if field.type is float and not 0 < getattr(self, name) < math.inf:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
-        least = {"prefetch": 0, "pool_size": 1, "max_crashes": 1, "process_jobs": 1, "processes": 0}
+        least = {
+            "prefetch": 0,
+            "pool_size": 1,
+            "max_crashes": 1,
+            "process_jobs": 1,
+            "processes": 0,
+            "claim_bytes": 1,
+        }
         for name, lowest in least.items():
             if getattr(self, name) < lowest:
                 raise ConfigurationError(f"{name} must be at least {lowest}, not {getattr(self, name)!r}")

@@ -19,7 +19,7 @@ from holdfast.testing import Kit
 ROOT = Path(__file__).parents[2]
 RUN = """
 import asyncio
-from tests.crash.crash_app import app
+from {module} import app
 asyncio.run(app.run_worker())
 """
 LEASE, HEARTBEAT, DEAD_AFTER, SWEEP, POLL = 1.5, 0.3, 1.2, 0.2, 0.05
@@ -126,6 +126,7 @@ class Scene:
         program: str = RUN,
         ready: bool = True,
         env: dict[str, str] | None = None,
+        module: str = "tests.crash.crash_app",
         **settings: float,
     ) -> WorkerProcess:
         """A worker process with short timings, or those in `settings`. `ready`: wait until it is in the registry.
@@ -145,9 +146,9 @@ class Scene:
             environment[f"HOLDFAST_{name.upper()}"] = f"{value}"
         if failpoints:
             environment["HOLDFAST_FAILPOINTS"] = failpoints
-        command = [sys.executable, "-c", program]
+        command = [sys.executable, "-c", program.replace("{module}", module)]
         if command_line or words:
-            command = [sys.executable, "-m", "holdfast", "worker", "tests.crash.crash_app:app", *words]
+            command = [sys.executable, "-m", "holdfast", "worker", f"{module}:app", *words]
         worker = WorkerProcess(command, environment | (env or {}), self.folder, len(self._workers))
         self._workers.append(worker)
         return worker.until_ready() if ready else worker

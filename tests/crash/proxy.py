@@ -52,6 +52,7 @@ class Proxy:
         self._threads: list[threading.Thread] = []
         self._cuts: list[_Cut] = []
         self._refusing = False
+        self._rate: float | None = None
         self._swallowing: Callable[[str], bool] = lambda _: False
         self._closing = False
         self._start(self._accept)
@@ -85,6 +86,10 @@ class Proxy:
             for link in chosen:
                 link.silent = True
             return len(chosen)
+
+    def throttle(self, bytes_per_second: float) -> None:
+        """Each connection brings answers this slowly from now on."""
+        self._rate = bytes_per_second
 
     def refuse(self) -> None:
         """Close what is open and everything that comes."""
@@ -196,6 +201,8 @@ class Proxy:
                     if _READY in data:
                         break
                     continue
+                if self._rate is not None:
+                    link.closed.wait(len(data) / self._rate)
                 link.client.sendall(data)
         except OSError:
             pass

@@ -12,7 +12,7 @@ from tests.sql.keyed import fail_key, ordered, put_key
 from tests.sql.support import BOOM, Conn, end, enqueue, register, run, take, take_one
 
 from holdfast.model.job import NewRow
-from holdfast.model.outcome import DeadLettered
+from holdfast.model.outcome import DeadLettered, Misfit
 from holdfast.store import jobs
 from holdfast.store.claim import hold_unknown, quarantine
 from holdfast.store.doctor import free_stranded
@@ -283,6 +283,24 @@ def test_unknown_tasks_may_be_thrown_away(case: Case, conn: Conn) -> None:
     assert finding["otherwise"] == ["holdfast jobs discard --state held --task from.the.future --yes"]
     case.run(finding["otherwise"][0])
     assert case.found("unknown_tasks") is None
+
+
+def test_misfits(case: Case, conn: Conn) -> None:
+    worker = register(conn)
+    enqueue(conn, 2, task="greet", version=1)
+    for job in take(conn, worker):
+        end(conn, job.grant, Misfit("greet has no parameter 'b' (known: a)", "0a1b"))
+    assert case.found("unknown_tasks") is None
+    finding = case.found("misfits")
+    assert finding is not None
+    assert finding["level"] == "warning"
+    assert finding["what"] == "2 jobs set aside: their payloads do not fit the workers that tried"
+    assert finding["details"] == [
+        "queue inbox: 2 jobs of greet version 1, refused by 1 signature: greet has no parameter 'b' (known: a)"
+    ]
+    assert finding["fix"] == ["holdfast worker MODULE:APP --queue inbox"]
+    case.run(finding["otherwise"][0])
+    assert case.found("misfits") is None
 
 
 def test_paused_queue(case: Case) -> None:

@@ -16,6 +16,7 @@ from holdfast.model.outcome import (
     Failed,
     Held,
     Lost,
+    Misfit,
     Outcome,
     Released,
     SettledElsewhere,
@@ -41,6 +42,7 @@ OUTCOMES: list[Outcome] = [
     Snoozed(60.0),
     Released("later"),
     Held("unknown"),
+    Misfit("does not fit", "0a1b"),
     Lost(),
     SettledElsewhere("1"),
 ]

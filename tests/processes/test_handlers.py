@@ -93,8 +93,13 @@ def test_what_a_child_is_given(scene: Scene) -> None:
     about, line = context.enqueue(), command.enqueue()
     scene.kit.run_worker(concurrency=1)
     assert good.result(timeout=25) == [7, 2, text]
-    status, _, error = scene.end(bad.id)
-    assert (status, str(error).partition(":")[0]) == ("dead_letter", "PayloadError")
+    aside = scene.kit.job(bad.id)
+    assert (aside["status"], aside["attempts"]) == ("held", 0)
+    assert "parameter 'order' of total must be Order" in aside["hold_reason"]
+    said = scene.kit.sql(
+        "SELECT signatures ->> 'total/1' = (SELECT signature FROM holdfast.misfits) AS same FROM holdfast.workers"
+    )
+    assert said == [{"same": True}]
     (worker,) = scene.kit.sql("SELECT id FROM holdfast.workers")
     assert about.result(timeout=25) == {
         "job": str(about.id),

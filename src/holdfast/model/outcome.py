@@ -65,6 +65,14 @@ class Held(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
+class Misfit(Outcome):
+    """The payload does not fit the signature of this worker: set aside for one whose signature differs."""
+
+    reason: str
+    signature: str  # the fingerprint that refused it
+
+
+@dataclass(frozen=True, slots=True)
 class Lost(Outcome):
     """Nothing to settle: the job is no longer ours."""
 

@@ -11,7 +11,7 @@ from ..db.database import Database
 from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
-from .waiting import limit_reasons
+from .waiting import limit_reasons, misfit_reason
 from .wording import AppName, command, cut, key_command, moment, several, some, span
 
 NO_SUCH_JOB = "no_such_job"
@@ -49,9 +49,8 @@ def explain(database: Database, job_id: UUID, app: AppName | None = None) -> Exp
     """`app` is how the application is named in commands that start a worker."""
     found = migrate.status(database.dsn)
     if problem := schema_problem(found):
-        return Explanation(
-            job_id, None, [problem], {"schema_version": found.current, "needed_version": found.known}
-        )
+        facts = {"schema_version": found.current, "needed_version": found.known}
+        return Explanation(job_id, None, [problem], facts)
     seen = database.run(lambda: store.explain(job_id))
     if seen is None:
         said = f"There is no job {job_id}, or it is finished and no longer kept."
@@ -311,7 +310,8 @@ class View:
 
     def _set_aside(self) -> Iterator[Reason]:
         if self.is_held:
-            yield self._held()
+            said = misfit_reason(self.seen, self.able, self.settings.misfit_wait, self.start)
+            yield Reason(*said) if said else self._held()
 
     def _nobody(self) -> Iterator[Reason]:
         """Nobody who could run it: no worker at all, or none that knows the task."""

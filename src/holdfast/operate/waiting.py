@@ -1,10 +1,10 @@
-"""What the limits of its queue have to do with a job that waits, in sentences."""
+"""What the limits of its queue, or its payload, have to do with a job that waits, in sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..model.queue import Rate
-from ..store.explain import LimitsSeen
-from .wording import command, cut, span
+from ..store.explain import LimitsSeen, Seen, WorkerSeen
+from .wording import command, cut, some, span
 
 Said = tuple[str, str, list[str]]  # code, sentence, commands
 
@@ -33,3 +33,29 @@ def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
         rate = Rate(seen.key_rate)
         said = f"The rate of its key {key}, {rate.text}, allows the next start in {span(seen.key_next_in)}."
         yield "key_rate", said, change("--key-rate", Rate(2 * seen.key_rate).text)
+
+
+def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: str) -> Said | None:
+    """Why a job waits whose payload does not fit, and for whom. `able` workers know its task; `wait` seconds after the last
+    of them refused it, it is a dead letter."""
+    job, refusals = seen.job, seen.refusals
+    if not refusals:
+        return None
+    refused = {refusal.signature for refusal in refusals}
+    said = (
+        f"It is set aside: its payload does not fit {job.task} version {job.version} of this release: "
+        f"{cut(refusals[0].reason)}. It waits for a worker whose signature differs."
+    )
+    tried = [f"{w.id} (release {w.release})" for w in able if w.signature in refused]
+    others = [f"{w.id} (release {w.release})" for w in able if w.signature not in refused]
+    if tried:
+        said += f" Refused by {some(tried)}."
+    if others:
+        said += f" Not yet tried by {some(others)}."
+    elif tried:
+        left = wait - refusals[0].ago
+        when = f"in {span(left)}" if left > 0 else "with the next sweep"
+        said += f" Every live signature has refused it: it is a dead letter {when}."
+    else:
+        said += " No live worker of its queue knows the task."
+    return "misfit", said, [start]

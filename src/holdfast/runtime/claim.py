@@ -7,12 +7,11 @@ claim leaves out have their own way in: held jobs of tasks we know, suspects of 
 row that makes claims fail. Queues ordered by key are claimed key by key (streams.py).
 """
 
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from .. import failpoints, telemetry
 from ..db.database import Database
@@ -27,16 +26,17 @@ from ..store.limits import Allowance, oldest_of_each
 from ..store.queues import queue_rules
 from ..store.statement import Statement
 from ..store.streams import unhold
-from ..store.sweep import disown
+from .aside import Aside
+from .doubt import Doubt
 from .handler import Handlers
 from .inflight import InFlight
 from .limiting import Limiter
 from .marks import Marks
 from .pace import Pace
+from .portions import Portions
 from .shares import ShareClaimer
 from .streams import StreamClaimer
 
-_LOOK = 20_000
 _FULL_LOOK = 1.0  # seconds between two looks from the start
 _RULES = 5.0  # seconds until a changed rule of a queue is known
 
@@ -51,7 +51,8 @@ class Claimer:
         inflight: InFlight | None = None,
     ) -> None:
         self._session = database.session("claim", keep_plans=True)
-        self._handlers = handlers
+        self.aside = Aside(self._session, handlers)
+        self._doubt = Doubt(self._session, database.settings.max_crashes)
         self._lease = lease
         self._marks = {queue: Marks() for queue in lease}
         self._rules = {queue: rules.get(queue, QueueRules()) for queue in lease}
@@ -60,6 +61,7 @@ class Claimer:
         self.pace = Pace(self._rules)
         own = InFlight() if inflight is None else inflight
         self._limiters = {queue: Limiter(queue, self._session, own, self.pace) for queue in lease}
+        self._portions = Portions(database.settings.claim_bytes)
         self._cut = False  # by a limit: there may be more
         self._takeover = database.settings.takeover
         self._streams = {
@@ -68,16 +70,15 @@ class Claimer:
         # Jobs that a key brings, as of late: so many fewer keys are asked for.
         self._deep = dict.fromkeys(lease, 1.0)
         self._turn = 0
-        self._open: list[tuple[str, UUID]] = []
-        self._in_doubt: list[tuple[str, UUID]] = []
-        self._holding: set[str] = set()
 
     def _by_key(self, queue: str, rule: QueueRules) -> StreamClaimer:
         kind = StreamClaimer if rule.ordered else ShareClaimer
         lease, limiter = self._lease[queue], self._limiters[queue]
-        return kind(
-            queue, self._session, self._token, limiter, rules=rule, lease=lease, takeover=self._takeover
+        made = kind(
+            queue, self._session, self._doubt.token, limiter, rules=rule, lease=lease, takeover=self._takeover
         )
+        made.portions = self._portions
+        return made
 
     @property
     def queues(self) -> list[str]:
@@ -91,11 +92,12 @@ class Claimer:
             stream.reset(thorough=thorough)
         if thorough:
             self._rules_at = -_RULES
+            self.aside.look_now()
 
     def released(self, queue: str) -> None:
         """A job went back to its place, which may lie before a mark. For a stream it is enough that its key is told."""
         self._marks[queue].full_at = 0.0
-        self._marks[queue].held_at = 0.0
+        self.aside.look_again(queue)
 
     @property
     def ringed(self) -> list[str]:
@@ -117,17 +119,20 @@ class Claimer:
         if job.queue in self._streams and job.partition_key is not None:
             self._streams[job.queue].settled(job.partition_key, job.priority)
 
-    async def claim(self, worker: str, want: int, run: int = 1, free: int | None = None) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: str, want: int, run: int = 1, free: int | None = None, waiting: int = 0
+    ) -> list[ClaimedJob]:
         """Up to `want` jobs over all queues, each queue first in its turn; of a stream up to `run` count as one.
 
-        `free` are the slots: of a limited queue no more is claimed to wait here than its limits can spare."""
+        `free` are the slots: of a limited queue no more is claimed to wait here than its limits can spare. `waiting` are
+        bytes of payloads that do."""
         await self.disown_doubtful()
         await self._refresh_rules()
         self.again_in = None
         queues = self.queues
         self._turn = (self._turn + 1) % len(queues)
         found: list[ClaimedJob] = []
-        with self._accounted():
+        with self._doubt.accounted():
             for queue in queues[self._turn :] + queues[: self._turn]:
                 rule, limiter = self._rules[queue], self._limiters[queue]
                 if rule.limited and (wait := limiter.closed_for) > 0:
@@ -136,12 +141,14 @@ class Claimer:
                 most = limiter.wish(rule, want, free, by_key=queue in self._streams)
                 if most <= 0:
                     continue
-                if queue in self._streams:
-                    keys = max(1, free or 0, round(most / self._deep[queue]))
-                    jobs = await self._claim_streams(queue, worker, min(most, keys), run)
-                    self._come_again(self._streams[queue].again_in)
-                else:
-                    jobs = await self._claim_from(queue, worker, most)
+                with self._portions.of(queue, most, waiting) as most:
+                    if queue in self._streams:
+                        keys = max(1, min(free or 0, most), round(most / self._deep[queue]))
+                        jobs = await self._claim_streams(queue, worker, min(most, keys), run)
+                        self._come_again(self._streams[queue].again_in)
+                    else:
+                        jobs = await self._claim_from(queue, worker, most)
+                waiting += self._portions.came(queue, jobs)
                 slots = self._slots_of(queue, jobs)
                 want -= slots
                 free = None if free is None else free - slots
@@ -161,12 +168,14 @@ class Claimer:
         that are claimed key by key or have limits are left to the usual way."""
         await self.disown_doubtful()
         found: list[ClaimedJob] = []
-        with self._accounted():
+        with self._doubt.accounted():
             for queue in queues:
                 rule = self._rules[queue]
                 if len(found) < want and not (rule.keyed or rule.limited):
                     marks = self._marks[queue]
-                    jobs = await self._take(queue, worker, want - len(found), marks.ordered())
+                    with self._portions.of(queue, want - len(found)) as most:
+                        jobs = await self._take(queue, worker, most, marks.ordered())
+                    self._portions.came(queue, jobs)
                     marks.moved(jobs)
                     found += jobs
         return found
@@ -214,38 +223,30 @@ class Claimer:
         return sorted(marks, key=lambda m: m[0] + waited.get(m[0], 0.0) / aging, reverse=True)
 
     async def _claim_streams(self, queue: str, worker: str, want: int, run: int) -> list[ClaimedJob]:
-        """Held jobs we know go back to their place first; whether it is their turn, the claim finds out."""
-        marks, now = self._marks[queue], time.monotonic()
-        if now >= marks.held_at:
-            marks.held_at = now + 1.0
-            ids = await self._session.run(store.find_held(queue, self._handlers.known(), want))
-            if ids:
-                keys = await self._session.run(unhold(queue, ids))
-                self._streams[queue].unheld(keys)
-        return await self._streams[queue].claim(worker, want, run)
-
-    @contextlib.contextmanager
-    def _accounted(self) -> Iterator[None]:
-        """What was claimed on the way to an error reaches nobody: it is in doubt, and given back before the next claim."""
-        try:
-            yield
-        except BaseException:
-            self._in_doubt += self._open
-            raise
-        finally:
-            self._open = []
+        """Held jobs that we may take come first. Where keys have limits they go back to their place, and the claim finds
+        out whether it is their turn."""
+        rule, stream = self._rules[queue], self._streams[queue]
+        jobs: list[ClaimedJob] = []
+        if held := await self.aside.find(queue, want, ordered=rule.ordered):
+            if rule.ordered:
+                jobs = await stream.take_held(worker, held)
+            elif rule.limited < 2:
+                jobs = await self._take_these(queue, worker, held)
+            else:
+                keys = await self._session.run(unhold(queue, held))
+                stream.unheld(keys)
+        want -= len({job.partition_key for job in jobs})
+        return jobs + (await stream.claim(worker, want, run) if want > 0 else [])
 
     async def _claim_from(self, queue: str, worker: str, want: int) -> list[ClaimedJob]:
         marks = self._marks[queue]
-        now = time.monotonic()
-        jobs: list[ClaimedJob] = []
-        if now >= marks.held_at:  # first: they have waited, and a backlog must not keep them waiting
-            marks.held_at = now + 1.0
-            jobs = await self._claim_held(queue, worker, want)
+        # Held ones first: they have waited, and a backlog must not keep them waiting.
+        held = await self.aside.find(queue, want)
+        jobs = await self._take_these(queue, worker, held) if held else []
         want -= len(jobs)
         if want <= 0:
             return jobs
-        if now >= marks.full_at:
+        if time.monotonic() >= marks.full_at:
             return jobs + await self._full_look(queue, worker, want, marks)
         taken = await self._take(queue, worker, want, await self._by_age(queue, marks.ordered()))
         marks.moved(taken)
@@ -269,11 +270,18 @@ class Claimer:
         return jobs
 
     async def _take(self, queue: str, worker: str, want: int, marks: list[Place]) -> list[ClaimedJob]:
-        token, limited = self._token(worker), self._rules[queue].limited
+        token, limited = self._doubt.token(worker), self._rules[queue].limited
 
         def what(limit: int) -> Statement[list[ClaimedJob]]:
             return store.claim(
-                queue, worker, token, lease=self._lease[queue], limit=limit, marks=marks, limited=limited
+                queue,
+                worker,
+                token,
+                lease=self._lease[queue],
+                limit=limit,
+                marks=marks,
+                limited=limited,
+                most_bytes=self._portions.bytes,
             )
 
         try:
@@ -283,21 +291,18 @@ class Claimer:
         failpoints.point("claim.after")
         return jobs
 
-    def _token(self, worker: str) -> UUID:
-        token = uuid4()
-        self._open.append((worker, token))
-        return token
-
-    async def _claim_held(self, queue: str, worker: str, want: int) -> list[ClaimedJob]:
-        ids = await self._session.run(store.find_held(queue, self._handlers.known(), want))
-        return await self._take_these(queue, worker, ids) if ids else []
-
     async def _take_these(self, queue: str, worker: str, ids: Sequence[UUID]) -> list[ClaimedJob]:
-        token, limited = self._token(worker), self._rules[queue].limited
+        token, limited = self._doubt.token(worker), self._rules[queue].limited
 
         def what(limit: int) -> Statement[list[ClaimedJob]]:
             return store.claim_these(
-                queue, worker, token, lease=self._lease[queue], job_ids=ids[:limit], limited=limited
+                queue,
+                worker,
+                token,
+                lease=self._lease[queue],
+                job_ids=ids[:limit],
+                limited=limited,
+                most_bytes=self._portions.bytes,
             )
 
         try:
@@ -324,7 +329,7 @@ class Claimer:
         """Jobs that are to run apart from others, of one queue."""
         for limiter in self._limiters.values():
             limiter.free = None
-        with self._accounted():
+        with self._doubt.accounted():
             for queue in self.queues:
                 if queue in self._streams:
                     taken = await self._streams[queue].claim_suspects(worker, most)
@@ -340,7 +345,7 @@ class Claimer:
     ) -> list[ClaimedJob]:
         """One job of a task whose breaker may try one: of all workers that look, one gets it."""
         for task in await self._session.run(breaker.breakers_due(list(tasks))):
-            with self._accounted():
+            with self._doubt.accounted():
                 for queue in self.queues:
                     if taken := await self._try(queue, worker, task, tasks[task], suspects):
                         return taken
@@ -358,7 +363,7 @@ class Claimer:
             trial = None
         if trial is None:
             return []
-        token, lease = self._token(worker), self._lease[queue]
+        token, lease = self._doubt.token(worker), self._lease[queue]
         try:
             return await self._session.flow(
                 lambda: breaker.claim_trial(
@@ -369,32 +374,8 @@ class Claimer:
             await self._quarantine(trial.job_id, queue, error)
             return []
 
-    async def hold_unknown(self, queue: str) -> int:
-        """Set aside what this worker does not know, from the front of the queue on. One at a time of each queue."""
-        if queue in self._holding:
-            return 0
-        self._holding.add(queue)
-        held, count = 0, _LOOK
-        try:
-            while count >= _LOOK // 4:
-                count = await self._session.run(store.hold_unknown(queue, self._handlers.known(), _LOOK))
-                held += count
-        finally:
-            self._holding.discard(queue)
-        if held:
-            telemetry.emit(
-                "jobs.held", level=logging.WARNING, queue=queue, count=held, reason="unknown task or version"
-            )
-        return held
-
-    async def disown_doubtful(self) -> bool:
-        """A claim whose answer was lost may have gone through: give its jobs back, they never started. True: one had."""
-        disowned = False
-        while self._in_doubt:
-            worker, token = self._in_doubt[-1]
-            disowned = bool(await self._session.run(disown(worker, [token]))) or disowned
-            self._in_doubt.pop()
-        return disowned
+    async def disown_doubtful(self) -> None:
+        await self._doubt.give_back()
 
     async def close(self) -> None:
         await self._session.close()

@@ -44,7 +44,7 @@ async def drain(worker: "Worker") -> None:
     await _let_finish(worker)
     await _release_rest(worker)
     await _briefly(worker.settler.drained(), _LAST_WRITES, "settle the rest")
-    await _briefly(_give_back_doubtful(worker), _LAST_WRITES, "give back what a lost answer claimed")
+    await _briefly(worker.claimer.disown_doubtful(), _LAST_WRITES, "give back what a lost answer claimed")
     await worker.sweeper.stop()
     await worker.settler.stop()
     await _briefly(worker.tally.last(), _LAST_SUMS, "write down what was finished")
@@ -55,12 +55,6 @@ async def drain(worker: "Worker") -> None:
     await _briefly(worker.membership.leave(), _LAST_WRITES, "leave")
     await worker.claimer.close()
     await worker.membership.close()
-
-
-async def _give_back_doubtful(worker: "Worker") -> None:
-    """A claim that was cut short may have gone through. Its jobs never started: they wait again before this returns."""
-    if await worker.claimer.disown_doubtful():
-        await worker.sweeper.take_revoked()
 
 
 async def _let_finish(worker: "Worker") -> None:

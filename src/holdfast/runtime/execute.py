@@ -23,6 +23,7 @@ from ..model.outcome import (
     Failed,
     Held,
     Lost,
+    Misfit,
     Outcome,
     Released,
     SettledElsewhere,
@@ -33,7 +34,7 @@ from ..model.shown import text_of
 from ..model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
 from ..model.text import describe, storable
 from ..store.settle import settle_in
-from .handler import FORGIVEN, LONGEST_DELAY, Handler, Handlers, PayloadError
+from .handler import FORGIVEN, LONGEST_DELAY, Handler, Handlers, NeverFits, PayloadError
 from .inflight import Running
 from .job import Job
 from .threads import Threads
@@ -134,10 +135,12 @@ class Executor:
             return await self._in_a_process(processes, running, handler)
         try:
             arguments = handler.decode(claimed.version, claimed.payload)
-        except PayloadError as error:
+        except NeverFits as error:
             return DeadLettered(ErrorText("PayloadError", storable(str(error))))
+        except PayloadError as error:
+            return Misfit(storable(str(error)), handler.signature)
         except BaseException as error:  # noqa: BLE001 upgrades, models and their validators are the user's code
-            return DeadLettered(describe(error))
+            return Misfit(describe(error).summary, handler.signature)
         running.is_async = handler.is_async
         # Of this task's own context, which ends with the task: nothing to set back.
         telemetry.job_context.set(JobFields(claimed, self._worker))
@@ -181,7 +184,9 @@ class Executor:
         running.in_process = True
         running.job = Job(running.claimed, self._database, self._worker())
         try:
-            return await processes.execute(running, handler)
+            outcome = await processes.execute(running, handler)
+            # A child may have other code than its worker. What this worker takes back is decided by its own signature.
+            return replace(outcome, signature=handler.signature) if isinstance(outcome, Misfit) else outcome
         except BaseException as error:  # noqa: BLE001 a cancel may hit it
             return decide(error, running, handler)
 

@@ -20,6 +20,10 @@ class PayloadError(ValueError):
     """A stored payload cannot be turned into the handler's arguments. Its text is the reason shown to people."""
 
 
+class NeverFits(PayloadError):
+    """No signature would take this payload."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gather:
     """A batch task: call it for up to `size` jobs, `wait` seconds after the first of them at the latest."""
@@ -48,6 +52,7 @@ class Handler:
     memory_limit: int | None = None
     gather: Gather | None = None
     breaker: Breaker | None = None
+    fingerprint: Callable[[], str] = str  # of its signature: workers of the same one take the same payloads
     returns_none: bool = False  # by its annotation: None needs no encoding
     plain: bool = field(
         init=False
@@ -56,6 +61,10 @@ class Handler:
     def __post_init__(self) -> None:
         plain = self.is_async and not self.wants_job and self.transaction == "none" and self.timeout is None
         object.__setattr__(self, "plain", plain and not self.process)
+
+    @property
+    def signature(self) -> str:
+        return self.fingerprint()
 
     def failed(self, error: ErrorText, attempt: int) -> Failed:
         return Failed(error, self.pause(attempt))
@@ -83,3 +92,9 @@ class Handlers(Protocol):
     def known(self) -> list[tuple[str, int]]:
         """Every (task name or alias, payload version) that can be run here."""
         ...
+
+
+def signatures(handlers: Handlers) -> list[str]:
+    """The fingerprint of each of `known()`, in its order."""
+    found = (handlers.find(task, version) for task, version in handlers.known())
+    return [handler.signature if handler is not None else "" for handler in found]

@@ -67,12 +67,14 @@ class Running:
 
 
 _key: Callable[[Owned], tuple[str, int]] = attrgetter("id_text", "generation")
+_payload: Callable[[ClaimedJob], str] = attrgetter("payload")
 
 
 class InFlight:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[tuple[str, int], Running] = {}
+        self._bytes = 0  # of all their payloads
 
     def add(self, jobs: Sequence[ClaimedJob], asked_at: float) -> list[Running]:
         """`asked_at`: when the claim was sent, which may be long before its answer is read."""
@@ -80,6 +82,7 @@ class InFlight:
         added = [Running(claimed, now, asked_at) for claimed in jobs]
         with self._lock:
             self._held.update(zip(map(_key, jobs), added, strict=True))
+            self._bytes += sum(map(len, map(_payload, jobs)))
         return added
 
     def remove(self, jobs: Iterable[Owned]) -> list[Running | None]:
@@ -87,7 +90,15 @@ class InFlight:
         keys = list(map(_key, jobs))
         with self._lock:
             pop = self._held.pop
-            return [pop(key, None) for key in keys]
+            gone = [pop(key, None) for key in keys]
+            self._bytes -= sum(len(running.claimed.payload) for running in gone if running is not None)
+            return gone
+
+    def idle_bytes(self, few: int) -> int:
+        """Of payloads whose jobs wait for a slot, or to be settled. 0 while all together are fewer than so many."""
+        if self._bytes < few:
+            return 0
+        return sum(len(r.claimed.payload) for r in self.select(lambda r: not r.started_at or r.settling))
 
     def still(self, jobs: Iterable[Owned]) -> list[Owned]:
         """Those of them that are held."""

@@ -17,7 +17,6 @@ class Marks:
     at: dict[int, Mark | None] = field(default_factory=lambda: {0: None})
     full_at: float = 0.0
     empty: bool = False  # the last full look found nothing
-    held_at: float = 0.0
 
     def ordered(self) -> list[Place]:
         return sorted(self.at.items(), key=lambda place: place[0], reverse=True)

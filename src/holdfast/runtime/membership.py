@@ -12,6 +12,7 @@ from ..errors import DatabaseUnavailable
 from ..model.worker import WorkerIdentity
 from ..store import workers as store
 from ..store.sweep import take_back_blame
+from .handler import Handlers, signatures
 from .tether import predecessor
 
 
@@ -21,13 +22,15 @@ class Membership:
         database: Database,
         *,
         queues: Sequence[str],
-        tasks: Sequence[str],
+        handlers: Handlers,
         concurrency: int,
         release: str,
     ) -> None:
         self.session = database.session("membership")
         self._queues = list(queues)
-        self._tasks = list(tasks)
+        self._tasks = sorted({name for name, _ in handlers.known()})
+        names = (f"{task}/{version}" for task, version in handlers.known())
+        self._signatures = dict(zip(names, signatures(handlers), strict=True))
         self._concurrency = concurrency
         self._release = release
         self.identity = WorkerIdentity.create()
@@ -47,6 +50,7 @@ class Membership:
                 self.identity,
                 queues=self._queues,
                 tasks=self._tasks,
+                signatures=self._signatures,
                 concurrency=self._concurrency,
                 release=self._release,
             )

@@ -30,7 +30,13 @@ class Pulse:
         self.every = settings.heartbeat
         gap, grace = gap_and_grace(settings)
         self._rounds = store.Rounds(
-            settings.sweep * 0.9, gap, grace, settings.dead_after, _TIDY_ASLEEP, TIDY_EVERY
+            settings.sweep * 0.9,
+            gap,
+            grace,
+            settings.dead_after,
+            _TIDY_ASLEEP,
+            TIDY_EVERY,
+            settings.misfit_wait,
         )
         # A sweep that is wanted more often than the heart beats is made by the sweeper itself.
         self.sweeps = self.every <= 1.5 * settings.sweep
@@ -48,9 +54,15 @@ class Pulse:
         self.on_end: Callable[[], None] = lambda: None
 
     def statement(
-        self, worker: str, queues: Sequence[str], known: Sequence[tuple[str, int]], within: float | None
+        self,
+        worker: str,
+        queues: Sequence[str],
+        known: Sequence[tuple[str, int]],
+        within: float | None,
+        signatures: Sequence[str] = (),
     ) -> Statement[store.Pulse | None]:
-        return store.pulse(worker, queues, known, within, self._rounds, self._schedules, self._rings)
+        rounds, rings = self._rounds, self._rings
+        return store.pulse(worker, queues, known, within, rounds, self._schedules, signatures, rings)
 
     def felt(self, worker: str, began: float, found: store.Pulse) -> None:
         """A pulse that began then was answered."""

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from .. import telemetry
-from ..model.outcome import DeadLettered, Failed, Held, Outcome, Settlement
+from ..model.outcome import DeadLettered, Failed, Held, Misfit, Outcome, Settlement
 from .inflight import Running
 from .tally import Tally
 
@@ -70,7 +70,7 @@ def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
             return "job.lost", {}, logging.WARNING
         case "dead_letter" | "blocked" | "parked", Failed(error=error) | DeadLettered(error=error):
             return "job.dead_letter", {"error": error.summary, "trace": error.trace}, logging.ERROR
-        case "held", Held(reason=reason):
+        case "held", Held(reason=reason) | Misfit(reason=reason):
             return "job.held", {"reason": reason}, logging.WARNING
         case "pending", Failed(error=error, delay=delay):
             fields = {"error": error.summary, "retry_in": round(delay, 2), "trace": error.trace}

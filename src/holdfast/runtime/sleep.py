@@ -19,6 +19,7 @@ from .. import telemetry
 from ..db.session import Session
 from ..errors import DatabaseError
 from ..store import wake as store
+from .handler import Handlers, signatures
 from .pulse import Pulse
 
 DROWSY = 0.25  # a pause that has grown to this: half a second has brought nothing
@@ -40,13 +41,13 @@ class Sleep:
         session: Session,
         worker: Callable[[], str],
         queues: Sequence[str],
-        known: Callable[[], Sequence[tuple[str, int]]],
+        handlers: Handlers,
         poll: float,
     ) -> None:
         self._session = session
         self._worker = worker
         self._queues = list(queues)
-        self._known = known
+        self._handlers = handlers
         self._poll = poll
         self.pulse: Pulse | None = None
         self.hears = False
@@ -121,10 +122,11 @@ class Sleep:
 
     async def _ask(self, began: float, within: float | None) -> store.Prospect | None:
         """What there is to expect, and the heartbeat with it; None: not to be told, the worker is not alive."""
+        known, takes = self._handlers.known(), signatures(self._handlers)
         if self.pulse is None:
-            return await self._session.run(store.next_due(self._queues, self._known(), within or self._poll))
+            return await self._session.run(store.next_due(self._queues, known, within or self._poll, takes))
         worker = self._worker()
-        found = await self._session.run(self.pulse.statement(worker, self._queues, self._known(), within))
+        found = await self._session.run(self.pulse.statement(worker, self._queues, known, within, takes))
         if found is None:
             return None
         self.pulse.felt(worker, began, found)

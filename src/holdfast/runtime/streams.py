@@ -28,10 +28,11 @@ from ..model.text import storable
 from ..store import claim, limits, streams
 from ..store.claim import Mark
 from ..store.limits import Allowance
-from ..store.statement import Statement
+from ..store.statement import Flow, Statement
 from .inflight import InFlight
 from .limiting import Limiter, Resting
 from .pace import Pace
+from .portions import Portions
 
 _ROWS = 2000  # due jobs passed in one look
 KEYS_AT_ONCE = 1000  # keys stepped through in one statement
@@ -120,6 +121,7 @@ class StreamClaimer:
         self._takeover = takeover
         self._mine: frozenset[int] | None = None  # buckets; None: all of them
         self._new_token = new_token
+        self.portions = Portions(claim.CLAIM_BYTES)
         self._found = self._new_candidates()
         self._limiter = limiter or Limiter(queue, session, InFlight(), Pace({}))
         self._resting = Resting()
@@ -159,6 +161,39 @@ class StreamClaimer:
         for key in keys:
             self._found.add(key, 0)
 
+    async def take_held(self, worker: str, job_ids: Sequence[UUID]) -> list[ClaimedJob]:
+        """Put held jobs back to their place, and take those whose turn it is. In one transaction: as soon as another worker
+        sees one that waits, it may take it, also one whose signature has refused it."""
+        if self.rules.limited:
+            keys = await self._session.run(streams.unhold(self._queue, job_ids))
+            self.unheld(keys)
+            return []
+        token, keys = self._new_token(worker), []
+
+        def back_and_take() -> Flow[list[ClaimedJob]]:
+            nonlocal keys
+            keys = list(dict.fromkeys((yield from streams.unhold(self._queue, job_ids))))
+            return (
+                yield from streams.claim_streams(
+                    self._queue,
+                    worker,
+                    token,
+                    lease=self._lease,
+                    keys=keys,
+                    run=1,
+                    most_bytes=self.portions.bytes,
+                )
+            )
+
+        try:
+            jobs = await self._session.flow(back_and_take)
+        except BadRow:  # the usual way finds out which
+            keys = await self._session.run(streams.unhold(self._queue, job_ids))
+            jobs = []
+        taken = {job.partition_key for job in jobs}
+        self.unheld([key for key in keys if key not in taken])
+        return jobs
+
     async def claim(self, worker: str, want: int, run: int) -> list[ClaimedJob]:
         """Runs of at most `run` jobs from up to `want` keys."""
         thorough = await self._look_around(want)
@@ -170,7 +205,13 @@ class StreamClaimer:
             taken = await self._take(worker, proposed, run)
             failpoints.point("claim.after")
             jobs += taken
-            want -= len({job.partition_key for job in taken})
+            keys = {job.partition_key for job in taken}
+            want -= len(keys)
+            if taken and taken[0].locked > len(
+                taken
+            ):  # its bytes were enough: the others have their turn the next time
+                self._found.put_back([key for key in proposed if key not in keys])
+                break
             if time.monotonic() > until or self._cut:
                 break
         self._rest()
@@ -253,6 +294,7 @@ class StreamClaimer:
                 run=run,
                 suspects=suspects,
                 limited=self.rules.limited,
+                most_bytes=self.portions.bytes,
             )
 
         left = list(keys)  # those that were not asked, because of a limit

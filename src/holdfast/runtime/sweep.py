@@ -4,13 +4,13 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockNotAvailable
 from ..model.text import storable
-from ..store import breaker, housekeeping, pause, sweep
+from ..store import breaker, housekeeping, misfits, pause, sweep
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
 from ..store.tally import buried_tasks
@@ -30,12 +30,15 @@ class Sweeper(Service):
         database: Database,
         on_swept: Callable[[], None],
         on_buried: Callable[[str, str], None] = lambda queue, task: None,
+        worker: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__()
         self._settings = database.settings
         self._session = database.session("sweep")
         self._on_swept = on_swept
         self._on_buried = on_buried
+        self._worker = worker
+        self._misfits_at = 0.0
         self._held_since: float | None = None
         self.pulse: Pulse | None = None
         self._found = False  # the pulse has the turn, and found something to do
@@ -56,6 +59,7 @@ class Sweeper(Service):
             await self.sweep_once()
             await self.hold_paused()
             await self.put_back()
+            await self.bury_misfits()
         if untidy or not asleep:
             days = await self._session.run(housekeeping.tidy_begin(TIDY_EVERY))
             if days is not None:
@@ -151,6 +155,50 @@ class Sweeper(Service):
     def start(self) -> None:
         self.tidier.start()
         super().start()
+
+    async def bury_misfits(self) -> int:
+        """Jobs whose payload every live signature has refused for long are dead letters. It takes a twentieth of the time at
+        most: many may wait for a worker that is there and has not tried them."""
+        began = time.monotonic()
+        if began < self._misfits_at:
+            return 0
+        s, buried = self._settings, 0
+        for queue in await self._session.run(misfits.queues_with_misfits(s.misfit_wait)):
+            found: list[misfits.Buried] | None = None
+            while found is None or len(found) >= _JOBS:
+                found = await self._bury_some(queue)
+                buried += len(found)
+        self._misfits_at = time.monotonic() + 20 * (time.monotonic() - began)
+        return buried
+
+    async def _bury_some(self, queue: str) -> list[misfits.Buried]:
+        s, token = self._settings, uuid4()
+        bury = functools.partial(
+            misfits.bury_misfits,
+            queue,
+            token,
+            self._worker(),
+            wait=s.misfit_wait,
+            dead_after=s.dead_after,
+            limit=_JOBS,
+        )
+        try:
+            found = await self._session.flow(bury)
+        except (BadRow, GroupBusy, LockNotAvailable) as error:  # the next sweep tries again
+            telemetry.emit("misfits.not_buried", level=logging.WARNING, queue=queue, error=str(error))
+            return []
+        for job in found:
+            telemetry.emit(
+                "job.dead_letter",
+                level=logging.ERROR,
+                job=job.job_id,
+                queue=queue,
+                task=job.task,
+                error=f"PayloadError: {job.error}",
+                worker=self._worker(),
+            )
+            self._on_buried(queue, job.task)
+        return found
 
     async def finish(self) -> None:
         await self.tidier.stop()

@@ -23,8 +23,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from .. import telemetry
 from ..db.database import Database
@@ -42,7 +41,6 @@ from ..model.outcome import (
     Settlement,
     settlement_of,
 )
-from ..model.queue import QueueRules
 from . import report
 from .batches import Batches
 from .breakers import Breakers
@@ -56,6 +54,7 @@ from .inflight import InFlight, Running
 from .lanes import Lanes
 from .membership import Membership
 from .notify import Notify
+from .options import WorkerOptions
 from .outage import ending_pauses
 from .renew import RenewalThread
 from .ring import Ring
@@ -75,16 +74,6 @@ _STALE = 2.0
 _UNSETTLED = 4000  # outcomes that wait to be written: no more claims until they are fewer
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    leases: dict[str, float]  # queue -> lease seconds
-    concurrency: int
-    release: str
-    until_idle: bool = False
-    rules: Mapping[str, QueueRules] = field(default_factory=dict)
-    children: Callable[[], Processes | None] = lambda: None  # for suspects
-
-
 class Worker:
     def __init__(
         self,
@@ -102,7 +91,7 @@ class Worker:
         self.membership = Membership(
             database,
             queues=list(options.leases),
-            tasks=sorted({name for name, _ in handlers.known()}),
+            handlers=handlers,
             concurrency=options.concurrency,
             release=options.release,
         )
@@ -120,14 +109,14 @@ class Worker:
         self.breakers = Breakers(handlers, session, sweep, self._breaker_closed)
         self.settler = Settler(database, lambda: self.membership.id, self._settled, self.breakers.changed)
         self.tally = Tally(self.membership.session)
-        self.sweeper = Sweeper(database, self.look_again, self.tally.buried)
+        self.sweeper = Sweeper(database, self.look_again, self.tally.buried, lambda: self.membership.id)
         lease = max(options.leases.values())
         self.renewal = RenewalThread(lambda: heeding(self, database, lease), self.inflight)
         self.sleep = Sleep(
             self.membership.session,
             lambda: self.membership.id,
             list(options.leases),
-            handlers.known,
+            handlers,
             self.settings.poll,
         )
         self.notify = Notify(
@@ -203,7 +192,11 @@ class Worker:
                 want = self._want(waiting - self.starter.early)
                 free = self.slots.free - waiting
                 jobs = (
-                    await self.claimer.claim(self.membership.id, want, self.slots.run, free) if want else []
+                    await self.claimer.claim(
+                        self.membership.id, want, self.slots.run, free, self._idle_bytes()
+                    )
+                    if want
+                    else []
                 )
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), _LONGEST_PAUSE) * random.uniform(0.8, 1.0)  # noqa: S311
@@ -218,7 +211,12 @@ class Worker:
     def _want(self, waiting: int) -> int:
         if self.settler.pending >= _UNSETTLED:
             return 0
+        if self._idle_bytes() >= self.settings.claim_bytes:
+            return 0
         return self.slots.want(waiting, self.batches.wish)
+
+    def _idle_bytes(self) -> int:
+        return self.inflight.idle_bytes(self.settings.claim_bytes // 2)
 
     async def _claim_told(self) -> list[ClaimedJob]:
         """The quick way to what somebody told us of a moment ago; the usual ways find the rest."""
@@ -312,7 +310,7 @@ class Worker:
                 self.aside(self.breakers.succeeded(settlement.watch, running))
         else:
             if isinstance(settlement.outcome, Held):
-                self.aside(self.claimer.hold_unknown(running.claimed.queue))
+                self.aside(self.claimer.aside.hold_unknown(running.claimed.queue))
             self.settler.settle(settlement)
 
     def _breaker_closed(self) -> None:

@@ -219,6 +219,19 @@ CREATE TABLE holdfast.quarantine (
     at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- Which signatures refused the payload of a job that is set aside (held). A worker takes back what its own signature has not refused. A
+-- refusal counts for the job as it stood: one that was replaced or brought back has another due time. What a finished job left is pruned.
+CREATE TABLE holdfast.misfits (
+    job_id       uuid NOT NULL,
+    signature    text NOT NULL,   -- a value of workers.signatures
+    queue        text NOT NULL,
+    available_at timestamptz NOT NULL,
+    reason       text NOT NULL,
+    at           timestamptz NOT NULL,
+    PRIMARY KEY (job_id, signature)
+);
+CREATE INDEX misfits_at ON holdfast.misfits (at);
+
 -- Keys of ordered queues from which nothing is claimed since one of their jobs became a dead letter.
 CREATE TABLE holdfast.parked_keys (
     queue         text NOT NULL,
@@ -411,7 +424,8 @@ CREATE TABLE holdfast.workers (
     fenced_at    timestamptz,   -- it was not heard of for too long then; NULL again when it turned out to be alive
     blamed       uuid[],        -- jobs against which its silence was counted as a death
     death        text,          -- how its process ended, as its supervisor saw it
-    holds        uuid[]         -- jobs that it has held for more than two heartbeats, as it last reported; NULL: its release does not report
+    holds        uuid[],        -- jobs that it has held for more than two heartbeats, as it last reported; NULL: its release does not report
+    signatures   jsonb          -- 'task/version' -> fingerprint of the signature that takes it; NULL: a release that does not say
 ) WITH (fillfactor = 50);
 
 -- Where each worker sits in the ring of a queue that is ordered by key: who looks after which buckets (model/ring.py). A seat whose

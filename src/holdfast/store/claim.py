@@ -18,6 +18,7 @@ class Mark(NamedTuple):
     seq: int
 
 
+CLAIM_BYTES = 4 * 2**20  # of payload in one claim, unless the caller says otherwise
 Place = tuple[int, Mark | None]  # a priority, and where to begin
 
 _new = cast("Callable[[Row], ClaimedJob]", functools.partial(tuple.__new__, ClaimedJob))
@@ -45,22 +46,32 @@ def claim(
     limit: int,
     marks: Sequence[Place],
     limited: int = 0,
+    most_bytes: int = CLAIM_BYTES,
 ) -> Statement[list[ClaimedJob]]:
     """The first due jobs, each priority from its mark. `marks` go from high priority to low.
 
-    `limited` is what the caller knows of the queue (QueueRules.limited): where it has more limits, nothing is taken."""
+    `limited` is what the caller knows of the queue (QueueRules.limited): where it has more limits, nothing is taken.
+    `most_bytes` of payload are enough: at least one job is taken, and none after it once they are reached."""
     priorities = [p for p, _ in marks]
     at = [None if mark is None else mark.at for _, mark in marks]
     seqs = [0 if mark is None else mark.seq for _, mark in marks]
-    params = (queue, worker, token, lease, limit, priorities, at, limited, seqs)
+    params = (queue, worker, token, lease, limit, priorities, at, limited, seqs, most_bytes)
     return taking("claim", params, queue, token)
 
 
 def claim_these(
-    queue: str, worker: str, token: UUID, *, lease: float, job_ids: Sequence[UUID], limited: int = 0
+    queue: str,
+    worker: str,
+    token: UUID,
+    *,
+    lease: float,
+    job_ids: Sequence[UUID],
+    limited: int = 0,
+    most_bytes: int = CLAIM_BYTES,
 ) -> Statement[list[ClaimedJob]]:
     """The named jobs, waiting or held, as far as they are due and free."""
-    return taking("claim_these", (queue, worker, token, lease, list(job_ids), limited), queue, token)
+    params = (queue, worker, token, lease, list(job_ids), limited, most_bytes)
+    return taking("claim_these", params, queue, token)
 
 
 def scan_priorities(queue: str) -> Statement[list[tuple[int, Mark]]]:
@@ -81,10 +92,19 @@ def find_suspects(queue: str, limit: int) -> Statement[list[UUID]]:
     return Statement("find_suspects", query_in("find_suspects", queue), (queue, limit), ids)
 
 
-def find_held(queue: str, known: Sequence[tuple[str, int]], limit: int) -> Statement[list[UUID]]:
+def find_held(
+    queue: str,
+    known: Sequence[tuple[str, int]],
+    limit: int,
+    signatures: Sequence[str] = (),
+    *,
+    ordered: bool = False,
+) -> Statement[list[UUID]]:
+    """`signatures`: of each known task, in the same order. What one of them has refused is left out."""
     tasks = [t for t, _ in known]
     versions = [v for _, v in known]
-    return Statement("find_held", query_in("find_held", queue), (queue, tasks, versions, limit), ids)
+    params = (queue, tasks, versions, limit, list(signatures), ordered)
+    return Statement("find_held", query_in("find_held", queue), params, ids)
 
 
 def hold_unknown(queue: str, known: Sequence[tuple[str, int]], look: int) -> Statement[int]:

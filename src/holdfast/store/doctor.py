@@ -310,6 +310,22 @@ def unknown_tasks(dead_after: float) -> Statement[list[UnknownTask]]:
 
 
 @dataclass(frozen=True, slots=True)
+class MisfitTask:
+    queue: str
+    task: str
+    version: int
+    jobs: int
+    reason: str  # of the last one that was refused
+    signatures: int  # that refused one
+
+
+def misfit_tasks() -> Statement[list[MisfitTask]]:
+    return Statement(
+        "misfit_tasks", query("misfit_tasks"), (CAP,), lambda rows: [MisfitTask(*r) for r in rows]
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LongPaused:
     what: str  # queue or task
     name: str

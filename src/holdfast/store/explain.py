@@ -107,6 +107,18 @@ class WorkerSeen:
     concurrency: int
     release: str
     running: int
+    signature: str | None = (
+        None  # of the task in the job's version; None: it does not take it, or does not say
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A signature that the payload does not fit."""
+
+    signature: str
+    ago: float  # seconds
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +131,7 @@ class Seen:
     ahead: int
     stream: StreamSeen | None = None
     limits: LimitsSeen | None = None
+    refusals: Sequence[Refusal] = ()  # the last one first
 
 
 def one_snapshot() -> Statement[None]:
@@ -137,11 +150,12 @@ def explain(job_id: UUID) -> Flow[Seen | None]:
     )
     error = yield from _error(job_id)
     moved = yield from Statement("explain_moved", query("explain_moved"), (job_id, ENTRIES), count)
-    workers = yield from _workers(job.task)
+    workers = yield from _workers(job.task, job.version)
     ahead = (yield from _ahead(job)) if job.state == "pending" else 0
     stream = (yield from _stream(job.queue, job_id)) if job.status else None
     limits = (yield from _limits(job.queue, job_id)) if job.state == "pending" else None
-    return Seen(job, rules, error, moved > 0, workers, ahead, stream, limits)
+    refusals = (yield from _refusals(job.queue, job_id)) if job.status == "held" else []
+    return Seen(job, rules, error, moved > 0, workers, ahead, stream, limits, refusals)
 
 
 def _job(job_id: UUID) -> Statement[Subject | None]:
@@ -165,6 +179,13 @@ def _limits(queue: str, job_id: UUID) -> Statement[LimitsSeen | None]:
     return Statement("explain_limits", query("explain_limits"), (queue, job_id), decode)
 
 
+def _refusals(queue: str, job_id: UUID) -> Statement[list[Refusal]]:
+    def decode(rows: Sequence[Row]) -> list[Refusal]:
+        return [Refusal(*r) for r in rows]
+
+    return Statement("explain_misfits", query("explain_misfits"), (queue, job_id), decode)
+
+
 def _error(job_id: UUID) -> Statement[LastError | None]:
     def decode(rows: Sequence[Row]) -> LastError | None:
         return LastError(*rows[0]) if rows else None
@@ -172,11 +193,11 @@ def _error(job_id: UUID) -> Statement[LastError | None]:
     return Statement("explain_error", query("explain_error"), (job_id,), decode)
 
 
-def _workers(task: str) -> Statement[list[WorkerSeen]]:
+def _workers(task: str, version: int) -> Statement[list[WorkerSeen]]:
     return Statement(
         "explain_workers",
         query("explain_workers"),
-        (task, WORKERS),
+        (task, WORKERS, version),
         lambda rows: [WorkerSeen(*r) for r in rows],
     )
 

@@ -40,6 +40,7 @@ _PRUNE = {
     "progress": lambda: query("prune_progress"),
     "errors": lambda: query("prune_errors"),
     "fences": lambda: query("prune_fences"),
+    "misfits": lambda: query("prune_misfits"),
     "groups": lambda: query("prune_groups"),
     "replacements": lambda: query("prune_replacements"),
 }

@@ -15,6 +15,7 @@ from ..model.outcome import (
     ErrorText,
     Failed,
     Held,
+    Misfit,
     Outcome,
     Released,
     Settled,
@@ -28,6 +29,7 @@ from .statement import Flow, Row, Statement, ids, nothing
 from .wake import wake
 
 FINISHED: dict[type[Outcome], str] = {Completed: "completed", Cancelled: "cancelled"}
+ASIDE = "its payload does not fit the signature here, and waits for a worker whose signature differs"
 Places = list[int]  # in the batch
 _grant: Callable[[Settlement], Owned] = itemgetter(0)
 _outcome: Callable[[Settlement], Outcome] = itemgetter(1)
@@ -139,7 +141,7 @@ def _settle_others(
     columns = [
         list(column) for column in zip(*(_row(batch[place].outcome)[1] for place in places), strict=True)
     ]
-    extra = () if name == "settle_back" else (worker,)
+    extra = (worker,) if name == "settle_fail" else ()
     params = (queue, *_columns(batch[place].grant for place in places), *columns, *extra)
     rows = yield from Statement(name, query_in(name, queue), params, ids)
     for n, state, group in rows:
@@ -168,6 +170,8 @@ def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
             return "settle_back", (None, None)
         case Held(reason):
             return "settle_back", (None, reason)
+        case Misfit(reason, signature):
+            return "settle_misfit", (f"{ASIDE}: {reason}", reason, signature)
         case _:
             raise TypeError(f"{type(outcome).__name__} is nothing to settle")
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from ..model.job import ClaimedJob
 from ..sql import query_in
-from .claim import Mark, taking
+from .claim import CLAIM_BYTES, Mark, taking
 from .statement import Row, Statement, ids
 
 
@@ -41,9 +41,10 @@ def claim_streams(
     run: int,
     suspects: bool = False,
     limited: int = 0,
+    most_bytes: int = CLAIM_BYTES,
 ) -> Statement[list[ClaimedJob]]:
     """A gapless run of at most `run` jobs from the front of each key."""
-    params = (queue, worker, token, lease, list(keys), run, suspects, limited)
+    params = (queue, worker, token, lease, list(keys), run, suspects, limited, most_bytes)
     return taking("claim_streams", params, queue, token)
 
 

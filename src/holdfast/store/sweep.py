@@ -48,6 +48,18 @@ def revoked_claims(limit: int) -> Statement[list[Revoked]]:
     return Statement("revoked_claims", query("revoked_claims"), (limit,), decode)
 
 
+def return_disowned(token: UUID, max_crashes: int) -> Flow[None]:
+    """Put the jobs of a disowned claim back now, instead of with the next sweep."""
+
+    def decode(rows: Sequence[Row]) -> list[Revoked]:
+        return [Revoked(*r) for r in rows]
+
+    claims = yield from Statement("disowned_claim", query("disowned_claim"), (token,), decode)
+    for claim in claims:
+        yield from take_back(claim, claim.job_ids, max_crashes)
+        yield from sweep_finish([token])
+
+
 def sweep_take(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> Statement[list[Settled]]:
     return Statement(
         "sweep_take",

@@ -34,14 +34,17 @@ class Prospect(NamedTuple):
     asleep: int  # workers in these queues, this one too
 
 
-def next_due(queues: Sequence[str], known: Sequence[tuple[str, int]], within: float) -> Statement[Prospect]:
+def next_due(
+    queues: Sequence[str], known: Sequence[tuple[str, int]], within: float, signatures: Sequence[str] = ()
+) -> Statement[Prospect]:
     """What a worker of these queues and tasks can expect within so many seconds."""
 
     def decode(rows: Sequence[Row]) -> Prospect:
         return Prospect(*rows[0])
 
     tasks, versions = [t for t, _ in known], [v for _, v in known]
-    return Statement("next_due", query("next_due"), (list(queues), tasks, versions, within), decode)
+    params = (list(queues), tasks, versions, within, list(signatures))
+    return Statement("next_due", query("next_due"), params, decode)
 
 
 class Pulse(NamedTuple):
@@ -65,6 +68,7 @@ class Rounds:
     dead_after: float
     tidy: float
     retry: float
+    misfits: float = 600.0
 
 
 def pulse(
@@ -74,6 +78,7 @@ def pulse(
     within: float | None,
     rounds: Rounds,
     schedules: Sequence[str],
+    signatures: Sequence[str] = (),
     rings: Sequence[str] = (),
 ) -> Statement[Pulse | None]:
     """Say that a sleeping worker lives, and learn what it can expect; `within` None: without a look at its queues. None: it
@@ -85,17 +90,9 @@ def pulse(
     looks = [] if within is None else list(queues)
     tasks, versions = [t for t, _ in known], [v for _, v in known]
     every = (rounds.sweep, rounds.gap, rounds.grace, rounds.dead_after, rounds.tidy, rounds.retry)
-    params = (
-        looks,
-        tasks,
-        versions,
-        within or 0.0,
-        worker,
-        list(queues),
-        *every,
-        list(schedules),
-        list(rings),
-    )
+    look = (looks, tasks, versions, within or 0.0, list(signatures))
+    ours = (list(schedules), rounds.misfits, list(rings))
+    params = (*look, worker, list(queues), *every, *ours)
     return Statement("pulse", query("pulse"), params, decode)
 
 

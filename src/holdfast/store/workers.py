@@ -1,6 +1,7 @@
 """The worker registry."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,12 +11,20 @@ from .statement import Flow, Row, Statement, ids, nothing
 
 
 def register(
-    worker: WorkerIdentity, *, queues: Sequence[str], tasks: Sequence[str], concurrency: int, release: str
+    worker: WorkerIdentity,
+    *,
+    queues: Sequence[str],
+    tasks: Sequence[str],
+    concurrency: int,
+    release: str,
+    signatures: Mapping[str, str] | None = None,
 ) -> Statement[None]:
+    """`signatures`: of each "task/version" that it takes; None: not said."""
+    takes = None if signatures is None else json.dumps(signatures)
     return Statement(
         "register",
         query("register"),
-        (worker.id, worker.host, worker.pid, list(queues), list(tasks), concurrency, release),
+        (worker.id, worker.host, worker.pid, list(queues), list(tasks), concurrency, release, takes),
         nothing,
     )
 

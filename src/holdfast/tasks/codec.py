@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import InvalidArguments, InvalidPayload, TaskDefinitionError
-from ..runtime.handler import PayloadError
+from ..runtime.handler import NeverFits, PayloadError
 from .convert import Converter, Misfit, Raw, Scalar, TooDeep, Unsupported, converter, type_name
+from .fingerprint import fingerprint
 from .options import EnqueueOptions
 from .payload import RESULT_BYTES, WRITERS, dump, quoted, short
 from .signature import HandlerSignature, call_line
@@ -21,6 +22,7 @@ class Codec:
 
     __slots__ = (
         "_converters",
+        "_fingerprint",
         "_heads",
         "_kinds",
         "_names",
@@ -42,6 +44,7 @@ class Codec:
         self._version = version
         self._upgrade = dict(upgrade or {})
         self._converters: dict[str, Converter] = {}
+        self._fingerprint: str | None = None
         self._plain_types: dict[str, type | None] = {}  # of those: what needs no conversion
         self._kinds: dict[str, type | None] | None = None  # the same, of all parameters
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -200,6 +203,13 @@ class Codec:
             kind = type_name(self.signature.hint("return"))
             raise PayloadError(f"the stored result of {self._task} does not fit {kind}: {error}") from None
 
+    def fingerprint(self) -> str:
+        """What payloads it takes, as a short text: the same for the same signature, in every process."""
+        if self._fingerprint is None:
+            converters = {name: self._converter(name) for name in self.signature.params}
+            self._fingerprint = fingerprint(self.signature, converters, self._upgrade)
+        return self._fingerprint
+
     def check(self) -> None:
         """Build every converter now; TaskDefinitionError names the parameter that has none."""
         for name in (*self.signature.params, "return"):
@@ -230,9 +240,9 @@ class Codec:
         try:
             payload = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise PayloadError(f"the payload is not readable JSON: {error}") from error
+            raise NeverFits(f"the payload is not readable JSON: {error}") from error
         if not isinstance(payload, dict):
-            raise PayloadError(
+            raise NeverFits(
                 f"the payload of {self._task} must be a JSON object, not {type(payload).__name__}"
             )
         return payload

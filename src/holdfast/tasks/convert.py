@@ -177,6 +177,13 @@ class PydanticConverter:
         except (ValueError, RecursionError) as error:
             raise Misfit(str(error).split("\n", 1)[0]) from error
 
+    def schema(self) -> dict[str, Any] | None:
+        """What fits, as a JSON schema; None: it has none."""
+        try:
+            return self._adapter.json_schema()
+        except Exception:  # noqa: BLE001 of types with validators of the user's own
+            return None
+
 
 class MsgspecConverter:
     """msgspec.Struct, alone or inside containers."""
@@ -222,6 +229,13 @@ class MsgspecConverter:
             return self._module.convert(value, self._annotation, strict=True, str_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise Misfit(str(error)) from error
+
+    def schema(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self._module.json.schema(self._annotation)
+        except Exception:  # noqa: BLE001 of types with hooks of the user's own
+            return None
+        return found
 
 
 _RAW = [(t, dict) for t in (dict, dict[str, Any], dict[str, object])]

@@ -89,6 +89,7 @@ class Definition:
             decode=self.codec.decode,
             encode=self.codec.encode_result,
             returns_none=self.codec.returns_none,
+            fingerprint=self.codec.fingerprint,
             queue=settings.queue,
             lease=settings.lease,
             timeout=settings.timeout,

@@ -160,6 +160,25 @@ def check_tasks(p: Patient) -> Iterator[Finding]:
         yield Finding("unknown_tasks", "warning", what, fix, listed(details), drops)
 
 
+def check_misfits(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(store.misfit_tasks())
+    if found:
+        jobs = sum(m.jobs for m in found)
+        whose = "its payload does" if jobs == 1 else "their payloads do"
+        what = f"{several(jobs, 'job')}{'+' if jobs >= CAP else ''} set aside: {whose} not fit the workers that tried"
+        details = [
+            f"queue {m.queue}: {several(m.jobs, 'job')} of {cut(m.task)} version {m.version}, refused by "
+            f"{several(m.signatures, 'signature')}: {cut(m.reason)}"
+            for m in found
+        ]
+        fix = [p.worker(queue, False) for queue in sorted({m.queue for m in found})]
+        drops = [
+            command("holdfast", "jobs", "discard", "--state", "held", "--task", task, "--yes")
+            for task in sorted({m.task for m in found})
+        ]
+        yield Finding("misfits", "warning", what, fix, listed(details), drops)
+
+
 def check_paused(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.long_paused(p.limits.paused))
     for kind in ("queue", "task"):
@@ -227,6 +246,7 @@ CHECKS = (
     Check("forgotten", "workers run what they have claimed", ("forgotten",), check_forgotten),
     Check("quarantine", "no job is in quarantine", ("quarantined",), check_quarantine),
     Check("tasks", "no job is set aside because no worker knew its task", ("unknown_tasks",), check_tasks),
+    Check("payloads", "no job is set aside because its payload does not fit", ("misfits",), check_misfits),
     Check("paused", "nothing is paused since long", ("paused_queue", "paused_task"), check_paused),
     Check("dead", "few dead letters in the last hour", ("dead_letters",), check_dead),
     Check("archive", "finished jobs are removed after their time", ("archive_overdue",), check_archive),

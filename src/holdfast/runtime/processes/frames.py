@@ -19,6 +19,7 @@ from ...model.outcome import (
     Failed,
     Held,
     Lost,
+    Misfit,
     Outcome,
     Released,
     SettledElsewhere,
@@ -88,6 +89,7 @@ _KINDS: dict[str, type[Outcome]] = {
         Snoozed,
         Released,
         Held,
+        Misfit,
         Lost,
         SettledElsewhere,
     )
@@ -133,6 +135,7 @@ _FIELDS: dict[str, Callable[[object], Any]] = {
     "beside": bool,
     "result": lambda value: None if value is None else _text(value),
     "reason": _text,
+    "signature": _text,
     "error": _error,
     "delay": _seconds,
 }

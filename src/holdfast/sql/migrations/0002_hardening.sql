@@ -3,12 +3,27 @@
 -- schema.sql. Tables that everybody writes come last or change in their catalogue entry only.
 
 -- What a worker says of itself, and what others say of it when it is gone.
-ALTER TABLE holdfast.workers ADD COLUMN fenced_at timestamptz, ADD COLUMN blamed uuid[], ADD COLUMN death text, ADD COLUMN holds uuid[];
+ALTER TABLE holdfast.workers ADD COLUMN fenced_at timestamptz, ADD COLUMN blamed uuid[], ADD COLUMN death text, ADD COLUMN holds uuid[], ADD COLUMN signatures jsonb;
 
 ALTER TABLE holdfast.migrations ADD COLUMN needs_code int;
 
 COMMENT ON COLUMN holdfast.migrations.needs_code IS
     'The newest migration that code must know to run on this one; NULL: this one. Older code reads it to decide whether it may run.';
+
+--
+-- Workers write down the signatures of their tasks, and which of them refused the payload of a job.
+
+CREATE TABLE holdfast.misfits (
+    job_id       uuid NOT NULL,
+    signature    text NOT NULL,   -- a value of workers.signatures
+    queue        text NOT NULL,
+    available_at timestamptz NOT NULL,
+    reason       text NOT NULL,
+    at           timestamptz NOT NULL,
+    PRIMARY KEY (job_id, signature)
+);
+
+CREATE INDEX misfits_at ON holdfast.misfits (at);
 
 -- Support queries: one view per question (`holdfast runbook NAME` prints it; docs/runbook.md says what to do) -------------------
 --

@@ -137,8 +137,9 @@ SELECT task, version, priority, max_attempts, available_at, tags, payload::text,
 FROM holdfast.dead_letters WHERE id = $2;
 
 -- name: edit_live
--- Change a job that is not running; what is NULL stays.
+-- Change a job that is not running; what is NULL stays. Which signatures refused its payload says nothing of another one.
 -- $1 queue, $2 id, $3 payload (JSON), $4 priority, $5 max_attempts, $6 due at, $7 due in seconds, $8 tags (empty: none)
+WITH forgotten AS (DELETE FROM holdfast.misfits m WHERE m.job_id = $2 AND $3::text IS NOT NULL)
 UPDATE holdfast.work
 SET payload = coalesce($3::text::jsonb, payload), priority = coalesce($4::smallint, priority), max_attempts = coalesce($5::int, max_attempts),
     available_at = CASE WHEN $6::timestamptz IS NOT NULL THEN greatest($6, holdfast.now())

@@ -37,6 +37,7 @@ FROM (
         SELECT j.id, j.partition_key, j.available_at FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NOT NULL AND j.task = $2 AND j.version = k.version AND j.available_at <= holdfast.now()
           AND j.status = 'held' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
+          AND NOT EXISTS (SELECT FROM holdfast.misfits m WHERE m.job_id = j.id)   -- such a trial would never reach the handler
           AND NOT ($5::boolean AND EXISTS (SELECT FROM holdfast.work b WHERE b.queue = $1 AND b.partition_bucket = j.partition_bucket
                                            AND b.partition_key = j.partition_key AND b.seq < j.seq))
         ORDER BY j.available_at LIMIT 1

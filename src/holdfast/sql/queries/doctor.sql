@@ -212,9 +212,21 @@ SELECT h.queue, h.task, h.version, h.jobs,
                  AND h.queue = ANY (v.queues) AND h.task = ANY (v.tasks) ORDER BY v.id LIMIT 5)
 FROM (SELECT w.queue, w.task, w.version, count(*) AS jobs
       FROM (SELECT j.queue, j.task, j.version FROM holdfast.work j
-            WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p)) LIMIT $2) w
+            WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
+              AND NOT EXISTS (SELECT FROM holdfast.misfits m WHERE m.job_id = j.id) LIMIT $2) w
       GROUP BY w.queue, w.task, w.version) h
 ORDER BY h.queue, h.task, h.version;
+
+-- name: misfit_tasks
+-- Jobs set aside because their payload does not fit the workers that tried it, by task and version, counted up to the cap: how many, why the
+-- last of them was refused, and the signatures that refused one.
+-- $1 cap
+SELECT h.queue, h.task, h.version, count(DISTINCT h.id), (array_agg(h.reason ORDER BY h.at DESC))[1], count(DISTINCT h.signature)
+FROM (SELECT m.queue, j.id, j.task, j.version, m.reason, m.at, m.signature FROM holdfast.misfits m
+      CROSS JOIN LATERAL (SELECT w.id, w.task, w.version FROM holdfast.work w
+                          WHERE w.queue = m.queue AND w.id = m.job_id AND w.status = 'held' AND w.available_at = m.available_at OFFSET 0) j
+      LIMIT $1) h
+GROUP BY h.queue, h.task, h.version ORDER BY h.queue, h.task, h.version;
 
 -- name: long_paused
 -- Queues and tasks that are paused since long: (what, name, seconds, by whom).

@@ -37,9 +37,9 @@ WHERE a.action = 'jobs edit' AND a.selection->>'id' = $1::uuid::text AND a.selec
 
 -- name: explain_workers
 -- Workers that are not gone: whether they know a task, and how much each runs.
--- $1 task, $2 limit
+-- $1 task, $2 limit, $3 version
 SELECT v.id, v.status, extract(epoch FROM holdfast.now() - v.last_seen_at)::float8, v.queues, $1 = ANY (v.tasks), v.tasks[1:20],
-       cardinality(v.tasks), v.concurrency, v.release, r.running
+       cardinality(v.tasks), v.concurrency, v.release, r.running, v.signatures ->> ($1 || '/' || $3::int)
 FROM (SELECT w.* FROM holdfast.workers w WHERE w.status <> 'gone' ORDER BY w.last_seen_at DESC, w.id LIMIT $2) v
 CROSS JOIN LATERAL (
     SELECT count(*) AS running FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
@@ -48,6 +48,14 @@ CROSS JOIN LATERAL (
     WHERE c.worker = v.id
 ) r
 ORDER BY v.last_seen_at DESC, v.id;
+
+-- name: explain_misfits
+-- The signatures that refused the payload of a job that is set aside, the last one first: (signature, seconds ago, why).
+-- $1 queue, $2 id
+SELECT m.signature, extract(epoch FROM holdfast.now() - m.at)::float8, m.reason
+FROM holdfast.misfits m
+CROSS JOIN LATERAL (SELECT w.available_at FROM holdfast.work w WHERE w.queue = $1 AND w.id = $2 AND w.status = 'held' OFFSET 0) w
+WHERE m.job_id = $2 AND m.available_at = w.available_at ORDER BY m.at DESC, m.signature;
 
 -- name: explain_stream
 -- The stream of a live job in a queue ordered by key: (key, since when it is parked, for which dead letter, jobs before this one up to the

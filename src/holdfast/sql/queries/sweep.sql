@@ -62,6 +62,11 @@ RETURNING k.token;
 -- $1 worker, $2 tokens
 UPDATE holdfast.claims SET revoked_at = holdfast.now() WHERE worker = $1 AND token = ANY ($2::uuid[]) AND revoked_at IS NULL RETURNING token;
 
+-- name: disowned_claim
+-- A claim that was disowned and that no sweep has looked at yet.
+-- $1 token
+SELECT worker, queue, ARRAY[token], job_ids FROM holdfast.claims WHERE token = $1 AND revoked_at IS NOT NULL;
+
 -- name: revoked_claims
 -- Revoked claims by worker and queue, with those of their jobs that are still to be taken back.
 -- $1 limit

@@ -24,7 +24,7 @@ DELETE FROM holdfast.sleepers WHERE worker = $1;
 
 -- part: due
 -- When the next jobs of these queues are due that a worker of these tasks may take, one row at most for each priority and each task.
--- $1 queues, $2 tasks, $3 versions, $4 seconds until it looks again
+-- $1 queues, $2 tasks, $3 versions, $4 seconds until it looks again, $5 signatures
 --
 -- One index probe for each priority, and one for each task that jobs may be held of. The list of queues stands beside each name so that
 -- the other partitions are left out when the statement is planned.
@@ -50,12 +50,13 @@ q AS MATERIALIZED (
     ) w
     UNION ALL
     SELECT h.available_at
-    FROM q CROSS JOIN unnest($2::text[], $3::int[]) AS k(task, version)
+    FROM q CROSS JOIN unnest($2::text[], $3::int[], $5::text[]) AS k(task, version, signature)
     CROSS JOIN LATERAL (
         SELECT j.available_at FROM holdfast.work j
         WHERE j.queue = q.name AND j.queue = ANY ($1::text[]) AND j.hold_reason IS NOT NULL AND j.task = k.task AND j.version = k.version
           AND j.available_at <= holdfast.now() + make_interval(secs => $4::float8) AND j.status = 'held'
           AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
+          AND NOT EXISTS (SELECT FROM holdfast.misfits m WHERE m.job_id = j.id AND m.signature = k.signature AND m.available_at = j.available_at)
         ORDER BY j.available_at LIMIT 1
     ) h
     WHERE k.task <> ALL (ARRAY(SELECT x.task FROM holdfast.paused_tasks x))
@@ -64,7 +65,7 @@ q AS MATERIALIZED (
 -- name: next_due
 -- In how many seconds the next job of these queues is due that this worker may take (0 or less: now; NULL: not before it looks again),
 -- and how many workers sleep here.
--- $1 queues, $2 tasks, $3 versions, $4 seconds until it looks again
+-- $1 queues, $2 tasks, $3 versions, $4 seconds until it looks again, $5 signatures
 WITH RECURSIVE
 -- with part: due
 SELECT extract(epoch FROM min(due.available_at) - holdfast.now())::float8,
@@ -74,9 +75,9 @@ FROM due;
 -- name: pulse
 -- All that a sleeping worker asks, in one statement: it says that it lives, and learns what the next look at its queues would say, whether
 -- there is something to sweep or to tidy, and when the next schedule is due. No row: it is not alive.
--- $1 queues (empty: not now), $2 tasks, $3 versions, $4 seconds until it looks again, $5 worker, $6 queues it sleeps in, $7 interval of sweeps,
--- $8 gap, $9 grace (as in sweep_begin), $10 seconds after which a worker is fenced, $11 seconds between two tidyings, with a group to retry $12,
--- $13 schedules in its code, $14 queues whose ring it is in
+-- $1 queues (empty: not now), $2 tasks, $3 versions, $4 seconds until it looks again, $5 signatures, $6 worker, $7 queues it sleeps in, $8 interval of sweeps,
+-- $9 gap, $10 grace (as in sweep_begin), $11 seconds after which a worker is fenced, $12 seconds between two tidyings, with a group to retry $13,
+-- $14 schedules in its code, $15 seconds after which a payload that every signature refused is a dead letter, $16 queues whose ring it is in
 --
 -- The look comes first and the row is written after it: under an old snapshot a look may take long, and the heartbeat of the renewing
 -- thread must never wait for it. With it an idle worker sends 0.4 statements a second, one by one it was 6.8. Returns (due in, asleep, sweep?, tidy?, next schedule in,
@@ -86,24 +87,24 @@ WITH RECURSIVE
 , look AS MATERIALIZED (
     SELECT extract(epoch FROM min(due.available_at) - holdfast.now())::float8 AS due_in FROM due
 ), beat AS (
-    UPDATE holdfast.workers w SET last_seen_at = holdfast.now() FROM look WHERE w.id = $5 AND w.status = 'alive' RETURNING look.due_in
+    UPDATE holdfast.workers w SET last_seen_at = holdfast.now() FROM look WHERE w.id = $6 AND w.status = 'alive' RETURNING look.due_in
 ), turn AS MATERIALIZED (
     SELECT only_row FROM holdfast.engine
-    WHERE last_sweep_at <= holdfast.now() - make_interval(secs => $7::float8) AND EXISTS (SELECT FROM beat)
+    WHERE last_sweep_at <= holdfast.now() - make_interval(secs => $8::float8) AND EXISTS (SELECT FROM beat)
     FOR NO KEY UPDATE SKIP LOCKED
 ), begun AS (
     UPDATE holdfast.engine e
     SET last_sweep_at = holdfast.now(),
-        grace_until = CASE WHEN e.last_sweep_at < holdfast.now() - make_interval(secs => $8::float8)
-                           THEN holdfast.now() + make_interval(secs => $9::float8) ELSE e.grace_until END
+        grace_until = CASE WHEN e.last_sweep_at < holdfast.now() - make_interval(secs => $9::float8)
+                           THEN holdfast.now() + make_interval(secs => $10::float8) ELSE e.grace_until END
     WHERE e.only_row = (SELECT only_row FROM turn)
     RETURNING e.grace_until <= holdfast.now() AS free
 )
 SELECT b.due_in,
-       (SELECT count(DISTINCT s.worker) FROM holdfast.sleepers s WHERE s.queue = ANY ($6::text[])),
+       (SELECT count(DISTINCT s.worker) FROM holdfast.sleepers s WHERE s.queue = ANY ($7::text[])),
        CASE (SELECT free FROM begun)
            WHEN true THEN EXISTS (SELECT FROM holdfast.workers v
-                                  WHERE v.status <> 'gone' AND v.id <> $5 AND v.last_seen_at < holdfast.now() - make_interval(secs => $10::float8))
+                                  WHERE v.status <> 'gone' AND v.id <> $6 AND v.last_seen_at < holdfast.now() - make_interval(secs => $11::float8))
                        OR EXISTS (SELECT FROM holdfast.claims c WHERE c.lease_expires_at < holdfast.now())
                        OR EXISTS (SELECT FROM holdfast.claims c WHERE c.revoked_at IS NOT NULL)
                        OR EXISTS (SELECT FROM holdfast.claims c JOIN holdfast.workers v ON v.id = c.worker WHERE v.status = 'gone')
@@ -111,17 +112,18 @@ SELECT b.due_in,
                                   WHERE NOT EXISTS (SELECT FROM holdfast.workers v WHERE v.id = s.worker AND v.status = 'alive'))
                        OR EXISTS (SELECT FROM holdfast.paused_tasks)
                        OR EXISTS (SELECT FROM holdfast.breakers k WHERE k.put_back)
+                       OR EXISTS (SELECT FROM holdfast.misfits m WHERE m.at <= holdfast.now() - make_interval(secs => $15::float8))
            WHEN false THEN false
-           ELSE CASE WHEN e.last_sweep_at > holdfast.now() - make_interval(secs => 5 * $7::float8) THEN false END
+           ELSE CASE WHEN e.last_sweep_at > holdfast.now() - make_interval(secs => 5 * $8::float8) THEN false END
        END,
        e.last_tidy_at <= holdfast.now() - make_interval(secs => CASE WHEN EXISTS (SELECT FROM holdfast.groups g WHERE g.fault IS NOT NULL)
-                                                                     THEN $12::float8 ELSE $11::float8 END),
+                                                                     THEN $13::float8 ELSE $12::float8 END),
        (SELECT extract(epoch FROM min(CASE WHEN s.kept_slot IS NULL THEN s.next_at ELSE holdfast.now() END) - holdfast.now())::float8
         FROM holdfast.schedules s
-        WHERE s.paused_at IS NULL AND (s.origin = 'operator' OR s.name = ANY ($13::text[]))),
+        WHERE s.paused_at IS NULL AND (s.origin = 'operator' OR s.name = ANY ($14::text[]))),
        ARRAY(SELECT s.queue || ' ' || s.seat || ' ' || s.worker FROM holdfast.seats s JOIN holdfast.workers v ON v.id = s.worker
-             WHERE s.queue = ANY ($14::text[]) AND v.status = 'alive'
-               AND (v.last_seen_at > holdfast.now() - make_interval(secs => $10::float8) OR s.worker = $5)
+             WHERE s.queue = ANY ($16::text[]) AND v.status = 'alive'
+               AND (v.last_seen_at > holdfast.now() - make_interval(secs => $11::float8) OR s.worker = $6)
              ORDER BY s.queue, s.seat)
 FROM beat b CROSS JOIN holdfast.engine e;
 

@@ -1,0 +1,17 @@
+"""What a worker is told when it is made."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..model.queue import QueueRules
+from .execute import Processes
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    leases: dict[str, float]  # queue -> lease seconds
+    concurrency: int
+    release: str
+    until_idle: bool = False
+    rules: Mapping[str, QueueRules] = field(default_factory=dict)
+    children: Callable[[], Processes | None] = lambda: None  # for suspects
