@@ -34,8 +34,7 @@ def role(conn: Conn) -> Iterator[str]:
 
 @pytest.fixture
 def producer(kit: Kit, role: str) -> Iterator[Conn]:
-    info = psycopg.conninfo.conninfo_to_dict(kit.url)
-    with psycopg.connect(**{**info, "user": role}, autocommit=True) as session:
+    with psycopg.connect(psycopg.conninfo.make_conninfo(kit.url, user=role), autocommit=True) as session:
         yield session
 
 
