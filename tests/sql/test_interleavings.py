@@ -577,7 +577,10 @@ MUTANTS: dict[str, tuple[tuple[Mutant, ...], bool, Case]] = {
         (LIVE, COMPLETE, TAKE),
     ),
     "a sweep that takes whatever the token": (
-        (("sweep_take", "AND w.claim_token = ANY ($2::uuid[]) AND", "AND $2::uuid[] IS NOT NULL AND"),),
+        (
+            ("revoked_claims", "AND w.claim_token = c.token AND", "AND"),
+            ("sweep_take", "AND w.claim_token = ANY ($2::uuid[]) AND", "AND $2::uuid[] IS NOT NULL AND"),
+        ),
         False,
         (RECLAIMED, CURRENT[1], TAKE),
     ),
