@@ -1,9 +1,6 @@
 -- holdfast: expand
 -- What was found when the engine was tried from outside: deaths, limits, locks, rights and housekeeping. Functions and views are those of
--- schema.sql. Tables that everybody writes come last or change in their catalogue entry only.
-
--- What a worker says of itself, and what others say of it when it is gone.
-ALTER TABLE holdfast.workers ADD COLUMN fenced_at timestamptz, ADD COLUMN blamed uuid[], ADD COLUMN death text, ADD COLUMN holds uuid[], ADD COLUMN signatures jsonb;
+-- schema.sql. The tables that everybody reads come last, so that they are locked for a moment only.
 
 ALTER TABLE holdfast.migrations ADD COLUMN needs_code int;
 
@@ -1137,3 +1134,6 @@ BEGIN
 END $$;
 
 CREATE INDEX claims_queue ON holdfast.claims (queue);   -- what a limited queue runs
+
+-- Last, because every claim and every heartbeat reads it. What a worker says of itself, and what others say of it when it is gone.
+ALTER TABLE holdfast.workers ADD COLUMN fenced_at timestamptz, ADD COLUMN blamed uuid[], ADD COLUMN death text, ADD COLUMN holds uuid[], ADD COLUMN signatures jsonb;
