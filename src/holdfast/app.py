@@ -21,11 +21,11 @@ from .model.queue import QueueRules
 from .observe.tracing import TraceAttempt
 from .operate.schedules import Schedules
 from .runtime.execute import Middleware, Processes
+from .runtime.options import WorkerOptions
 from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
 from .runtime.processes.pool import Pool
 from .runtime.pulse import Pulse
-from .runtime.options import WorkerOptions
 from .runtime.worker import Worker
 from .settings import Settings, database_url, load_settings
 from .shapes.schedules import Scheduler

@@ -65,17 +65,20 @@ BEGIN
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
     GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.producers TO {{worker}};
-    GRANT SELECT, INSERT ON holdfast.archive, holdfast.dead_letters, holdfast.parked_keys TO {{worker}};
-    GRANT SELECT, UPDATE ON holdfast.engine, holdfast.archive_slots, holdfast.limits TO {{worker}};
+    GRANT SELECT, INSERT ON holdfast.archive, holdfast.parked_keys TO {{worker}};
+    GRANT SELECT, UPDATE ON holdfast.engine, holdfast.archive_slots TO {{worker}};
     GRANT SELECT, DELETE ON holdfast.audit TO {{worker}};
-    GRANT SELECT, UPDATE, DELETE ON holdfast.work, holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
-    GRANT SELECT, INSERT, DELETE ON holdfast.errors, holdfast.seats, holdfast.sleepers TO {{worker}};
+    GRANT SELECT, UPDATE, DELETE ON holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
+    GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};
     GRANT SELECT, INSERT, UPDATE ON holdfast.breakers, holdfast.schedules TO {{worker}};
-    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.claims, holdfast.workers, holdfast.key_limits, holdfast.paused_tasks, holdfast.quarantine,
+    -- A worker that only stood still puts back what was buried because of it: hence INSERT on `work` and DELETE on `dead_letters`.
+    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.work, holdfast.dead_letters, holdfast.errors, holdfast.limits, holdfast.misfits, holdfast.claims, holdfast.workers, holdfast.key_limits, holdfast.paused_tasks, holdfast.quarantine,
         holdfast.once, holdfast.progress, holdfast.fences, holdfast.throughput, holdfast.firings TO {{worker}};
     GRANT SELECT ON holdfast.oldest_due, holdfast.storage TO {{worker}};   -- for its metrics
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
-        holdfast.note_breaker, holdfast.close_breaker, holdfast.empty_archive_slot TO {{worker}};
+        holdfast.note_breaker, holdfast.close_breaker, holdfast.empty_archive_slot, holdfast.jobs_ended_at_commit, holdfast.lock_callbacks,
+        holdfast.lock_streams TO {{worker}};
+    GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{worker}};
 
     GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {{operator_ro}};
     GRANT EXECUTE ON FUNCTION holdfast.scaler_backlog TO {{operator_ro}};
@@ -86,14 +89,14 @@ BEGIN
     GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
         TO {{operator_rw}};
     GRANT UPDATE, DELETE ON holdfast.quarantine, holdfast.parked_keys TO {{operator_rw}};
-    GRANT DELETE ON holdfast.errors, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
+    GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
     GRANT INSERT (at, actor, action, selection, count), UPDATE (count) ON holdfast.audit TO {{operator_rw}};   -- the role is the server's to note
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
-        holdfast.lock_streams, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue TO {{operator_rw}};
+        holdfast.lock_streams, holdfast.lock_callbacks, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue TO {{operator_rw}};
 
     -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
     FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP
-        EXECUTE format('GRANT SELECT, UPDATE, DELETE ON holdfast.%I TO {{worker}}', queue);
+        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.%I TO {{worker}}', queue);
         EXECUTE format('GRANT INSERT, UPDATE, DELETE ON holdfast.%I TO {{operator_rw}}', queue);
     END LOOP;
 {{limited}}END $grants$;

@@ -25,6 +25,7 @@ SELECT set_config('lock_timeout', $1, true);
 SELECT ARRAY[holdfast.jobs_ended($1::uuid[], $2::text[], $3::uuid[], $4::text[])::text];
 
 -- name: jobs_ended_at_commit
+-- anywhere
 -- The same inside somebody's transaction: follow-ups now, groups when it commits.
 -- $1 ids, $2 how each ended, $3 their groups, $4 their follow-ups (JSON)
 SELECT ARRAY[holdfast.jobs_ended_at_commit($1::uuid[], $2::text[], $3::uuid[], $4::text[])::text];

@@ -65,6 +65,7 @@ WITH gone AS (
 SELECT count(*), CASE WHEN count(*) < $6::int THEN (SELECT json_agg(json_build_array(id, lease_generation))::text FROM gone) END FROM kept;
 
 -- name: settle_forget
+-- anywhere
 -- What jobs that have just ended left beside them: steps and progress.
 -- $1 completed ones, $2 cancelled ones: their steps stay
 WITH steps AS (
