@@ -189,3 +189,13 @@ def test_a_claim_that_is_being_renewed_is_trimmed_another_time(conn: Conn, conne
     assert one(conn, "SELECT count(*) FROM holdfast.claims") == 1
     run(other, store.trim_claims("q", [jobs[0].grant.token]))
     assert one(conn, "SELECT count(*) FROM holdfast.claims") == 0
+
+
+def test_far_from_its_limit_a_queue_counts_what_its_claims_list(conn: Conn) -> None:
+    """Also what is over and not trimmed yet: never less than what runs. Close to it, each job is looked up."""
+    make_queue(conn, "q", concurrency=10)
+    enqueue(conn, 10, queue="q")
+    worker = register(conn)
+    jobs = run(conn, plain("q", worker, 4)).jobs
+    end(conn, jobs[0].grant, EVERY_OUTCOME[0], worker)
+    assert [run(conn, store.allowance("q", [], Asked(worker, want))).total for want in (1, 3, 4)] == [6, 6, 7]
