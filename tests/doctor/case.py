@@ -42,7 +42,7 @@ def greet(name: str) -> str:
 
 
 @app.task
-async def vanish() -> None:
+async def vanish(n: int) -> None:
     # An engine with a mistake in it: the attempt ends, and nothing settles it.
     Worker.conclude = lambda worker, running, outcome: None
 

@@ -183,4 +183,5 @@ def test_the_page_has_a_row_for_every_reason_of_explain() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     folder = Path(operate.__path__[0])
     source = "".join((folder / name).read_text(encoding="utf-8") for name in ("explain.py", "waiting.py"))
-    assert sorted(rows) == sorted(set(re.findall(r'Reason\(\s*"(\w+)"', source)) | {"no_such_job"})
+    said = set(re.findall(r'Reason\(\s*"(\w+)"', source)) | set(re.findall(r'return "(\w+)", said', source))
+    assert sorted(rows) == sorted(said | {"no_such_job"})

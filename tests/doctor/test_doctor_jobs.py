@@ -288,6 +288,16 @@ def test_unknown_tasks_may_be_thrown_away(case: Case, conn: Conn) -> None:
 def test_misfits(case: Case, conn: Conn) -> None:
     worker = register(conn)
     enqueue(conn, 2, task="greet", version=1)
+    conn.execute("""UPDATE holdfast.work SET payload = '{"name": "x"}'""")
+    for job in take(conn, worker):
+        end(conn, job.grant, Misfit("greet has no parameter 'name'", "0a1b"))
+    finding = case.cure("misfits", "-a", "doctor_app:app")
+    assert finding["fix"] == ["holdfast worker doctor_app:app --queue inbox"]
+
+
+def test_misfits_may_be_thrown_away(case: Case, conn: Conn) -> None:
+    worker = register(conn)
+    enqueue(conn, 2, task="greet", version=1)
     for job in take(conn, worker):
         end(conn, job.grant, Misfit("greet has no parameter 'b' (known: a)", "0a1b"))
     assert case.found("unknown_tasks") is None

@@ -20,7 +20,7 @@ from tests.conftest import wait_until
 from tests.crash.proxy import Proxy
 from tests.observe.support import Port, ready, with_port
 
-from holdfast import Backoff, Cancel, DeadLetter, Holdfast, Job, LeaseLost, Snooze, telemetry
+from holdfast import Backoff, Cancel, DeadLetter, Holdfast, Job, Snooze, telemetry
 from holdfast.db import migrate
 from holdfast.model.queue import OnDeadLetter
 from holdfast.observe import snapshot
@@ -59,7 +59,10 @@ def test_every_outcome_is_counted_by_queue_and_task(app: Holdfast, holdfast_kit:
     @app.task
     def loses(job: Job) -> None:
         if job.generation == 1:
-            raise LeaseLost
+            kit.sql("UPDATE holdfast.claims SET revoked_at = now() WHERE %s = ANY (job_ids)", [job.id])
+            while True:
+                job.check()
+                time.sleep(0.01)
 
     kit = holdfast_kit(app, with_port())
     with ready(kit) as port:

@@ -87,7 +87,7 @@ def test_a_job_comes_back_as_it_was() -> None:
         ({"kind": "Settled", "id": "x"}, "an outcome of unknown kind 'Settled'"),
         ({"kind": "Completed"}, "Completed with the fields []"),
         ({"kind": "Lost", "result": None}, "Lost with the fields ['result']"),
-        ({"kind": "Completed", "result": 1}, "int where a text belongs"),
+        ({"kind": "Completed", "result": 1, "beside": False}, "int where a text belongs"),
         ({"kind": "Snoozed", "delay": "1"}, "'1' where seconds belong"),
         ({"kind": "Snoozed", "delay": True}, "True where seconds belong"),
         ({"kind": "Snoozed", "delay": -1}, "-1 where seconds belong"),

@@ -70,7 +70,7 @@ def test_status(shop: Kit, call: Call) -> None:
     assert [inbox[0], inbox[1], *inbox[4:]] == ["inbox", "1", "1", "0", "0", "0", "0"]
     assert re.search(r"^workers     0 alive, 0 draining$", text, re.MULTILINE)
     assert re.search(r"^finished    0 in the last minute$", text, re.MULTILINE)
-    assert re.search(r"^database    '\w+' at .+, PostgreSQL \d+\.\d+, schema 1$", text, re.MULTILINE)
+    assert re.search(r"^database    '\w+' at .+, PostgreSQL \d+\.\d+, schema \d+$", text, re.MULTILINE)
     assert "\ndurability  " in text
     assert "\x1b" not in text
 

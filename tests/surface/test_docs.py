@@ -109,7 +109,7 @@ def test_every_setting_is_documented() -> None:
             ""
             if field.default is None
             else str(field.default).lower()
-            if field.type in (str, bool)
+            if field.type in (str, bool, int)
             else f"{field.default:g}"
         )
         assert row[1].strip() == default, f"{field.name}: documented {row[1].strip()!r}, is {default!r}"

@@ -39,9 +39,11 @@ def test_these_run_anywhere() -> None:
         "enqueue_one",
         "guard",
         "jobs_ended",
+        "jobs_ended_at_commit",
         "lock_owned",
         "settle_check",
         "settle_finish",
+        "settle_forget",
     ]
 
 

@@ -171,7 +171,7 @@ def check_misfits(p: Patient) -> Iterator[Finding]:
             f"{several(m.signatures, 'signature')}: {cut(m.reason)}"
             for m in found
         ]
-        fix = [p.worker(queue, False) for queue in sorted({m.queue for m in found})]
+        fix = [p.worker(queue) for queue in sorted({m.queue for m in found})]
         drops = [
             command("holdfast", "jobs", "discard", "--state", "held", "--task", task, "--yes")
             for task in sorted({m.task for m in found})
