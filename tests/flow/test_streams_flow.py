@@ -423,7 +423,9 @@ async def test_while_nothing_is_found_the_net_goes_through_all_keys_in_one_go(
     app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker passed a key on and told nobody: with free slots, waiting between a thousand keys helps no one."""
-    monkeypatch.setattr("holdfast.runtime.streams.PATIENCE", 600.0)  # on a slow machine it would come again instead
+    monkeypatch.setattr(
+        "holdfast.runtime.streams.PATIENCE", 600.0
+    )  # on a slow machine it would come again instead
 
     @app.task(queue="skip")
     async def step(key: str, n: int) -> None: ...
