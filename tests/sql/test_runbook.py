@@ -221,7 +221,7 @@ def test_attempts_of_live_jobs_and_what_crashed(conn: Conn, kit: Kit) -> None:
     rows = look(conn, "attempts")
     columns = ("queue", "task", "attempts", "max_attempts", "jobs", "processing", "suspects", "most_crashes")
     assert of(rows, *columns, "latest_error") == [
-        ("inbox", "boom", 0, 5, 1, 0, 1, 1, None),
+        ("inbox", "boom", 0, 5, 1, 0, 0, 1, None),  # a first death makes no suspect
         ("inbox", "charge", 1, 2, 3, 1, 0, 0, BOOM.summary),
     ]
     query = "SELECT min(available_at) FROM holdfast.work WHERE attempts > 0 AND status = 'pending'"
