@@ -138,7 +138,7 @@ ENDS: dict[str, tuple[Callable[[], BaseException], str]] = {
     "error": (lambda: ValueError("x"), "scheduled"),
     "retry": (lambda: Retry(after=60), "scheduled"),
     "snooze": (lambda: Snooze(60), "scheduled"),
-    "lease lost": (LeaseLost, "processing"),
+    "lease lost": (LeaseLost, "scheduled"),  # it was not: that is an error of the handler
     "rollback": (psycopg.Rollback, "scheduled"),
 }
 

@@ -113,7 +113,9 @@ def test_jobs_show(shop: Kit, cli: Cli) -> None:
     good = str(shop.app.send("good", {"text": NASTY}, partition_key="k" + NASTY, tags=["t"]).id)
     bad = str(shop.app.send("bad", {"text": NASTY}).id)
     shop.run_worker()
+    # What a worker left behind that was killed while the job completed elsewhere.
     shop.sql("INSERT INTO holdfast.progress VALUES (%s, 'inbox', 1, 0.5, %s, now())", [good, NASTY])
+    shop.sql("INSERT INTO holdfast.once VALUES (%s, 'inbox', 'step', '1', now())", [good])
     text = cli.text("jobs", "show", good)
     for part in (
         f"job         {good}",
