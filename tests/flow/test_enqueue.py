@@ -1153,7 +1153,7 @@ def test_an_app_that_was_closed_opens_again_at_the_next_use(app: Holdfast, kit: 
 
 def test_a_connection_that_broke_in_the_pool_is_replaced(app: Holdfast, kit: Kit, send: Send) -> None:
     pid = _pid(app)
-    kit.sql("SELECT pg_terminate_backend(%s)", [pid])
+    kit.sql("SELECT pg_terminate_backend(%s, 60000)", [pid])
     send.enqueue(1)
     assert _pid(app) != pid
     assert len(kit.jobs()) == 1

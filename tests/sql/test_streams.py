@@ -465,7 +465,9 @@ def test_a_rolled_back_enqueue_leaves_neither_a_job_nor_a_lock(
     other.execute("ROLLBACK")
     (mine,) = fill(conn, 1)
     assert (stream(conn), stream(conn, "b")) == ([mine], [kept])
-    assert one(conn, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
+    held = """SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+              WHERE l.locktype = 'advisory' AND d.datname = current_database()"""
+    assert one(conn, held) == 0
 
 
 def many(count: int, start: int = 0) -> list[NewRow]:
