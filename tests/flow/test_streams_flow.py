@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -419,10 +419,12 @@ async def test_what_appears_before_every_mark_is_found_by_stepping_through_the_k
     await kit.database.aclose()
 
 
-async def test_while_nothing_is_found_the_net_goes_through_all_keys_in_one_go(
+@pytest.fixture
+async def net_only(
     app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another worker passed a key on and told nobody: with free slots, waiting between a thousand keys helps no one."""
+) -> AsyncIterator[tuple[StreamClaimer, str]]:
+    """2,600 keys whose jobs are due in an hour, and a worker that has looked at all of them. From now on only its net can
+    find what falls due."""
     monkeypatch.setattr(
         "holdfast.runtime.streams.PATIENCE", 600.0
     )  # on a slow machine it would come again instead
@@ -438,15 +440,41 @@ async def test_while_nothing_is_found_the_net_goes_through_all_keys_in_one_go(
     claimer = StreamClaimer("skip", session, lambda _: uuid4(), rules=rules, lease=60.0, takeover=60.0)
     while claimer._net._first:  # through the keys that are new to it
         assert await claimer.claim(worker.id, 10, 1) == []
-    akit.sql(
-        """UPDATE holdfast.work SET available_at = now() - interval '1 hour' WHERE seq = (
-               SELECT seq FROM holdfast.work ORDER BY partition_bucket DESC, partition_key DESC LIMIT 1)"""
-    )
-    # Only the net can find it.
     claimer._step_back_at, claimer._marks = time.monotonic() + 3600, {0: Mark(datetime.now(UTC), 0)}
     claimer._net._next = 0.0  # its next round is due
-    assert len(await claimer.claim(worker.id, 10, 1)) == 1
+    yield claimer, worker.id
     await session.close()
+
+
+def fall_due(kit: Kit, order: str) -> None:
+    """The job of the first (asc) or the last (desc) key that the net comes to."""
+    kit.sql(
+        f"""UPDATE holdfast.work SET available_at = now() - interval '1 hour' WHERE seq = (
+                SELECT seq FROM holdfast.work ORDER BY partition_bucket {order}, partition_key {order} LIMIT 1)"""
+    )
+
+
+async def test_while_nothing_is_found_the_net_goes_through_all_keys_in_one_go(
+    akit: Kit, net_only: tuple[StreamClaimer, str]
+) -> None:
+    """Another worker passed a key on and told nobody: with free slots, waiting between a thousand keys helps no one."""
+    claimer, worker = net_only
+    fall_due(akit, "desc")
+    assert len(await claimer.claim(worker, 10, 1)) == 1
+
+
+async def test_a_pause_of_the_net_ends_when_there_is_nothing_else_to_do(
+    akit: Kit, net_only: tuple[StreamClaimer, str]
+) -> None:
+    claimer, worker = net_only
+    fall_due(akit, "asc")
+    fall_due(akit, "desc")
+    assert len(await claimer.claim(worker, 10, 1)) == 1
+    claimer._net._next = time.monotonic() + 3600  # it pauses in the middle of its round: it found something
+    assert len(await claimer.claim(worker, 10, 1)) == 1
+    claimer._net._next = time.monotonic() + 3600  # after its round it rests, whatever there is to do
+    fall_due(akit, "asc")
+    assert await claimer.claim(worker, 10, 1) == []
 
 
 def test_two_workers_share_the_keys_and_keep_the_order(app: Holdfast, kit: Kit, log: Log) -> None:

@@ -49,7 +49,7 @@ _FOLDED = ("begin", "effect")
 _CUTS = {
     "claim": "WHERE EXISTS (SELECT FROM holdfast.workers",
     "claim_these": "WHERE j.queue = $1 AND j.id = ANY ($5",
-    "claim_streams": "WHERE j.queue = $1 AND j.id = ANY (ARRAY(SELECT id FROM front))",
+    "claim_streams": "WHERE j.queue = $1 AND j.ctid = ANY (ARRAY(SELECT place FROM front))",
     "renew": "WHERE c.token = ANY ($1",
     "tidy_claims": "WHERE c.worker = $1",
     "settle_finish": "WHERE w.queue = $1 AND w.id = d.id",

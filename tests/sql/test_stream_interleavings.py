@@ -395,12 +395,12 @@ MUTANTS: dict[str, tuple[tuple[Mutant, ...], bool, Case]] = {
         (OWNED["skip"], CLAIM_2, _lock(THREE)),
     ),
     "a run with gaps": (
-        (("claim_streams", "WHERE r.gapless", "WHERE r.id = ANY (ARRAY(SELECT id FROM free))"),),
+        (("claim_streams", "WHERE r.gapless", "WHERE r.place = ANY (ARRAY(SELECT place FROM free))"),),
         False,
         (WAITING, CLAIM_2, CLAIM_SHORT),
     ),
     "a run with gaps, an operator holds the job in the middle": (
-        (("claim_streams", "WHERE r.gapless", "WHERE r.id = ANY (ARRAY(SELECT id FROM free))"),),
+        (("claim_streams", "WHERE r.gapless", "WHERE r.place = ANY (ARRAY(SELECT place FROM free))"),),
         True,
         (WAITING, CLAIM_2, _pause(TWO)),
     ),

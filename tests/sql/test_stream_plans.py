@@ -14,7 +14,7 @@ from tests.sql.test_plans import buffers, explain, nodes, readable, updates
 from holdfast.db.connect import CONFIGURE
 from holdfast.model.outcome import Completed, DeadLettered, Settlement
 from holdfast.model.queue import QueueRules
-from holdfast.store import queues, streams
+from holdfast.store import limits, queues, streams
 from holdfast.store.claim import Mark
 from holdfast.store.settle import settle
 from holdfast.store.statement import Statement
@@ -129,6 +129,27 @@ def test_a_claim_looks_up_each_job_of_the_front_once(deep: Conn) -> None:
         )
         (check,) = [line for (line,) in cursor.fetchall() if "Output: " in line and "bool_and(" in line]
     assert "hashed SubPlan" in check
+
+
+def test_a_kept_plan_casts_no_list_of_buckets(deep: Conn) -> None:
+    """It would be cast anew for each key that is compared with it."""
+    some = range(0, 1024, 2)
+    looks = [
+        streams.due_streams("orders", [(0, START)], ROWS, some),
+        streams.scan_streams("orders", some, None, KEYS),
+        limits.scan_shares("orders", some, None, KEYS),
+    ]
+    with psycopg.RawCursor(deep) as cursor:
+        for look in looks:
+            cursor.execute(look.text.encode(), look.params, prepare=True)
+    types = deep.execute(
+        "SELECT parameter_types::text FROM pg_prepared_statements WHERE statement LIKE '%partition_bucket%'"
+    )
+    kept = [kinds for (kinds,) in types.fetchall()]
+    assert len(kept) == len(looks)
+    assert all("integer[]" in kinds for kinds in kept), (
+        kept
+    )  # the driver says smallint[] of a list of small numbers
 
 
 def test_settling_a_job_of_the_deep_key_costs_the_same_as_any(deep: Conn) -> None:

@@ -3,12 +3,20 @@
 import pytest
 
 from holdfast import sql
-from holdfast.store.literal import plain_array, text_array
+from holdfast.store.literal import int_array, plain_array, text_array, uuid_array
 
 
 def test_plain_words_go_without_quotes() -> None:
     assert plain_array(["1", "2"]) == "{1,2}"
     assert plain_array([]) == "{}"
+
+
+def test_numbers_go_as_text() -> None:
+    assert int_array([1, -2]) == "{1,-2}"
+
+
+def test_no_uuids_are_an_array_of_no_dimension() -> None:
+    assert uuid_array([]).hex() == "00000000" + "00000000" + "00000b86"
 
 
 def test_any_text_goes_quoted_and_null_stays_null() -> None:

@@ -53,10 +53,11 @@ class Lanes:
         """(the next to start, those to hand back)."""
         stream = self.stream(running)
         lane = self._lanes.get(stream) if stream is not None else None
-        if stream is None or lane is None or running not in lane:
+        if stream is None or not lane:
             return None, []
         if lane[0] is not running:  # it left before its turn: lost, or handed back
-            lane.remove(running)
+            if running in lane:
+                lane.remove(running)
             return None, []
         lane.popleft()
         if lane and state in _FINISHED:

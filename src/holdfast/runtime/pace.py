@@ -64,22 +64,27 @@ class Pace:
 
     def early(self, running: Running) -> float:
         """In how many seconds it may start; 0 or less: it starts now."""
-        now = time.monotonic()
-        meters = self._meters_of(running.claimed)
-        wait = max([running.not_before - now, *(meter.wait(now) for meter in meters)])
-        if wait <= 0:
-            for meter in meters:
-                meter.started(now)
-        return wait
-
-    def _meters_of(self, job: ClaimedJob) -> list[Meter]:
+        now, job = time.monotonic(), running.claimed
         rules = self._rules[job.queue]
-        rates = ((None, rules.rate), (job.partition_key, rules.key_rate))
-        return [self._meter((job.queue, key), rate) for key, rate in rates if rate is not None]
+        of_queue = None if rules.rate is None else self._meter((job.queue, None), rules.rate)
+        of_key = (
+            None if rules.key_rate is None else self._meter((job.queue, job.partition_key), rules.key_rate)
+        )
+        wait = running.not_before - now
+        if of_queue is not None:
+            wait = max(wait, of_queue.wait(now))
+        if of_key is not None:
+            wait = max(wait, of_key.wait(now))
+        if wait <= 0:
+            if of_queue is not None:
+                of_queue.started(now)
+            if of_key is not None:
+                of_key.started(now)
+        return wait
 
     def _meter(self, key: tuple[str, str | None], rate: Rate) -> Meter:
         meter = self._meters.get(key)
-        if meter is None or meter.rate != rate:
+        if meter is None or (meter.rate is not rate and meter.rate != rate):
             if len(self._meters) >= _MOST:
                 now = time.monotonic()
                 self._meters = {k: m for k, m in self._meters.items() if m.wait(now) > 0}

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from .. import telemetry
 from ..db.database import Database
-from ..model.job import Grant
+from ..model.job import Owned
 from ..store import owner
 from ..store.renew import heartbeat, renew, report_held
 from .inflight import InFlight, Running, Stop
@@ -66,20 +66,20 @@ class Renewal(Service):
         for running in held:
             if running.abandoned:
                 self.on_abandoned(running)
-        grants = [r.grant for r in held]
-        lost, cancel = await self._session.flow(lambda: renew(worker, grants, self._lease))
-        for grant in lost:
-            self._tell(grant, "lost")
-        for grant in cancel:
-            self._tell(grant, "cancel")
+        claimed = [r.claimed for r in held]
+        lost, cancel = await self._session.flow(lambda: renew(worker, claimed, self._lease))
+        for job in lost:
+            self._tell(job, "lost")
+        for job in cancel:
+            self._tell(job, "cancel")
         for running in held:
             running.renewed_at = began
         await self._write_progress(held)
         await self._report_held(worker, held, began)
         return self._database.settings.heartbeat
 
-    def _tell(self, grant: Grant, reason: Stop) -> None:
-        running = self._inflight.get(grant)
+    def _tell(self, job: Owned, reason: Stop) -> None:
+        running = self._inflight.get(job)
         # A job that completed itself, or is being settled, is gone from the row because we took it away.
         if running is None or running.settling or (running.job is not None and running.job._completed):
             return

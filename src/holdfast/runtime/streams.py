@@ -239,7 +239,7 @@ class StreamClaimer:
         if thorough:
             while not await self._net.step(self._session, self._scan, self._found):
                 pass
-        elif self._net.due(0.0 if len(self._found) < want else self.overdue):
+        elif self._net.due(0.0 if len(self._found) < want else self.overdue, idle=not len(self._found)):
             await self._cast_net()
         if len(self._found) < want and self._others.due():
             await self._others.step(self._session, self._scan, self._found, late=self._takeover)
@@ -368,10 +368,10 @@ class _Net:
         self._next = time.monotonic() + later
         self._new_until = 0.0 if later else self._next + _NEW
 
-    def due(self, late: float = 0.0) -> bool:
-        """Is a step due for so many seconds?"""
+    def due(self, late: float = 0.0, *, idle: bool = False) -> bool:
+        """Is a step due for so many seconds? Within a round it always is while there is nothing else to do."""
         wanted = self._buckets is None or len(self._buckets) > 0
-        return wanted and time.monotonic() >= self._next + late
+        return wanted and (time.monotonic() >= self._next + late or (idle and self._after is not None))
 
     async def step(
         self,

@@ -322,23 +322,27 @@ class Worker:
         held = self.inflight.remove(grants)
         report.ended(settlements, states, held, self.membership.id, self.tally)
         if self.claimer.by_key:
-            for running, state in zip(held, states, strict=True):
-                if running is not None:
-                    self._next_of_stream(running, state)
+            self._next_of_streams(held, states)
         for queue in {s.grant.queue for s in settlements if isinstance(s.outcome, Released)}:
             self.claimer.released(queue)
         self.suspects.ended(grants)
         self._wake.set()
 
-    def _next_of_stream(self, running: Running, state: str) -> None:
-        start, back = self.lanes.ended(running, state)
-        if start is None:
-            self.claimer.settled(running.claimed)
-        else:
-            self.ready.extendleft(self.batches.gather([start]))
+    def _next_of_streams(self, held: Sequence[Running | None], states: Sequence[str]) -> None:
+        starts: list[Running] = []
+        for running, state in zip(held, states, strict=True):
+            if running is None:
+                continue
+            start, back = self.lanes.ended(running, state)
+            if start is None:
+                self.claimer.settled(running.claimed)
+            else:
+                starts.append(start)
+            for behind in back:
+                self.conclude(behind, Released("the job before it in its stream went back"))
+        if starts:
+            self.ready.extendleft(reversed(self.batches.gather(starts)))
             self._start_ready()
-        for behind in back:
-            self.conclude(behind, Released("the job before it in its stream went back"))
 
     async def _rest(self, claimed: int | None) -> None:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""

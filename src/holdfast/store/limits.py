@@ -9,6 +9,7 @@ from uuid import UUID
 from ..model.job import ClaimedJob
 from ..sql import query, query_in
 from .claim import Place, taking
+from .literal import int_array
 from .statement import Flow, Row, Statement, count, ids, nothing
 from .streams import Scan, decode_scan
 
@@ -96,13 +97,13 @@ def _spend(
 ) -> Flow[list[float]]:
     """A token for each job, of the queue and of its key; returns when each is there."""
     taken: Counter[str] = Counter()
-    starts = []
+    now, starts = allowed.now.timestamp(), []
     for n, job in enumerate(jobs, 1):
         wait = allowed.bucket.wait(n) if allowed.bucket else 0.0
         if (bucket := buckets.get(job.partition_key or "")) is not None:
             taken[job.partition_key or ""] += 1
             wait = max(wait, bucket.wait(taken[job.partition_key or ""]))
-        starts.append(allowed.now.timestamp() + wait)
+        starts.append(now + wait)
     left = allowed.bucket.tokens - len(jobs) if allowed.bucket else None
     spent = sorted(taken)
     params = (queue, left, allowed.now, spent, [buckets[key].tokens - taken[key] for key in spent])
@@ -171,7 +172,7 @@ def scan_shares(
     queue: str, buckets: Sequence[int] | None, after: tuple[int, str] | None, keys: int
 ) -> Statement[Scan]:
     """Step from key to key through the buckets (None: all), whatever is due and however deep each key is."""
-    wanted = None if buckets is None else sorted(buckets)
+    wanted = None if buckets is None else int_array(sorted(buckets))
     params = (queue, wanted, *(after or (None, None)), keys)
     return Statement("scan_shares", query_in("scan_shares", queue), params, decode_scan)
 

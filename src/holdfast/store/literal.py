@@ -14,6 +14,8 @@ class UuidArray(bytes):
 
 def uuid_array(texts: Sequence[str]) -> UuidArray:
     """Of uuids as text, the way the server writes them."""
+    if not texts:
+        return UuidArray(struct.pack("!iii", 0, 0, _UUID))
     header = struct.pack("!iiiii", 1, 0, _UUID, len(texts), 1)
     return UuidArray(header + bytes.fromhex((_SIXTEEN + _SIXTEEN.join(texts)).replace("-", "")))
 
@@ -21,6 +23,12 @@ def uuid_array(texts: Sequence[str]) -> UuidArray:
 def plain_array(values: Iterable[str]) -> str:
     """Of texts that need no quotes: numbers, uuids, words of ours."""
     return "{" + ",".join(values) + "}"
+
+
+def int_array(numbers: Iterable[int]) -> str:
+    """As text the server reads it once, as what it is cast to. The driver says smallint[] of small numbers, and a kept plan
+    casts that anew for every row that is compared with it: 60 ms instead of 10 for a thousand keys and half of the buckets."""
+    return plain_array(map(str, numbers))
 
 
 def text_array(values: Sequence[str | None]) -> str:

@@ -1,11 +1,15 @@
 """Renew: keep what a worker holds, and learn what it has lost."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 from uuid import UUID
 
-from ..model.job import Grant
+from ..model.job import Owned
 from ..sql import query
+from .literal import plain_array, text_array, uuid_array
 from .statement import Flow, Row, Statement, ids, nothing
+
+OwnedJob = TypeVar("OwnedJob", bound=Owned)
 
 
 def heartbeat(worker: str) -> Statement[str | None]:
@@ -17,28 +21,28 @@ def report_held(worker: str, ids: Sequence[UUID]) -> Statement[None]:
     return Statement("report_held", query("report_held"), (worker, list(ids)), nothing)
 
 
-def renew(worker: str, grants: Sequence[Grant], lease: float) -> Flow[tuple[list[Grant], list[Grant]]]:
-    """Renew the claims behind these grants; answers (lost, to be cancelled). Drops claim rows nobody needs any more."""
-    tokens = sorted({g.token for g in grants})
-    lost: list[Grant] = []
-    cancel: list[Grant] = []
-    if grants:
+def renew(worker: str, held: Sequence[OwnedJob], lease: float) -> Flow[tuple[list[OwnedJob], list[OwnedJob]]]:
+    """Renew the claims of these jobs; answers (lost, to be cancelled). Drops claim rows nobody needs any more."""
+    tokens = uuid_array(sorted({job.token_text for job in held}))
+    lost: list[OwnedJob] = []
+    cancel: list[OwnedJob] = []
+    if held:
         yield from Statement("renew", query("renew"), (tokens, lease), ids)
-        by_key = {(g.id, g.generation): g for g in grants}
-        for job_id, generation, gone in (yield from _check_owned(grants)):
-            (lost if gone else cancel).append(by_key[job_id, generation])
+        by_key = {(job.id_text, job.generation): job for job in held}
+        for job_id, generation, gone in (yield from _check_owned(held)):
+            (lost if gone else cancel).append(by_key[str(job_id), generation])
     yield from Statement("tidy_claims", query("tidy_claims"), (worker, tokens), nothing)
     return lost, cancel
 
 
-def _check_owned(grants: Sequence[Grant]) -> Statement[list[tuple[UUID, int, bool]]]:
+def _check_owned(held: Sequence[Owned]) -> Statement[list[tuple[UUID, int, bool]]]:
     def decode(rows: Sequence[Row]) -> list[tuple[UUID, int, bool]]:
         return [(r[0], r[1], r[2]) for r in rows]
 
     columns = (
-        [g.queue for g in grants],
-        [g.id for g in grants],
-        [g.generation for g in grants],
-        [g.token for g in grants],
+        text_array([job.queue for job in held]),
+        uuid_array([job.id_text for job in held]),
+        plain_array([str(job.generation) for job in held]),
+        uuid_array([job.token_text for job in held]),
     )
     return Statement("check_owned", query("check_owned"), columns, decode)

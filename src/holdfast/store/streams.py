@@ -7,6 +7,7 @@ from uuid import UUID
 from ..model.job import ClaimedJob
 from ..sql import query_in
 from .claim import CLAIM_BYTES, Mark, taking
+from .literal import int_array
 from .statement import Row, Statement, ids
 
 
@@ -62,7 +63,7 @@ def due_streams(
         [mark.at for _, mark in marks],
         [mark.seq for _, mark in marks],
         rows,
-        None if buckets is None else list(buckets),
+        None if buckets is None else int_array(sorted(buckets)),
     )
     return Statement("due_streams", query_in("due_streams", queue), params, decode)
 
@@ -76,7 +77,7 @@ def scan_streams(
     suspects: bool = False,
 ) -> Statement[Scan]:
     """Step from key to key through the buckets (None: all), whatever is due and however deep each key is."""
-    wanted = None if buckets is None else sorted(buckets)
+    wanted = None if buckets is None else int_array(sorted(buckets))
     params = (queue, wanted, *(after or (None, None)), keys, suspects)
     return Statement("scan_streams", query_in("scan_streams", queue), params, decode_scan)
 

@@ -7,14 +7,15 @@
 -- again under their lock. A run ends at the first job of the front that is not free: what is behind it has to wait, also when somebody
 -- took, held or ended it between the two looks. A filter by status in `front` would step over it. A job that commits later has a
 -- higher seq, so nothing can appear before what was seen.
+-- Rows are told by their places, as in `claim`: ids would be looked up in an index twice more. One that somebody changed between our
+-- snapshot and our lock was locked in its newer version, which lies elsewhere: the run ends there, as at one that is locked still.
 -- `IN` is a hashed lookup for each row of the front. `= ANY (ARRAY(...))` would search the whole array for each of them.
 -- Where there are long payloads, the first job of each key comes before the second of any.
--- Of a job, ten in each key: 5.9 buffers, 190 bytes of WAL, three times the time of a plain claim (18.6, pg_stat_statements).
 WITH front AS MATERIALIZED (
-    SELECT k.key, j.id, j.seq
-    FROM unnest($5::text[]) AS k(key)
+    SELECT k.number AS key, j.place, j.seq
+    FROM unnest($5::text[]) WITH ORDINALITY AS k(key, number)
     CROSS JOIN LATERAL (
-        SELECT w.id, w.seq FROM holdfast.work w
+        SELECT w.ctid AS place, w.seq FROM holdfast.work w
         WHERE w.queue = $1 AND w.partition_bucket = holdfast.bucket(k.key) AND w.partition_key = k.key
         ORDER BY w.seq LIMIT $6
     ) j
@@ -22,41 +23,41 @@ WITH front AS MATERIALIZED (
       AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND (paused_at IS NOT NULL OR limited > $8::int))
       AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = k.key)
 ), free AS MATERIALIZED (
-    SELECT j.id,
+    SELECT j.ctid AS place,
 -- with part: bytes
     FROM holdfast.work j
-    WHERE j.queue = $1 AND j.id = ANY (ARRAY(SELECT id FROM front))
-      AND j.status = 'pending' AND j.available_at <= holdfast.now() AND (j.suspect = 0 OR $7::boolean)
+    WHERE j.queue = $1 AND j.ctid = ANY (ARRAY(SELECT place FROM front))
+      AND j.status = 'pending' AND j.available_at <= (SELECT holdfast.now()) AND (j.suspect = 0 OR $7::boolean)
       AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
       AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
     FOR NO KEY UPDATE SKIP LOCKED
 ), c AS MATERIALIZED (
-    SELECT r.id, r.key, r.seq
-    FROM (SELECT f.id, f.key, f.seq, bool_and(f.id IN (SELECT id FROM free)) OVER (PARTITION BY f.key ORDER BY f.seq) AS gapless
+    SELECT r.place, r.key, r.seq
+    FROM (SELECT f.place, f.key, f.seq, bool_and(f.place IN (SELECT place FROM free)) OVER (PARTITION BY f.key ORDER BY f.seq) AS gapless
           FROM front f) r
     WHERE r.gapless
 )
 -- with part: take
-    WHERE queue = $1 AND id = ANY (CASE
-        WHEN NOT EXISTS (SELECT FROM free f WHERE f.bytes IS NOT NULL) THEN ARRAY(SELECT c.id FROM c)
-        ELSE ARRAY(SELECT f.id
-                   FROM (SELECT p.id, sum(l.bytes) OVER (ORDER BY p.place, p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-                         FROM (SELECT c.id, c.seq, row_number() OVER (PARTITION BY c.key ORDER BY c.seq) AS place FROM c) p
-                         JOIN free l ON l.id = p.id) f
+    WHERE queue = $1 AND ctid = ANY (CASE
+        WHEN NOT EXISTS (SELECT FROM free f WHERE f.bytes IS NOT NULL) THEN ARRAY(SELECT c.place FROM c)
+        ELSE ARRAY(SELECT f.place
+                   FROM (SELECT p.place, sum(l.bytes) OVER (ORDER BY p.turn, p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                         FROM (SELECT c.place, c.seq, row_number() OVER (PARTITION BY c.key ORDER BY c.seq) AS turn FROM c) p
+                         JOIN free l ON l.place = p.place) f
                    WHERE coalesce(f.before, 0) < $9::bigint) END)
 -- with part: taken
 
 -- name: due_streams
 -- The keys of waiting jobs that are due, from a mark on in claim order, looking at so many rows of each priority: per priority
 -- (priority, rows seen, when and which seq the last of them is due, keys in the order met).
--- $1 queue, $2 priorities, $3 their marks: due after, $4 or then with a greater seq, $5 rows, $6 buckets (NULL: all)
+-- $1 queue, $2 priorities, $3 their marks: due after, $4 or then with a greater seq, $5 rows, $6 buckets in ascending order (NULL: all)
 --
 -- A row is passed once per worker, whether or not its job can be taken: a stream 100,000 deep costs a few looks and then nothing.
 SELECT p.priority, s.seen, s.last_at, s.last_seq, s.keys
 FROM unnest($2::int[], $3::timestamptz[], $4::bigint[]) AS p(priority, mark, mark_seq)
 CROSS JOIN LATERAL (
     WITH seen AS MATERIALIZED (
-        SELECT j.partition_key, j.available_at, j.seq, j.status = 'pending' AND ($6::int[] IS NULL OR j.partition_bucket = ANY ($6::int[])) AS wanted
+        SELECT j.partition_key, j.available_at, j.seq, j.status = 'pending' AND ($6::int[] IS NULL OR ($6::int[])[width_bucket(j.partition_bucket, $6::int[])] = j.partition_bucket) AS wanted
         FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority
           AND (j.available_at, j.seq) > (p.mark, p.mark_seq) AND j.available_at <= holdfast.now()
