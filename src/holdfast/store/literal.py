@@ -27,7 +27,7 @@ def plain_array(values: Iterable[str]) -> str:
 
 def int_array(numbers: Iterable[int]) -> str:
     """As text the server reads it once, as what it is cast to. The driver says smallint[] of small numbers, and a kept plan
-    casts that anew for every row that is compared with it: 60 ms instead of 10 for a thousand keys and half of the buckets."""
+    casts that anew for every row that is compared with it: 60 ms instead of 10 for 1,000 keys and half of the buckets."""
     return plain_array(map(str, numbers))
 
 
