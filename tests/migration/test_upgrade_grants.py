@@ -22,8 +22,8 @@ def test_a_worker_that_does_not_own_the_schema_may_call_what_is_new_in_its_place
     try:
         migrate.up(database.dsn)
         allowed = f"""SELECT proname::text FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace
-                      AND proname IN ('jobs_ended_at_commit', 'lock_callbacks', 'write_jobs')
+                      AND proname IN ('jobs_ended_at_commit', 'try_callback', 'write_jobs')
                       AND has_function_privilege('{role}', oid, 'EXECUTE') ORDER BY 1"""
-        assert database.ask(allowed) == [("jobs_ended_at_commit",), ("lock_callbacks",)]
+        assert database.ask(allowed) == [("jobs_ended_at_commit",), ("try_callback",)]
     finally:
         database.run(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -72,7 +72,7 @@ enqueue_group        X         X       -            X
 enqueue_specs        -         X       -            X
 jobs_ended           -         X       -            X
 jobs_ended_at_commit -         X       -            X
-lock_callbacks       -         X       -            X
+try_callback         -         X       -            X
 count_group_ends     -         -       -            -
 write_jobs           -         -       -            -
 check_may_link       -         -       -            -
@@ -88,6 +88,7 @@ note_breaker         -         X       -            -
 close_breaker        -         X       -            X
 empty_archive_slot   -         X       -            -
 lock_streams         -         X       -            X
+try_streams          -         -       -            -
 create_queue         -         -       -            X
 order_queue          -         -       -            X
 scaler_backlog       -         -       X            X

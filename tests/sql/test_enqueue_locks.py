@@ -209,6 +209,19 @@ def test_a_call_takes_a_bounded_number_of_locks_and_keeps_its_keys(
 
 
 @pytest.mark.usefixtures("ordered")
+def test_bulks_of_other_keys_do_not_deadlock(conn: Conn, connect: Connect, pool: ThreadPoolExecutor) -> None:
+    """The second waits for the stripes of the first, and must not have any that the first wants next."""
+    for n in range(3):
+        first, second = open_session(connect), connect()
+        put(first, *many(140, f"first {n}"))
+        waiting = pool.submit(put, second, *many(140, f"second {n}"))
+        until_blocked(conn, second)
+        assert all(answer.created for answer in put(first, *many(140, f"third {n}")))
+        first.commit()
+        assert all(answer.created for answer in waiting.result(WAIT))
+
+
+@pytest.mark.usefixtures("ordered")
 @pytest.mark.parametrize("holds", ["a key", "the queue", "the whole queue"])
 def test_locks_of_the_release_before_are_waited_for(
     conn: Conn, connect: Connect, pool: ThreadPoolExecutor, holds: str
@@ -258,23 +271,68 @@ def test_key_then_group_and_group_then_key_do_not_deadlock(
     assert one(conn, "SELECT count(*) FROM holdfast.group_ends") == 0
 
 
+AFTER = "SELECT array_agg(task ORDER BY seq) FROM holdfast.work WHERE queue = 'skip'"
+
+
 @pytest.mark.usefixtures("ordered")
-def test_the_key_of_a_callback_is_locked_before_the_group(
-    conn: Conn, connect: Connect, pool: ThreadPoolExecutor
-) -> None:
+def test_a_callback_whose_key_is_held_waits_and_holds_up_nobody(conn: Conn, connect: Connect) -> None:
     worker = register(conn)
     in_group(conn, 1, "k0")
     (job,) = take(conn, worker)
-    holder, settler, looker = open_session(connect), connect(), open_session(connect)
+    holder, settler = open_session(connect), connect()
     put(holder, *many(1))
-    waiting = pool.submit(run, settler, settle_in(Settlement(job.grant, Completed()), worker))
-    until_blocked(conn, settler)
-    looker.execute("SELECT FROM holdfast.groups FOR UPDATE NOWAIT")
-    looker.rollback()
+    with settler.transaction():
+        assert drive(settler, settle_in(Settlement(job.grant, Completed()), worker))
+        before = settler.execute("SHOW lock_timeout").fetchone()
+    assert settler.execute("SHOW lock_timeout").fetchone() == before
+    fault = "SELECT fault FROM holdfast.groups"
+    assert one(conn, fault) == "another transaction holds a key that its callback goes to"
+    assert [tuple(row)[1] for row in run(conn, chains.retry_groups(10))] == [
+        False
+    ]  # and does not wait either
     holder.commit()
-    assert waiting.result(WAIT)
-    tasks = "SELECT array_agg(task ORDER BY seq) FROM holdfast.work WHERE queue = 'skip'"
-    assert (open_members(conn), one(conn, tasks)) == (0, ["work", "after"])
+    assert [tuple(row)[1] for row in run(conn, chains.retry_groups(10))] == [True]
+    assert (open_members(conn), one(conn, AFTER), one(conn, fault)) == (0, ["work", "after"], None)
+
+
+@pytest.mark.usefixtures("ordered")
+def test_a_settle_goes_round_a_group_whose_callback_is_held_up(conn: Conn, connect: Connect) -> None:
+    worker = register(conn)
+    in_group(conn, 2, "k0")
+    put(conn, NewRow("work", "{}"))
+    first, last, stranger = take(conn, worker)
+    holder = open_session(connect)
+    put(holder, *many(1))
+    # One that is not the last of its group has nothing to do with the callback.
+    assert end(conn, first.grant, Completed()) == "completed"
+    both = [Settlement(job.grant, Completed()) for job in (last, stranger)]
+    with pytest.raises(chains.GroupBusy) as busy:
+        run(conn, settle(both, worker))
+    assert busy.value.job_ids == {last.id}
+    assert end(conn, stranger.grant, Completed()) == "completed"
+    holder.commit()
+    assert end(conn, last.grant, Completed()) == "completed"
+    assert (open_members(conn), one(conn, AFTER)) == (0, ["work", "after"])
+
+
+@pytest.mark.usefixtures("ordered")
+def test_keys_of_follow_ups_and_of_callbacks_do_not_deadlock(
+    conn: Conn, connect: Connect, pool: ThreadPoolExecutor
+) -> None:
+    """The first holds the key of its follow-up and wants that of its callback, the second the other way round."""
+    worker = register(conn)
+    sessions = []
+    for follow_up, callback in (("k1", "k2"), ("k2", "k1")):
+        after = NewRow("after", "{}", queue="skip", partition_key=follow_up)
+        last = NewRow("after", "{}", queue="skip", partition_key=callback)
+        run(conn, chains.enqueue_group([NewRow("work", "{}", follow_ups=(after,))], [last], "completed"))
+        (job,) = take(conn, worker)
+        sessions.append(open_session(connect))
+        assert drive(sessions[-1], settle_in(Settlement(job.grant, Completed()), worker))
+    for done in [pool.submit(session.commit) for session in sessions]:
+        done.result(WAIT)
+    run(conn, chains.retry_groups(10))
+    assert one(conn, "SELECT count(*) FROM holdfast.work WHERE task = 'after'") == 4
 
 
 def test_groups_of_one_transaction_are_counted_together_at_its_commit(conn: Conn, connect: Connect) -> None:

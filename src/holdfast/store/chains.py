@@ -29,7 +29,8 @@ def follow(done: Sequence[Settled], *, patient: bool = True) -> Flow[None]:
 
     `patient`, inside somebody's transaction: groups are counted when it commits, and every lock is waited for. Else a
     group that somebody holds raises GroupBusy: a settle of many jobs must not hang on the transaction of one stranger.
-    The same for the key of a follow-up or a callback: then the server gives up after a moment. Keys come before groups.
+    The same for a group that ends here while somebody holds the key of its callback. The key of a follow-up is waited for
+    for a moment. Keys come before groups.
     """
     linked = [d for d in done if d.group is not None or d.then is not None]
     if not linked:

@@ -387,6 +387,9 @@ BEGIN
             NULL;
         END;
     END LOOP;
+    -- One large call at a time, until it commits: else a stripe in use might be another one's as a whole, and waiting for it, with stripes of its
+    -- own, would deadlock two that have no key in common. Who waits here holds no stripe.
+    PERFORM pg_advisory_xact_lock(7236842, queue);
     FOR item IN SELECT (h.hash >> 57)::int AS stripe, array_agg(h.hash ORDER BY h.hash) AS hashes FROM unnest(hashes) AS h(hash) GROUP BY 1 ORDER BY 1 LOOP
         CONTINUE WHEN pg_try_advisory_xact_lock(7236840, queue # item.stripe);
         IF cardinality(item.hashes) > spare THEN
@@ -409,6 +412,23 @@ BEGIN
     ELSE
         PERFORM pg_advisory_xact_lock_shared(7236838, queue);
     END IF;
+END $$;
+
+-- Lock streams of one ordered queue until the commit, if that can be done without waiting. Not for many keys: each takes a lock.
+CREATE FUNCTION holdfast.try_streams(queue_name text, keys text[]) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    queue int := hashtext(queue_name);
+    hash  bigint;
+BEGIN
+    FOR hash IN SELECT DISTINCT hashtextextended(queue_name || E'\x1f' || k, 7236837) FROM unnest(keys) k WHERE k IS NOT NULL LOOP
+        IF NOT (pg_try_advisory_xact_lock_shared(7236840, queue # (hash >> 57)::int) AND pg_try_advisory_xact_lock(hash)) THEN
+            RETURN false;
+        END IF;
+    END LOOP;
+    RETURN pg_try_advisory_xact_lock_shared(7236838, queue);
 END $$;
 
 -- How many digits the numbers of a value have when they are printed: at least a tenth of this, and no more. Counted by comparison, because
@@ -906,18 +926,31 @@ CREATE OR REPLACE FUNCTION holdfast.enqueue_specs(specs jsonb[], parents uuid[],
         JOIN s ON s.ord = e.ordinal
         ORDER BY s.ord $$;
 
--- Lock the streams that the callbacks of groups go to. Streams come before groups, everywhere: whoever enqueued for a key and then counts in
--- a group would else meet one that counted and then enqueues for the key. Which member is the last is not known before, so all of them do it.
-CREATE OR REPLACE FUNCTION holdfast.lock_callbacks(group_ids uuid[]) RETURNS void
+-- Lock the streams that the callback of a group goes to, if nobody holds one, or lets it go within a moment. Everywhere else streams come before
+-- groups. Here the group is locked already, so nothing is waited for to the end: whoever holds the stream may wait for the group.
+CREATE FUNCTION holdfast.try_callback(of_group uuid, waits boolean DEFAULT false) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
+DECLARE
+    stream   record;
+    patience text := current_setting('lock_timeout');
 BEGIN
-    PERFORM holdfast.lock_streams(o.queue, o.keys)
-    FROM (SELECT q.name AS queue, array_agg(c.spec->>'partition_key') AS keys
-          FROM holdfast.groups g CROSS JOIN LATERAL jsonb_array_elements(g.callback) AS c(spec)
-          JOIN holdfast.queues q ON q.name = coalesce(c.spec->>'queue', 'inbox') AND q.ordering = 'key'
-          WHERE g.id = ANY (group_ids) AND g.finished_at IS NULL GROUP BY q.name ORDER BY q.name) o;
+    FOR stream IN
+        SELECT q.name AS queue, array_agg(c.spec->>'partition_key') AS keys
+        FROM holdfast.groups g CROSS JOIN LATERAL jsonb_array_elements(g.callback) AS c(spec)
+        JOIN holdfast.queues q ON q.name = coalesce(c.spec->>'queue', 'inbox') AND q.ordering = 'key'
+        WHERE g.id = of_group GROUP BY q.name
+    LOOP
+        CONTINUE WHEN holdfast.try_streams(stream.queue, stream.keys);
+        IF NOT waits THEN RETURN false; END IF;
+        PERFORM set_config('lock_timeout', '250ms', true);
+        PERFORM holdfast.lock_streams(stream.queue, stream.keys);
+        PERFORM set_config('lock_timeout', patience, true);
+    END LOOP;
+    RETURN true;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    RETURN false;
 END $$;
 
 -- What jobs set off that have just ended, in the transaction that ends them: the follow-ups of completed ones, and their groups.
@@ -944,7 +977,6 @@ BEGIN
             RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
         END IF;
     END IF;
-    IF array_remove(group_ids, NULL) <> '{}' THEN PERFORM holdfast.lock_callbacks(group_ids); END IF;
     FOR item IN
         SELECT u.in_group, max(u.id::text)::uuid AS last, count(*) FILTER (WHERE u.state = 'completed')::int AS completed,
                count(*) FILTER (WHERE u.state IN ('cancelled', 'dead_letter', 'parked', 'discarded'))::int AS ended,
@@ -957,7 +989,11 @@ BEGIN
         WHERE g.id = item.in_group AND (g.wanted = 'finished' OR item.completed + item.discarded > 0)
           AND g.finished_at IS NULL AND g.open > 0;
         IF FOUND AND (SELECT g.open = 0 FROM holdfast.groups g WHERE g.id = item.in_group) THEN
-            PERFORM holdfast.close_group(item.in_group, item.last);
+            IF holdfast.try_callback(item.in_group, true) THEN
+                PERFORM holdfast.close_group(item.in_group, item.last);
+            ELSE
+                UPDATE holdfast.groups g SET fault = 'another transaction holds a key that its callback goes to' WHERE g.id = item.in_group;
+            END IF;
         END IF;
     END LOOP;
     RETURN made;
@@ -1048,7 +1084,8 @@ REVOKE ALL ON FUNCTION holdfast.write_jobs FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION holdfast.check_may_link FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION holdfast.lock_callbacks FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.try_callback FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.try_streams FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION holdfast.jobs_ended_at_commit FROM PUBLIC;
 
@@ -1062,7 +1099,7 @@ BEGIN
     FOR worker IN SELECT DISTINCT a.grantee::regrole::text AS role FROM pg_proc p CROSS JOIN LATERAL aclexplode(p.proacl) AS a
                   WHERE p.oid = 'holdfast.jobs_ended(uuid[], text[], uuid[], text[])'::regprocedure AND a.grantee NOT IN (0, p.proowner)
     LOOP
-        EXECUTE 'GRANT EXECUTE ON FUNCTION holdfast.lock_callbacks, holdfast.jobs_ended_at_commit TO ' || worker.role;
+        EXECUTE 'GRANT EXECUTE ON FUNCTION holdfast.try_callback, holdfast.jobs_ended_at_commit TO ' || worker.role;
     END LOOP;
 END $do$;
 

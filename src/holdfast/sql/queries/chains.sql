@@ -1,17 +1,20 @@
 -- name: busy_groups
--- Lock the groups that these ends count for; answers those that somebody else holds at this moment. Streams come before groups: those of
--- the callbacks are locked first.
--- $1 groups of completed jobs, $2 groups of jobs that ended otherwise
-WITH streams AS MATERIALIZED (
-    SELECT holdfast.lock_callbacks($1::uuid[] || $2::uuid[])
+-- Lock the groups that these ends count for; answers those that somebody else holds at this moment, and those which end here while somebody
+-- holds a key that their callback goes to. Nothing is waited for.
+-- $1 groups of completed jobs, $2 groups of jobs that ended otherwise, one for each job
+WITH ends AS MATERIALIZED (
+    SELECT e.id, count(*) AS jobs FROM unnest($1::uuid[] || $2::uuid[]) AS e(id) GROUP BY e.id
 ), mine AS MATERIALIZED (
-    SELECT g.id FROM streams CROSS JOIN holdfast.groups g
+    SELECT g.id, g.open, g.callback IS NOT NULL AS followed FROM holdfast.groups g
     WHERE g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finished')
     ORDER BY g.id
     FOR NO KEY UPDATE OF g SKIP LOCKED
 )
 SELECT g.id FROM holdfast.groups g
-WHERE (g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finished')) AND g.id <> ALL (ARRAY(SELECT id FROM mine));
+WHERE (g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finished')) AND g.id <> ALL (ARRAY(SELECT id FROM mine))
+UNION ALL
+SELECT m.id FROM mine m JOIN ends e ON e.id = m.id
+WHERE m.followed AND m.open <= e.jobs AND NOT holdfast.try_callback(m.id);
 
 -- name: brief_locks
 -- Wait for no lock longer than this, until the transaction ends.
@@ -64,12 +67,10 @@ SELECT id, task, queue, status FROM (
 -- name: retry_groups
 -- Groups whose callback could not be enqueued are tried again; answers those for which it worked.
 -- $1 limit
-WITH streams AS MATERIALIZED (
-    SELECT holdfast.lock_callbacks(ARRAY(SELECT g.id FROM holdfast.groups g WHERE g.fault IS NOT NULL ORDER BY g.id LIMIT $1))
-), due AS MATERIALIZED (
-    SELECT g.id FROM streams CROSS JOIN holdfast.groups g WHERE g.fault IS NOT NULL ORDER BY g.id LIMIT $1 FOR NO KEY UPDATE OF g SKIP LOCKED
+WITH due AS MATERIALIZED (
+    SELECT g.id FROM holdfast.groups g WHERE g.fault IS NOT NULL ORDER BY g.id LIMIT $1 FOR NO KEY UPDATE OF g SKIP LOCKED
 )
-SELECT d.id, holdfast.close_group(d.id, NULL) FROM due d;
+SELECT d.id, CASE WHEN holdfast.try_callback(d.id) THEN holdfast.close_group(d.id, NULL) ELSE false END FROM due d;
 
 -- name: prune_groups
 -- Groups that finished longer ago than the archive reaches, and those that cannot finish because nothing is kept of their jobs any more.
