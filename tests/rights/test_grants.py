@@ -39,6 +39,7 @@ workers         SIUD    S            SU
 seats           SID     S            S
 claims          SIUD    S            SU
 sleepers        SID     S            SD
+asleep          S       S            S
 engine          SU      S            S
 archive         SI      S            SIUD
 archive_slots   SU      S            S
@@ -49,6 +50,7 @@ group_ends      -       S            S
 idempotency     SUD     S            SD
 replacements    SUD     S            S
 groups          SUD     S            SU
+group_counts    SD      S            S
 once            SIUD    S            SD
 progress        SIUD    S            SD
 fences          SIUD    S            SD
@@ -74,6 +76,9 @@ jobs_ended           -         X       -            X
 jobs_ended_at_commit -         X       -            X
 try_callback         -         X       -            X
 count_group_ends     -         -       -            -
+count_group          -         -       -            -
+counted_in_row       -         -       -            -
+count_sleepers       -         -       -            -
 write_jobs           -         -       -            -
 check_may_link       -         -       -            -
 digits               -         -       -            -

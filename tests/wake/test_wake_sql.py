@@ -58,6 +58,7 @@ def test_nobody_sleeps_and_nothing_is_sent(sleepy: Kit, ear: Ear) -> None:
     sleepy.database.run(lambda: fall_asleep(worker, ["inbox"], 10.0))
     sleepy.database.run(lambda: get_up(worker))
     sleepy.sql(ENQUEUE, ["inbox"])
+    sleepy.database.run(lambda: wake(["inbox"]))
     assert ear.heard() == []
 
 

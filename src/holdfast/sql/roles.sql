@@ -64,10 +64,10 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group TO {{producer}}, {{worker}}, {{operator_rw}};
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
-    GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.producers TO {{worker}};
+    GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.producers, holdfast.asleep TO {{worker}};
     GRANT SELECT, INSERT ON holdfast.archive, holdfast.parked_keys TO {{worker}};
     GRANT SELECT, UPDATE ON holdfast.engine, holdfast.archive_slots TO {{worker}};
-    GRANT SELECT, DELETE ON holdfast.audit TO {{worker}};
+    GRANT SELECT, DELETE ON holdfast.audit, holdfast.group_counts TO {{worker}};
     GRANT SELECT, UPDATE, DELETE ON holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
     GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};
     GRANT SELECT, INSERT, UPDATE ON holdfast.breakers, holdfast.schedules TO {{worker}};

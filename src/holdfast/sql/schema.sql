@@ -301,6 +301,8 @@ BEGIN
     VALUES (queue_name, relation, lease_seconds, by_key OR key_ordering = 'key', key_ordering, dead_letter_policy);
     INSERT INTO holdfast.limits (queue, tokens, refilled_at)
     SELECT queue_name, 0, '-infinity' WHERE NOT EXISTS (SELECT FROM holdfast.limits l WHERE l.queue = queue_name);
+    INSERT INTO holdfast.asleep (queue, number, sleepers, poll)
+    SELECT queue_name, 0, 0, 0 WHERE NOT EXISTS (SELECT FROM holdfast.asleep a WHERE a.queue = queue_name);
     RETURN true;
 END $$;
 
@@ -465,6 +467,55 @@ CREATE TABLE holdfast.sleepers (
 ) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100,
         autovacuum_vacuum_cost_delay = 0);
 
+-- How many sleep in each queue: what producers ask. One row for each queue, also where nobody sleeps. Whoever lies down or gets up replaces it
+-- by one with the next number, and the newest is found first, so that what a long transaction keeps costs a producer nothing.
+CREATE TABLE holdfast.asleep (
+    queue    text   NOT NULL,
+    number   bigint NOT NULL,
+    sleepers int    NOT NULL,
+    poll     float8 NOT NULL,   -- the longest of those who slept here since nobody did
+    PRIMARY KEY (queue, number)
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
+
+-- Counts who lay down and who got up, whatever statement did it. One after the other in each queue, and queues in the order of their hashes:
+-- the lock comes before the look, which is a statement of its own and so sees what others counted. A number that cannot be is counted anew.
+CREATE FUNCTION holdfast.count_sleepers() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$
+DECLARE
+    item record;
+    last record;
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        UPDATE holdfast.asleep a SET sleepers = 0 WHERE a.sleepers > 0;
+        RETURN NULL;
+    END IF;
+    FOR item IN
+        SELECT c.queue, CASE TG_OP WHEN 'INSERT' THEN count(*) ELSE - count(*) END AS change, max(c.poll) AS poll
+        FROM changed c GROUP BY c.queue ORDER BY hashtext(c.queue)
+    LOOP
+        PERFORM pg_advisory_xact_lock(7236841, hashtext(item.queue));
+        DELETE FROM holdfast.asleep a
+        WHERE a.queue = item.queue AND a.number = (SELECT n.number FROM holdfast.asleep n WHERE n.queue = item.queue ORDER BY n.number DESC LIMIT 1)
+        RETURNING a.number, a.sleepers + item.change AS sleepers,
+                  CASE WHEN TG_OP = 'INSERT' AND (a.sleepers = 0 OR a.poll < item.poll) THEN item.poll ELSE a.poll END AS poll INTO last;
+        IF last.number IS NULL OR last.sleepers < 0 THEN
+            SELECT coalesce(last.number, 0) AS number, count(*) AS sleepers, coalesce(max(s.poll), 0) AS poll INTO last
+            FROM holdfast.sleepers s WHERE s.queue = item.queue;
+        END IF;
+        INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES (item.queue, last.number + 1, last.sleepers, last.poll);
+    END LOOP;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER fell_asleep AFTER INSERT ON holdfast.sleepers REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_sleepers();
+CREATE TRIGGER got_up AFTER DELETE ON holdfast.sleepers REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_sleepers();
+CREATE TRIGGER emptied AFTER TRUNCATE ON holdfast.sleepers FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_sleepers();
+REVOKE ALL ON FUNCTION holdfast.count_sleepers FROM PUBLIC;
+
 -- Jobs of these queues are due, now or at the time or delay given for each: tell whoever sleeps there, unless it looks by itself before
 -- that. No payload, because anybody may listen; the server makes one of equal ones in a transaction. A notification takes a lock over
 -- the whole database at the commit, so nothing is said where nobody sleeps, nor while four other transactions are about to say the
@@ -472,16 +523,20 @@ CREATE TABLE holdfast.sleepers (
 CREATE FUNCTION holdfast.wake(queue_names text[], run_ats timestamptz[] DEFAULT NULL, delays float8[] DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
     AS $$
 DECLARE
     told text;
 BEGIN
-    IF NOT EXISTS (SELECT FROM holdfast.sleepers) OR current_setting('holdfast.notify', true) = 'off' THEN RETURN; END IF;
+    IF current_setting('holdfast.notify', true) = 'off' THEN RETURN; END IF;
     FOR told IN
         SELECT d.queue
-        FROM (SELECT u.queue, min(coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay), holdfast.now())) AS at
-              FROM unnest(queue_names, run_ats, delays) AS u(queue, run_at, delay) WHERE u.queue IS NOT NULL GROUP BY u.queue) d
-        WHERE EXISTS (SELECT FROM holdfast.sleepers s WHERE s.queue = d.queue AND d.at < holdfast.now() + make_interval(secs => s.poll))
+        FROM (SELECT DISTINCT u.queue FROM unnest(queue_names) AS u(queue)) d
+        CROSS JOIN LATERAL (SELECT a.sleepers, a.poll FROM holdfast.asleep a WHERE a.queue = d.queue ORDER BY a.number DESC LIMIT 1) a
+        WHERE a.sleepers > 0
+          AND EXISTS (SELECT FROM unnest(queue_names, run_ats, delays) AS u(queue, run_at, delay)
+                      WHERE u.queue = d.queue AND coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay), holdfast.now())
+                                                < holdfast.now() + make_interval(secs => a.poll))
           AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = d.queue AND q.paused_at IS NOT NULL)
     LOOP
         FOR place IN 0..3 LOOP
@@ -659,13 +714,12 @@ CREATE TABLE holdfast.replacements (
 ) WITH (fillfactor = 50);
 CREATE INDEX replacements_at ON holdfast.replacements (at);
 
--- Jobs that were enqueued together, and what follows them. `open` counts those that are still to end; whoever brings it to zero
--- enqueues the callback in the same transaction. No index mentions what a member changes, so that counting is a heap-only update.
+-- Jobs that were enqueued together, and what follows them. Whoever counts the last one enqueues the callback in the same transaction.
 CREATE TABLE holdfast.groups (
     id           uuid PRIMARY KEY,
     wanted       text NOT NULL CHECK (wanted IN ('completed', 'finished')),   -- how a member has to end to count
     total        int  NOT NULL,
-    open         int  NOT NULL CHECK (open >= 0),
+    open         int  NOT NULL CHECK (open >= 0),   -- members that are still to end, but for those in group_counts; 0 when none is
     discarded    int  NOT NULL DEFAULT 0,   -- members that an operator deleted before they completed
     created_at   timestamptz NOT NULL,
     finished_at  timestamptz,               -- when the callback was enqueued
@@ -675,6 +729,16 @@ CREATE TABLE holdfast.groups (
 ) WITH (fillfactor = 50);
 CREATE INDEX groups_created ON holdfast.groups (created_at, id);
 CREATE INDEX groups_fault ON holdfast.groups (id) WHERE fault IS NOT NULL;
+
+-- How many members of an open group have ended. The row of the group is only locked; its count is replaced by one with the next number, and the
+-- newest is found first, so that what a long transaction keeps costs the next count nothing. It goes with the last member.
+CREATE TABLE holdfast.group_counts (
+    group_id  uuid NOT NULL,
+    number    int  NOT NULL,
+    ended     int  NOT NULL,
+    discarded int  NOT NULL,
+    PRIMARY KEY (group_id, number)
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 -- Ends of members that the transaction counts when it commits. A row lives no longer than its transaction.
 CREATE TABLE holdfast.group_ends (
@@ -1319,6 +1383,7 @@ END $$;
 --
 -- A job without an idempotency key, a replace key and follow-ups needs three statements: its queue, the row, and whether anybody
 -- sleeps. Their plans are kept, also where the session wants custom ones: to plan them took three times as long as to run them.
+-- A plan that is kept reads no table from end to end: it may be made while there is one row, and used when there are many versions of it.
 CREATE FUNCTION holdfast.enqueue(
     task text, payload jsonb DEFAULT '{}', queue text DEFAULT 'inbox', partition_key text DEFAULT NULL, priority int DEFAULT 0,
     run_at timestamptz DEFAULT NULL, delay interval DEFAULT '0', idempotency_key text DEFAULT NULL,
@@ -1328,6 +1393,7 @@ CREATE FUNCTION holdfast.enqueue(
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
     AS $$
 DECLARE
     wrong text := CASE   -- no subquery in here: an expression without one costs next to nothing
@@ -1387,7 +1453,7 @@ BEGIN
                                 at + interval '10 years') END, at, at,
                 '00000000-0000-0000-0000-000000000000', tags, metadata, nextval('holdfast.work_seq'), parent);
         created := true;
-        IF EXISTS (SELECT FROM holdfast.sleepers) THEN
+        IF (SELECT a.sleepers FROM holdfast.asleep a WHERE a.queue = enqueue.queue ORDER BY a.number DESC LIMIT 1) > 0 THEN
             PERFORM holdfast.wake(ARRAY[queue], ARRAY[run_at], ARRAY[extract(epoch FROM delay)::float8]);
         END IF;
         RETURN;
@@ -1498,6 +1564,39 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     RETURN false;
 END $$;
 
+-- Count members of a group that have ended; true: they were the last. The group's row is locked before the newest count is read, and that is a
+-- statement of its own: so it sees what others counted. Under an older snapshot (REPEATABLE READ) nothing is counted twice: the row of the count
+-- that it sees is gone, which is a serialization failure, and the first count leaves a new version of the group's row for whoever saw none.
+CREATE FUNCTION holdfast.count_group(counted uuid, completed int, otherwise int, deleted int) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$
+DECLARE
+    whole record;
+    last  record;
+BEGIN
+    SELECT g.open, completed + CASE g.wanted WHEN 'finished' THEN otherwise ELSE 0 END AS ended INTO whole
+    FROM holdfast.groups g
+    WHERE g.id = counted AND (g.wanted = 'finished' OR completed + deleted > 0) AND g.finished_at IS NULL AND g.open > 0
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN false; END IF;
+    DELETE FROM holdfast.group_counts c
+    WHERE c.group_id = counted AND c.number = (SELECT n.number FROM holdfast.group_counts n WHERE n.group_id = counted ORDER BY n.number DESC LIMIT 1)
+    RETURNING c.number, c.ended, c.discarded INTO last;
+    whole.ended := whole.ended + coalesce(last.ended, 0);
+    deleted := deleted + coalesce(last.discarded, 0);
+    IF whole.ended >= whole.open THEN
+        UPDATE holdfast.groups g SET open = g.open - whole.ended, discarded = g.discarded + deleted WHERE g.id = counted;
+        RETURN true;
+    END IF;
+    IF last.number IS NULL THEN
+        UPDATE holdfast.groups g SET open = g.open WHERE g.id = counted;
+    END IF;
+    INSERT INTO holdfast.group_counts (group_id, number, ended, discarded) VALUES (counted, coalesce(last.number, 0) + 1, whole.ended, deleted);
+    RETURN false;
+END $$;
+
 -- What jobs set off that have just ended, in the transaction that ends them: the follow-ups of completed ones, and their groups.
 -- Groups are counted in the order of their ids, so that two callers cannot wait for each other in a circle.
 -- States: completed, cancelled, dead_letter, parked (a dead letter too); discarded: deleted before it ended; discarded_after: deleted as a dead letter or cancelled.
@@ -1529,11 +1628,7 @@ BEGIN
         FROM unnest(job_ids, states, group_ids) AS u(id, state, in_group) WHERE u.in_group IS NOT NULL
         GROUP BY u.in_group ORDER BY u.in_group
     LOOP
-        UPDATE holdfast.groups g
-        SET open = g.open - item.completed - CASE g.wanted WHEN 'finished' THEN item.ended ELSE 0 END, discarded = g.discarded + item.discarded
-        WHERE g.id = item.in_group AND (g.wanted = 'finished' OR item.completed + item.discarded > 0)
-          AND g.finished_at IS NULL AND g.open > 0;
-        IF FOUND AND (SELECT g.open = 0 FROM holdfast.groups g WHERE g.id = item.in_group) THEN
+        IF holdfast.count_group(item.in_group, item.completed, item.ended, item.discarded) THEN
             IF holdfast.try_callback(item.in_group, true) THEN
                 PERFORM holdfast.close_group(item.in_group, item.last);
             ELSE
@@ -1570,6 +1665,29 @@ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER counted AFTER INSERT ON holdfast.group_ends DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION holdfast.count_group_ends();
+
+-- The release before counted in the row of the group. A call of it that was under way when its functions were replaced still does, and looks
+-- there whether it was the last: so what group_counts has of the rest goes into the row then.
+CREATE FUNCTION holdfast.counted_in_row() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$
+DECLARE
+    last record;
+BEGIN
+    SELECT c.number, c.ended, c.discarded INTO last FROM holdfast.group_counts c WHERE c.group_id = NEW.id ORDER BY c.number DESC LIMIT 1;
+    IF last.ended = NEW.open THEN
+        DELETE FROM holdfast.group_counts c WHERE c.group_id = NEW.id AND c.number = last.number;
+        NEW.open := 0;
+        NEW.discarded := NEW.discarded + last.discarded;
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER counted_in_row BEFORE UPDATE OF open ON holdfast.groups
+    FOR EACH ROW WHEN (NEW.open < OLD.open AND NEW.open > 0) EXECUTE FUNCTION holdfast.counted_in_row();
+REVOKE ALL ON FUNCTION holdfast.count_group FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.counted_in_row FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.write_jobs FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.check_may_link FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.try_callback FROM PUBLIC;

@@ -131,6 +131,51 @@ CREATE OR REPLACE FUNCTION holdfast.uuid7_time(id uuid) RETURNS timestamptz
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     RETURN to_timestamp(('x' || substr(replace(id::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0);
 
+-- How many sleep in each queue: what producers ask. One row for each queue, also where nobody sleeps. Whoever lies down or gets up replaces it
+-- by one with the next number, and the newest is found first, so that what a long transaction keeps costs a producer nothing.
+CREATE TABLE holdfast.asleep (
+    queue    text   NOT NULL,
+    number   bigint NOT NULL,
+    sleepers int    NOT NULL,
+    poll     float8 NOT NULL,   -- the longest of those who slept here since nobody did
+    PRIMARY KEY (queue, number)
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
+
+-- Counts who lay down and who got up, whatever statement did it. One after the other in each queue, and queues in the order of their hashes:
+-- the lock comes before the look, which is a statement of its own and so sees what others counted. A number that cannot be is counted anew.
+CREATE OR REPLACE FUNCTION holdfast.count_sleepers() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$
+DECLARE
+    item record;
+    last record;
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        UPDATE holdfast.asleep a SET sleepers = 0 WHERE a.sleepers > 0;
+        RETURN NULL;
+    END IF;
+    FOR item IN
+        SELECT c.queue, CASE TG_OP WHEN 'INSERT' THEN count(*) ELSE - count(*) END AS change, max(c.poll) AS poll
+        FROM changed c GROUP BY c.queue ORDER BY hashtext(c.queue)
+    LOOP
+        PERFORM pg_advisory_xact_lock(7236841, hashtext(item.queue));
+        DELETE FROM holdfast.asleep a
+        WHERE a.queue = item.queue AND a.number = (SELECT n.number FROM holdfast.asleep n WHERE n.queue = item.queue ORDER BY n.number DESC LIMIT 1)
+        RETURNING a.number, a.sleepers + item.change AS sleepers,
+                  CASE WHEN TG_OP = 'INSERT' AND (a.sleepers = 0 OR a.poll < item.poll) THEN item.poll ELSE a.poll END AS poll INTO last;
+        IF last.number IS NULL OR last.sleepers < 0 THEN
+            SELECT coalesce(last.number, 0) AS number, count(*) AS sleepers, coalesce(max(s.poll), 0) AS poll INTO last
+            FROM holdfast.sleepers s WHERE s.queue = item.queue;
+        END IF;
+        INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES (item.queue, last.number + 1, last.sleepers, last.poll);
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+REVOKE ALL ON FUNCTION holdfast.count_sleepers FROM PUBLIC;
+
 -- Jobs of these queues are due, now or at the time or delay given for each: tell whoever sleeps there, unless it looks by itself before
 -- that. No payload, because anybody may listen; the server makes one of equal ones in a transaction. A notification takes a lock over
 -- the whole database at the commit, so nothing is said where nobody sleeps, nor while four other transactions are about to say the
@@ -138,16 +183,20 @@ CREATE OR REPLACE FUNCTION holdfast.uuid7_time(id uuid) RETURNS timestamptz
 CREATE OR REPLACE FUNCTION holdfast.wake(queue_names text[], run_ats timestamptz[] DEFAULT NULL, delays float8[] DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
     AS $$
 DECLARE
     told text;
 BEGIN
-    IF NOT EXISTS (SELECT FROM holdfast.sleepers) OR current_setting('holdfast.notify', true) = 'off' THEN RETURN; END IF;
+    IF current_setting('holdfast.notify', true) = 'off' THEN RETURN; END IF;
     FOR told IN
         SELECT d.queue
-        FROM (SELECT u.queue, min(coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay), holdfast.now())) AS at
-              FROM unnest(queue_names, run_ats, delays) AS u(queue, run_at, delay) WHERE u.queue IS NOT NULL GROUP BY u.queue) d
-        WHERE EXISTS (SELECT FROM holdfast.sleepers s WHERE s.queue = d.queue AND d.at < holdfast.now() + make_interval(secs => s.poll))
+        FROM (SELECT DISTINCT u.queue FROM unnest(queue_names) AS u(queue)) d
+        CROSS JOIN LATERAL (SELECT a.sleepers, a.poll FROM holdfast.asleep a WHERE a.queue = d.queue ORDER BY a.number DESC LIMIT 1) a
+        WHERE a.sleepers > 0
+          AND EXISTS (SELECT FROM unnest(queue_names, run_ats, delays) AS u(queue, run_at, delay)
+                      WHERE u.queue = d.queue AND coalesce(u.run_at, holdfast.now() + make_interval(secs => u.delay), holdfast.now())
+                                                < holdfast.now() + make_interval(secs => a.poll))
           AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = d.queue AND q.paused_at IS NOT NULL)
     LOOP
         FOR place IN 0..3 LOOP
@@ -319,6 +368,16 @@ CREATE TABLE holdfast.group_ends (
     group_id uuid NOT NULL,
     PRIMARY KEY (tx, job_id, state)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- How many members of an open group have ended. The row of the group is only locked; its count is replaced by one with the next number, and the
+-- newest is found first, so that what a long transaction keeps costs the next count nothing. It goes with the last member.
+CREATE TABLE holdfast.group_counts (
+    group_id  uuid NOT NULL,
+    number    int  NOT NULL,
+    ended     int  NOT NULL,
+    discarded int  NOT NULL,
+    PRIMARY KEY (group_id, number)
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 -- Functions everything else needs ---------------------------------------------------------------------------------
 
@@ -809,6 +868,7 @@ END $$;
 --
 -- A job without an idempotency key, a replace key and follow-ups needs three statements: its queue, the row, and whether anybody
 -- sleeps. Their plans are kept, also where the session wants custom ones: to plan them took three times as long as to run them.
+-- A plan that is kept reads no table from end to end: it may be made while there is one row, and used when there are many versions of it.
 CREATE OR REPLACE FUNCTION holdfast.enqueue(
     task text, payload jsonb DEFAULT '{}', queue text DEFAULT 'inbox', partition_key text DEFAULT NULL, priority int DEFAULT 0,
     run_at timestamptz DEFAULT NULL, delay interval DEFAULT '0', idempotency_key text DEFAULT NULL,
@@ -818,6 +878,7 @@ CREATE OR REPLACE FUNCTION holdfast.enqueue(
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
     AS $$
 DECLARE
     wrong text := CASE   -- no subquery in here: an expression without one costs next to nothing
@@ -877,7 +938,7 @@ BEGIN
                                 at + interval '10 years') END, at, at,
                 '00000000-0000-0000-0000-000000000000', tags, metadata, nextval('holdfast.work_seq'), parent);
         created := true;
-        IF EXISTS (SELECT FROM holdfast.sleepers) THEN
+        IF (SELECT a.sleepers FROM holdfast.asleep a WHERE a.queue = enqueue.queue ORDER BY a.number DESC LIMIT 1) > 0 THEN
             PERFORM holdfast.wake(ARRAY[queue], ARRAY[run_at], ARRAY[extract(epoch FROM delay)::float8]);
         END IF;
         RETURN;
@@ -953,6 +1014,39 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     RETURN false;
 END $$;
 
+-- Count members of a group that have ended; true: they were the last. The group's row is locked before the newest count is read, and that is a
+-- statement of its own: so it sees what others counted. Under an older snapshot (REPEATABLE READ) nothing is counted twice: the row of the count
+-- that it sees is gone, which is a serialization failure, and the first count leaves a new version of the group's row for whoever saw none.
+CREATE OR REPLACE FUNCTION holdfast.count_group(counted uuid, completed int, otherwise int, deleted int) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$
+DECLARE
+    whole record;
+    last  record;
+BEGIN
+    SELECT g.open, completed + CASE g.wanted WHEN 'finished' THEN otherwise ELSE 0 END AS ended INTO whole
+    FROM holdfast.groups g
+    WHERE g.id = counted AND (g.wanted = 'finished' OR completed + deleted > 0) AND g.finished_at IS NULL AND g.open > 0
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN false; END IF;
+    DELETE FROM holdfast.group_counts c
+    WHERE c.group_id = counted AND c.number = (SELECT n.number FROM holdfast.group_counts n WHERE n.group_id = counted ORDER BY n.number DESC LIMIT 1)
+    RETURNING c.number, c.ended, c.discarded INTO last;
+    whole.ended := whole.ended + coalesce(last.ended, 0);
+    deleted := deleted + coalesce(last.discarded, 0);
+    IF whole.ended >= whole.open THEN
+        UPDATE holdfast.groups g SET open = g.open - whole.ended, discarded = g.discarded + deleted WHERE g.id = counted;
+        RETURN true;
+    END IF;
+    IF last.number IS NULL THEN
+        UPDATE holdfast.groups g SET open = g.open WHERE g.id = counted;
+    END IF;
+    INSERT INTO holdfast.group_counts (group_id, number, ended, discarded) VALUES (counted, coalesce(last.number, 0) + 1, whole.ended, deleted);
+    RETURN false;
+END $$;
+
 -- What jobs set off that have just ended, in the transaction that ends them: the follow-ups of completed ones, and their groups.
 -- Groups are counted in the order of their ids, so that two callers cannot wait for each other in a circle.
 -- States: completed, cancelled, dead_letter, parked (a dead letter too); discarded: deleted before it ended; discarded_after: deleted as a dead letter or cancelled.
@@ -984,11 +1078,7 @@ BEGIN
         FROM unnest(job_ids, states, group_ids) AS u(id, state, in_group) WHERE u.in_group IS NOT NULL
         GROUP BY u.in_group ORDER BY u.in_group
     LOOP
-        UPDATE holdfast.groups g
-        SET open = g.open - item.completed - CASE g.wanted WHEN 'finished' THEN item.ended ELSE 0 END, discarded = g.discarded + item.discarded
-        WHERE g.id = item.in_group AND (g.wanted = 'finished' OR item.completed + item.discarded > 0)
-          AND g.finished_at IS NULL AND g.open > 0;
-        IF FOUND AND (SELECT g.open = 0 FROM holdfast.groups g WHERE g.id = item.in_group) THEN
+        IF holdfast.count_group(item.in_group, item.completed, item.ended, item.discarded) THEN
             IF holdfast.try_callback(item.in_group, true) THEN
                 PERFORM holdfast.close_group(item.in_group, item.last);
             ELSE
@@ -1091,6 +1181,29 @@ REVOKE ALL ON FUNCTION holdfast.jobs_ended_at_commit FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION holdfast.count_group_ends FROM PUBLIC;
 
+-- The release before counted in the row of the group. A call of it that was under way when its functions were replaced still does, and looks
+-- there whether it was the last: so what group_counts has of the rest goes into the row then.
+CREATE OR REPLACE FUNCTION holdfast.counted_in_row() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$
+DECLARE
+    last record;
+BEGIN
+    SELECT c.number, c.ended, c.discarded INTO last FROM holdfast.group_counts c WHERE c.group_id = NEW.id ORDER BY c.number DESC LIMIT 1;
+    IF last.ended = NEW.open THEN
+        DELETE FROM holdfast.group_counts c WHERE c.group_id = NEW.id AND c.number = last.number;
+        NEW.open := 0;
+        NEW.discarded := NEW.discarded + last.discarded;
+    END IF;
+    RETURN NEW;
+END $$;
+
+REVOKE ALL ON FUNCTION holdfast.count_group FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION holdfast.counted_in_row FROM PUBLIC;
+
 -- Workers that do not own the schema were given rights on the functions that they call. These are called in the same places.
 DO $do$
 DECLARE
@@ -1102,6 +1215,10 @@ BEGIN
         EXECUTE 'GRANT EXECUTE ON FUNCTION holdfast.try_callback, holdfast.jobs_ended_at_commit TO ' || worker.role;
     END LOOP;
 END $do$;
+
+-- Before the tables of claims: a handler may hold groups for a while.
+CREATE TRIGGER counted_in_row BEFORE UPDATE OF open ON holdfast.groups
+    FOR EACH ROW WHEN (NEW.open < OLD.open AND NEW.open > 0) EXECUTE FUNCTION holdfast.counted_in_row();
 
 -- What a limited queue runs is counted by its own claims, and what is left of its rate is found at once, however many versions are kept.
 
@@ -1167,10 +1284,41 @@ BEGIN
     VALUES (queue_name, relation, lease_seconds, by_key OR key_ordering = 'key', key_ordering, dead_letter_policy);
     INSERT INTO holdfast.limits (queue, tokens, refilled_at)
     SELECT queue_name, 0, '-infinity' WHERE NOT EXISTS (SELECT FROM holdfast.limits l WHERE l.queue = queue_name);
+    INSERT INTO holdfast.asleep (queue, number, sleepers, poll)
+    SELECT queue_name, 0, 0, 0 WHERE NOT EXISTS (SELECT FROM holdfast.asleep a WHERE a.queue = queue_name);
     RETURN true;
 END $$;
 
 CREATE INDEX claims_queue ON holdfast.claims (queue);   -- what a limited queue runs
 
--- Last, because every claim and every heartbeat reads it. What a worker says of itself, and what others say of it when it is gone.
+-- Late, because every claim and every heartbeat reads it. What a worker says of itself, and what others say of it when it is gone.
 ALTER TABLE holdfast.workers ADD COLUMN fenced_at timestamptz, ADD COLUMN blamed uuid[], ADD COLUMN death text, ADD COLUMN holds uuid[], ADD COLUMN signatures jsonb;
+
+-- Last: from here on nobody lies down or gets up before the commit, and who sleeps now is counted. A worker that leaves has this table before the
+-- one above, so this gives up, to be tried again, before the server calls it a deadlock.
+SET LOCAL lock_timeout = '500ms';
+
+CREATE TRIGGER fell_asleep AFTER INSERT ON holdfast.sleepers REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_sleepers();
+CREATE TRIGGER got_up AFTER DELETE ON holdfast.sleepers REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_sleepers();
+CREATE TRIGGER emptied AFTER TRUNCATE ON holdfast.sleepers FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_sleepers();
+
+INSERT INTO holdfast.asleep (queue, number, sleepers, poll)
+SELECT q.name, 0, count(s.worker), coalesce(max(s.poll), 0)
+FROM (SELECT q.name FROM holdfast.queues q UNION SELECT s.queue FROM holdfast.sleepers s) AS q(name) LEFT JOIN holdfast.sleepers s ON s.queue = q.name
+GROUP BY q.name;
+
+-- Who may look who sleeps may look how many, and who may see or forget a group may do so with its count: what it could do so far needs these now.
+DO $do$
+DECLARE
+    may record;
+BEGIN
+    FOR may IN SELECT a.privilege_type AS privilege, CASE c.relname WHEN 'sleepers' THEN 'asleep' ELSE 'group_counts' END AS relation,
+                      CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS grantee
+               FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) AS a
+               WHERE c.oid IN ('holdfast.sleepers'::regclass, 'holdfast.groups'::regclass) AND a.grantee <> c.relowner
+                 AND (a.privilege_type = 'SELECT' OR (a.privilege_type = 'DELETE' AND c.relname = 'groups')) LOOP
+        EXECUTE format('GRANT %s ON holdfast.%I TO %s', may.privilege, may.relation, may.grantee);
+    END LOOP;
+END $do$;

@@ -14,7 +14,8 @@ SELECT g.id FROM holdfast.groups g
 WHERE (g.id = ANY ($1::uuid[]) OR (g.id = ANY ($2::uuid[]) AND g.wanted = 'finished')) AND g.id <> ALL (ARRAY(SELECT id FROM mine))
 UNION ALL
 SELECT m.id FROM mine m JOIN ends e ON e.id = m.id
-WHERE m.followed AND m.open <= e.jobs AND NOT holdfast.try_callback(m.id);
+WHERE m.followed AND m.open - coalesce((SELECT c.ended FROM holdfast.group_counts c WHERE c.group_id = m.id ORDER BY c.number DESC LIMIT 1), 0) <= e.jobs
+  AND NOT holdfast.try_callback(m.id);
 
 -- name: brief_locks
 -- Wait for no lock longer than this, until the transaction ends.
@@ -41,17 +42,25 @@ SELECT ARRAY[id::text, created::text, conflict]
 FROM holdfast.enqueue_group((($1::text[])[1])::jsonb, (($2::text[])[1])::jsonb, ($3::text[])[1])
 ORDER BY ordinal;
 
+-- part: counted_groups
+-- Groups with what is counted beside them. Of a group that takes no more counts only old versions are there, which are not looked at.
+SELECT g.id, g.wanted, g.total, g.open - coalesce(c.ended, 0), g.discarded + coalesce(c.discarded, 0), g.created_at, g.finished_at, g.callback_ids, g.fault
+FROM holdfast.groups g
+LEFT JOIN LATERAL (SELECT n.ended, n.discarded FROM holdfast.group_counts n
+                   WHERE n.group_id = g.id AND g.finished_at IS NULL AND g.open > 0 ORDER BY n.number DESC LIMIT 1) c ON true
+
 -- name: group_status
 -- How a group stands.
 -- $1 group
-SELECT id, wanted, total, open, discarded, created_at, finished_at, callback_ids, fault FROM holdfast.groups WHERE id = $1;
+-- with part: counted_groups
+WHERE g.id = $1;
 
 -- name: list_groups
 -- Groups, the newest first.
 -- $1 only those that are not finished?, $2 limit
-SELECT id, wanted, total, open, discarded, created_at, finished_at, callback_ids, fault FROM holdfast.groups
-WHERE NOT $1::boolean OR finished_at IS NULL
-ORDER BY created_at DESC, id DESC LIMIT $2;
+-- with part: counted_groups
+WHERE NOT $1::boolean OR g.finished_at IS NULL
+ORDER BY g.created_at DESC, g.id DESC LIMIT $2;
 
 -- name: group_members
 -- How many of a group's jobs are in each state, of those that are still kept.
@@ -87,7 +96,9 @@ WITH look AS MATERIALIZED (
            OR (l.finished_at IS NULL AND NOT EXISTS (SELECT FROM holdfast.work w WHERE w.group_id = l.id)
                AND NOT EXISTS (SELECT FROM holdfast.dead_letters d WHERE d.group_id = l.id)
                AND NOT EXISTS (SELECT FROM holdfast.archive a WHERE a.group_id = l.id))))
-    RETURNING 1
+    RETURNING x.id
+), counts AS (
+    DELETE FROM holdfast.group_counts c WHERE c.group_id IN (SELECT id FROM gone)
 )
 SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(created_at) FROM look) END, (SELECT count(*) FROM gone);
 

@@ -64,12 +64,13 @@ q AS MATERIALIZED (
 
 -- name: next_due
 -- In how many seconds the next job of these queues is due that this worker may take (0 or less: now; NULL: not before it looks again),
--- and how many workers sleep here.
+-- and how many workers sleep in that one of them where most do: so many may be told of the same job.
 -- $1 queues, $2 tasks, $3 versions, $4 seconds until it looks again, $5 signatures
 WITH RECURSIVE
 -- with part: due
 SELECT extract(epoch FROM min(due.available_at) - holdfast.now())::float8,
-       (SELECT count(DISTINCT s.worker) FROM holdfast.sleepers s WHERE s.queue = ANY ($1::text[]))
+       (SELECT coalesce(max(a.sleepers), 0) FROM unnest($1::text[]) AS u(queue)
+        CROSS JOIN LATERAL (SELECT a.sleepers FROM holdfast.asleep a WHERE a.queue = u.queue ORDER BY a.number DESC LIMIT 1) a)
 FROM due;
 
 -- name: pulse
@@ -101,7 +102,8 @@ WITH RECURSIVE
     RETURNING e.grace_until <= holdfast.now() AS free
 )
 SELECT b.due_in,
-       (SELECT count(DISTINCT s.worker) FROM holdfast.sleepers s WHERE s.queue = ANY ($7::text[])),
+       (SELECT coalesce(max(a.sleepers), 0) FROM unnest($7::text[]) AS u(queue)
+        CROSS JOIN LATERAL (SELECT a.sleepers FROM holdfast.asleep a WHERE a.queue = u.queue ORDER BY a.number DESC LIMIT 1) a),
        CASE (SELECT free FROM begun)
            WHEN true THEN EXISTS (SELECT FROM holdfast.workers v
                                   WHERE v.status <> 'gone' AND v.id <> $6 AND v.last_seen_at < holdfast.now() - make_interval(secs => $11::float8))
