@@ -19,6 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.memory import quick_folder  # noqa: E402
+
 TOGETHER = 2
 NOT_SQL = re.compile(
     r"psycopg\.errors\.(SyntaxError|Undefined\w+|Indeterminate\w+|Ambiguous\w+)|MigrationFailed.*|\bSyntaxError\b"
@@ -139,4 +143,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with quick_folder():
+        code = main()
+    sys.exit(code)

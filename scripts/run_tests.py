@@ -6,24 +6,20 @@ slow ones (interleavings, random walks, plans at size) are run on the other vers
 embedded server only.
 """
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from scripts.memory import quick_folder  # noqa: E402
 from tests.pg_versions import binaries_for, bouncer_program  # noqa: E402
 
 OTHERS = (15, 16)
-MEMORY = Path("/dev/shm")  # noqa: S108 - nothing is kept there
-ENOUGH = 6 * 2**30  # bytes that the servers of a whole run may take there
 EVERY = ("migration", "embedded")  # folders whose tests start a server of each version in the first run
 
 
@@ -53,45 +49,6 @@ def install(package: str) -> None:
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         **quiet,  # type: ignore[call-overload]
     )
-
-
-@contextlib.contextmanager
-def quick_folder() -> Iterator[None]:
-    """Temporary files in memory, where there is plenty: a database per test is a thousand small files, which a disk takes a second
-    for. `TMPDIR` says otherwise."""
-    if "TMPDIR" in os.environ or not has_room(MEMORY):
-        yield
-        return
-    for left in MEMORY.glob("holdfast-tests-*"):  # of a run that was killed
-        if not Path("/proc", left.name.rpartition("-")[2]).exists():
-            shutil.rmtree(left, ignore_errors=True)
-    folder = MEMORY / f"holdfast-tests-{os.getpid()}"
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o1777)  # root's servers run as another user
-    os.environ["TMPDIR"] = str(folder)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def has_room(folder: Path) -> bool:
-    try:
-        available = next(
-            int(line.split()[1]) * 1024
-            for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-            if line.startswith("MemAvailable:")
-        )
-        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".sh", delete=False) as script:
-            script.write("#!/bin/sh\n")
-        try:
-            Path(script.name).chmod(0o755)
-            subprocess.run([script.name], check=True)  # some machines run nothing from there
-        finally:
-            Path(script.name).unlink()
-        return min(shutil.disk_usage(folder).free, available - ENOUGH) >= ENOUGH
-    except (OSError, StopIteration, subprocess.CalledProcessError):
-        return False
 
 
 def versioned() -> list[str]:

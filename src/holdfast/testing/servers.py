@@ -61,8 +61,8 @@ class TestServer:
     def clone(self) -> str:
         """A fresh migrated database; answers its name.
 
-        Its files are copied: through the log, which is the server's own choice, a schema of many small tables takes ten times
-        as long. That needs two checkpoints, which cost nothing on a server that is not durable, but on a given one."""
+        Its files are copied. Through the log, the server's own choice, a schema of many small tables takes ten times
+        as long. A copy needs two checkpoints, which are cheap on a server that is not durable."""
         name = f"holdfast_test_{uuid.uuid4().hex[:12]}"
         template = self.template()
         with self._admin() as conn:
