@@ -2,8 +2,8 @@
 
 `python scripts/growth.py --rate 3000 --every 10 --seconds 240`. Every job has an idempotency key, every tenth takes a step,
 reports progress and fails once. Keys live for 20 seconds, and errors go as soon as their job is done, so that minutes show
-what weeks would: the tables stop growing, or they do not. The exit code says which. The server is not durable: a disk would be
-measured, not the housekeeping.
+what weeks would: the tables stop growing, or they do not. The exit code says which. The server is not durable: a disk would
+be measured, not the housekeeping.
 """
 
 import argparse
