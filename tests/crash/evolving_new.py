@@ -42,6 +42,16 @@ async def upgraded(a: int, b: int) -> str:
     return "new"
 
 
+@app.task(version=2, upgrade={1: lambda payload: {"a": str(payload["a"]), "c": payload["b"]}})
+async def renamed(a: str, c: int) -> str:
+    return "new"
+
+
+@app.task(name="after", aliases=["before"])
+async def aliased(a: int) -> str:
+    return "new"
+
+
 app.queue("steps", ordering="key")
 
 JOBS = [
@@ -51,5 +61,7 @@ JOBS = [
     (retyped, ("x",), "new"),
     (bumped, (1, 2), "new"),
     (upgraded, (1, 2), "new"),
+    (renamed, ("1", 2), "new"),
+    (aliased, (1,), "new"),
 ]
 ORDERED = [(in_order, (1, 2), "new")]

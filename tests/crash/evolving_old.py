@@ -42,6 +42,16 @@ async def upgraded(a: int) -> str:
     return "old"
 
 
+@app.task
+async def renamed(a: int, b: int) -> str:
+    return "old"
+
+
+@app.task(name="before")
+async def aliased(a: int) -> str:
+    return "old"
+
+
 app.queue("steps", ordering="key")
 
 JOBS = [
@@ -51,5 +61,7 @@ JOBS = [
     (retyped, (1,), "old"),
     (bumped, (1,), "old"),
     (upgraded, (1,), "either"),
+    (renamed, (1, 2), "either"),
+    (aliased, (1,), "either"),
 ]
 ORDERED = [(in_order, (1,), "either")]
