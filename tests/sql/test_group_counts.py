@@ -21,6 +21,7 @@ AFTER = NewRow("after", "{}")
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
+    """Asked for first: it is waited for when the sessions are closed."""
     with ThreadPoolExecutor(6) as threads:
         yield threads
 
@@ -98,7 +99,7 @@ def test_a_callback_that_cannot_be_enqueued_is_tried_again_and_counts_nothing_mo
 @pytest.mark.parametrize("counted", [0, 1], ids=["the first", "a later one"])
 @pytest.mark.parametrize("verdict", ["commit", "rollback"])
 def test_whoever_counts_waits_for_the_count_before(
-    conn: Conn, connect: Connect, pool: ThreadPoolExecutor, counted: int, verdict: str
+    pool: ThreadPoolExecutor, conn: Conn, connect: Connect, counted: int, verdict: str
 ) -> None:
     group = group_of(conn, 9)
     for _ in range(counted):
@@ -115,7 +116,7 @@ def test_whoever_counts_waits_for_the_count_before(
 
 
 def test_many_at_once_lose_none_and_are_followed_once(
-    conn: Conn, connect: Connect, pool: ThreadPoolExecutor
+    pool: ThreadPoolExecutor, conn: Conn, connect: Connect
 ) -> None:
     groups = [group_of(conn, 150) for _ in range(2)]
 
@@ -185,7 +186,7 @@ def test_counts_in_the_row_and_beside_it_add_up(conn: Conn, order: str) -> None:
 
 
 def test_a_count_that_waited_in_the_release_before_finds_what_was_counted_meanwhile(
-    conn: Conn, connect: Connect, pool: ThreadPoolExecutor
+    pool: ThreadPoolExecutor, conn: Conn, connect: Connect
 ) -> None:
     group = group_of(conn, 3)
     count(conn, group, "completed")

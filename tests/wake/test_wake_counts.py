@@ -22,6 +22,7 @@ WAIT = 60
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
+    """Asked for first: it is waited for when the sessions are closed."""
     with ThreadPoolExecutor(4) as threads:
         yield threads
 
@@ -122,7 +123,7 @@ def test_the_longest_poll_counts_until_nobody_sleeps(sleepy: Kit, ear: Ear) -> N
 
 @pytest.mark.parametrize("verdict", ["commit", "rollback"])
 def test_two_that_lie_down_at_once_are_two(
-    sleepy: Kit, connect: Callable[[], Conn], pool: ThreadPoolExecutor, verdict: str
+    pool: ThreadPoolExecutor, sleepy: Kit, connect: Callable[[], Conn], verdict: str
 ) -> None:
     first, second, looker = connect(), connect(), connect()
     first.autocommit = False
@@ -136,7 +137,7 @@ def test_two_that_lie_down_at_once_are_two(
 
 
 def test_queues_are_locked_in_the_order_of_their_hashes(
-    sleepy: Kit, connect: Callable[[], Conn], pool: ThreadPoolExecutor
+    pool: ThreadPoolExecutor, sleepy: Kit, connect: Callable[[], Conn]
 ) -> None:
     """Not in that of their names: who lies down in two queues waits for the first before it has the second."""
     names = sleepy.sql(
