@@ -105,6 +105,27 @@ def test_an_upgrade_that_fails_is_a_misfit_too(holdfast_kit: Make) -> None:
     )
 
 
+def _upgrading(upgrade: Callable[[Any], Any]) -> Holdfast:
+    app = Holdfast()
+
+    @app.task(version=2, upgrade={1: upgrade})
+    def grows(a: Any) -> Any:
+        return a
+
+    return app
+
+
+def test_a_repaired_upgrade_is_tried(holdfast_kit: Make) -> None:
+    """The repair is inside the comprehension, and what it calls has another name: nothing else differs."""
+    broken = holdfast_kit(_upgrading(lambda p: {k: int(v) for k, v in p.items()}), QUICK)
+    repaired = holdfast_kit(_upgrading(lambda p: {k: str(v) for k, v in p.items()}), QUICK)
+    job_id = send(broken, '{"a": "x"}')
+    broken.run_worker()
+    assert (broken.job(job_id)["status"], refusals(broken, job_id)) == ("held", 1)
+    repaired.run_worker()
+    assert (repaired.job(job_id)["status"], repaired.job(job_id)["result"]) == ("completed", "x")
+
+
 def test_a_worker_of_another_signature_takes_it_and_no_attempt_was_spent(holdfast_kit: Make) -> None:
     old, new = holdfast_kit(old_app(), QUICK), holdfast_kit(new_app(), QUICK)
     job_id = send(old, '{"a": 1, "b": 2}')
