@@ -82,7 +82,8 @@ def test_a_rate_that_is_lowered_owes_no_more_than_it_brings_itself(conn: Conn, k
         return list(run(conn, what).starts)
 
     assert len(claim()) == 251
-    run(conn, queues.set_rules("q", QueueRules(**{by: Rate(6, per=60, burst=1)})))
+    slow: dict[str, Any] = {by: Rate(6, per=60, burst=1)}
+    run(conn, queues.set_rules("q", QueueRules(**slow)))
     assert claim() == []
     if by == "rate":
         assert 0 < run(conn, store.limit_use("q")).next_in <= 10.25

@@ -145,14 +145,26 @@ REPAIRS: dict[str, list[Any]] = {
         lambda p: {k: str(v) for k, v in p.items()},
     ],
     "inside a function that is inside": [
-        lambda p: (lambda q: (lambda r: {**r, "a": 1})(q))(p),
-        lambda p: (lambda q: (lambda r: {**r, "a": 2})(q))(p),
+        lambda p: [(lambda q: [{**r, "a": 1} for r in [q]])(p)],
+        lambda p: [(lambda q: [{**r, "a": 2} for r in [q]])(p)],
     ],
     "one of several constants": [lambda p: p["a"] in ("x", "y"), lambda p: p["a"] in ("x", "z")],
-    "one of a set": [lambda p: p["a"] in {"x", "y"}, lambda p: p["a"] in {"x", "z"}],
-    "a constant of another type": [lambda p: {**p, "a": 1}, lambda p: {**p, "a": 1.0}, lambda p: {**p, "a": True}],
+    "one of a set": [
+        lambda p: p["a"] in {"one", "two", "three", "four", "five", "six", "seven", "eight"},
+        lambda p: p["a"] in {"one", "two", "three", "four", "five", "six", "seven", "nine"},
+    ],
+    "a constant of another type": [
+        lambda p: {**p, "a": 1},
+        lambda p: {**p, "a": 1.0},
+        lambda p: {**p, "a": True},
+    ],
     "the name of an argument": [lambda p: dict(p, a=1), lambda p: dict(p, b=1)],
-    "a function of the module": [lambda p: _helper(p), lambda p: _other_helper(p), _helper, _other_helper],
+    "a function of the module": [
+        lambda p: [_helper(p)],
+        lambda p: [_other_helper(p)],
+        _helper,
+        _other_helper,
+    ],
     "what is closed over": [_given("a"), _given("b")],
     "what is given": [functools.partial(_pick, name=name) for name in ("a", "b")] + [_pick],
     "the kind of callable": [_Renames(), _Drops(), dict, sorted],
@@ -169,7 +181,7 @@ def test_every_repair_of_an_upgrade_counts(where: str) -> None:
 def test_a_repair_in_a_function_that_an_upgrade_calls_counts() -> None:
     def module(body: str) -> Any:
         names: dict[str, Any] = {"__name__": "shop"}
-        exec(f"def fix(p):\n    return {body}\n\ndef step(p):\n    return [fix(q) for q in [p]][0]", names)  # noqa: S102
+        exec(f"def fix(p):\n    return {body}\n\ndef step(p):\n    return [fix(q) for q in [p]][0]", names)
         return fingerprint(plain, version=2, upgrade={1: names["step"]})
 
     assert module("{**p, 'a': 1}") == module("{**p, 'a': 1}") != module("{**p, 'a': 2}")
@@ -179,7 +191,7 @@ def test_where_the_code_stands_does_not_count() -> None:
     def at(line: int, file: str) -> str:
         names: dict[str, Any] = {"__name__": "shop"}
         text = "\n" * line + "def step(p):\n    return {k: (lambda: v)() for k, v in p.items()}"
-        exec(compile(text, file, "exec"), names)  # noqa: S102
+        exec(compile(text, file, "exec"), names)
         return fingerprint(plain, version=2, upgrade={1: names["step"]})
 
     assert at(0, "one.py") == at(50, "/somewhere/else.py")

@@ -1,8 +1,8 @@
 """A fingerprint of the payloads that a handler takes: names, which are required, types down to their fields, and upgrades.
 
 Equal signatures have equal fingerprints in every process. Two that take the same payloads may have different ones: that
-costs a job one more try and nothing else. What a validator does inside is not seen, nor what an upgrade calls in other modules
-or reads from variables.
+costs a job one more try and nothing else. What a validator does inside is not seen, nor what an upgrade calls in other
+modules or reads from variables.
 """
 
 import contextlib
@@ -54,8 +54,9 @@ def _essence(schema: Any, named: bool = False) -> Any:
 
 
 def _code(step: Any, seen: set[int]) -> object:
-    """What a callable does, as far as its code says: with the functions inside it, those of its module that it names, and what it
-    was given beside its arguments. No address, path, line or order of a set is in it. `seen`: code that was here already."""
+    """What a callable does, as far as its code says: with the functions inside it, those of its module that it names, and
+    what it was given beside its arguments. No address, path, line or order of a set is in it. `seen`: code that was here
+    already."""
     if isinstance(step, functools.partial):
         given = [_value(value, seen) for value in step.args]
         return ["partial", _code(step.func, seen), given, _named(step.keywords, seen)]
