@@ -1,5 +1,6 @@
 """A payload that does not fit this worker's signature: set aside, taken by another signature, a dead letter in the end."""
 
+import asyncio
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from tests.conftest import QUICK, wait_until
 from holdfast import Holdfast, Settings, telemetry
 from holdfast.operate.edit import Changes, edit_job
 from holdfast.operate.explain import explain
+from holdfast.runtime.sweep import Sweeper
 from holdfast.store.breaker import find_trial
 from holdfast.store.housekeeping import prune
-from holdfast.store.misfits import bury_misfits
+from holdfast.store.misfits import bury_misfits, old_misfits
 from holdfast.testing import Kit
 
 IMPATIENT = dataclasses.replace(QUICK, misfit_wait=0.3)
@@ -105,6 +107,27 @@ def test_an_upgrade_that_fails_is_a_misfit_too(holdfast_kit: Make) -> None:
     )
 
 
+def _upgrading(upgrade: Callable[[Any], Any]) -> Holdfast:
+    app = Holdfast()
+
+    @app.task(version=2, upgrade={1: upgrade})
+    def grows(a: Any) -> Any:
+        return a
+
+    return app
+
+
+def test_a_repaired_upgrade_is_tried(holdfast_kit: Make) -> None:
+    """The repair is inside the comprehension, and what it calls has another name: nothing else differs."""
+    broken = holdfast_kit(_upgrading(lambda p: {k: int(v) for k, v in p.items()}), QUICK)
+    repaired = holdfast_kit(_upgrading(lambda p: {k: str(v) for k, v in p.items()}), QUICK)
+    job_id = send(broken, '{"a": "x"}')
+    broken.run_worker()
+    assert (broken.job(job_id)["status"], refusals(broken, job_id)) == ("held", 1)
+    repaired.run_worker()
+    assert (repaired.job(job_id)["status"], repaired.job(job_id)["result"]) == ("completed", "x")
+
+
 def test_a_worker_of_another_signature_takes_it_and_no_attempt_was_spent(holdfast_kit: Make) -> None:
     old, new = holdfast_kit(old_app(), QUICK), holdfast_kit(new_app(), QUICK)
     job_id = send(old, '{"a": 1, "b": 2}')
@@ -179,10 +202,41 @@ def _signature(kit: Kit, job_id: UUID) -> str:
 
 
 def _buried(kit: Kit) -> list[UUID]:
-    found = kit.database.run(
-        lambda: bury_misfits("inbox", uuid4(), "w", wait=60.0, dead_after=10.0, limit=10)
-    )
+    ids = [place.job_id for place in kit.database.run(lambda: old_misfits("inbox", 60.0, None, 10))]
+    found = kit.database.run(lambda: bury_misfits("inbox", ids, uuid4(), "w", wait=60.0, dead_after=10.0))
     return [job.job_id for job in found]
+
+
+_REFUSE = """
+CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.payload ->> 'c' = 'bad' THEN RAISE EXCEPTION 'refused' USING ERRCODE = '22000'; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON holdfast.dead_letters FOR EACH ROW EXECUTE FUNCTION public.refuse()
+"""
+
+
+def test_a_bad_row_keeps_no_other_from_its_burial(holdfast_kit: Make) -> None:
+    kit = holdfast_kit(old_app(), dataclasses.replace(QUICK, misfit_wait=60.0))
+    good = [send(kit, '{"a": 1, "b": 2}') for _ in range(6)]
+    bad = send(kit, '{"a": 1, "c": "bad"}')
+    kit.run_worker()
+    kit.sql(_REFUSE)
+    _live(kit, _signature(kit, bad))
+    kit.sql("UPDATE holdfast.misfits SET at = at - interval '1 hour'")
+
+    async def bury() -> int:
+        sweeper = Sweeper(kit.database, lambda: None)
+        try:
+            return await sweeper.bury_misfits()
+        finally:
+            await sweeper.stop()
+
+    assert asyncio.run(bury()) == 6
+    assert {kit.job(i)["status"] for i in good} == {"dead_letter"}
+    assert [row["id"] for row in kit.sql("SELECT id FROM holdfast.quarantine")] == [bad]
+    assert asyncio.run(bury()) == 0
 
 
 def test_the_while_counts_from_the_last_signature_that_tried(holdfast_kit: Make) -> None:

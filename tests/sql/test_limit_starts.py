@@ -13,9 +13,11 @@ from tests.sql.test_plans import explain
 
 from holdfast.db.connect import CONFIGURE
 from holdfast.db.executors import drive
-from holdfast.model.queue import Rate
+from holdfast.model.queue import QueueRules, Rate
 from holdfast.sql import query
 from holdfast.store import limits as store
+from holdfast.store import queues
+from holdfast.store.explain import explain as explain_job
 from holdfast.store.statement import Statement, ids, nothing
 from holdfast.testing import Kit
 
@@ -66,6 +68,44 @@ def test_a_job_is_not_claimed_long_before_its_start(conn: Conn, kit: Kit) -> Non
     later(kit, empty.again_in, conn)
     (job,) = (done := run(conn, plain("q", worker, 5))).jobs
     assert 0 < done.starts[0] - job.now < store.AHEAD
+
+
+@pytest.mark.parametrize("by", ["rate", "key_rate"])
+def test_a_rate_that_is_lowered_owes_no_more_than_it_brings_itself(conn: Conn, kit: Kit, by: str) -> None:
+    """The quick rate gave out 250 tokens ahead. At six a minute they would keep the queue still for 42 minutes."""
+    make_queue(conn, "q", **{by: Rate(1000, burst=1)})
+    (*_, last) = enqueue(conn, 600, queue="q", partition_key="a")
+    worker = register(conn)
+
+    def claim() -> list[float]:
+        what = plain("q", worker, 600) if by == "rate" else shared("q", worker, [("a", 600)], 600)
+        return list(run(conn, what).starts)
+
+    assert len(claim()) == 251
+    slow: dict[str, Any] = {by: Rate(6, per=60, burst=1)}
+    run(conn, queues.set_rules("q", QueueRules(**slow)))
+    assert claim() == []
+    if by == "rate":
+        assert 0 < run(conn, store.limit_use("q")).next_in <= 10.25
+    limits = seen.limits if (seen := run(conn, explain_job(last))) else None
+    assert limits is not None
+    assert 0 < (limits.next_in if by == "rate" else limits.key_next_in) <= 10.25
+    later(kit, 10.25, conn)
+    starts = claim()
+    later(kit, 10.0, conn)
+    starts += claim()
+    assert len(starts) == 2
+    assert starts[1] - starts[0] >= 9.999
+
+
+def test_a_claim_that_takes_nothing_ahead_forgives_nothing(conn: Conn) -> None:
+    """As that of a trial of a breaker: what others took ahead is still owed."""
+    make_queue(conn, "q", rate=Rate(1000, burst=1))
+    enqueue(conn, 300, queue="q")
+    assert len(run(conn, plain("q", register(conn), 300)).jobs) == 251
+    left = run(conn, store.allowance("q", [], store.Asked(want=1, ahead=0.0)))
+    assert left.bucket is not None
+    assert (left.total, left.bucket.tokens < -100) == (0, True)
 
 
 def _buffers(conn: Conn, statement: Statement[Any]) -> int:

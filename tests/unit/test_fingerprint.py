@@ -1,5 +1,6 @@
 """Equal signatures have equal fingerprints, in every process; whatever changes the payloads that fit changes them."""
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -108,10 +109,102 @@ def test_how_old_payloads_are_upgraded_counts() -> None:
     assert one != fingerprint(plain, version=3, upgrade={1: lambda p: {**p, "a": 1}, 2: dict})
 
 
+def _helper(p: Any) -> Any:
+    return {**p, "a": 1}
+
+
+def _other_helper(p: Any) -> Any:
+    return {**p, "a": 2}
+
+
+class _Renames:
+    def __call__(self, p: Any) -> Any:
+        return {**p, "b": 1}
+
+
+class _Drops:
+    def __call__(self, p: Any) -> Any:
+        return {"a": p["a"]}
+
+
+def _given(name: str) -> Callable[[Any], Any]:
+    return lambda p: {**p, name: 1}
+
+
+def _calls_itself(p: Any) -> Any:
+    return p if "a" in p else _calls_itself({**p, "a": 1})
+
+
+def _pick(p: Any, *, name: str = "a") -> Any:
+    return p[name]
+
+
+REPAIRS: dict[str, list[Any]] = {
+    "inside a comprehension": [
+        lambda p: {k: int(v) for k, v in p.items()},
+        lambda p: {k: str(v) for k, v in p.items()},
+    ],
+    "inside a function that is inside": [
+        lambda p: [(lambda q: [{**r, "a": 1} for r in [q]])(p)],
+        lambda p: [(lambda q: [{**r, "a": 2} for r in [q]])(p)],
+    ],
+    "one of several constants": [lambda p: p["a"] in ("x", "y"), lambda p: p["a"] in ("x", "z")],
+    "one of a set": [
+        lambda p: p["a"] in {"one", "two", "three", "four", "five", "six", "seven", "eight"},
+        lambda p: p["a"] in {"one", "two", "three", "four", "five", "six", "seven", "nine"},
+    ],
+    "a constant of another type": [
+        lambda p: {**p, "a": 1},
+        lambda p: {**p, "a": 1.0},
+        lambda p: {**p, "a": True},
+    ],
+    "the name of an argument": [lambda p: dict(p, a=1), lambda p: dict(p, b=1)],
+    "a function of the module": [
+        lambda p: [_helper(p)],
+        lambda p: [_other_helper(p)],
+        _helper,
+        _other_helper,
+    ],
+    "what is closed over": [_given("a"), _given("b")],
+    "what is given": [functools.partial(_pick, name=name) for name in ("a", "b")] + [_pick],
+    "the kind of callable": [_Renames(), _Drops(), dict, sorted],
+}
+
+
+@pytest.mark.parametrize("where", REPAIRS)
+def test_every_repair_of_an_upgrade_counts(where: str) -> None:
+    found = [fingerprint(plain, version=2, upgrade={1: step}) for step in REPAIRS[where]]
+    assert len(set(found)) == len(found)
+    assert found == [fingerprint(plain, version=2, upgrade={1: step}) for step in REPAIRS[where]]
+
+
+def test_a_repair_in_a_function_that_an_upgrade_calls_counts() -> None:
+    def module(body: str) -> Any:
+        names: dict[str, Any] = {"__name__": "shop"}
+        exec(f"def fix(p):\n    return {body}\n\ndef step(p):\n    return [fix(q) for q in [p]][0]", names)
+        return fingerprint(plain, version=2, upgrade={1: names["step"]})
+
+    assert module("{**p, 'a': 1}") == module("{**p, 'a': 1}") != module("{**p, 'a': 2}")
+
+
+def test_where_the_code_stands_does_not_count() -> None:
+    def at(line: int, file: str) -> str:
+        names: dict[str, Any] = {"__name__": "shop"}
+        text = "\n" * line + "def step(p):\n    return {k: (lambda: v)() for k, v in p.items()}"
+        exec(compile(text, file, "exec"), names)
+        return fingerprint(plain, version=2, upgrade={1: names["step"]})
+
+    assert at(0, "one.py") == at(50, "/somewhere/else.py")
+
+
+def test_an_upgrade_that_calls_itself_has_one() -> None:
+    assert fingerprint(plain, version=2, upgrade={1: _calls_itself})
+
+
 def test_it_is_the_same_in_another_process() -> None:
     text = (
         "from tests.unit.test_fingerprint import *; print(fingerprint(plain), "
-        "fingerprint(plain, version=2, upgrade={1: lambda p: {**p, 'a': 1}}))"
+        "[fingerprint(plain, version=2, upgrade={1: step}) for steps in REPAIRS.values() for step in steps])"
     )
     runs = {
         subprocess.run(

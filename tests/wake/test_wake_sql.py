@@ -13,8 +13,11 @@ from tests.wake.conftest import Ear, sleepers
 
 from holdfast.db import migrate
 from holdfast.db.embedded import EmbeddedServer
+from holdfast.model.job import Grant
+from holdfast.model.outcome import Misfit, Settlement
 from holdfast.model.worker import WorkerIdentity
 from holdfast.store import sweep, workers
+from holdfast.store.settle import settle
 from holdfast.store.statement import Statement
 from holdfast.store.wake import Prospect, fall_asleep, get_up, next_due, wake
 from holdfast.testing import Kit
@@ -214,6 +217,17 @@ def test_a_sweep_tells_those_who_sleep(sleepy: Kit, ear: Ear, sleeper: str) -> N
     assert ear.heard() == TOLD
     assert sleepy.database.run(lambda: sweep.take_back(claim, claim.job_ids, 3)) == []
     assert ear.heard() == []
+
+
+def test_a_misfit_tells_those_whose_signature_may_differ(sleepy: Kit, ear: Ear, sleeper: str) -> None:
+    (job,) = sleepy.sql(
+        """INSERT INTO holdfast.work (id, queue, task, payload, status, claim_token, lease_generation)
+           VALUES (holdfast.uuid7(), 'inbox', 'note', '{"n": 3}', 'processing', gen_random_uuid(), 1)
+           RETURNING id, claim_token"""
+    )
+    misfit = Settlement(Grant("inbox", job["id"], 1, job["claim_token"]), Misfit("no", "mine"))
+    assert [s.state for s in sleepy.database.run(lambda: settle([misfit], "w"))] == ["held"]
+    assert ear.heard() == TOLD
 
 
 # What a sleeper can expect ----------------------------------------------------------------------------------------------

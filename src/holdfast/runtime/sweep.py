@@ -20,6 +20,8 @@ from .tidy import Tidier
 
 _CLAIMS = 10_000
 _JOBS = 5000
+_MISFITS = 1000
+_MISFIT_LEASE = 60.0  # seconds that a look at misfits may take: others look when its worker died
 
 
 class Sweeper(Service):
@@ -38,7 +40,6 @@ class Sweeper(Service):
         self._on_swept = on_swept
         self._on_buried = on_buried
         self._worker = worker
-        self._misfits_at = 0.0
         self._held_since: float | None = None
         self.pulse: Pulse | None = None
         self._found = False  # the pulse has the turn, and found something to do
@@ -106,10 +107,7 @@ class Sweeper(Service):
                 return await self._take(revoked, job_ids[:middle]) + await self._take(
                     revoked, job_ids[middle:]
                 )
-            if isinstance(error, BadRow):
-                reason = storable(f"sweep: {error}")
-                await self._session.run(quarantine(job_ids[0], revoked.queue, reason))
-                telemetry.emit("job.quarantined", level=logging.ERROR, job=job_ids[0], error=reason)
+            await self._set_apart(revoked.queue, job_ids[0], error)
             return 0  # or the next sweep takes it
         if back:
             self._on_swept()
@@ -122,6 +120,13 @@ class Sweeper(Service):
             for queue, task in await self._session.run(buried_tasks(buried)):
                 self._on_buried(queue, task)
         return len(back)
+
+    async def _set_apart(self, queue: str, job_id: UUID, error: Exception) -> None:
+        """A job that cannot be ended whatever is tried. One that somebody holds at this moment can."""
+        if isinstance(error, BadRow):
+            reason = storable(f"sweep: {error}")
+            await self._session.run(quarantine(job_id, queue, reason))
+            telemetry.emit("job.quarantined", level=logging.ERROR, job=job_id, error=reason)
 
     async def hold_paused(self) -> int:
         """Set aside what came to the front of a queue since its task was paused. Claims skip it meanwhile, at a cost."""
@@ -157,36 +162,40 @@ class Sweeper(Service):
         super().start()
 
     async def bury_misfits(self) -> int:
-        """Jobs whose payload every live signature has refused for long are dead letters. It takes a twentieth of the time at
-        most: many may wait for a worker that is there and has not tried them."""
-        began = time.monotonic()
-        if began < self._misfits_at:
+        """Jobs whose payload every live signature has refused for long are dead letters. All workers together look for a
+        twentieth of the time at most: many may wait for a worker that is there and has not tried them."""
+        wait = self._settings.misfit_wait
+        queues = await self._session.run(misfits.queues_with_misfits(wait))
+        if not queues or not await self._session.run(misfits.misfits_begin(_MISFIT_LEASE)):
             return 0
-        s, buried = self._settings, 0
-        for queue in await self._session.run(misfits.queues_with_misfits(s.misfit_wait)):
-            found: list[misfits.Buried] | None = None
-            while found is None or len(found) >= _JOBS:
-                found = await self._bury_some(queue)
-                buried += len(found)
-        self._misfits_at = time.monotonic() + 20 * (time.monotonic() - began)
+        began, buried = time.monotonic(), 0
+        for queue in queues:
+            place: misfits.Place | None = None
+            while found := await self._session.run(misfits.old_misfits(queue, wait, place, _MISFITS)):
+                place = found[-1]
+                buried += await self._bury(queue, list({p.job_id for p in found}))
+        await self._session.run(misfits.misfits_done(20 * (time.monotonic() - began)))
         return buried
 
-    async def _bury_some(self, queue: str) -> list[misfits.Buried]:
-        s, token = self._settings, uuid4()
+    async def _bury(self, queue: str, job_ids: Sequence[UUID]) -> int:
+        s = self._settings
         bury = functools.partial(
             misfits.bury_misfits,
             queue,
-            token,
+            job_ids,
+            uuid4(),
             self._worker(),
             wait=s.misfit_wait,
             dead_after=s.dead_after,
-            limit=_JOBS,
         )
         try:
             found = await self._session.flow(bury)
-        except (BadRow, GroupBusy, LockNotAvailable) as error:  # the next sweep tries again
-            telemetry.emit("misfits.not_buried", level=logging.WARNING, queue=queue, error=str(error))
-            return []
+        except (BadRow, GroupBusy, LockNotAvailable) as error:
+            if len(job_ids) > 1:
+                middle = len(job_ids) // 2
+                return await self._bury(queue, job_ids[:middle]) + await self._bury(queue, job_ids[middle:])
+            await self._set_apart(queue, job_ids[0], error)
+            return 0  # or the next look takes it
         for job in found:
             telemetry.emit(
                 "job.dead_letter",
@@ -198,7 +207,7 @@ class Sweeper(Service):
                 worker=self._worker(),
             )
             self._on_buried(queue, job.task)
-        return found
+        return len(found)
 
     async def finish(self) -> None:
         await self.tidier.stop()

@@ -231,6 +231,7 @@ CREATE TABLE holdfast.misfits (
     PRIMARY KEY (job_id, signature)
 );
 CREATE INDEX misfits_at ON holdfast.misfits (at);
+CREATE INDEX misfits_queue ON holdfast.misfits (queue, at, job_id);
 
 -- Keys of ordered queues from which nothing is claimed since one of their jobs became a dead letter.
 CREATE TABLE holdfast.parked_keys (
@@ -555,7 +556,8 @@ CREATE TABLE holdfast.engine (
     last_sweep_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     grace_until      timestamptz NOT NULL DEFAULT '-infinity',   -- living owners renew before anyone takes their work
     last_tidy_at     timestamptz NOT NULL DEFAULT '-infinity',
-    retention_days   int NOT NULL DEFAULT 7 CHECK (retention_days BETWEEN 1 AND 30)
+    retention_days   int NOT NULL DEFAULT 7 CHECK (retention_days BETWEEN 1 AND 30),
+    misfits_at       timestamptz NOT NULL DEFAULT '-infinity'   -- nobody looks for payloads that everybody refused before then
 ) WITH (fillfactor = 50);
 INSERT INTO holdfast.engine DEFAULT VALUES;
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from ..sql import query
+from .limits import AHEAD as BEFORE_ITS_TOKEN
 from .operate import prefer_indexes
 from .statement import Flow, Row, Statement, count, nothing
 
@@ -176,7 +177,7 @@ def _limits(queue: str, job_id: UUID) -> Statement[LimitsSeen | None]:
     def decode(rows: Sequence[Row]) -> LimitsSeen | None:
         return LimitsSeen(*rows[0]) if rows else None
 
-    return Statement("explain_limits", query("explain_limits"), (queue, job_id), decode)
+    return Statement("explain_limits", query("explain_limits"), (queue, job_id, BEFORE_ITS_TOKEN), decode)
 
 
 def _refusals(queue: str, job_id: UUID) -> Statement[list[Refusal]]:

@@ -123,7 +123,7 @@ def allowance(queue: str, keys: Sequence[str], asked: Asked = ANYBODY) -> Statem
         return Allowance(total, list(keys), wait, list(waits), bool(back), spare, now, bucket, buckets)
 
     enough = None if asked.want is None else 2 * asked.want
-    params = (queue, enough, list(keys), asked.worker, asked.ahead)
+    params = (queue, enough, AHEAD, list(keys), asked.ahead, asked.worker)
     return Statement("allowance", query_in("allowance", queue), params, decode)
 
 
@@ -143,7 +143,7 @@ def limit_use(queue: str) -> Statement[LimitUse]:
     def decode(rows: Sequence[Row]) -> LimitUse:
         return LimitUse(*rows[0]) if rows else LimitUse(0, None, 0.0, 0)
 
-    return Statement("limit_use", query("limit_use"), (queue, None), decode)
+    return Statement("limit_use", query("limit_use"), (queue, None, AHEAD), decode)
 
 
 def lock_queue(queue: str) -> Statement[bool]:

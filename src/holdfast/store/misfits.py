@@ -1,6 +1,7 @@
 """Misfits: jobs whose payload does not fit the signature of a worker, and which signatures refused them."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -18,19 +19,45 @@ class Buried(NamedTuple):
     error: str
 
 
+def misfits_begin(lease: float) -> Statement[bool]:
+    """Is it this worker's turn to look? Then nobody else's for `lease` seconds, or until misfits_done()."""
+    return Statement("misfits_begin", query("misfits_begin"), (lease,), lambda rows: bool(rows[0][0]))
+
+
+def misfits_done(pause: float) -> Statement[None]:
+    return Statement("misfits_done", query("misfits_done"), (pause,), nothing)
+
+
 def queues_with_misfits(wait: float) -> Statement[list[str]]:
     return Statement("queues_with_misfits", query("queues_with_misfits"), (wait,), ids)
 
 
+class Place(NamedTuple):
+    """Of a refusal, in the order of time."""
+
+    job_id: UUID
+    at: datetime
+
+
+def old_misfits(queue: str, wait: float, after: Place | None, limit: int) -> Statement[list[Place]]:
+    """Refusals that are older than `wait` seconds, from a place on."""
+
+    def decode(rows: Sequence[Row]) -> list[Place]:
+        return [Place(*row) for row in rows]
+
+    at, job_id = (after.at, after.job_id) if after else (None, None)
+    return Statement("old_misfits", query("old_misfits"), (queue, wait, at, job_id, limit), decode)
+
+
 def bury_misfits(
-    queue: str, token: UUID, worker: str, *, wait: float, dead_after: float, limit: int
+    queue: str, job_ids: Sequence[UUID], token: UUID, worker: str, *, wait: float, dead_after: float
 ) -> Flow[list[Buried]]:
-    """Dead letters of jobs that every live signature refused, the last of them `wait` seconds ago."""
+    """Dead letters of those that every live signature refused, the last of them `wait` seconds ago."""
 
     def decode(rows: Sequence[Row]) -> list[Buried]:
         return [Buried(r[0], r[1], r[2], f"tried against every live signature: {r[3]}") for r in rows]
 
-    params = (queue, wait, dead_after, token, limit)
+    params = (queue, wait, dead_after, token, list(job_ids))
     found = yield from Statement("take_misfits", query_in("take_misfits", queue), params, decode)
     if found:
         ends = [
@@ -45,5 +72,5 @@ def bury_misfits(
 
 
 def forget_misfits(job_ids: Sequence[UUID]) -> Statement[None]:
-    """Any worker that knows the task takes them back."""
+    """They are over: who refused them says nothing any more."""
     return Statement("forget_misfits", query("forget_misfits"), (list(job_ids),), nothing)

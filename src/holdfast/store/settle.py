@@ -194,11 +194,12 @@ def _columns(grants: Iterable[Owned]) -> list[list[Any]]:
 
 
 def _back(batch: Sequence[Settlement], odd: Odd) -> dict[str, float]:
-    """Queue -> seconds until the first job that went back to it is due."""
+    """Queue -> seconds until the first job that went back to it is due. A misfit is for a worker of another signature."""
     back: dict[str, float] = {}
     for place, settled in odd.items():
-        if settled.state == "pending" and not settled.already:
-            queue, outcome = batch[place].grant.queue, batch[place].outcome
+        queue, outcome = batch[place].grant.queue, batch[place].outcome
+        waits = settled.state == "pending" or (settled.state == "held" and isinstance(outcome, Misfit))
+        if waits and not settled.already:
             delay = outcome.delay if isinstance(outcome, Failed | Snoozed) else 0.0
             back[queue] = min(delay, back.get(queue, delay))
     return back

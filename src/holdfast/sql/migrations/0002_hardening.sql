@@ -22,6 +22,8 @@ CREATE TABLE holdfast.misfits (
 
 CREATE INDEX misfits_at ON holdfast.misfits (at);
 
+CREATE INDEX misfits_queue ON holdfast.misfits (queue, at, job_id);
+
 -- Support queries: one view per question (`holdfast runbook NAME` prints it; docs/runbook.md says what to do) -------------------
 --
 -- A role that may SELECT from these views and use the schema needs no more: they read the tables with their owner's rights.
@@ -1291,7 +1293,10 @@ END $$;
 
 CREATE INDEX claims_queue ON holdfast.claims (queue);   -- what a limited queue runs
 
--- Late, because every claim and every heartbeat reads it. What a worker says of itself, and what others say of it when it is gone.
+-- Late, because every sweep reads the one and every claim and heartbeat the other.
+ALTER TABLE holdfast.engine ADD COLUMN misfits_at timestamptz NOT NULL DEFAULT '-infinity';
+
+-- What a worker says of itself, and what others say of it when it is gone.
 ALTER TABLE holdfast.workers ADD COLUMN fenced_at timestamptz, ADD COLUMN blamed uuid[], ADD COLUMN death text, ADD COLUMN holds uuid[], ADD COLUMN signatures jsonb;
 
 -- Last: from here on nobody lies down or gets up before the commit, and who sleeps now is counted. A worker that leaves has this table before the

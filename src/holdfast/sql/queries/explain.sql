@@ -80,7 +80,7 @@ WHERE q.name = $1 AND q.ordering = 'key';
 -- name: explain_limits
 -- The limits of the queue and the key of a live job, no row where there are none: (most that run, how many do, rate, seconds until it allows
 -- one, key, then the same of the key).
--- $1 queue, $2 id
+-- $1 queue, $2 id, $3 seconds for which jobs are claimed before their tokens are there
 WITH q AS MATERIALIZED (
     SELECT * FROM holdfast.queues WHERE name = $1 AND limited > 0
 ), running AS MATERIALIZED (
@@ -92,9 +92,12 @@ WITH q AS MATERIALIZED (
 )
 SELECT q.concurrency, (SELECT count(*) FROM running)::int, q.rate,
        coalesce(greatest((1 - least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
-                                             ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END)) / q.rate, 0), 0)::float8,
+                                             ELSE greatest(l.tokens, -q.rate * $3::float8)
+                                                  + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END)) / q.rate, 0), 0)::float8,
        w.partition_key, q.key_concurrency, (SELECT count(*) FROM running r WHERE r.key = w.partition_key)::int, q.key_rate,
-       coalesce(greatest((1 - least(q.key_burst, k.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - k.refilled_at)::float8, 0))) / q.key_rate, 0), 0)::float8
+       coalesce(greatest((1 - CASE WHEN k.tokens IS NULL THEN q.key_burst
+                               ELSE least(q.key_burst, greatest(k.tokens, -q.key_rate * $3::float8)
+                                          + q.key_rate * greatest(extract(epoch FROM holdfast.now() - k.refilled_at)::float8, 0)) END) / q.key_rate, 0), 0)::float8
 FROM q
 CROSS JOIN LATERAL (SELECT j.partition_key FROM holdfast.work j WHERE j.queue = $1 AND j.id = $2 OFFSET 0) w
 LEFT JOIN holdfast.limits l ON l.queue = $1

@@ -1,7 +1,9 @@
 -- part: limit_state
 -- A queue, what runs of it and what its rate has left. The claims list no fewer jobs than run, so that their number is enough where it leaves
 -- places for $2; else each job is looked up. A quarantined job is left out: its owner may be gone for good.
--- $1 queue, $2 places that are enough (NULL: count what runs)
+-- Tokens that are owed were given out at the rate of then. No more of them count than the rate of now brings in $3 seconds: a rate that was
+-- lowered would stand still for as long as it needs to bring what the quicker one brought in a moment. At a rate that stays, none is forgiven.
+-- $1 queue, $2 places that are enough (NULL: count what runs), $3 seconds for which jobs are claimed before their tokens are there
 WITH q AS MATERIALIZED (
     SELECT * FROM holdfast.queues WHERE name = $1
 ), listed AS MATERIALIZED (
@@ -20,7 +22,8 @@ WITH q AS MATERIALIZED (
     FROM q CROSS JOIN (SELECT coalesce(sum(l.jobs), 0) AS jobs, count(DISTINCT l.worker) AS workers FROM listed l) l
 ), tokens AS MATERIALIZED (
     SELECT least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
-                               ELSE l.tokens + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left,
+                               ELSE greatest(l.tokens, -q.rate * $3::float8)
+                                    + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END) AS left,
            q.rate IS NOT NULL AND l.refilled_at > holdfast.now() AS ahead
     FROM q CROSS JOIN LATERAL (SELECT l.tokens, l.refilled_at FROM holdfast.limits l WHERE l.queue = $1 ORDER BY l.number DESC LIMIT 1) l
 )
@@ -39,21 +42,23 @@ FOR UPDATE SKIP LOCKED;
 -- how many of all this worker may take to wait for a slot: half of the places, with what it has no more than its part of them, and what the rate
 -- brings in $5 seconds; and what the starts follow from: now, tokens and rate, tokens of each key and their rate.
 -- Asked under lock_limit, in a statement of its own: what others claimed before is seen.
--- $1 queue, $2 places that are enough, $3 keys, $4 worker, $5 seconds
+-- $1 queue, $2 places that are enough, $3 seconds for which anybody claims ahead, $4 keys, $5 seconds for which this claim does, $6 worker
 -- with part: limit_state
 , by_key AS MATERIALIZED (
     SELECT r.key, count(*) AS places FROM running r GROUP BY r.key
 ), keys AS MATERIALIZED (
     SELECT k.ord, q.key_concurrency - coalesce(r.places, 0) AS places,
-           coalesce(least(q.key_burst, l.tokens + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0)), q.key_burst) AS left,
+           CASE WHEN l.tokens IS NULL THEN q.key_burst
+                ELSE least(q.key_burst, greatest(l.tokens, -q.key_rate * $3::float8)
+                                        + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0)) END AS left,
            l.refilled_at > holdfast.now() AS ahead
-    FROM q CROSS JOIN unnest($3::text[]) WITH ORDINALITY AS k(key, ord)
+    FROM q CROSS JOIN unnest($4::text[]) WITH ORDINALITY AS k(key, ord)
     LEFT JOIN by_key r ON r.key = k.key
     LEFT JOIN holdfast.key_limits l ON q.key_rate IS NOT NULL AND l.queue = $1 AND l.partition_key = k.key
 ), whole AS MATERIALIZED (
     SELECT coalesce(q.concurrency - c.jobs, 1000000) AS places, t.left,
            coalesce(q.concurrency / greatest(c.workers + CASE WHEN m.jobs IS NULL THEN 1 ELSE 0 END, 1) - coalesce(m.jobs, 0), 1000000) AS part
-    FROM q CROSS JOIN counted c CROSS JOIN tokens t CROSS JOIN (SELECT sum(l.jobs) AS jobs FROM listed l WHERE l.worker = $4) m
+    FROM q CROSS JOIN counted c CROSS JOIN tokens t CROSS JOIN (SELECT sum(l.jobs) AS jobs FROM listed l WHERE l.worker = $6) m
 )
 SELECT greatest(least(w.places, coalesce(floor(w.left + q.rate * $5::float8), 1000000)), 0)::int,
        ARRAY(SELECT greatest(least(coalesce(k.places, 1000000), coalesce(floor(k.left + q.key_rate * $5::float8), 1000000)), 0)::int FROM keys k ORDER BY k.ord),
@@ -83,7 +88,7 @@ UPDATE holdfast.claims c SET job_ids = s.job_ids FROM still s WHERE c.token = s.
 
 -- name: limit_use
 -- How much of the limits of a queue is used: jobs that run, tokens left, in how many seconds the rate allows one, keys at their cap.
--- $1 queue, $2 NULL
+-- $1 queue, $2 NULL, $3 seconds for which jobs are claimed before their tokens are there
 -- with part: limit_state
 SELECT (SELECT c.jobs FROM counted c)::int, (SELECT t.left FROM tokens t)::float8,
        coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8,

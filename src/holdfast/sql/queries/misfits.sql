@@ -26,6 +26,24 @@ WITH ok AS MATERIALIZED (
 )
 SELECT ARRAY[o.n::text, b.status, NULL] FROM back b JOIN ok o ON o.id = b.id;
 
+-- name: misfits_begin
+-- Whose turn it is to look for payloads that every signature refused, over all workers; nobody else looks for so many seconds.
+-- $1 seconds
+WITH turn AS MATERIALIZED (
+    SELECT only_row FROM holdfast.engine WHERE misfits_at <= holdfast.now() FOR NO KEY UPDATE SKIP LOCKED
+), begun AS (
+    UPDATE holdfast.engine e SET misfits_at = holdfast.now() + make_interval(secs => $1::float8)
+    WHERE e.only_row = (SELECT only_row FROM turn)
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM begun);
+
+-- name: misfits_done
+-- The look is over: the next one in so many seconds.
+-- $1 seconds
+UPDATE holdfast.engine e SET misfits_at = holdfast.now() + make_interval(secs => $1::float8)
+WHERE e.only_row = (SELECT only_row FROM holdfast.engine FOR NO KEY UPDATE SKIP LOCKED);
+
 -- name: queues_with_misfits
 -- The queues of which a payload was refused longer ago than this.
 -- $1 seconds
@@ -33,33 +51,44 @@ SELECT q.name FROM holdfast.queues q
 WHERE EXISTS (SELECT FROM holdfast.misfits m WHERE m.queue = q.name AND m.at <= holdfast.now() - make_interval(secs => $1::float8))
 ORDER BY q.name;
 
+-- name: old_misfits
+-- The next refusals of a queue that are older than this, from a place on: (job, when).
+-- $1 queue, $2 seconds, $3 and $4 when and of which job the last one was (NULL: from the start), $5 limit
+SELECT m.job_id, m.at FROM holdfast.misfits m
+WHERE (m.queue, m.at, m.job_id) > ($1, coalesce($3::timestamptz, '-infinity'), coalesce($4::uuid, '00000000-0000-0000-0000-000000000000'))
+  AND (m.queue, m.at) <= ($1, holdfast.now() - make_interval(secs => $2::float8))
+ORDER BY m.queue, m.at, m.job_id LIMIT $5;
+
 -- name: take_misfits
--- Take jobs whose payload every live signature of their task has refused, the last of them longer ago than this, to end them in the same
--- transaction. While nobody is there who knows the task, and while somebody is there who does not say its signature, they stay.
--- $1 queue, $2 seconds, $3 seconds after which a worker is late, $4 token, $5 limit
+-- Of these jobs, take those whose payload every live signature of their task has refused, the last of them longer ago than this, to end them
+-- in the same transaction. While nobody is there who knows the task, and while somebody is there who does not say its signature, they stay.
+-- Only jobs that are taken are locked: most looks find none.
+-- $1 queue, $2 seconds, $3 seconds after which a worker is late, $4 token, $5 ids
 WITH refused AS MATERIALIZED (
     SELECT m.job_id, m.available_at, array_agg(m.signature) AS signatures, (array_agg(m.reason ORDER BY m.at DESC))[1] AS reason
     FROM holdfast.misfits m
-    WHERE m.queue = $1
-      AND m.job_id = ANY (ARRAY(SELECT o.job_id FROM holdfast.misfits o
-                                WHERE o.queue = $1 AND o.at <= holdfast.now() - make_interval(secs => $2::float8)))
+    WHERE m.job_id = ANY ($5::uuid[])
     GROUP BY m.job_id, m.available_at
     HAVING max(m.at) <= holdfast.now() - make_interval(secs => $2::float8)
 ), live AS MATERIALIZED (
     SELECT v.tasks, v.signatures FROM holdfast.workers v
     WHERE v.status = 'alive' AND v.last_seen_at >= holdfast.now() - make_interval(secs => $3::float8) AND $1 = ANY (v.queues)
-), c AS MATERIALIZED (
-    SELECT j.id, r.reason
+), hopeless AS MATERIALIZED (
+    SELECT r.job_id, r.available_at, r.reason
     FROM refused r
-    CROSS JOIN LATERAL (SELECT w.id, w.task, w.version FROM holdfast.work w
-                        WHERE w.queue = $1 AND w.id = r.job_id AND w.available_at = r.available_at AND w.status = 'held'
-                          AND w.id <> ALL (ARRAY(SELECT q.id FROM holdfast.quarantine q))
-                        FOR NO KEY UPDATE SKIP LOCKED) j
+    CROSS JOIN LATERAL (SELECT w.task, w.version FROM holdfast.work w
+                        WHERE w.queue = $1 AND w.id = r.job_id AND w.available_at = r.available_at AND w.status = 'held' OFFSET 0) j
     WHERE EXISTS (SELECT FROM live v WHERE v.signatures ->> (j.task || '/' || j.version) = ANY (r.signatures))
       AND NOT EXISTS (SELECT FROM live v
                       WHERE v.signatures ->> (j.task || '/' || j.version) <> ALL (r.signatures)
                          OR (v.signatures IS NULL AND j.task = ANY (v.tasks)))
-    LIMIT $5
+      AND r.job_id NOT IN (SELECT q.id FROM holdfast.quarantine q)
+), c AS MATERIALIZED (
+    SELECT j.id, h.reason
+    FROM hopeless h
+    CROSS JOIN LATERAL (SELECT w.id FROM holdfast.work w
+                        WHERE w.queue = $1 AND w.id = h.job_id AND w.available_at = h.available_at AND w.status = 'held'
+                        FOR NO KEY UPDATE SKIP LOCKED) j
 ), taken AS (
     UPDATE holdfast.work w
     SET status = 'processing', hold_reason = NULL, claim_token = $4, claimed_at = holdfast.now(), lease_generation = w.lease_generation + 1
