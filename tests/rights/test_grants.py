@@ -53,7 +53,7 @@ once            SIUD    S            SD
 progress        SIUD    S            SD
 fences          SIUD    S            SD
 audit           SD      S            Siu
-producers       S       S            S
+producers       -       S            S
 throughput      SIUD    S            S
 schedules       SIU     S            SIUD
 firings         SIUD    S            SIUD

@@ -64,7 +64,7 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group TO {{producer}}, {{worker}}, {{operator_rw}};
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
-    GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.producers TO {{worker}};
+    GRANT SELECT ON holdfast.migrations, holdfast.queues TO {{worker}};
     GRANT SELECT, INSERT ON holdfast.archive, holdfast.parked_keys TO {{worker}};
     GRANT SELECT, UPDATE ON holdfast.engine, holdfast.archive_slots TO {{worker}};
     GRANT SELECT, DELETE ON holdfast.audit TO {{worker}};

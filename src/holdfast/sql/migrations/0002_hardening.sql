@@ -1054,15 +1054,33 @@ REVOKE ALL ON FUNCTION holdfast.jobs_ended_at_commit FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION holdfast.count_group_ends FROM PUBLIC;
 
--- Workers that do not own the schema were given rights on the functions that they call. These are called in the same places.
+-- Roles that do not own the schema were given rights on what they use. What is used beside it or in its place from now on, they get too.
+-- A table or function that is added here gets its line in this list, unless only functions with the owner's rights touch it.
 DO $do$
 DECLARE
-    worker record;
+    granted text;
 BEGIN
-    FOR worker IN SELECT DISTINCT a.grantee::regrole::text AS role FROM pg_proc p CROSS JOIN LATERAL aclexplode(p.proacl) AS a
-                  WHERE p.oid = 'holdfast.jobs_ended(uuid[], text[], uuid[], text[])'::regprocedure AND a.grantee NOT IN (0, p.proowner)
+    FOR granted IN
+        SELECT format('GRANT %s ON %s TO %s', n.rights, n.used, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
+        FROM (VALUES
+            -- who had this right  on this                                             gets these                          on this
+            ('EXECUTE', 'holdfast.jobs_ended(uuid[], text[], uuid[], text[])',         'EXECUTE',                          'FUNCTION holdfast.lock_callbacks, holdfast.jobs_ended_at_commit'),
+            ('SELECT',  'holdfast.work',                                               'SELECT',                           'holdfast.misfits'),
+            ('UPDATE',  'holdfast.work',                                               'SELECT, INSERT, UPDATE, DELETE',   'holdfast.misfits'),
+            ('UPDATE',  'holdfast.limits',                                             'INSERT, DELETE',                   'holdfast.limits'),
+            ('INSERT',  'holdfast.errors',                                             'UPDATE',                           'holdfast.errors'),
+            ('INSERT',  'holdfast.dead_letters',                                       'UPDATE, DELETE',                   'holdfast.dead_letters')
+        ) AS n(had, before, rights, used)
+        CROSS JOIN LATERAL (SELECT CASE n.had WHEN 'EXECUTE' THEN (SELECT p.proacl FROM pg_proc p WHERE p.oid = to_regprocedure(n.before))
+                                              ELSE (SELECT c.relacl FROM pg_class c WHERE c.oid = to_regclass(n.before)) END AS acl) o
+        CROSS JOIN LATERAL aclexplode(o.acl) AS had
+        WHERE had.privilege_type = n.had
+      UNION ALL   -- what was buried because a worker stood still goes back into the table of its queue
+        SELECT format('GRANT INSERT ON holdfast.%I TO %s', c.relname, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
+        FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) AS had
+        WHERE had.privilege_type = 'DELETE' AND (c.oid = 'holdfast.work'::regclass OR c.oid IN (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = 'holdfast.work'::regclass))
     LOOP
-        EXECUTE 'GRANT EXECUTE ON FUNCTION holdfast.lock_callbacks, holdfast.jobs_ended_at_commit TO ' || worker.role;
+        EXECUTE granted;
     END LOOP;
 END $do$;
 
