@@ -52,7 +52,7 @@ groups          SUD     S            SU
 once            SIUD    S            SD
 progress        SIUD    S            SD
 fences          SIUD    S            SD
-audit           SD      S            Siu
+audit           SD      S            S
 producers       -       S            S
 throughput      SIUD    S            S
 schedules       SIU     S            SIUD
@@ -88,6 +88,8 @@ note_breaker         -         X       -            -
 close_breaker        -         X       -            X
 empty_archive_slot   -         X       -            -
 lock_streams         -         X       -            X
+audit_act            -         -       -            X
+audit_more           -         -       -            X
 create_queue         -         -       -            X
 order_queue          -         -       -            X
 scaler_backlog       -         -       X            X
@@ -361,12 +363,45 @@ def test_the_audit_notes_the_role_that_was_logged_in(
     with psycopg.connect(roles.url("operator_rw"), autocommit=True) as conn:
         for forged in (
             "INSERT INTO holdfast.audit (actor, action, selection, count, role) VALUES ('a', 'b', '{}', 1, 'c')",
+            "INSERT INTO holdfast.audit (at, actor, action, selection, count) VALUES ('2001-01-01', 'a', 'b', '{}', 1)",
+            "INSERT INTO holdfast.audit (actor, action, selection, count) VALUES ('a', 'b', '{}', 1)",
             "UPDATE holdfast.audit SET role = 'c'",
             "UPDATE holdfast.audit SET actor = 'c'",
+            "UPDATE holdfast.audit SET count = 0",
+            "UPDATE holdfast.audit SET at = '2001-01-01'",
             "DELETE FROM holdfast.audit",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 conn.execute(forged.encode())
+
+
+def test_an_operator_can_only_add_to_the_count_of_an_act_of_its_own(roles: Roles) -> None:
+    """The functions that our commands call, called by hand. Whatever they are given, nothing that is written gets less."""
+
+    def call(role: str, text: str, *params: object) -> Any:
+        with psycopg.connect(roles.url(role), autocommit=True) as conn:
+            conn.execute("SET holdfast.clock_offset = '-30 years'")
+            return conn.execute(text.encode(), params).fetchone()[0]  # type: ignore[index]
+
+    def entry() -> tuple[Any, ...]:
+        with psycopg.connect(roles.dsn) as conn:
+            fields = "count, role, now() - at < interval '1 hour'"
+            return conn.execute(f"SELECT {fields} FROM holdfast.audit WHERE id = %s".encode(), [mine]).fetchone()  # type: ignore[return-value]
+
+    mine = call("operator_rw", "SELECT holdfast.audit_act('me', 'jobs discard', '{}', 7)")
+    login = f"{roles.names['operator_rw']}_login"
+    assert entry() == (7, login, True), "the clock and the role are the server's"
+    assert call("operator_rw", "SELECT holdfast.audit_more(%s, 3)", mine) == mine
+    assert entry() == (10, login, True)
+    call("operator_rw", "SELECT holdfast.audit_more(%s, -10)", mine)
+    assert entry() == (10, login, True)
+    with psycopg.connect(roles.dsn, autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.audit SET role = 'another'")
+    assert call("operator_rw", "SELECT holdfast.audit_more(%s, 3)", mine) is None
+    assert entry() == (10, "another", True)
+    for role in ("producer", "worker", "operator_ro"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            call(role, "SELECT holdfast.audit_act('me', 'jobs discard', '{}', 7)")
 
 
 def test_a_migrator_makes_and_upgrades_the_schema_for_the_owner(holdfast_server: TestServer) -> None:

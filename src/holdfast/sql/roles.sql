@@ -90,9 +90,9 @@ BEGIN
         TO {{operator_rw}};
     GRANT UPDATE, DELETE ON holdfast.quarantine, holdfast.parked_keys TO {{operator_rw}};
     GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
-    GRANT INSERT (at, actor, action, selection, count), UPDATE (count) ON holdfast.audit TO {{operator_rw}};   -- the role is the server's to note
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
-        holdfast.lock_streams, holdfast.lock_callbacks, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue TO {{operator_rw}};
+        holdfast.lock_streams, holdfast.lock_callbacks, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue,
+        holdfast.audit_act, holdfast.audit_more TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
 
     -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
     FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP

@@ -730,6 +730,23 @@ CREATE TABLE holdfast.audit (
     role      text   DEFAULT session_user   -- who the server knows it was; the actor is what the caller said
 );
 
+-- An entry of the audit. With the owner's rights, so that nobody who writes one needs a right on the table: the time and the role are the
+-- server's to note, and nobody changes what is written.
+CREATE FUNCTION holdfast.audit_act(said_actor text, act text, which jsonb, how_many bigint) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ INSERT INTO holdfast.audit (at, actor, action, selection, count)
+          VALUES (holdfast.now(), said_actor, act, which, greatest(how_many, 0)) RETURNING id $$;
+
+-- An act in several transactions: each adds what it did to the entry that this role has begun. Nothing is ever taken away. NULL: there is
+-- no such entry.
+CREATE FUNCTION holdfast.audit_more(entry bigint, how_many bigint) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ UPDATE holdfast.audit a SET count = a.count + greatest(how_many, 0) WHERE a.id = entry AND a.role = session_user RETURNING a.id $$;
+REVOKE ALL ON FUNCTION holdfast.audit_act FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.audit_more FROM PUBLIC;
+
 -- Roles that may enqueue into these queues only (`holdfast roles sql --queue`). Who has EXECUTE by any other role may enqueue everywhere.
 CREATE TABLE holdfast.producers (
     role  regrole NOT NULL,

@@ -1036,6 +1036,25 @@ END $$;
 CREATE CONSTRAINT TRIGGER counted AFTER INSERT ON holdfast.group_ends DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION holdfast.count_group_ends();
 
+-- An entry of the audit. With the owner's rights, so that nobody who writes one needs a right on the table: the time and the role are the
+-- server's to note, and nobody changes what is written.
+CREATE OR REPLACE FUNCTION holdfast.audit_act(said_actor text, act text, which jsonb, how_many bigint) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ INSERT INTO holdfast.audit (at, actor, action, selection, count)
+          VALUES (holdfast.now(), said_actor, act, which, greatest(how_many, 0)) RETURNING id $$;
+
+-- An act in several transactions: each adds what it did to the entry that this role has begun. Nothing is ever taken away. NULL: there is
+-- no such entry.
+CREATE OR REPLACE FUNCTION holdfast.audit_more(entry bigint, how_many bigint) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ UPDATE holdfast.audit a SET count = a.count + greatest(how_many, 0) WHERE a.id = entry AND a.role = session_user RETURNING a.id $$;
+
+REVOKE ALL ON FUNCTION holdfast.audit_act FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION holdfast.audit_more FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION holdfast.digits FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION holdfast.printed_bytes FROM PUBLIC;
@@ -1065,6 +1084,7 @@ BEGIN
         FROM (VALUES
             -- who had this right  on this                                             gets these                          on this
             ('EXECUTE', 'holdfast.jobs_ended(uuid[], text[], uuid[], text[])',         'EXECUTE',                          'FUNCTION holdfast.lock_callbacks, holdfast.jobs_ended_at_commit'),
+            ('INSERT',  'holdfast.audit',                                              'EXECUTE',                          'FUNCTION holdfast.audit_act, holdfast.audit_more'),
             ('SELECT',  'holdfast.work',                                               'SELECT',                           'holdfast.misfits'),
             ('UPDATE',  'holdfast.work',                                               'SELECT, INSERT, UPDATE, DELETE',   'holdfast.misfits'),
             ('UPDATE',  'holdfast.limits',                                             'INSERT, DELETE',                   'holdfast.limits'),
