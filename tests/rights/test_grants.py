@@ -39,7 +39,7 @@ workers         SIUD    S            SU
 seats           SID     S            S
 claims          SIUD    S            SU
 sleepers        SID     S            SD
-engine          SU      S            S
+engine          Su      S            Su
 archive         SI      S            SIUD
 archive_slots   SU      S            S
 dead_letters    SIUD    S            SIUD
@@ -256,6 +256,38 @@ def test_a_worker_lives_the_whole_life(roles: Roles, life: Life) -> None:
     assert count(roles.dsn, old) == 0, "old slots of the archive are emptied"
 
 
+def test_a_worker_cannot_remove_what_finished_within_the_retention(roles: Roles, life: Life) -> None:
+    life.use(roles.url("worker"))
+    life.plain.enqueue(1)
+    life.work()
+    kept = "SELECT count(*) FROM holdfast.archive"
+    assert count(roles.dsn, kept) == 1
+    days = """UPDATE holdfast.archive SET completed_at = completed_at - interval '3 days', slot = holdfast.archive_slot(completed_at - interval '3 days')
+              RETURNING slot"""
+    slots = [count(roles.dsn, "SELECT slot FROM holdfast.archive"), count(roles.dsn, days)]
+    with psycopg.connect(roles.url("worker"), autocommit=True) as conn:
+        for slot in slots:
+            conn.execute("UPDATE holdfast.archive_slots SET day = '2001-01-01' WHERE slot = %s", [slot])
+            conn.execute("SELECT holdfast.empty_archive_slot(%s, -40)", [slot])
+        for statement in (
+            "DELETE FROM holdfast.archive", f"TRUNCATE holdfast.archive_{slots[1]:02d}", "UPDATE holdfast.archive SET completed_at = '2001-01-01'",
+            "UPDATE holdfast.engine SET retention_days = 1", f"UPDATE holdfast.archive_{slots[1]:02d} SET completed_at = '2001-01-01'",
+        ):  # fmt: skip
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement.encode())
+    assert count(roles.dsn, kept) == 1
+    noted = "SELECT (now() AT TIME ZONE 'UTC')::date - day FROM holdfast.archive_slots WHERE slot = %s"
+    assert [count(roles.dsn, noted, slot) for slot in slots] == [0, 3], (
+        "each is emptied when its time has come"
+    )
+    with psycopg.connect(roles.url("operator_rw"), autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.engine SET retention_days = 2")
+    with psycopg.connect(roles.url("worker"), autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.archive_slots SET day = '2001-01-01' WHERE slot = %s", [slots[1]])
+        conn.execute("SELECT holdfast.empty_archive_slot(%s, 2)", [slots[1]])
+    assert count(roles.dsn, kept) == 0, "the operator said so"
+
+
 def test_a_producer_can_enqueue_and_nothing_else(roles: Roles, life: Life) -> None:
     life.use(roles.url("producer"))
     made = life.produce()
@@ -386,7 +418,9 @@ def test_an_operator_can_only_add_to_the_count_of_an_act_of_its_own(roles: Roles
     def entry() -> tuple[Any, ...]:
         with psycopg.connect(roles.dsn) as conn:
             fields = "count, role, now() - at < interval '1 hour'"
-            return conn.execute(f"SELECT {fields} FROM holdfast.audit WHERE id = %s".encode(), [mine]).fetchone()  # type: ignore[return-value]
+            return conn.execute(
+                f"SELECT {fields} FROM holdfast.audit WHERE id = %s".encode(), [mine]
+            ).fetchone()  # type: ignore[return-value]
 
     mine = call("operator_rw", "SELECT holdfast.audit_act('me', 'jobs discard', '{}', 7)")
     login = f"{roles.names['operator_rw']}_login"

@@ -66,7 +66,8 @@ BEGIN
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
     GRANT SELECT ON holdfast.migrations, holdfast.queues TO {{worker}};
     GRANT SELECT, INSERT ON holdfast.archive, holdfast.parked_keys TO {{worker}};
-    GRANT SELECT, UPDATE ON holdfast.engine, holdfast.archive_slots TO {{worker}};
+    GRANT SELECT, UPDATE ON holdfast.archive_slots TO {{worker}};
+    GRANT SELECT, UPDATE (last_sweep_at, grace_until, last_tidy_at) ON holdfast.engine TO {{worker}};   -- how long finished jobs are kept is not the worker's
     GRANT SELECT, DELETE ON holdfast.audit TO {{worker}};
     GRANT SELECT, UPDATE, DELETE ON holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
     GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};
@@ -88,6 +89,7 @@ BEGIN
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
     GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
         TO {{operator_rw}};
+    GRANT UPDATE (retention_days) ON holdfast.engine TO {{operator_rw}};
     GRANT UPDATE, DELETE ON holdfast.quarantine, holdfast.parked_keys TO {{operator_rw}};
     GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
