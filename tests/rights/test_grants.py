@@ -4,20 +4,20 @@
 import asyncio
 import re
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from tests.rights.life import Life, as_role, count
+from tests.rights.given import Roles
+from tests.rights.life import Life, count
 from tests.surface.running import Cli
 
 from holdfast import ConfigurationError
 from holdfast.db import migrate
 from holdfast.db.faults import Forbidden
-from holdfast.operate.roles import ROLES, roles_sql
+from holdfast.operate.roles import roles_sql
 from holdfast.runtime.tidy import Tidier
-from holdfast.testing import Kit, TestServer
+from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions
 
@@ -125,50 +125,6 @@ def table(text: str) -> dict[tuple[str, str], str]:
     return {
         (row[0], role): may.replace("-", "") for row in rows for role, may in zip(head, row[1:], strict=True)
     }
-
-
-class Roles:
-    """Roles under a prefix of this test, and one that can log in for each: `roles.url("worker")`."""
-
-    def __init__(self, dsn: str, *queues: str) -> None:
-        self.dsn = dsn
-        self.prefix = f"t{uuid.uuid4().hex[:8]}"
-        self.queues = queues
-        self.names = {name: f"{self.prefix}_{name}" for name in (*ROLES, *(f"producer_{q}" for q in queues))}
-        self.run()
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            for name in self.names.values():
-                conn.execute(f"CREATE ROLE {name}_login LOGIN IN ROLE {name}".encode())
-
-    def run(self) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as conn:
-            conn.execute(roles_sql(self.prefix, self.queues).encode())
-
-    def url(self, role: str) -> str:
-        return as_role(self.dsn, f"{self.names[role]}_login")
-
-    def clear(self) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as conn:
-            conn.execute(
-                f"REASSIGN OWNED BY {self.names['owner']}, {self.names['migrator']}_login TO CURRENT_USER".encode()
-            )
-            for name in [n for known in self.names.values() for n in (f"{known}_login", known)]:
-                conn.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}".encode())
-
-
-@pytest.fixture
-def life(dsn: str) -> Iterator[Life]:
-    life = Life()
-    Kit(life.app, dsn, life.settings).database.close()  # makes the queues
-    yield life
-    life.close()
-
-
-@pytest.fixture
-def roles(dsn: str, life: Life) -> Iterator[Roles]:
-    roles = Roles(dsn, "limited")
-    yield roles
-    roles.clear()
 
 
 def found(roles: Roles, query: str, wanted: list[str]) -> dict[tuple[str, str], str]:
@@ -456,6 +412,21 @@ def test_a_migrator_makes_and_upgrades_the_schema_for_the_owner(holdfast_server:
     finally:
         roles.clear()
         holdfast_server.drop(name)
+
+
+def test_the_script_gives_way_to_who_holds_a_table_and_can_be_run_again(dsn: str, life: Life) -> None:
+    """Whoever enqueues would wait behind it for as long as a report runs."""
+    prefix = f"t{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(dsn) as report, psycopg.connect(dsn, autocommit=True) as dba:
+        report.execute("SELECT count(*) FROM holdfast.work")
+        dba.execute("SET statement_timeout = '60s'")  # if it did not give way
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            dba.execute(roles_sql(prefix).encode())
+    assert count(dsn, "SELECT count(*) FROM pg_roles WHERE rolname LIKE %s", f"{prefix}%") == 0
+    roles = Roles(dsn)
+    with psycopg.connect(roles.url("producer"), autocommit=True) as conn:
+        conn.execute("SELECT holdfast.enqueue('a')")
+    roles.clear()
 
 
 def test_mistakes() -> None:

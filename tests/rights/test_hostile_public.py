@@ -14,17 +14,8 @@ from tests.rights.life import PLACE, Life, as_role, count
 from tests.surface.running import Cli
 
 from holdfast.db import migrate
-from holdfast.testing import Kit
 
 PATHS = ["public, pg_catalog", '"$user", public']
-
-
-@pytest.fixture
-def life(dsn: str) -> Iterator[Life]:
-    life = Life()
-    Kit(life.app, dsn, life.settings).database.close()  # makes the queues
-    yield life
-    life.close()
 
 
 @pytest.fixture(params=PATHS)

@@ -1,12 +1,16 @@
 -- Roles for Holdfast, each with what it needs and no more. Run it as a superuser, before the first `holdfast migrate up` and again after
 -- every one; it may be run at any time. The roles cannot log in: GRANT them to those that do.
 --
+-- It waits two seconds at most for a lock, so that nobody who enqueues waits longer behind it. Where somebody holds a table for longer it
+-- fails with "canceling statement due to lock timeout" and has changed nothing: run it again.
+--
 --   {{owner}}: owns the schema. {{migrator}}: may become the owner, for `holdfast migrate up`.
 --   {{producer}}: may enqueue, and neither read nor change a job. {{worker}}: runs jobs.
 --   {{operator_ro}}: may look at everything. {{operator_rw}}: may also change jobs, queues, tasks, schedules and workers.
 
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL lock_timeout = '2s';
 
 DO $roles$
 DECLARE
