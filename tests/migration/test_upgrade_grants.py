@@ -1,29 +1,129 @@
+# ruff: noqa: E501
 """What an upgrade gives to roles that were given rights before."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
+import pytest
+from psycopg.conninfo import make_conninfo
+from tests.conftest import QUICK
 from tests.migration.servers import Database
 
+from holdfast import Holdfast, Rate
 from holdfast import sql as files
 from holdfast.db import migrate
+from holdfast.db.database import Database as Opened
+from holdfast.model.clock import Clock
+from holdfast.testing import Kit
 
-BEFORE = (
-    "jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.enqueue_many"
-)
+# What workers of 0.1.0 do to each table, and the functions that they call.
+TABLES = {
+    "SELECT": "migrations, queues",
+    "SELECT, INSERT": "archive, parked_keys",
+    "SELECT, UPDATE": "engine, archive_slots, limits",
+    "SELECT, DELETE": "audit",
+    "SELECT, UPDATE, DELETE": "work, inbox, groups, idempotency, replacements",
+    "SELECT, INSERT, DELETE": "seats, sleepers, errors",
+    "SELECT, INSERT, UPDATE": "breakers, schedules, dead_letters",
+    "SELECT, INSERT, UPDATE, DELETE": "claims, workers, key_limits, paused_tasks, quarantine, once, progress, fences, throughput, firings",
+}
+FUNCTIONS = "enqueue, enqueue_many, enqueue_group, enqueue_specs, jobs_ended, close_group, conflict_text, wake, note_breaker, close_breaker, lock_streams"
+
+
+def named(names: str) -> str:
+    return ", ".join(f"holdfast.{name.strip()}" for name in names.split(","))
+
+
+@pytest.fixture
+def database(make_database: Callable[[], Database]) -> Database:
+    database = make_database()
+    migrate.up(database.dsn, migrations=files.migrations()[:1])
+    return database
+
+
+@pytest.fixture
+def role(database: Database) -> Iterator[str]:
+    name = f'"Worker {uuid4().hex[:12]}"'  # to be quoted wherever it stands
+    database.run(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA holdfast TO {name}")
+    yield name
+    database.run(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def rights(database: Database, role: str, *tables: str) -> dict[str, str]:
+    """S select, I insert, U update, D delete."""
+    query = f"""SELECT t, string_agg(left(p, 1), '' ORDER BY n) FROM unnest('{{{",".join(tables)}}}'::text[]) t
+                CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY AS u(p, n)
+                WHERE has_table_privilege('{role.strip('"')}', 'holdfast.' || t, p) GROUP BY t"""
+    return dict(database.ask(query))
 
 
 def test_a_worker_that_does_not_own_the_schema_may_call_what_is_new_in_its_place(
-    make_database: Callable[[], Database],
+    database: Database, role: str
 ) -> None:
-    database, role = make_database(), f"worker_{uuid4().hex[:12]}"
-    migrate.up(database.dsn, migrations=files.migrations()[:1])
-    database.run(f"CREATE ROLE {role}; GRANT EXECUTE ON FUNCTION holdfast.{BEFORE} TO {role}")
-    try:
-        migrate.up(database.dsn)
-        allowed = f"""SELECT proname::text FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace
-                      AND proname IN ('jobs_ended_at_commit', 'try_callback', 'write_jobs')
-                      AND has_function_privilege('{role}', oid, 'EXECUTE') ORDER BY 1"""
-        assert database.ask(allowed) == [("jobs_ended_at_commit",), ("try_callback",)]
-    finally:
-        database.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    database.run(f"GRANT EXECUTE ON FUNCTION holdfast.jobs_ended TO {role}")
+    migrate.up(database.dsn)
+    allowed = f"""SELECT proname::text FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace
+                  AND proname IN ('jobs_ended_at_commit', 'try_callback', 'write_jobs')
+                  AND has_function_privilege('{role.strip('"')}', oid, 'EXECUTE') ORDER BY 1"""
+    assert database.ask(allowed) == [("jobs_ended_at_commit",), ("try_callback",)]
+
+
+@pytest.mark.parametrize("generous", [False, True])
+def test_a_worker_that_does_not_own_the_schema_starts_and_runs_after_the_upgrade(
+    database: Database, role: str, generous: bool
+) -> None:
+    if generous:
+        for what in ("TABLES", "SEQUENCES", "FUNCTIONS"):
+            database.run(f"GRANT ALL ON ALL {what} IN SCHEMA holdfast TO {role}")
+    else:
+        for given, tables in TABLES.items():
+            database.run(f"GRANT {given} ON {named(tables)} TO {role}")
+        database.run(f"GRANT EXECUTE ON FUNCTION {named(FUNCTIONS)} TO {role}")
+    migrate.up(database.dsn)
+    app = Holdfast("postgresql://unused.invalid/none")
+    app.queue("limited", concurrency=2, rate=Rate(1000))
+    ran: list[int] = []
+
+    @app.task
+    async def plain(n: int) -> None:
+        ran.append(n)
+
+    @app.task(queue="limited")
+    async def within_limits(n: int) -> None:
+        ran.append(n)
+
+    Kit(app, database.dsn, QUICK).database.close()  # makes the queue, as the owner
+    app._opened = worker = Opened(make_conninfo(database.dsn, user=role.strip('"')), QUICK, Clock())
+    app._writer.forget()
+
+    async def main() -> None:
+        await plain.aenqueue(1)
+        await within_limits.aenqueue(2)
+        await app.agroup([plain.job(3)], then=plain.job(4))
+        try:
+            await app.run_worker(until_idle=True)
+        finally:
+            await worker.aclose()
+
+    asyncio.run(main())
+    assert sorted(ran) == [1, 2, 3, 4]
+    expected = {
+        "misfits": "SIUD",
+        "limits": "SIUD",
+        "errors": "SIUD",
+        "dead_letters": "SIUD",
+        "inbox": "SIUD",
+        "asleep": "SIUD" if generous else "S",
+        "group_counts": "SIUD" if generous else "SD",
+    }
+    assert rights(database, role, *expected) == expected
+    if not generous:
+        assert rights(database, role, "producers", "group_ends") == {}
+
+
+def test_who_could_only_look_sees_what_is_new_and_changes_nothing(database: Database, role: str) -> None:
+    database.run(f"GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {role}")
+    migrate.up(database.dsn)
+    tables = ("work", "misfits", "limits", "errors", "dead_letters", "inbox")
+    assert rights(database, role, *tables) == dict.fromkeys(tables, "S")

@@ -22,6 +22,18 @@ from holdfast.store.workers import register
 
 AT_ONCE = Backoff(first=0, jitter=False)
 PLACE = WorkerIdentity("host", 1, "b" * 12)
+# The tasks of which a job completes when all that `produce` made has run.
+COMPLETED = {
+    "plain",
+    "naps",
+    "careful",
+    "careful_sync",
+    "lends",
+    "lends_sync",
+    "in_order",
+    "in_turn",
+    "within",
+}
 
 
 def as_role(url: str, role: str) -> str:

@@ -4,20 +4,32 @@
 import asyncio
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from tests.rights.life import Life, as_role, count
+from tests.rights.commands import (
+    ELSEWHERE,
+    FIX,
+    READS,
+    WRITES,
+    command_of,
+    every_command,
+    filled,
+    something_of_each,
+)
+from tests.rights.given import Roles
+from tests.rights.life import COMPLETED, Life, count
 from tests.surface.running import Cli
 
 from holdfast import ConfigurationError
 from holdfast.db import migrate
 from holdfast.db.faults import Forbidden
-from holdfast.operate.roles import ROLES, roles_sql
+from holdfast.operate.roles import roles_sql
 from holdfast.runtime.tidy import Tidier
-from holdfast.testing import Kit, TestServer
+from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions
 
@@ -27,6 +39,8 @@ TABLES = """
 work            SIUD    S            SIUD
 inbox           SIUD    S            SIUD
 queue_ordered   SIUD    S            SIUD
+queue_fair      SIUD    S            SIUD
+queue_limited   SIUD    S            SIUD
 queue_later     SIUD    S            SIUD
 queues          S       S            SU
 limits          SIUD    S            SU
@@ -40,7 +54,7 @@ seats           SID     S            S
 claims          SIUD    S            SU
 sleepers        SID     S            SD
 asleep          S       S            S
-engine          SU      S            S
+engine          Su      S            Su
 archive         SI      S            SIUD
 archive_slots   SU      S            S
 dead_letters    SIUD    S            SIUD
@@ -54,8 +68,8 @@ group_counts    SD      S            S
 once            SIUD    S            SD
 progress        SIUD    S            SD
 fences          SIUD    S            SD
-audit           SD      S            Siu
-producers       S       S            S
+audit           SD      S            S
+producers       -       S            S
 throughput      SIUD    S            S
 schedules       SIU     S            SIUD
 firings         SIUD    S            SIUD
@@ -65,6 +79,15 @@ oldest_due      S       S            S
 storage         S       S            S
 """
 OTHERS = {"worker": "", "operator_ro": "S", "operator_rw": "S"}  # archive_00 and so on, and the other views
+
+# Rights on single columns: the lower-case letters above.
+COLUMNS = {
+    ("engine.grace_until", "worker"): "UPDATE",
+    ("engine.last_sweep_at", "worker"): "UPDATE",
+    ("engine.last_tidy_at", "worker"): "UPDATE",
+    ("engine.retention_days", "operator_rw"): "UPDATE",
+}
+SEQUENCES = {("work_seq", "worker"): "USAGE", ("work_seq", "operator_rw"): "USAGE"}
 
 FUNCTIONS = """
                      producer  worker  operator_ro  operator_rw
@@ -94,6 +117,8 @@ close_breaker        -         X       -            X
 empty_archive_slot   -         X       -            -
 lock_streams         -         X       -            X
 try_streams          -         -       -            -
+audit_act            -         -       -            X
+audit_more           -         -       -            X
 create_queue         -         -       -            X
 order_queue          -         -       -            X
 scaler_backlog       -         -       X            X
@@ -118,6 +143,21 @@ CROSS JOIN (VALUES (1, 'S', 'SELECT', true), (2, 'I', 'INSERT', true), (3, 'U', 
                    (6, 'R', 'REFERENCES', true), (7, 'G', 'TRIGGER', false)) AS p(place, letter, name, columns)
 WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind IN ('r', 'p', 'v') GROUP BY 1, 2
 """
+_COLUMNS = """
+SELECT c.relname || '.' || a.attname, r.role, string_agg(x.privilege_type, ' ' ORDER BY x.privilege_type)
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid CROSS JOIN unnest(%s::text[]) AS r(role)
+CROSS JOIN LATERAL aclexplode(a.attacl) x
+WHERE c.relnamespace = 'holdfast'::regnamespace AND x.grantee IN (0, r.role::regrole) GROUP BY 1, 2
+"""
+_SEQUENCES = """
+SELECT c.relname, r.role, string_agg(p.name, ' ' ORDER BY p.name) FILTER (WHERE has_sequence_privilege(r.role, c.oid, p.name))
+FROM pg_class c CROSS JOIN unnest(%s::text[]) AS r(role) CROSS JOIN unnest(ARRAY['USAGE', 'SELECT', 'UPDATE']) AS p(name)
+WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind = 'S' GROUP BY 1, 2
+"""
+_SCHEMA = """
+SELECT 'holdfast', r.role, string_agg(p.name, ' ' ORDER BY p.name) FILTER (WHERE has_schema_privilege(r.role, 'holdfast', p.name))
+FROM unnest(%s::text[]) AS r(role) CROSS JOIN unnest(ARRAY['USAGE', 'CREATE']) AS p(name) GROUP BY 2
+"""
 _FUNCTIONS = """
 SELECT p.proname, r.role, CASE WHEN has_function_privilege(r.role, p.oid, 'EXECUTE') THEN 'X' END
 FROM pg_proc p CROSS JOIN unnest(%s::text[]) AS r(role) WHERE p.pronamespace = 'holdfast'::regnamespace
@@ -129,50 +169,6 @@ def table(text: str) -> dict[tuple[str, str], str]:
     return {
         (row[0], role): may.replace("-", "") for row in rows for role, may in zip(head, row[1:], strict=True)
     }
-
-
-class Roles:
-    """Roles under a prefix of this test, and one that can log in for each: `roles.url("worker")`."""
-
-    def __init__(self, dsn: str, *queues: str) -> None:
-        self.dsn = dsn
-        self.prefix = f"t{uuid.uuid4().hex[:8]}"
-        self.queues = queues
-        self.names = {name: f"{self.prefix}_{name}" for name in (*ROLES, *(f"producer_{q}" for q in queues))}
-        self.run()
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            for name in self.names.values():
-                conn.execute(f"CREATE ROLE {name}_login LOGIN IN ROLE {name}".encode())
-
-    def run(self) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as conn:
-            conn.execute(roles_sql(self.prefix, self.queues).encode())
-
-    def url(self, role: str) -> str:
-        return as_role(self.dsn, f"{self.names[role]}_login")
-
-    def clear(self) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as conn:
-            conn.execute(
-                f"REASSIGN OWNED BY {self.names['owner']}, {self.names['migrator']}_login TO CURRENT_USER".encode()
-            )
-            for name in [n for known in self.names.values() for n in (f"{known}_login", known)]:
-                conn.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}".encode())
-
-
-@pytest.fixture
-def life(dsn: str) -> Iterator[Life]:
-    life = Life()
-    Kit(life.app, dsn, life.settings).database.close()  # makes the queues
-    yield life
-    life.close()
-
-
-@pytest.fixture
-def roles(dsn: str, life: Life) -> Iterator[Roles]:
-    roles = Roles(dsn, "limited")
-    yield roles
-    roles.clear()
 
 
 def found(roles: Roles, query: str, wanted: list[str]) -> dict[tuple[str, str], str]:
@@ -187,13 +183,18 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
     life.use(roles.url("operator_rw"))
     with psycopg.connect(roles.url("operator_rw"), autocommit=True) as conn:
         conn.execute("SELECT holdfast.create_queue('later')")  # after the grants
-    users = ["worker", "operator_ro", "operator_rw"]
+    producers, users = ["producer", "producer_limited"], ["worker", "operator_ro", "operator_rw"]
     expected, seen = table(TABLES), found(roles, _TABLES, users)
     named = {what for what, _ in expected}
-    queues = {(what, role): expected["work", role] for what, role in seen if what.startswith("queue_")}
     others = {(what, role): OTHERS[role] for what, role in seen if what not in named}
-    assert seen == {**others, **expected, **queues}
-    assert set(found(roles, _TABLES, ["producer", "producer_limited"]).values()) == {""}
+    assert seen == {**others, **expected}
+    assert set(found(roles, _TABLES, producers).values()) == {""}
+    assert {pair: may for pair, may in found(roles, _COLUMNS, producers + users).items() if may} == COLUMNS
+    sequences = found(roles, _SEQUENCES, producers + users)
+    assert {pair: may for pair, may in sequences.items() if may} == SEQUENCES
+    assert found(roles, _SCHEMA, producers + users) == {
+        ("holdfast", role): "USAGE" for role in producers + users
+    }
     functions = table(FUNCTIONS)
     assert found(roles, _FUNCTIONS, ["producer", *users]) == functions
     limited = found(roles, _FUNCTIONS, ["producer_limited"])
@@ -204,14 +205,33 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
 
 def test_everything_belongs_to_the_owner_and_a_second_run_changes_nothing(roles: Roles) -> None:
     users = ["producer", "worker", "operator_ro", "operator_rw"]
-    before = found(roles, _TABLES, users), found(roles, _FUNCTIONS, users)
+
+    def all_rights() -> list[dict[tuple[str, str], str]]:
+        return [found(roles, query, users) for query in (_TABLES, _COLUMNS, _SEQUENCES, _SCHEMA, _FUNCTIONS)]
+
+    before = all_rights()
     roles.run()
-    assert (found(roles, _TABLES, users), found(roles, _FUNCTIONS, users)) == before
+    assert all_rights() == before
     owner = roles.names["owner"]
     foreign = "SELECT count(*) FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relowner <> %s::regrole"
     assert count(roles.dsn, foreign, owner) == 0
     foreign = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace AND proowner <> %s::regrole"
     assert count(roles.dsn, foreign, owner) == 0
+
+
+def test_the_security_document_names_every_function_with_the_owners_rights(dsn: str) -> None:
+    """Whoever reads it is to know all the places where a caller acts as the owner."""
+    text = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(
+        r"^- \*\*SECURITY DEFINER\*\* are (.*?)\. Each has", text, re.DOTALL | re.MULTILINE
+    )
+    with psycopg.connect(dsn) as conn:
+        rows = conn.execute(
+            """SELECT p.proname, p.proconfig::text LIKE '%%search_path=pg_catalog, pg_temp%%', has_function_privilege('public', p.oid, 'EXECUTE')
+               FROM pg_proc p WHERE p.pronamespace = 'holdfast'::regnamespace AND p.prosecdef"""
+        ).fetchall()
+    assert sorted(re.findall(r"`(\w+)\(\)`", listed)) == sorted(name for name, _, _ in rows)
+    assert {(pinned, public) for _, pinned, public in rows} == {(True, False)}
 
 
 # The clock moves for members of the owner only, so what a worker finds is made older.
@@ -231,18 +251,7 @@ def test_a_worker_lives_the_whole_life(roles: Roles, life: Life) -> None:
     life.use(roles.url("worker"))
     life.leave_a_dead_worker()
     life.work()
-    done = {
-        "plain",
-        "naps",
-        "careful",
-        "careful_sync",
-        "lends",
-        "lends_sync",
-        "in_order",
-        "in_turn",
-        "within",
-    }
-    assert life.completed(roles.dsn) >= done
+    assert life.completed(roles.dsn) >= COMPLETED
     assert count(roles.dsn, "SELECT count(*) FROM holdfast.dead_letters") >= 4
     with psycopg.connect(roles.dsn, autocommit=True) as conn:
         for statement in TEN_DAYS_LATER:
@@ -258,6 +267,38 @@ def test_a_worker_lives_the_whole_life(roles: Roles, life: Life) -> None:
 
     asyncio.run(tidy())
     assert count(roles.dsn, old) == 0, "old slots of the archive are emptied"
+
+
+def test_a_worker_cannot_remove_what_finished_within_the_retention(roles: Roles, life: Life) -> None:
+    life.use(roles.url("worker"))
+    life.plain.enqueue(1)
+    life.work()
+    kept = "SELECT count(*) FROM holdfast.archive"
+    assert count(roles.dsn, kept) == 1
+    days = """UPDATE holdfast.archive SET completed_at = completed_at - interval '3 days', slot = holdfast.archive_slot(completed_at - interval '3 days')
+              RETURNING slot"""
+    slots = [count(roles.dsn, "SELECT slot FROM holdfast.archive"), count(roles.dsn, days)]
+    with psycopg.connect(roles.url("worker"), autocommit=True) as conn:
+        for slot in slots:
+            conn.execute("UPDATE holdfast.archive_slots SET day = '2001-01-01' WHERE slot = %s", [slot])
+            conn.execute("SELECT holdfast.empty_archive_slot(%s, -40)", [slot])
+        for statement in (
+            "DELETE FROM holdfast.archive", f"TRUNCATE holdfast.archive_{slots[1]:02d}", "UPDATE holdfast.archive SET completed_at = '2001-01-01'",
+            "UPDATE holdfast.engine SET retention_days = 1", f"UPDATE holdfast.archive_{slots[1]:02d} SET completed_at = '2001-01-01'",
+        ):  # fmt: skip
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement.encode())
+    assert count(roles.dsn, kept) == 1
+    noted = "SELECT (now() AT TIME ZONE 'UTC')::date - day FROM holdfast.archive_slots WHERE slot = %s"
+    assert [count(roles.dsn, noted, slot) for slot in slots] == [0, 3], (
+        "each is emptied when its time has come"
+    )
+    with psycopg.connect(roles.url("operator_rw"), autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.engine SET retention_days = 2")
+    with psycopg.connect(roles.url("worker"), autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.archive_slots SET day = '2001-01-01' WHERE slot = %s", [slots[1]])
+        conn.execute("SELECT holdfast.empty_archive_slot(%s, 2)", [slots[1]])
+    assert count(roles.dsn, kept) == 0, "the operator said so"
 
 
 def test_a_producer_can_enqueue_and_nothing_else(roles: Roles, life: Life) -> None:
@@ -312,25 +353,23 @@ def test_a_producer_of_one_queue_enqueues_there_only(roles: Roles, life: Life) -
     life.plain.enqueue(1)
 
 
-READS = ("status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "archive search", "group list",
-         "keys list ordered", "keys blocked", "keys hot", "queue list", "queue show ordered", "task list", "schedule list", "workers list",
-         "runbook oldest-due", "ring", "migrate status")  # fmt: skip
-WRITES = ("queue create more --key-concurrency 3", "queue pause more", "queue resume more", "queue set more --key-concurrency 4",
-          "queue set more --key-concurrency none --ordering key", "task pause plain", "task resume plain", "jobs edit {later} --priority 3",
-          "jobs retry {later}", "jobs cancel {cancel}", "jobs discard {later}", "dead redrive --task dies --yes", "dead discard --task fails --yes",
-          "keys release ordered --all --yes", "schedule pause tick", "schedule resume tick", "schedule run tick", "workers drain --all --yes",
-          "enqueue plain n:=1")  # fmt: skip
+def test_every_command_is_listed() -> None:
+    known = every_command()
+    listed = {command_of(words, known) for words in (*READS, *WRITES, *FIX)}
+    assert listed | ELSEWHERE == known
+    assert not listed & ELSEWHERE
 
 
 @pytest.mark.slow
 def test_operators(roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     life.use(roles.url("producer"))
-    made = life.produce()
+    made: Mapping[str, object] = life.produce()
     life.use(roles.url("worker"))
     life.work()
+    made = something_of_each(life, roles.dsn, made)
     ro, rw = (Cli(roles.url(name), monkeypatch) for name in ("operator_ro", "operator_rw"))
     for words in READS:
-        ran = ro(*words.format(**made).split())
+        ran = ro(*filled(words, made))
         assert ran.code in (0, 1), (words, ran)
         refused = [
             line for line in ran.out.splitlines() + ran.err.splitlines() if "permission denied" in line
@@ -339,18 +378,18 @@ def test_operators(roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch) ->
         assert [line.split()[0] for line in refused] == (["plans"] if words == "doctor" else []), (words, ran)
     state = [
         f"SELECT count(*) FROM holdfast.{name}"
-        for name in ("audit", "work", "archive", "dead_letters", "queues", "paused_tasks")
+        for name in ("audit", "work", "archive", "dead_letters", "queues", "paused_tasks", "schedules")
     ]
-    before = [count(roles.dsn, query) for query in state]
-    for number, words in enumerate(WRITES):
-        ran = ro(*words.format(**made).split())
-        assert number > 2 or "permission denied" in ran.err, (words, ran)
-    assert [count(roles.dsn, query) for query in state] == before
-    for number, words in enumerate(WRITES):
-        ran = rw(*words.format(**made).split())
-        assert "permission denied" not in ran.out + ran.err, (words, ran)
-        assert number > 2 or ran.code == 0, (words, ran)
-    assert count(roles.dsn, state[0]) > before[0]
+    audit = [count(roles.dsn, state[0])]
+    for words in WRITES:
+        before = [count(roles.dsn, query) for query in state]
+        ran = ro(*filled(words, made))
+        assert "permission denied" in ran.err, (words, ran)
+        assert [count(roles.dsn, query) for query in state] == before, words
+        ran = rw(*filled(words, made))
+        assert (ran.code, "permission denied" in ran.out + ran.err) == (0, False), (words, ran)
+        audit.append(count(roles.dsn, state[0]))
+        assert audit[-1] > audit[-2], (words, "an entry in the audit")
 
 
 def test_the_audit_notes_the_role_that_was_logged_in(
@@ -367,12 +406,47 @@ def test_the_audit_notes_the_role_that_was_logged_in(
     with psycopg.connect(roles.url("operator_rw"), autocommit=True) as conn:
         for forged in (
             "INSERT INTO holdfast.audit (actor, action, selection, count, role) VALUES ('a', 'b', '{}', 1, 'c')",
+            "INSERT INTO holdfast.audit (at, actor, action, selection, count) VALUES ('2001-01-01', 'a', 'b', '{}', 1)",
+            "INSERT INTO holdfast.audit (actor, action, selection, count) VALUES ('a', 'b', '{}', 1)",
             "UPDATE holdfast.audit SET role = 'c'",
             "UPDATE holdfast.audit SET actor = 'c'",
+            "UPDATE holdfast.audit SET count = 0",
+            "UPDATE holdfast.audit SET at = '2001-01-01'",
             "DELETE FROM holdfast.audit",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 conn.execute(forged.encode())
+
+
+def test_an_operator_can_only_add_to_the_count_of_an_act_of_its_own(roles: Roles) -> None:
+    """The functions that our commands call, called by hand. Whatever they are given, nothing that is written gets less."""
+
+    def call(role: str, text: str, *params: object) -> Any:
+        with psycopg.connect(roles.url(role), autocommit=True) as conn:
+            conn.execute("SET holdfast.clock_offset = '-30 years'")
+            return conn.execute(text.encode(), params).fetchone()[0]  # type: ignore[index]
+
+    def entry() -> tuple[Any, ...]:
+        with psycopg.connect(roles.dsn) as conn:
+            fields = "count, role, now() - at < interval '1 hour'"
+            return conn.execute(
+                f"SELECT {fields} FROM holdfast.audit WHERE id = %s".encode(), [mine]
+            ).fetchone()  # type: ignore[return-value]
+
+    mine = call("operator_rw", "SELECT holdfast.audit_act('me', 'jobs discard', '{}', 7)")
+    login = f"{roles.names['operator_rw']}_login"
+    assert entry() == (7, login, True), "the clock and the role are the server's"
+    assert call("operator_rw", "SELECT holdfast.audit_more(%s, 3)", mine) == mine
+    assert entry() == (10, login, True)
+    call("operator_rw", "SELECT holdfast.audit_more(%s, -10)", mine)
+    assert entry() == (10, login, True)
+    with psycopg.connect(roles.dsn, autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.audit SET role = 'another'")
+    assert call("operator_rw", "SELECT holdfast.audit_more(%s, 3)", mine) is None
+    assert entry() == (10, "another", True)
+    for role in ("producer", "worker", "operator_ro"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            call(role, "SELECT holdfast.audit_act('me', 'jobs discard', '{}', 7)")
 
 
 def test_a_migrator_makes_and_upgrades_the_schema_for_the_owner(holdfast_server: TestServer) -> None:
@@ -393,6 +467,21 @@ def test_a_migrator_makes_and_upgrades_the_schema_for_the_owner(holdfast_server:
     finally:
         roles.clear()
         holdfast_server.drop(name)
+
+
+def test_the_script_gives_way_to_who_holds_a_table_and_can_be_run_again(dsn: str, life: Life) -> None:
+    """Whoever enqueues would wait behind it for as long as a report runs."""
+    prefix = f"t{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(dsn) as report, psycopg.connect(dsn, autocommit=True) as dba:
+        report.execute("SELECT count(*) FROM holdfast.work")
+        dba.execute("SET statement_timeout = '60s'")  # if it did not give way
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            dba.execute(roles_sql(prefix).encode())
+    assert count(dsn, "SELECT count(*) FROM pg_roles WHERE rolname LIKE %s", f"{prefix}%") == 0
+    roles = Roles(dsn)
+    with psycopg.connect(roles.url("producer"), autocommit=True) as conn:
+        conn.execute("SELECT holdfast.enqueue('a')")
+    roles.clear()
 
 
 def test_mistakes() -> None:

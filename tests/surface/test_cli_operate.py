@@ -92,7 +92,7 @@ def test_status(shop: Kit, call: Call) -> None:
 
 
 def test_queues(kit: Kit, call: Call, refused: Callable[..., str]) -> None:
-    assert call("queue", "create", "mail", "--lease", "30").stdout == "Queue mail created.\n"
+    assert call("queue", "create", "mail", "--lease", "30s").stdout == "Queue mail created.\n"
     assert call("queue", "create", "mail").stdout == "Queue mail exists already.\n"
     assert kit.sql("SELECT lease FROM holdfast.queues WHERE name = 'mail'") == [{"lease": 30.0}]
     assert "with a lease of 30 s" in refused(ConfigurationError, "queue", "create", "mail", "--lease", "5")

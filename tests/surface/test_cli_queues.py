@@ -413,7 +413,10 @@ def test_limits_are_made_shown_changed_and_taken_away(kit: Kit, call: Call) -> N
             ("set", "inbox", "--rate", "5/s", "--burst", "0"),
             "--burst takes a number from 1 to 1000000, not 0",
         ),
-        (("set", "inbox", "--aging", "soon"), "--aging takes seconds, more than 0, or none, not 'soon'"),
+        (
+            ("set", "inbox", "--aging", "soon"),
+            "--aging takes a span of time such as 90s, more than 0, or none, not 'soon'",
+        ),
         (
             ("set", "inbox", "--weight", "vip"),
             "--weight takes a key and a number from 0.01 to 100, as vip=3, not 'vip'",

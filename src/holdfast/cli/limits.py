@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.errors import ConfigurationError
+from holdfast.model.duration import parse_duration
 from holdfast.model.queue import QueueRules, Rate
 from holdfast.operate.limits import Changes, QueueRulesSeen
 from holdfast.tasks.queueing import parse_rate
@@ -34,7 +35,7 @@ BurstOption = Annotated[
 KeyRateOption = Annotated[str | None, typer.Option(metavar="N/s|m|h|d", help="Starts of each partition key.")]
 KeyBurstOption = Annotated[int | None, typer.Option(help="As --burst, for --key-rate.")]
 AgingOption = Annotated[
-    str | None, typer.Option(metavar="SECONDS", help="Seconds of waiting that count as much as one priority.")
+    str | None, typer.Option(metavar="SPAN", help="Waiting so long counts as much as one priority: 90s, 5m.")
 ]
 
 
@@ -77,12 +78,11 @@ def _whole(text: str, name: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise ConfigurationError(f"--aging takes seconds, more than 0, or none, not {text!r}")
+    value = parse_duration(text)
+    if value is None or not 0 < value < 1e9:
+        raise ConfigurationError(
+            f"--aging takes a span of time such as 90s, more than 0, or none, not {text!r}"
+        )
     return value
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.arguments import parse_span
 from holdfast.cli.exits import PENDING
 from holdfast.db import migrate
 from holdfast.db.database import resolve_dsn
@@ -26,12 +27,21 @@ Database = Annotated[
 @app.command("up")
 def up_command(
     database: Database = None,
-    lock_timeout: Annotated[float, typer.Option(help="Seconds to wait for a lock, per try.")] = 2.0,
-    patience: Annotated[float, typer.Option(help="Seconds to go on trying, per migration.")] = 60.0,
+    lock_timeout: Annotated[
+        str, typer.Option(metavar="SPAN", help="Wait so long for a lock, per try: 2s, 500ms.")
+    ] = "2s",
+    patience: Annotated[
+        str, typer.Option(metavar="SPAN", help="Go on trying for so long, per migration: 60s, 5m.")
+    ] = "60s",
 ) -> None:
     """Apply every pending migration. Safe to run twice, by many at once, and while workers run."""
     dsn = resolve_dsn(database_url(database))
-    applied = migrate.up(dsn, lock_timeout=lock_timeout, patience=patience, on_step=typer.echo)
+    applied = migrate.up(
+        dsn,
+        lock_timeout=parse_span(lock_timeout, "--lock-timeout"),
+        patience=parse_span(patience, "--patience"),
+        on_step=typer.echo,
+    )
     typer.echo(f"Migrated to {applied[-1]}." if applied else _nothing(migrate.status(dsn)))
 
 

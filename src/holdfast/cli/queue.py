@@ -7,6 +7,7 @@ import typer
 
 from holdfast.cli import limits, render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
 from holdfast.operate.limits import list_rules, rules_of, show_rules
@@ -37,8 +38,12 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 def create_command(
     name: Annotated[str, typer.Argument(help="Small letters, digits and _, a letter first.")],
     lease: Annotated[
-        float | None,
-        typer.Option(help="Seconds a claim is good for without renewal.", show_default="the worker's"),
+        str | None,
+        typer.Option(
+            metavar="SPAN",
+            help="A claim is good for so long without renewal: 60s, 2m.",
+            show_default="the worker's",
+        ),
     ] = None,
     ordering: Annotated[
         Ordering, typer.Option(help="key: strictly one after the other within each partition key.")
@@ -68,7 +73,7 @@ def create_command(
     wanted = {name: value for name, value in named.items() if value is not None}
     rules = queue_rules(made_so | wanted, ConfigurationError)
     with open_database(database_url, app) as database:
-        made = create_queue(database, name, lease, rules)
+        made = create_queue(database, name, None if lease is None else parse_span(lease, "--lease"), rules)
     if as_json:
         render.print_json(made)
     else:

@@ -7,6 +7,8 @@ it. In production the offset is zero and nothing is sent.
 
 from datetime import UTC, datetime, timedelta
 
+from .duration import Duration, seconds
+
 
 class Clock:
     """Wall time plus an offset that only goes forward."""
@@ -20,10 +22,11 @@ class Clock:
     def offset(self) -> float:
         return self._offset
 
-    def advance(self, seconds: float) -> None:
-        if seconds < 0:
-            raise ValueError(f"the clock goes forward only, not by {seconds!r} seconds")
-        self._offset += seconds
+    def advance(self, span: Duration) -> None:
+        """By seconds, a timedelta or text such as "1h"."""
+        if isinstance(span, float | int) and span < 0:
+            raise ValueError(f"the clock goes forward only, not by {span!r} seconds")
+        self._offset += seconds(span, "the span")
 
     def now(self) -> datetime:
         return datetime.now(UTC) + timedelta(seconds=self._offset)

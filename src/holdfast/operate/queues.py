@@ -6,6 +6,7 @@ from typing import Any
 
 from ..db.database import Database
 from ..errors import ConfigurationError
+from ..model.duration import Duration, seconds
 from ..model.queue import OnDeadLetter, Ordering, QueueRules
 from ..store import jobs, keys, operate
 from ..store.audit import audit
@@ -32,16 +33,15 @@ class QueueMade:
 
 
 def create_queue(
-    database: Database, name: str, lease: float | None = None, rules: QueueRules = _PLAIN
+    database: Database, name: str, lease: Duration | None = None, rules: QueueRules = _PLAIN
 ) -> QueueMade:
     """Make a queue. One that is there is left as it is; to ask for another lease than it has is an error."""
     queue_name(name, ConfigurationError)
-    if lease is not None and not 1 <= lease <= 86_400:
-        raise ConfigurationError(f"a lease must be between 1 second and a day (86400), not {lease:g} seconds")
+    wanted = None if lease is None else _lease(lease)
     who = actor()
-    created = database.run(lambda: _create({name: rules}, lease, "queue create", who)) == [name]
+    created = database.run(lambda: _create({name: rules}, wanted, "queue create", who)) == [name]
     has = database.run(operate.queue_leases).get(name)
-    if not created and lease is not None and lease != has:
+    if not created and wanted is not None and wanted != has:
         now = "the worker's own lease" if has is None else f"a lease of {has:g} s"
         raise ConfigurationError(
             f"queue {name!r} exists already, with {now}. To change it, update the column lease of holdfast.queues"
@@ -50,6 +50,16 @@ def create_queue(
     if rules != _PLAIN:
         check_rules(name, rules, found)
     return QueueMade(name, created, has, found.ordering, found.on_dead_letter)
+
+
+def _lease(value: Duration) -> float:
+    try:
+        lease = seconds(value, "a lease")
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(str(error)) from None
+    if not 1 <= lease <= 86_400:
+        raise ConfigurationError(f"a lease must be between 1 second and a day (86400), not {lease:g} seconds")
+    return lease
 
 
 def _create(wanted: Mapping[str, QueueRules], lease: float | None, action: str, who: str) -> Flow[list[str]]:

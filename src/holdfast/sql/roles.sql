@@ -1,12 +1,16 @@
 -- Roles for Holdfast, each with what it needs and no more. Run it as a superuser, before the first `holdfast migrate up` and again after
 -- every one; it may be run at any time. The roles cannot log in: GRANT them to those that do.
 --
+-- It waits two seconds at most for a lock, so that nobody who enqueues waits longer behind it. Where somebody holds a table for longer it
+-- fails with "canceling statement due to lock timeout" and has changed nothing: run it again.
+--
 --   {{owner}}: owns the schema. {{migrator}}: may become the owner, for `holdfast migrate up`.
 --   {{producer}}: may enqueue, and neither read nor change a job. {{worker}}: runs jobs.
 --   {{operator_ro}}: may look at everything. {{operator_rw}}: may also change jobs, queues, tasks, schedules and workers.
 
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL lock_timeout = '2s';
 
 DO $roles$
 DECLARE
@@ -64,9 +68,10 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group TO {{producer}}, {{worker}}, {{operator_rw}};
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
-    GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.producers, holdfast.asleep TO {{worker}};
+    GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.asleep TO {{worker}};
     GRANT SELECT, INSERT ON holdfast.archive, holdfast.parked_keys TO {{worker}};
-    GRANT SELECT, UPDATE ON holdfast.engine, holdfast.archive_slots TO {{worker}};
+    GRANT SELECT, UPDATE ON holdfast.archive_slots TO {{worker}};
+    GRANT SELECT, UPDATE (last_sweep_at, grace_until, last_tidy_at, misfits_at) ON holdfast.engine TO {{worker}};   -- how long finished jobs are kept is not the worker's
     GRANT SELECT, DELETE ON holdfast.audit, holdfast.group_counts TO {{worker}};
     GRANT SELECT, UPDATE, DELETE ON holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
     GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};
@@ -88,11 +93,12 @@ BEGIN
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
     GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
         TO {{operator_rw}};
+    GRANT UPDATE (retention_days) ON holdfast.engine TO {{operator_rw}};
     GRANT UPDATE, DELETE ON holdfast.quarantine, holdfast.parked_keys TO {{operator_rw}};
     GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
-    GRANT INSERT (at, actor, action, selection, count), UPDATE (count) ON holdfast.audit TO {{operator_rw}};   -- the role is the server's to note
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
-        holdfast.lock_streams, holdfast.try_callback, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue TO {{operator_rw}};
+        holdfast.lock_streams, holdfast.try_callback, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue,
+        holdfast.audit_act, holdfast.audit_more TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
 
     -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
     FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP

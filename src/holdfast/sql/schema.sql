@@ -626,7 +626,8 @@ CREATE FUNCTION holdfast.archive_slots_of(id uuid) RETURNS int[]
 
 -- Empties a slot whose day is past retention: TRUNCATE locks that leaf alone. If the ring has come round to it before anyone
 -- tidied up (nobody worked for a month), it holds fresh rows too, and only the old ones are deleted. With the owner's rights: a worker may
--- neither TRUNCATE nor delete what has finished.
+-- neither TRUNCATE nor delete what has finished. So nothing that a worker can write decides what goes: the engine's retention holds, and a
+-- caller can only ask for a longer one; the noted day says that there may be something to do, and the ring which day a slot can hold.
 CREATE FUNCTION holdfast.empty_archive_slot(slot_number int, retention int) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -634,17 +635,20 @@ CREATE FUNCTION holdfast.empty_archive_slot(slot_number int, retention int) RETU
     AS $$
 DECLARE
     today date := (holdfast.now() AT TIME ZONE 'UTC')::date;
+    kept  int := (SELECT greatest(e.retention_days, retention) FROM holdfast.engine e);
+    held  date := (SELECT max(today + n) FROM generate_series(-kept, 1) n
+                   WHERE holdfast.archive_slot((today + n)::timestamp AT TIME ZONE 'UTC') = slot_number);   -- NULL: nothing that is to be kept
 BEGIN
-    PERFORM FROM holdfast.archive_slots s WHERE s.slot = slot_number AND s.day < today - retention FOR UPDATE;
+    PERFORM FROM holdfast.archive_slots s WHERE s.slot = slot_number AND s.day < today - kept FOR UPDATE;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    IF slot_number IN (SELECT holdfast.archive_slot((today + n)::timestamp AT TIME ZONE 'UTC') FROM generate_series(-1, 1) n) THEN
-        DELETE FROM holdfast.archive a WHERE a.slot = slot_number AND a.completed_at < (today - retention)::timestamp AT TIME ZONE 'UTC';
+    IF held IS NOT NULL THEN
+        DELETE FROM holdfast.archive a WHERE a.slot = slot_number AND a.completed_at < (today - kept)::timestamp AT TIME ZONE 'UTC';
     ELSE
         EXECUTE format('TRUNCATE holdfast.archive_%s', lpad(slot_number::text, 2, '0'));
     END IF;
-    UPDATE holdfast.archive_slots s SET day = NULL WHERE s.slot = slot_number;
+    UPDATE holdfast.archive_slots s SET day = held WHERE s.slot = slot_number;
     RETURN true;
 END $$;
 
@@ -795,6 +799,23 @@ CREATE TABLE holdfast.audit (
     count     bigint NOT NULL,
     role      text   DEFAULT session_user   -- who the server knows it was; the actor is what the caller said
 );
+
+-- An entry of the audit. With the owner's rights, so that nobody who writes one needs a right on the table: the time and the role are the
+-- server's to note, and nobody changes what is written.
+CREATE FUNCTION holdfast.audit_act(said_actor text, act text, which jsonb, how_many bigint) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ INSERT INTO holdfast.audit (at, actor, action, selection, count)
+          VALUES (holdfast.now(), said_actor, act, which, greatest(how_many, 0)) RETURNING id $$;
+
+-- An act in several transactions: each adds what it did to the entry that this role has begun. Nothing is ever taken away. NULL: there is
+-- no such entry.
+CREATE FUNCTION holdfast.audit_more(entry bigint, how_many bigint) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ UPDATE holdfast.audit a SET count = a.count + greatest(how_many, 0) WHERE a.id = entry AND a.role = session_user RETURNING a.id $$;
+REVOKE ALL ON FUNCTION holdfast.audit_act FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.audit_more FROM PUBLIC;
 
 -- Roles that may enqueue into these queues only (`holdfast roles sql --queue`). Who has EXECUTE by any other role may enqueue everywhere.
 CREATE TABLE holdfast.producers (

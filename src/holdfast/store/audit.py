@@ -34,7 +34,7 @@ def audit_begin(actor: str, action: str, selection: Mapping[str, object]) -> Sta
 
 
 def audit_add(entry: int, count: int) -> Statement[bool]:
-    return Statement("audit_add", query("audit_add"), (entry, count), bool)
+    return Statement("audit_add", query("audit_add"), (entry, count), lambda rows: bool(rows[0][0]))
 
 
 def list_audit(before: int | None, limit: int) -> Statement[list[AuditLine]]:

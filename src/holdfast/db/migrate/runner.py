@@ -26,6 +26,7 @@ from holdfast.db.migrate.blockers import Session, Watch, other_migrators
 from holdfast.db.migrate.preflight import Facts, applied_rows, check, check_ours, look
 from holdfast.db.migrate.text import LOCK_KEY, Migration
 from holdfast.errors import ConfigurationError, MigrationFailed, SchemaMissing, SchemaTooNew
+from holdfast.model.duration import Duration, seconds
 
 Migrations = Sequence[tuple[int, str, str]]
 
@@ -135,20 +136,19 @@ def plan(dsn: str, migrations: Migrations | None = None) -> list[tuple[int, str,
 def up(
     dsn: str,
     *,
-    lock_timeout: float = 2.0,
-    patience: float = 60.0,
+    lock_timeout: Duration = 2.0,
+    patience: Duration = 60.0,
     on_step: Callable[[str], None] | None = None,
     migrations: Migrations | None = None,
 ) -> list[int]:
     """Apply what is pending and return its numbers.
 
-    A lock is waited for `lock_timeout` seconds at a time, for `patience` seconds in all per migration.
+    A lock is waited for `lock_timeout` at a time, for `patience` in all per migration.
     """
-    if lock_timeout < 0.001 or patience < 0:
-        raise ConfigurationError(
-            f"lock_timeout must be 0.001 seconds or more, and patience 0 or more, "
-            f"not {lock_timeout!r} and {patience!r}"
-        )
+    try:
+        per_try, in_all = seconds(lock_timeout, "lock_timeout", least=0.001), seconds(patience, "patience")
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(str(error)) from None
     known = _known(migrations)
     with session(dsn) as conn:
         facts = look(conn)
@@ -159,8 +159,8 @@ def up(
         if not numbers:
             return []
         check(facts)
-        with Watch(dsn, min(0.1, lock_timeout / 4)) as watch:
-            run = _Run(conn, facts, watch, lock_timeout, patience, on_step or (lambda _: None))
+        with Watch(dsn, min(0.1, per_try / 4)) as watch:
+            run = _Run(conn, facts, watch, per_try, in_all, on_step or (lambda _: None))
             return [m.number for m in known if m.number in numbers and run.apply(m)]
 
 

@@ -288,7 +288,8 @@ END $$;
 
 -- Empties a slot whose day is past retention: TRUNCATE locks that leaf alone. If the ring has come round to it before anyone
 -- tidied up (nobody worked for a month), it holds fresh rows too, and only the old ones are deleted. With the owner's rights: a worker may
--- neither TRUNCATE nor delete what has finished.
+-- neither TRUNCATE nor delete what has finished. So nothing that a worker can write decides what goes: the engine's retention holds, and a
+-- caller can only ask for a longer one; the noted day says that there may be something to do, and the ring which day a slot can hold.
 CREATE OR REPLACE FUNCTION holdfast.empty_archive_slot(slot_number int, retention int) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -296,17 +297,20 @@ CREATE OR REPLACE FUNCTION holdfast.empty_archive_slot(slot_number int, retentio
     AS $$
 DECLARE
     today date := (holdfast.now() AT TIME ZONE 'UTC')::date;
+    kept  int := (SELECT greatest(e.retention_days, retention) FROM holdfast.engine e);
+    held  date := (SELECT max(today + n) FROM generate_series(-kept, 1) n
+                   WHERE holdfast.archive_slot((today + n)::timestamp AT TIME ZONE 'UTC') = slot_number);   -- NULL: nothing that is to be kept
 BEGIN
-    PERFORM FROM holdfast.archive_slots s WHERE s.slot = slot_number AND s.day < today - retention FOR UPDATE;
+    PERFORM FROM holdfast.archive_slots s WHERE s.slot = slot_number AND s.day < today - kept FOR UPDATE;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    IF slot_number IN (SELECT holdfast.archive_slot((today + n)::timestamp AT TIME ZONE 'UTC') FROM generate_series(-1, 1) n) THEN
-        DELETE FROM holdfast.archive a WHERE a.slot = slot_number AND a.completed_at < (today - retention)::timestamp AT TIME ZONE 'UTC';
+    IF held IS NOT NULL THEN
+        DELETE FROM holdfast.archive a WHERE a.slot = slot_number AND a.completed_at < (today - kept)::timestamp AT TIME ZONE 'UTC';
     ELSE
         EXECUTE format('TRUNCATE holdfast.archive_%s', lpad(slot_number::text, 2, '0'));
     END IF;
-    UPDATE holdfast.archive_slots s SET day = NULL WHERE s.slot = slot_number;
+    UPDATE holdfast.archive_slots s SET day = held WHERE s.slot = slot_number;
     RETURN true;
 END $$;
 
@@ -1164,6 +1168,25 @@ END $$;
 CREATE CONSTRAINT TRIGGER counted AFTER INSERT ON holdfast.group_ends DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION holdfast.count_group_ends();
 
+-- An entry of the audit. With the owner's rights, so that nobody who writes one needs a right on the table: the time and the role are the
+-- server's to note, and nobody changes what is written.
+CREATE OR REPLACE FUNCTION holdfast.audit_act(said_actor text, act text, which jsonb, how_many bigint) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ INSERT INTO holdfast.audit (at, actor, action, selection, count)
+          VALUES (holdfast.now(), said_actor, act, which, greatest(how_many, 0)) RETURNING id $$;
+
+-- An act in several transactions: each adds what it did to the entry that this role has begun. Nothing is ever taken away. NULL: there is
+-- no such entry.
+CREATE OR REPLACE FUNCTION holdfast.audit_more(entry bigint, how_many bigint) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ UPDATE holdfast.audit a SET count = a.count + greatest(how_many, 0) WHERE a.id = entry AND a.role = session_user RETURNING a.id $$;
+
+REVOKE ALL ON FUNCTION holdfast.audit_act FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION holdfast.audit_more FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION holdfast.digits FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION holdfast.printed_bytes FROM PUBLIC;
@@ -1206,15 +1229,37 @@ REVOKE ALL ON FUNCTION holdfast.count_group FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION holdfast.counted_in_row FROM PUBLIC;
 
--- Workers that do not own the schema were given rights on the functions that they call. These are called in the same places.
+-- Roles that do not own the schema were given rights on what they use. What is used beside it or in its place from now on, they get too.
+-- A table or function that is added here gets its line in this list, unless only functions with the owner's rights touch it.
 DO $do$
 DECLARE
-    worker record;
+    granted text;
 BEGIN
-    FOR worker IN SELECT DISTINCT a.grantee::regrole::text AS role FROM pg_proc p CROSS JOIN LATERAL aclexplode(p.proacl) AS a
-                  WHERE p.oid = 'holdfast.jobs_ended(uuid[], text[], uuid[], text[])'::regprocedure AND a.grantee NOT IN (0, p.proowner)
+    FOR granted IN
+        SELECT format('GRANT %s ON %s TO %s', n.rights, n.used, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
+        FROM (VALUES
+            -- who had this right  on this                                             gets these                          on this
+            ('EXECUTE', 'holdfast.jobs_ended(uuid[], text[], uuid[], text[])',         'EXECUTE',                          'FUNCTION holdfast.try_callback, holdfast.jobs_ended_at_commit'),
+            ('INSERT',  'holdfast.audit',                                              'EXECUTE',                          'FUNCTION holdfast.audit_act, holdfast.audit_more'),
+            ('SELECT',  'holdfast.work',                                               'SELECT',                           'holdfast.misfits'),
+            ('UPDATE',  'holdfast.work',                                               'SELECT, INSERT, UPDATE, DELETE',   'holdfast.misfits'),
+            ('UPDATE',  'holdfast.limits',                                             'INSERT, DELETE',                   'holdfast.limits'),
+            ('INSERT',  'holdfast.errors',                                             'UPDATE',                           'holdfast.errors'),
+            ('SELECT',  'holdfast.sleepers',                                           'SELECT',                           'holdfast.asleep'),
+            ('SELECT',  'holdfast.groups',                                             'SELECT',                           'holdfast.group_counts'),
+            ('DELETE',  'holdfast.groups',                                             'DELETE',                           'holdfast.group_counts'),
+            ('INSERT',  'holdfast.dead_letters',                                       'UPDATE, DELETE',                   'holdfast.dead_letters')
+        ) AS n(had, before, rights, used)
+        CROSS JOIN LATERAL (SELECT CASE n.had WHEN 'EXECUTE' THEN (SELECT p.proacl FROM pg_proc p WHERE p.oid = to_regprocedure(n.before))
+                                              ELSE (SELECT c.relacl FROM pg_class c WHERE c.oid = to_regclass(n.before)) END AS acl) o
+        CROSS JOIN LATERAL aclexplode(o.acl) AS had
+        WHERE had.privilege_type = n.had
+      UNION ALL   -- what was buried because a worker stood still goes back into the table of its queue
+        SELECT format('GRANT INSERT ON holdfast.%I TO %s', c.relname, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
+        FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) AS had
+        WHERE had.privilege_type = 'DELETE' AND (c.oid = 'holdfast.work'::regclass OR c.oid IN (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = 'holdfast.work'::regclass))
     LOOP
-        EXECUTE 'GRANT EXECUTE ON FUNCTION holdfast.try_callback, holdfast.jobs_ended_at_commit TO ' || worker.role;
+        EXECUTE granted;
     END LOOP;
 END $do$;
 

@@ -1,0 +1,82 @@
+# ruff: noqa: E501
+"""Every command of the program, as an operator types it. A new command fails test_every_command_is_listed until it is here."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psycopg
+import typer
+from tests.rights.life import PLACE, Life
+
+from holdfast.cli import app
+from holdfast.operate.doctor.run import FIXES
+from holdfast.store.runbook import QUESTIONS
+from holdfast.store.workers import register
+
+READS = (
+    "status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "dead show {dead}", "archive search",
+    "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "queue list",
+    "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
+    "runbook", *(f"runbook {name}" for name in QUESTIONS),
+)  # fmt: skip
+
+# In this order: each finds something to do. What an operator may change.
+WRITES = (
+    "queue create more --key-concurrency 3", "queue pause more", "queue resume more", "queue set more --key-concurrency 4",
+    "queue set more --key-concurrency none --ordering key", "queue sync --app tests.rights.commands:declared", "task pause plain", "task resume plain",
+    "jobs edit {later} --priority 3", "jobs retry {later}", "jobs cancel {cancel}", "jobs discard {discard}", "jobs discard --state scheduled --yes",
+    "keys release ordered --all --yes", "dead redrive --task dies --yes", "dead discard --task fails --yes", "dead discard {dead}",
+    "schedule pause tick", "schedule resume tick", "schedule run tick", "schedule add mine --task plain --every 1h", "schedule remove mine",
+    "schedule backfill tick --from 2026-05-01T00:00Z --to 2026-05-02T00:00Z --yes", "workers drain --all --yes", "enqueue plain n:=1",
+)  # fmt: skip
+
+# What needs the schema's owner. Each says what it would mend, or that there is nothing.
+FIX = tuple(f"doctor --fix {name} --yes" for name in FIXES)
+
+# These ask no database as an operator: they print, run servers of their own, or are the worker and the migrator.
+ELSEWHERE = {
+    "bench", "config show", "db dump", "db psql", "db reset", "db start", "db status", "db stop", "dev", "migrate sql", "migrate up", "monitoring alerts",
+    "monitoring dashboard", "monitoring keda", "roles sql", "worker",
+}  # fmt: skip
+
+declared = Life().app
+declared.queue("declared", concurrency=5)  # which the database lacks
+
+
+def every_command() -> set[str]:
+    """As the program has them."""
+
+    def walk(name: str, command: Any) -> Iterator[str]:
+        parts = getattr(command, "commands", None)
+        if parts is None or command.invoke_without_command:
+            yield name
+        for word, part in (parts or {}).items():
+            yield from walk(f"{name} {word}".strip(), part)
+
+    return set(walk("", typer.main.get_command(app)))
+
+
+def command_of(words: str, known: set[str]) -> str:
+    """The command in what is typed: the longest that it begins with."""
+    return max((name for name in known if f"{words} ".startswith(f"{name} ")), key=len, default=words)
+
+
+def filled(words: str, made: Mapping[str, object]) -> list[str]:
+    return words.format(**made).split()
+
+
+def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[str, object]:
+    """What the commands above name: besides `made`, one that is dead, one that is done, a group, one to discard and a worker."""
+    life.app.database.run(
+        lambda: register(PLACE, queues=["inbox"], tasks=["plain"], concurrency=1, release="-")
+    )
+    discard = life.plain.using(run_after=7200).enqueue(9).id
+    with psycopg.connect(dsn, options="-c search_path=pg_catalog") as conn:
+        named = {
+            "dead": "SELECT id FROM holdfast.dead_letters WHERE task = 'breaks' LIMIT 1",
+            "done": "SELECT id FROM holdfast.archive WHERE task = 'plain' LIMIT 1",
+            "group": "SELECT id FROM holdfast.groups LIMIT 1",
+        }
+        found = {name: conn.execute(query.encode()).fetchone() for name, query in named.items()}
+    assert all(found.values()), found
+    return {**made, "discard": discard, **{name: row[0] for name, row in found.items() if row}}
