@@ -85,6 +85,7 @@ COLUMNS = {
     ("engine.grace_until", "worker"): "UPDATE",
     ("engine.last_sweep_at", "worker"): "UPDATE",
     ("engine.last_tidy_at", "worker"): "UPDATE",
+    ("engine.misfits_at", "worker"): "UPDATE",
     ("engine.retention_days", "operator_rw"): "UPDATE",
 }
 SEQUENCES = {("work_seq", "worker"): "USAGE", ("work_seq", "operator_rw"): "USAGE"}
