@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from tests.sql.support import until_blocked
 from tests.wake.conftest import Ear
-from tests.wake.test_wake_sql import ENQUEUE, TOLD, register
+from tests.wake.test_wake_sql import ENQUEUE, TOLD, ask, register
 
 from holdfast.store import sweep, workers
 from holdfast.store.wake import fall_asleep, get_up
@@ -115,7 +115,7 @@ def test_the_longest_poll_counts_until_nobody_sleeps(sleepy: Kit, ear: Ear) -> N
     sleepy.sql(later)
     assert ear.heard() == TOLD
     for each in (worker, other):
-        sleepy.database.run(lambda each=each: get_up(each))
+        ask(sleepy, get_up(each))
     lie(sleepy, worker, "inbox", poll=5.0)
     sleepy.sql(later)
     assert ear.heard() == []
