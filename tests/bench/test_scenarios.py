@@ -12,6 +12,7 @@ from holdfast.bench.report import Report, is_series
 from holdfast.bench.scenarios import SCENARIOS, find
 from holdfast.bench.scenarios.enqueue import by_function
 from holdfast.bench.server import Server
+from holdfast.bench.targets import verdicts
 from holdfast.testing import Kit, TestServer
 
 TINY = Sizes(
@@ -114,6 +115,25 @@ def test_a_ratio_between_two_ways_of_one_thing_is_near_enough(server: Server) ->
     assert limit is not None
     assert drain is not None
     assert 0.001 < drain / limit < 10
+
+
+def test_a_drain_says_what_limits_leave_of_it(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The figures depend on the machine; that they are measured and judged does not."""
+    report = Report()
+    only = ("async-1", "limited-1", "limited-keys-1")
+    find("drain")(Bench(server, report, TINY, repeats=1, quick=True, only=only))
+    judged = {v.name: v for v in verdicts(report)}
+    for variant, name, wanted in (
+        ("limited-1", "limits that do not bind, of none", ">= 0.7"),
+        ("limited-keys-1", "limits of 1,000 keys, of none", ">= 0.3"),
+    ):
+        one, other = report.median("drain", variant), report.median("drain", "async-1")
+        assert one
+        assert other
+        assert judged[name].value == pytest.approx(one / other)
+        assert judged[name].wanted == wanted
+    said = capsys.readouterr()
+    assert (said.out + said.err).count(" of async-1") == 2
 
 
 def test_nothing_is_left_on_the_server(holdfast_server: TestServer) -> None:

@@ -141,7 +141,7 @@ def test_a_kept_plan_casts_no_list_of_buckets(deep: Conn) -> None:
     ]
     with psycopg.RawCursor(deep) as cursor:
         for look in looks:
-            cursor.execute(look.text.encode(), look.params, prepare=True)
+            cursor.execute(f"EXPLAIN {look.text}".encode(), look.params, prepare=True)
     types = deep.execute(
         "SELECT parameter_types::text FROM pg_prepared_statements WHERE statement LIKE '%partition_bucket%'"
     )

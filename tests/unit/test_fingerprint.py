@@ -1,6 +1,7 @@
 """Equal signatures have equal fingerprints, in every process; whatever changes the payloads that fit changes them."""
 
 import functools
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,7 +210,7 @@ def test_it_is_the_same_in_another_process() -> None:
     runs = {
         subprocess.run(
             [sys.executable, "-c", text],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([".", *sys.path])},
             capture_output=True,
             check=True,
         ).stdout

@@ -143,6 +143,8 @@ TARGETS = [
     Target("drain against the best Python peer", against_peers(PYTHON_PEERS), least=3, unit="x"),
     Target("worker CPU per job", at("drain", "async-1 worker CPU"), most=12, unit="us"),
     Target("ordered by key, of unordered", of(("drain", "ordered-1"), ("drain", "async-1")), least=0.5),
+    Target("limits that do not bind, of none", of(("drain", "limited-1"), ("drain", "async-1")), least=0.7),
+    Target("limits of 1,000 keys, of none", of(("drain", "limited-keys-1"), ("drain", "async-1")), least=0.3),
     Target(
         "handlers with a transaction, of the same by hand",
         of(("drain", "transaction-1"), ("drain", "transaction-by-hand")),

@@ -60,7 +60,7 @@ def _code(step: Any, seen: set[int]) -> object:
     if isinstance(step, functools.partial):
         given = [_value(value, seen) for value in step.args]
         return ["partial", _code(step.func, seen), given, _named(step.keywords, seen)]
-    func = step if hasattr(step, "__code__") else type(step).__call__
+    func: Any = step if hasattr(step, "__code__") else getattr(type(step), "__call__", None)  # noqa: B004
     code = getattr(func, "__code__", None)
     if not isinstance(code, CodeType):
         return [getattr(step, "__qualname__", type(step).__qualname__)]
