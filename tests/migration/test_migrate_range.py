@@ -1,7 +1,9 @@
 """Which code may run on which schema: what a migration says, what older code makes of it, and what it leaves alone."""
 
 import hashlib
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -61,6 +63,16 @@ def test_a_migration_says_which_code_may_run_on_it(header: str, needs: int) -> N
 def test_no_migration_needs_code_that_is_later_than_itself() -> None:
     with pytest.raises(HoldfastError, match="says that it needs code >= 8, which is later than itself"):
         _ = Migration(7, "some", "-- holdfast: contract (needs code >= 8)\nSELECT 1;").needs_code
+
+
+def test_migrations_of_one_release_need_the_same_code() -> None:
+    """The code that ran before the first of them is what runs beside all of them."""
+    before = tomllib.loads((Path(__file__).parent / "before.toml").read_text(encoding="utf-8"))
+    needs: dict[str, set[int | None]] = {}
+    for number, name, text in files.migrations():
+        if number > 1:
+            needs.setdefault(before[str(number)], set()).add(Migration(number, name, text).needs_code)
+    assert [len(numbers) for numbers in needs.values()] == [1] * len(needs), needs
 
 
 def test_older_code_starts_runs_and_is_ready_within_the_range(app: Holdfast, holdfast_kit: MakeKit) -> None:

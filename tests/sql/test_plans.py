@@ -182,7 +182,7 @@ def statements(conn: Conn) -> dict[str, Statement[Any]]:
             30.0,
             Rounds(1, 5, 5, 60, 60, 60),
             ["nightly"],
-            ["inbox"],
+            rings=["inbox"],
         ),
         jobs.enqueue([NewRow("work", "{}")]),
         jobs.enqueue(

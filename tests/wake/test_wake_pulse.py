@@ -54,13 +54,22 @@ async def test_one_statement_per_heartbeat_is_all(still: Kit, counted: Counter[s
     assert 7 <= counted["pulse"] <= 11
 
 
+@pytest.mark.parametrize("ring", [False, True])
 async def test_at_default_settings_an_idle_worker_asks_at_most_every_second_second(
-    app: Holdfast, holdfast_kit: Callable[..., Kit], notes: Notes, counted: Counter[str], monkeypatch: Any
+    app: Holdfast,
+    holdfast_kit: Callable[..., Kit],
+    notes: Notes,
+    counted: Counter[str],
+    monkeypatch: Any,
+    ring: bool,
 ) -> None:
+    """Also where it has a share of a ring, which it would have to ask for every second while it is awake."""
     monkeypatch.setattr("holdfast.runtime.sleep._LIGHT", 0.0)
+    if ring:
+        app.queue("orders", ordering="key")
     kit = holdfast_kit(app, Settings())
-    async with working(kit):
-        await until_asleep(kit)
+    async with working(kit, queues=["inbox", "orders"] if ring else []):
+        await until_asleep(kit, 2 if ring else 1)
         await asyncio.sleep(4)
         counted.clear()
         await asyncio.sleep(12)
