@@ -124,6 +124,35 @@ def test_where_no_child_can_import_the_app_one_suspect_at_a_time_runs_beside_the
     assert {(r["id"], r["status"]) for r in rows} == {(job, "completed") for job in [*suspects, *innocent]}
 
 
+def _make_suspects(scene: Scene) -> None:
+    scene.kit.sql("UPDATE holdfast.work SET crashes = 2, suspect = 1")
+
+
+@pytest.mark.parametrize("concurrency", [2, 10])
+def test_suspects_leave_half_of_the_slots_to_jobs_that_wait(scene: Scene, concurrency: int) -> None:
+    """They never end here, so whatever completes has slots of its own. Once nothing else waits, they use those too."""
+    suspects = [plain.enqueue("end").id for _ in range(concurrency)]
+    _make_suspects(scene)
+    short = [quick.enqueue().id for _ in range(100)]
+    scene.start(concurrency=concurrency)
+    for job in short:
+        scene.until_status(job, "completed")
+    wait_until(lambda: _all_started(scene, suspects, 1), "suspects have what is free")
+
+
+def test_a_suspect_that_ends_makes_room_for_a_job_that_waits_before_the_next_suspect(scene: Scene) -> None:
+    first, second = plain.enqueue("first").id, plain.enqueue("end").id
+    _make_suspects(scene)
+    scene.start(concurrency=2)
+    wait_until(lambda: _all_started(scene, [first, second], 1), "both slots have a suspect")
+    more = [plain.using(priority=100).enqueue("end").id for _ in range(3)]
+    _make_suspects(scene)
+    short = quick.enqueue().id
+    scene.open("first")
+    scene.until_status(short, "completed")
+    wait_until(lambda: any(scene.notes("start", job) for job in more), "then it is a suspect's turn")
+
+
 def test_a_worker_that_is_frozen_again_and_again_buries_nothing(scene: Scene) -> None:
     job = plain.enqueue("end").id
     workers = [scene.start(), scene.start()]

@@ -64,6 +64,7 @@ from .side_tasks import SideTasks
 from .sleep import DROWSY, Nap, Sleep
 from .slots import Slots
 from .start import Starter
+from .suspect_claims import claim_suspects, claim_trial
 from .suspects import Suspects
 from .sweep import Sweeper
 from .tally import Tally
@@ -122,7 +123,9 @@ class Worker:
         self.notify = Notify(
             database, self.membership.session, list(options.leases), self.sleep, self.look_again
         )
-        self.suspects = Suspects(session, sweep, self.settings.max_crashes, options.children)
+        self.suspects = Suspects(
+            session, sweep, self.settings.max_crashes, options.children, options.concurrency
+        )
         self.batches = Batches(handlers, lambda delay: self.loop.call_later(delay, self._wake.set))
         self._pause = _FIRST_PAUSE
         self._heard = True  # somebody hears of each start
@@ -184,29 +187,32 @@ class Worker:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
         began = time.monotonic()
         try:
-            jobs = await self._claim_told()
-            if not jobs:
-                await self._claim_suspects()
-                await self._claim_trial()
-                waiting = len(self.ready) + self.batches.due
-                want = self._want(waiting - self.starter.early)
-                free = self.slots.free - waiting
-                jobs = (
-                    await self.claimer.claim(
-                        self.membership.id, want, self.slots.run, free, self._idle_bytes()
-                    )
-                    if want
-                    else []
-                )
+            jobs = await self._claim_told() or await self._claim_all_kinds()
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), _LONGEST_PAUSE) * random.uniform(0.8, 1.0)  # noqa: S311
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
+        if jobs:
+            self.suspects.others_came()
         self._heard = telemetry.audible(logging.DEBUG)
         self.executor.look()
         held = self.claimer.pace.mark(self.inflight.add(jobs, began))
         self.ready.extend(self.batches.gather(self.lanes.admit(held)))
         return len(jobs)
+
+    async def _claim_all_kinds(self) -> list[ClaimedJob]:
+        """Suspects get their part, then others, then suspects what is left."""
+        await claim_suspects(self, spare=False)
+        await claim_trial(self)
+        waiting = len(self.ready) + self.batches.due
+        if not (want := self._want(waiting - self.starter.early)):
+            return []
+        free = self.slots.free - waiting
+        me, run, idle = self.membership.id, self.slots.run, self._idle_bytes()
+        jobs = await self.claimer.claim(me, want, run, free, idle)
+        if not jobs:
+            await claim_suspects(self, spare=True)
+        return jobs
 
     def _want(self, waiting: int) -> int:
         if self.settler.pending >= _UNSETTLED:
@@ -223,29 +229,6 @@ class Worker:
         queues = self.sleep.told()
         want = self._want(len(self.ready))
         return await self.claimer.claim_new(self.membership.id, queues, want) if queues and want else []
-
-    async def _claim_suspects(self) -> None:
-        while room := self.suspects.due(self.slots.free - len(self.ready)):
-            began = time.monotonic()
-            jobs = await self.claimer.claim_suspects(self.membership.id, room)
-            if not jobs:
-                return
-            self._took_suspects(self.claimer.pace.mark(self.inflight.add(jobs, began)))
-
-    def _took_suspects(self, held: list[Running]) -> None:
-        self.suspects.took([running for running in held if running.claimed.suspect])
-        self.ready.extend(self.batches.alone(self.lanes.admit(held)))
-
-    async def _claim_trial(self) -> None:
-        if not self.breakers.due(self.slots.free - len(self.ready)):
-            return
-        can_isolate, began = self.suspects.room(1) > 0, time.monotonic()
-        for job in await self.breakers.trial(self.claimer, self.membership.id, suspects=can_isolate):
-            trial = self.inflight.add([job], began)
-            if job.suspect:
-                self._took_suspects(trial)
-            else:
-                self.ready.extend(self.batches.gather(self.lanes.admit(trial)))
 
     def _start_ready(self) -> None:
         if self.stopping.is_set():
