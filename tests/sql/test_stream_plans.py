@@ -134,7 +134,7 @@ def test_a_claim_looks_up_each_job_of_the_front_once(deep: Conn) -> None:
 def test_a_kept_plan_casts_no_list_of_buckets(deep: Conn) -> None:
     """It would be cast anew for each key that is compared with it."""
     some = range(0, 1024, 2)
-    looks = [
+    looks: list[Statement[Any]] = [
         streams.due_streams("orders", [(0, START)], ROWS, some),
         streams.scan_streams("orders", some, None, KEYS),
         limits.scan_shares("orders", some, None, KEYS),
