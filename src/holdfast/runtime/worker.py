@@ -126,7 +126,9 @@ class Worker:
         self.suspects = Suspects(
             session, sweep, self.settings.max_crashes, options.children, options.concurrency
         )
-        self.batches = Batches(handlers, lambda delay: self.loop.call_later(delay, self._wake.set))
+        self.batches = Batches(
+            handlers, lambda delay: self.loop.call_later(delay, self._wake.set), self.settings.claim_bytes
+        )
         self._pause = _FIRST_PAUSE
         self._heard = True  # somebody hears of each start
         self._wake = asyncio.Event()
@@ -217,18 +219,25 @@ class Worker:
     def _want(self, waiting: int) -> int:
         if self.settler.pending >= _UNSETTLED:
             return 0
-        if self._idle_bytes() >= self.settings.claim_bytes:
-            return 0
+        if self._has_its_bytes:
+            return max(0, self.slots.free - waiting)  # each claim brings one job of a queue
         return self.slots.want(waiting, self.batches.wish)
 
     def _idle_bytes(self) -> int:
         return self.inflight.idle_bytes(self.settings.claim_bytes // 2)
 
+    @property
+    def _has_its_bytes(self) -> bool:
+        """What waits here comes to as much as may."""
+        return self._idle_bytes() >= self.settings.claim_bytes
+
     async def _claim_told(self) -> list[ClaimedJob]:
         """The quick way to what somebody told us of a moment ago; the usual ways find the rest."""
         queues = self.sleep.told()
         want = self._want(len(self.ready))
-        return await self.claimer.claim_new(self.membership.id, queues, want) if queues and want else []
+        if not queues or not want:
+            return []
+        return await self.claimer.claim_new(self.membership.id, queues, want, self._idle_bytes())
 
     def _start_ready(self) -> None:
         if self.stopping.is_set():
@@ -252,8 +261,13 @@ class Worker:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
         if self.slots.blocked and (stale := self.starter.stale(_STALE) + self.batches.stale(_STALE)):
             self.slots.expect_long()
-            for running in stale:
-                self.conclude(running, Released("not started"))
+            self._hand_back(stale)
+        elif self.slots.free > 0 and self.lanes and self._has_its_bytes:
+            self._hand_back(self.lanes.stale(_STALE))  # their turn is far, and their bytes keep others out
+
+    def _hand_back(self, unstarted: Sequence[Running]) -> None:
+        for running in unstarted:
+            self.conclude(running, Released("not started"))
 
     async def _run_one(self, running: Running) -> None:
         try:
