@@ -4,6 +4,7 @@ run         the story: claim what free slots need, start it, pause, and in the e
 _run_one    one job from slot to outcome
 Claimer     which jobs are next                         (claim.py)
 Starter     each in a task of its own, in a free slot   (start.py)
+Early       jobs of a rate wait for their moment        (early.py, pace.py)
 Lanes       jobs of one stream one after the other      (lanes.py)
 Ring        whose keys it looks after                   (ring.py)
 Batches     jobs that gather to be run in one call      (batches.py, calls.py)
@@ -207,9 +208,9 @@ class Worker:
         await claim_suspects(self, spare=False)
         await claim_trial(self)
         waiting = len(self.ready) + self.batches.due
-        if not (want := self._want(waiting - self.starter.early)):
+        if not (want := self._want(waiting)):
             return []
-        free = self.slots.free - waiting
+        free = self.slots.free - waiting - len(self.starter.early)
         me, run, idle = self.membership.id, self.slots.run, self._idle_bytes()
         jobs = await self.claimer.claim(me, want, run, free, idle)
         if not jobs:
@@ -280,7 +281,7 @@ class Worker:
             outcome = unforeseen(error, running)
         self.slots.finished(running.started_at)
         self.conclude(running, outcome)
-        if self.ready:
+        if self.ready or self.starter.early:
             self.starter.start()
 
     def conclude(self, running: Running, outcome: Outcome) -> None:
@@ -295,7 +296,7 @@ class Worker:
         else:
             self._conclude_otherwise(running, settlement)
         self._pause = _FIRST_PAUSE
-        if 4 * len(self.ready) <= 3 * self.slots.ahead:
+        if 4 * (len(self.ready) + len(self.starter.early)) <= 3 * self.slots.ahead:
             self._wake.set()
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:
@@ -345,7 +346,7 @@ class Worker:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
         if claimed:
             self._pause = _FIRST_PAUSE
-        able = self.slots.free > 0 and not self.ready
+        able = self.slots.free > 0 and not self.ready and not self.starter.early
         again = False
         while True:
             nap = Nap(self._pause)
