@@ -7,9 +7,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.conftest import wait_until
+from tests.conftest import wait_until, within
 from tests.crash.crash_app import crash, crash_async, crash_batch, crash_tx, plain, quick, record
 from tests.crash.process import DEAD_AFTER, SWEEP, Scene, WorkerProcess, settle_down
+
+from holdfast.model.queue import QueueRules, Rate
+from holdfast.operate.queues import create_queue
+from holdfast.settings import Settings
 
 # What a crash may cost anybody, plus room for a machine that is five times slower.
 BOUND = DEAD_AFTER + SWEEP + 3.0
@@ -73,6 +77,72 @@ def test_all_long_jobs_of_a_killed_worker_start_again_at_once_and_short_ones_go_
     assert kinds == [{"kind": "WorkerSilent"}]
 
 
+DEFAULTS = Settings()
+DEFAULT_TIMINGS = {
+    name: getattr(DEFAULTS, name) for name in ("lease", "heartbeat", "dead_after", "sweep", "poll")
+}
+DEFAULT_BOUND = DEFAULTS.dead_after + DEFAULTS.sweep + within(3.0)
+
+
+def _start_again_in_time(scene: Scene, victim: WorkerProcess, jobs: list[UUID], times: int) -> None:
+    """Kill a worker. Its jobs start again within the bound, and so does each short job that is enqueued meanwhile."""
+    _kill(victim)
+    died = time.time()
+    while not _all_started(scene, jobs, times):
+        asked = time.monotonic()
+        scene.until_status(quick.enqueue().id, "completed", DEFAULT_BOUND)
+        assert time.monotonic() - asked < DEFAULT_BOUND, "a short job"
+        assert time.time() - died < 2 * DEFAULT_BOUND, "the jobs of the dead worker do not start again"
+    last = max(scene.notes("start", job)[times - 1].at for job in jobs)
+    assert last - died < DEFAULT_BOUND
+
+
+@pytest.mark.slow
+def test_after_a_crash_nobody_waits_longer_than_promised_at_default_timings(scene: Scene) -> None:
+    long = [plain.enqueue("end").id for _ in range(6)]
+    first = scene.start(concurrency=6, **DEFAULT_TIMINGS)
+    wait_until(lambda: _all_started(scene, long, 1), "six run")
+    second = scene.start(concurrency=10, **DEFAULT_TIMINGS)
+    _start_again_in_time(scene, first, long, 2)
+    scene.start(concurrency=10, **DEFAULT_TIMINGS)
+    _start_again_in_time(scene, second, long, 3)
+    assert len({scene.notes("start", job)[2].pid for job in long}) == 6, "each in a process of its own"
+    scene.open("end")
+    scene.until_finished()
+
+
+KINDS = {
+    "ordered": QueueRules("key", "skip"),
+    "fair": QueueRules(fair=True, key_concurrency=2),
+    "limited": QueueRules(concurrency=2),
+    "rated": QueueRules(rate=Rate(50, burst=1)),
+}
+STEPS = """
+import asyncio
+from {module} import app
+asyncio.run(app.run_worker(queues=["steps"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_killer_in_any_kind_of_queue_is_buried_and_its_neighbours_complete(scene: Scene, kind: str) -> None:
+    create_queue(scene.kit.database, "steps", rules=KINDS[kind])
+    poison = crash.using(queue="steps", partition_key="a").enqueue("kill").id
+    neighbours = [
+        record.using(queue="steps", partition_key=key).enqueue(seconds=0.01).id for key in ("a", "b") * 3
+    ]
+    for _ in range(2):
+        dying = scene.start(program=STEPS, ready=False)
+        assert dying.wait(BOUND + SLOW) == -signal.SIGKILL
+    worker = scene.start(program=STEPS)
+    row = scene.until_status(poison, "dead_letter", BOUND + SLOW)
+    assert row["crashes"] <= 4
+    rows = {r["id"]: r["status"] for r in scene.until_finished()}
+    assert {rows[job] for job in neighbours} == {"completed"}
+    assert worker.is_running
+
+
 @pytest.mark.parametrize("form", [crash, crash_async, crash_tx, crash_batch], ids=lambda task: task.name)
 def test_a_job_that_kills_its_process_is_found_in_a_child_and_takes_no_neighbour_with_it(
     scene: Scene, form: Any
@@ -122,6 +192,35 @@ def test_where_no_child_can_import_the_app_one_suspect_at_a_time_runs_beside_the
     )
     rows = [r for r in scene.until_finished() if r["id"] != poison]
     assert {(r["id"], r["status"]) for r in rows} == {(job, "completed") for job in [*suspects, *innocent]}
+
+
+def _make_suspects(scene: Scene) -> None:
+    scene.kit.sql("UPDATE holdfast.work SET crashes = 2, suspect = 1")
+
+
+@pytest.mark.parametrize("concurrency", [2, 10])
+def test_suspects_leave_half_of_the_slots_to_jobs_that_wait(scene: Scene, concurrency: int) -> None:
+    """They never end here, so whatever completes has slots of its own. Once nothing else waits, they use those too."""
+    suspects = [plain.enqueue("end").id for _ in range(concurrency)]
+    _make_suspects(scene)
+    short = [quick.enqueue().id for _ in range(100)]
+    scene.start(concurrency=concurrency)
+    for job in short:
+        scene.until_status(job, "completed")
+    wait_until(lambda: _all_started(scene, suspects, 1), "suspects have what is free")
+
+
+def test_a_suspect_that_ends_makes_room_for_a_job_that_waits_before_the_next_suspect(scene: Scene) -> None:
+    first, second = plain.enqueue("first").id, plain.enqueue("end").id
+    _make_suspects(scene)
+    scene.start(concurrency=2)
+    wait_until(lambda: _all_started(scene, [first, second], 1), "both slots have a suspect")
+    more = [plain.using(priority=100).enqueue("end").id for _ in range(3)]
+    _make_suspects(scene)
+    short = quick.enqueue().id
+    scene.open("first")
+    scene.until_status(short, "completed")
+    wait_until(lambda: any(scene.notes("start", job) for job in more), "then it is a suspect's turn")
 
 
 def test_a_worker_that_is_frozen_again_and_again_buries_nothing(scene: Scene) -> None:

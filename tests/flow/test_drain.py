@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.conftest import QUICK, await_until
 
-from holdfast import Holdfast, Transaction, failpoints, telemetry
+from holdfast import AsyncTransaction, Batch, Holdfast, Rate, Transaction, failpoints, telemetry
 from holdfast.runtime.worker import Worker
 from holdfast.testing import Kit
 
@@ -169,6 +169,66 @@ async def test_an_async_handler_that_ignores_its_cancellation_is_released_too(
         await await_until(lambda: worker.slots.running == 0, "it has ended after all")
     assert untouched(short)
     assert [e.name for e in events if e.name.startswith("job.")][-1] == "job.released"
+
+
+@pytest.mark.parametrize("form", ["async", "sync", "transaction", "batch", "ordered", "limited", "rated"])
+async def test_a_cancelled_worker_hands_back_jobs_that_run_and_that_wait(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], form: str
+) -> None:
+    gate, started = threading.Event(), list[int]()
+    rules: dict[str, dict[str, Any]] = {
+        "ordered": {"ordering": "key"},
+        "limited": {"concurrency": 5},
+        "rated": {"rate": Rate(20, burst=1)},
+    }
+    if form in rules:
+        app.queue("special", **rules[form])
+    work = _task_of(app, form, "special" if form in rules else "inbox", started, gate)
+    kit = holdfast_kit(app, replace(QUICK, drain=0.2))
+    app.enqueue_many(work.using(partition_key=f"k{n % 3}").job(n) for n in range(8))
+
+    def held() -> int:
+        (row,) = kit.sql("SELECT count(*) AS n FROM holdfast.work WHERE status = 'processing'")
+        return int(row["n"])
+
+    serving = asyncio.create_task(app.run_worker(concurrency=2))
+    try:
+        if form == "batch":
+            await await_until(lambda: held() == 8, "all gather")
+        else:
+            await await_until(lambda: len(started) == 2, "both slots have a job")
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert untouched(kit)
+        assert len(kit.sql("SELECT id FROM holdfast.work")) == 8
+        assert _registry(kit)["ended"] == "left"
+    finally:
+        gate.set()
+        await kit.database.aclose()
+
+
+def _task_of(app: Holdfast, form: str, queue: str, started: list[int], gate: threading.Event) -> Any:
+    """A task whose handlers do not end by themselves."""
+
+    async def waits(n: int) -> None:
+        started.append(n)
+        await asyncio.Event().wait()
+
+    def blocks(n: int) -> None:
+        started.append(n)
+        gate.wait(100)
+
+    async def has_transaction(tx: AsyncTransaction, n: int) -> None:
+        started.append(n)
+        await asyncio.Event().wait()
+
+    async def gathers(batch: Batch[int]) -> None: ...
+
+    if form == "batch":
+        return app.batch_task(name="work", size=50, wait=60)(gathers)
+    forms: dict[str, Any] = {"sync": blocks, "transaction": has_transaction}
+    return app.task(name="work", queue=queue)(forms.get(form, waits))
 
 
 @pytest.mark.parametrize("where", ["claim.claim.done", "claim.scan_priorities.done"])

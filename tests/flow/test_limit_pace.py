@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.conftest import await_until
+from tests.conftest import QUICK, await_until
+from tests.flow.test_drain import serving
 from tests.flow.test_flow_control import claimer, limited, running, workers
 from tests.sql.test_limit_starts import most_beyond
 
 from holdfast import Holdfast, Job, Rate
+from holdfast.model.queue import QueueRules
+from holdfast.operate.acts import act_on, cancel_verb
 from holdfast.testing import Kit
 
 Make = Callable[..., Kit]
@@ -72,3 +75,33 @@ async def test_a_claim_is_trimmed_when_half_of_it_is_over(app: Holdfast, holdfas
         gate.set()
     await workers(app, 1)
     assert len(kit.sql("SELECT id FROM holdfast.archive")) == 302
+
+
+async def test_a_job_that_waits_for_its_token_is_cancelled_and_handed_back(
+    app: Holdfast, holdfast_kit: Make
+) -> None:
+    """The rate was lowered meanwhile, so their tokens are far away."""
+    app.queue("limited", rate=Rate(100, burst=1))
+    started: list[int] = []
+
+    @app.task(queue="limited")
+    async def work(n: int) -> None:
+        started.append(n)
+
+    kit = holdfast_kit(app, QUICK)
+    await app.aenqueue_many(work.job(n) for n in range(100))
+    async with serving(app) as stage:
+        worker = await stage.until_started()
+        await await_until(lambda: len(worker.starter.early) > 5, "some wait for their tokens")
+        slow = QueueRules(rate=Rate(0.001, burst=1))
+        worker.claimer._rules["limited"] = slow  # as an operator's change is known
+        early = list(worker.starter.early)
+        assert len(early) > 2
+        victim = early[-1].claimed
+        act_on(kit.database, cancel_verb(), [victim.id])
+        await await_until(
+            lambda: kit.job(victim.id)["status"] == "cancelled", "it does not wait for its token"
+        )
+    rows = kit.sql("SELECT DISTINCT status, attempts, crashes FROM holdfast.work")
+    assert [*rows] == [{"status": "pending", "attempts": 0, "crashes": 0}]
+    await kit.database.aclose()

@@ -1,8 +1,9 @@
 """Batches that gather: jobs of batch tasks that are claimed and wait for company.
 
 A gathering job takes no slot, so claims go on while a batch fills. It is held like any other: renewed, handed back by a
-drain, and out of its batch when it is lost or cancelled. A batch is due when it is full, or `wait` seconds after its first
-job; from then on it waits for a slot as a job does. Tasks and versions do not mix.
+drain, and out of its batch when it is lost or cancelled. A batch is due when it is full, `wait` seconds after its first
+job, or when it is the largest and all that gathers has come to the bytes that may wait here; from then on it waits for a
+slot as a job does. Tasks and versions do not mix.
 """
 
 import time
@@ -21,12 +22,14 @@ class Group:
     handler: Handler
     size: int
     due_at: float
+    bytes: int = 0
     members: list[Running] = field(default_factory=list)
 
 
 class Batches:
-    def __init__(self, handlers: Handlers, wake_in: Callable[[float], object]) -> None:
+    def __init__(self, handlers: Handlers, wake_in: Callable[[float], object], most_bytes: int) -> None:
         self._handlers = handlers
+        self._most_bytes = most_bytes  # of payloads that gather
         self._wake_in = wake_in
         self._open: dict[tuple[str, int], Group] = {}
         self._due: deque[Group] = deque()
@@ -55,6 +58,8 @@ class Batches:
             return claimed
         others = [running for running in claimed if not self._take(running)]
         self._only_ours = bool(claimed) and not others
+        while self._open and sum(group.bytes for group in self._open.values()) >= self._most_bytes:
+            self._fall_due(max(self._open, key=lambda key: self._open[key].bytes))
         return others
 
     def _take(self, running: Running) -> bool:
@@ -68,6 +73,7 @@ class Batches:
             group = self._open[key] = Group(handler, rule.size, time.monotonic() + rule.wait)
             self._wake_in(rule.wait)
         group.members.append(running)
+        group.bytes += len(running.claimed.payload)
         if len(group.members) >= group.size:
             self._fall_due(key)
         return True
@@ -106,6 +112,7 @@ class Batches:
         for group in (*self._open.values(), *self._due):
             if running in group.members:
                 group.members.remove(running)
+                group.bytes -= len(running.claimed.payload)
                 self._forget_empty()
                 return True
         return False

@@ -163,7 +163,9 @@ class Claimer:
         self._deep[queue] += 0.3 * (len(jobs) / keys - self._deep[queue])
         return keys
 
-    async def claim_new(self, worker: str, queues: Sequence[str], want: int) -> list[ClaimedJob]:
+    async def claim_new(
+        self, worker: str, queues: Sequence[str], want: int, waiting: int = 0
+    ) -> list[ClaimedJob]:
         """What came into these queues since they were last looked at: one statement each, and no promise to find all. Queues
         that are claimed key by key or have limits are left to the usual way."""
         await self.disown_doubtful()
@@ -173,9 +175,9 @@ class Claimer:
                 rule = self._rules[queue]
                 if len(found) < want and not (rule.keyed or rule.limited):
                     marks = self._marks[queue]
-                    with self._portions.of(queue, want - len(found)) as most:
+                    with self._portions.of(queue, want - len(found), waiting) as most:
                         jobs = await self._take(queue, worker, most, marks.ordered())
-                    self._portions.came(queue, jobs)
+                    waiting += self._portions.came(queue, jobs)
                     marks.moved(jobs)
                     found += jobs
         return found

@@ -37,10 +37,9 @@ async def drain(worker: "Worker") -> None:
     await worker.notify.stop()
     await _briefly(worker.membership.drain(), _LAST_WRITES, "say draining")  # its seats are free from here on
     await worker.ring.stop()
-    unstarted = [*worker.lanes.waiting(), *worker.ready, *worker.batches.clear()]
+    unstarted = [*worker.lanes.waiting(), *worker.starter.clear(), *worker.batches.clear()]
     for running in unstarted:
         worker.conclude(running, Released("not started"))
-    worker.ready.clear()
     await _let_finish(worker)
     await _release_rest(worker)
     await _briefly(worker.settler.drained(), _LAST_WRITES, "settle the rest")

@@ -37,7 +37,7 @@ def heeding(worker: "Worker", database: Database, lease: float) -> Renewal:
 
 
 def _cancel(worker: "Worker", running: Running) -> None:
-    if worker.batches.drop(running):
+    if worker.batches.drop(running) or worker.starter.early.drop(running):
         worker.end_unstarted(running)
     elif running.task is not None and running.is_async and not running.settling:
         running.task.cancel()

@@ -20,6 +20,9 @@ class Lanes:
         self._ordered = {queue for queue, rule in rules.items() if rule.ordered}
         self._lanes: dict[Stream, deque[Running]] = {}  # the first of each runs, or is about to
 
+    def __len__(self) -> int:
+        return len(self._lanes)
+
     def stream(self, running: Running) -> Stream | None:
         key, queue = running.claimed.partition_key, running.claimed.queue
         return (queue, key) if key is not None and queue in self._ordered else None
@@ -74,6 +77,17 @@ class Lanes:
             return time.monotonic() - running.renewed_at > most and self.stream(running) is not None
 
         return in_doubt if self._ordered else None
+
+    def stale(self, seconds: float) -> list[Running]:
+        """Those that have waited here for longer than that, and what is behind them; they leave."""
+        long_ago = time.monotonic() - seconds
+        stale: list[Running] = []
+        for lane in self._lanes.values():
+            first = next((n for n, r in enumerate(lane) if n and r.claimed_at < long_ago), len(lane))
+            stale += list(lane)[first:]
+            while len(lane) > first:
+                lane.pop()
+        return stale
 
     def waiting(self) -> list[Running]:
         """Those whose turn has not come, and who will not get one."""

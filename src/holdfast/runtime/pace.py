@@ -17,6 +17,9 @@ _DRIFT = 1e-4  # seconds by which two clocks drift apart from one claim to the n
 _MOST = 10_000  # keys whose starts are remembered
 
 
+Meters = tuple[str, str | None]  # a queue, and where keys have a rate the key: whose rates a job keeps to
+
+
 class Meter:
     """The starts of this worker within a rate, as they happen."""
 
@@ -39,7 +42,7 @@ class Pace:
         self._rules = rules
         self._start: dict[tuple[str, int], float] = {}  # of jobs that were just claimed: when they may start
         self._behind: dict[str, float] = {}  # queue -> by how much our clock is behind the database's
-        self._meters: dict[tuple[str, str | None], Meter] = {}
+        self._meters: dict[Meters, Meter] = {}
 
     def add(self, jobs: Sequence[ClaimedJob], starts: Sequence[float], sent: float) -> None:
         """`starts` are by the database's clock; `sent` is when the claim was sent, by ours.
@@ -62,6 +65,15 @@ class Pace:
             self._start.clear()
         return held
 
+    def meters(self, running: Running) -> Meters:
+        job = running.claimed
+        return job.queue, None if self._rules[job.queue].key_rate is None else job.partition_key
+
+    def closed_for(self, queue: str) -> float:
+        """Seconds until the queue itself may start one; 0: now, by its own rate."""
+        rate = self._rules[queue].rate
+        return 0.0 if rate is None else self._meter((queue, None), rate).wait(time.monotonic())
+
     def early(self, running: Running) -> float:
         """In how many seconds it may start; 0 or less: it starts now."""
         now, job = time.monotonic(), running.claimed
@@ -82,7 +94,7 @@ class Pace:
                 of_key.started(now)
         return wait
 
-    def _meter(self, key: tuple[str, str | None], rate: Rate) -> Meter:
+    def _meter(self, key: Meters, rate: Rate) -> Meter:
         meter = self._meters.get(key)
         if meter is None or (meter.rate is not rate and meter.rate != rate):
             if len(self._meters) >= _MOST:

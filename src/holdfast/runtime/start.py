@@ -11,13 +11,13 @@ They begin in the context that this was made in: the call may come out of a job'
 import asyncio
 import contextvars
 import functools
-import math
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from .early import Early
 from .inflight import Running
 from .pace import Pace
 from .slots import Slots
@@ -53,8 +53,7 @@ class Starter:
         self._in_doubt = in_doubt
         self._stopped = stopped
         self._closed = closed
-        self._pace = Pace({}) if pace is None else pace
-        self.early = 0  # of those that are ready: they wait for a token
+        self.early = Early(Pace({}) if pace is None else pace)  # claimed, and waiting for a token
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._begin = beginner(self._loop)
@@ -73,19 +72,19 @@ class Starter:
         ready, slots, begin = self.ready, self._slots, self._begin
         in_doubt, closed = self._in_doubt, self._closed
         room = slots.free
-        later: list[Running] = []
-        soonest, self.early = math.inf, 0
+        early, later = self.early, list[Running]()
         try:
-            while ready and room > 0 and self._left > 0 and not closed():
-                running = ready.popleft()
+            while (ready or early) and room > 0 and self._left > 0 and not closed():
+                due = early.next() if early else None
+                if due is None and not ready:
+                    break
+                running = due or ready.popleft()
                 if running.stop is not None:
                     self._stopped(running)
                 elif in_doubt is not None and in_doubt(running):
                     later.append(running)
-                elif running.not_before and (wait := self._pace.early(running)) > 0:
-                    later.append(running)
-                    self.early += 1
-                    soonest = min(soonest, wait)
+                elif due is None and running.not_before and early.keep(running):
+                    pass
                 else:
                     running.started_at = slots.started()  # now: its task may begin after this loop
                     task = begin(self._run(running), name=f"job {running.claimed.id_text}")
@@ -98,9 +97,14 @@ class Starter:
         finally:
             self._starting = False
             ready.extendleft(reversed(later))
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_later(soonest, self.start) if self.early else None
+            if room > 0 and early:  # else whatever ends makes it go on
+                self._set_timer(early.next_at)
+
+    def _set_timer(self, moment: float) -> None:
+        """By time.monotonic(), whatever the loop's clock is."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0.0, moment - time.monotonic()), self.start)
 
     def _ended_at_once(self, began: float) -> None:
         if self._left == _AT_ONCE:
@@ -110,12 +114,21 @@ class Starter:
 
     def _next_turn(self) -> None:
         self._left = _AT_ONCE
-        if self.ready:
+        if self.ready or self.early:
             self.start()
+
+    def clear(self) -> list[Running]:
+        """Everything that waits here. It is no longer here."""
+        everything = [*self.ready, *self.early.clear()]
+        self.ready.clear()
+        return everything
 
     def stale(self, seconds: float) -> list[Running]:
         """Those that have waited here for longer than that; they leave."""
         long_ago = time.monotonic() - seconds
+        return self._stale_ready(long_ago) + self.early.stale(long_ago)
+
+    def _stale_ready(self, long_ago: float) -> list[Running]:
         if not self.ready or self.ready[0].claimed_at >= long_ago:  # the others came later
             return []
         stale = [running for running in self.ready if running.claimed_at < long_ago]

@@ -2,9 +2,13 @@
 
 Each runs in a child process of its own, several side by side: one that kills its process is found out at once, and takes
 nobody with it. Where no child can import the app, one suspect at a time runs in a slot of the worker, beside the others.
+
+They have half of the slots while other jobs wait, and what is free while none does. Where there is one slot, others have
+it next after a suspect, for as long as the suspect had it. Half of one slot is half of its time.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -21,11 +25,18 @@ from .inflight import Running
 
 _EVERY = 1.0
 _MOST = 16  # children for suspects, of about 40 MB each
+_TRY_AGAIN = 60.0  # seconds after which a child is tried again that could not be started
+_TRIAL = 10.0  # seconds for which that one is tried by itself
 
 
 class Suspects:
     def __init__(
-        self, session: Session, every: float, most_crashes: int, children: Callable[[], Processes | None]
+        self,
+        session: Session,
+        every: float,
+        most_crashes: int,
+        children: Callable[[], Processes | None],
+        slots: int,
     ) -> None:
         """`children` is asked when there is a first suspect; None: they cannot import the app."""
         self._session = session
@@ -33,21 +44,35 @@ class Suspects:
         self._most_crashes = most_crashes
         self._find_children = children
         self._children: Processes | None = None
-        self._alone = True  # one at a time, until children are known to be there
+        self._found: Processes | None = None
+        self._alone_until = math.inf  # one at a time, until children are known to be there
+        self._try_at = 0.0
         self._asked = False
         self._look_at = 0.0
         self._running: set[tuple[str, int]] = set()
+        self._slots = slots
+        self._others_first = False  # in the only slot
+        self._took_at = self._others_until = 0.0
 
     def look_again(self) -> None:
         self._look_at = 0.0
 
-    def room(self, free: int) -> int:
-        """How many may be taken now into so many free slots."""
-        return max(0, min(free, (1 if self._alone else _MOST) - len(self._running)))
+    def others_came(self) -> None:
+        """A claim brought other jobs: they had their turn."""
+        if time.monotonic() >= self._others_until:
+            self._others_first = False
 
-    def due(self, free: int) -> int:
+    def room(self, free: int, *, spare: bool) -> int:
+        """How many may be taken now into so many free slots. `spare`: nothing else waits for them."""
+        part = 0 if self._others_first else min(_MOST, max(1, self._slots // 2))
+        most = _MOST if spare else part
+        if time.monotonic() < self._alone_until:
+            most = min(most, 1)
+        return max(0, min(free, most - len(self._running)))
+
+    def due(self, free: int, *, spare: bool) -> int:
         """The same, and 0 when it is not time to look."""
-        if (room := self.room(free)) <= 0 or time.monotonic() < self._look_at:
+        if (room := self.room(free, spare=spare)) <= 0 or time.monotonic() < self._look_at:
             return 0
         self._look_at = time.monotonic() + self._every
         return room
@@ -56,10 +81,14 @@ class Suspects:
         """Each runs in a child of its own; or in a slot here, where it is the only suspect."""
         if not jobs:
             return
+        self._took_at = now = time.monotonic()
+        self._others_first = self._slots == 1
         if not self._asked:
             self._asked = True
-            self._children = self._find_children()
-            self._alone = self._children is None
+            self._children = self._found = self._find_children()
+            self._alone_until = math.inf if self._children is None else now
+        elif self._children is None and self._found is not None and now >= self._try_at:
+            self._children, self._alone_until = self._found, now + _TRIAL
         for running in jobs:
             running.apart = self._children
             self._running.add((running.claimed.id_text, running.claimed.generation))
@@ -72,13 +101,16 @@ class Suspects:
             left = self._running - {(job.id_text, job.generation) for job in jobs}
             if len(left) < len(self._running):
                 self._running = left
+                now = time.monotonic()
+                self._others_until = now + (now - self._took_at)
                 self.look_again()
 
     async def judge(self, running: Running, outcome: Outcome, worker: str) -> Outcome:
         """What becomes of one that ran in a child."""
         if isinstance(outcome, NotApart):
             if self._children is not None:
-                self._children, self._alone = None, True
+                self._children, self._alone_until = None, math.inf
+                self._try_at = time.monotonic() + _TRY_AGAIN
                 telemetry.emit("suspects.no_child", level=logging.WARNING, error=outcome.reason)
             return Released(outcome.reason)
         if not isinstance(outcome, Crashed):

@@ -4,6 +4,7 @@ run         the story: claim what free slots need, start it, pause, and in the e
 _run_one    one job from slot to outcome
 Claimer     which jobs are next                         (claim.py)
 Starter     each in a task of its own, in a free slot   (start.py)
+Early       jobs of a rate wait for their moment        (early.py, pace.py)
 Lanes       jobs of one stream one after the other      (lanes.py)
 Ring        whose keys it looks after                   (ring.py)
 Batches     jobs that gather to be run in one call      (batches.py, calls.py)
@@ -64,6 +65,7 @@ from .side_tasks import SideTasks
 from .sleep import DROWSY, Nap, Sleep
 from .slots import Slots
 from .start import Starter
+from .suspect_claims import claim_suspects, claim_trial
 from .suspects import Suspects
 from .sweep import Sweeper
 from .tally import Tally
@@ -122,8 +124,12 @@ class Worker:
         self.notify = Notify(
             database, self.membership.session, list(options.leases), self.sleep, self.look_again
         )
-        self.suspects = Suspects(session, sweep, self.settings.max_crashes, options.children)
-        self.batches = Batches(handlers, lambda delay: self.loop.call_later(delay, self._wake.set))
+        self.suspects = Suspects(
+            session, sweep, self.settings.max_crashes, options.children, options.concurrency
+        )
+        self.batches = Batches(
+            handlers, lambda delay: self.loop.call_later(delay, self._wake.set), self.settings.claim_bytes
+        )
         self._pause = _FIRST_PAUSE
         self._heard = True  # somebody hears of each start
         self._wake = asyncio.Event()
@@ -184,68 +190,55 @@ class Worker:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
         began = time.monotonic()
         try:
-            jobs = await self._claim_told()
-            if not jobs:
-                await self._claim_suspects()
-                await self._claim_trial()
-                waiting = len(self.ready) + self.batches.due
-                want = self._want(waiting - self.starter.early)
-                free = self.slots.free - waiting
-                jobs = (
-                    await self.claimer.claim(
-                        self.membership.id, want, self.slots.run, free, self._idle_bytes()
-                    )
-                    if want
-                    else []
-                )
+            jobs = await self._claim_told() or await self._claim_all_kinds()
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), _LONGEST_PAUSE) * random.uniform(0.8, 1.0)  # noqa: S311
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
+        if jobs:
+            self.suspects.others_came()
         self._heard = telemetry.audible(logging.DEBUG)
         self.executor.look()
         held = self.claimer.pace.mark(self.inflight.add(jobs, began))
         self.ready.extend(self.batches.gather(self.lanes.admit(held)))
         return len(jobs)
 
+    async def _claim_all_kinds(self) -> list[ClaimedJob]:
+        """Suspects get their part, then others, then suspects what is left."""
+        await claim_suspects(self, spare=False)
+        await claim_trial(self)
+        waiting = len(self.ready) + self.batches.due
+        if not (want := self._want(waiting)):
+            return []
+        free = self.slots.free - waiting - len(self.starter.early)
+        me, run, idle = self.membership.id, self.slots.run, self._idle_bytes()
+        jobs = await self.claimer.claim(me, want, run, free, idle)
+        if not jobs:
+            await claim_suspects(self, spare=True)
+        return jobs
+
     def _want(self, waiting: int) -> int:
         if self.settler.pending >= _UNSETTLED:
             return 0
-        if self._idle_bytes() >= self.settings.claim_bytes:
-            return 0
+        if self._has_its_bytes:
+            return max(0, self.slots.free - waiting)  # each claim brings one job of a queue
         return self.slots.want(waiting, self.batches.wish)
 
     def _idle_bytes(self) -> int:
         return self.inflight.idle_bytes(self.settings.claim_bytes // 2)
 
+    @property
+    def _has_its_bytes(self) -> bool:
+        """What waits here comes to as much as may."""
+        return self._idle_bytes() >= self.settings.claim_bytes
+
     async def _claim_told(self) -> list[ClaimedJob]:
         """The quick way to what somebody told us of a moment ago; the usual ways find the rest."""
         queues = self.sleep.told()
         want = self._want(len(self.ready))
-        return await self.claimer.claim_new(self.membership.id, queues, want) if queues and want else []
-
-    async def _claim_suspects(self) -> None:
-        while room := self.suspects.due(self.slots.free - len(self.ready)):
-            began = time.monotonic()
-            jobs = await self.claimer.claim_suspects(self.membership.id, room)
-            if not jobs:
-                return
-            self._took_suspects(self.claimer.pace.mark(self.inflight.add(jobs, began)))
-
-    def _took_suspects(self, held: list[Running]) -> None:
-        self.suspects.took([running for running in held if running.claimed.suspect])
-        self.ready.extend(self.batches.alone(self.lanes.admit(held)))
-
-    async def _claim_trial(self) -> None:
-        if not self.breakers.due(self.slots.free - len(self.ready)):
-            return
-        can_isolate, began = self.suspects.room(1) > 0, time.monotonic()
-        for job in await self.breakers.trial(self.claimer, self.membership.id, suspects=can_isolate):
-            trial = self.inflight.add([job], began)
-            if job.suspect:
-                self._took_suspects(trial)
-            else:
-                self.ready.extend(self.batches.gather(self.lanes.admit(trial)))
+        if not queues or not want:
+            return []
+        return await self.claimer.claim_new(self.membership.id, queues, want, self._idle_bytes())
 
     def _start_ready(self) -> None:
         if self.stopping.is_set():
@@ -269,8 +262,13 @@ class Worker:
         """A prefetched job must not wait here behind long ones while another worker is idle."""
         if self.slots.blocked and (stale := self.starter.stale(_STALE) + self.batches.stale(_STALE)):
             self.slots.expect_long()
-            for running in stale:
-                self.conclude(running, Released("not started"))
+            self._hand_back(stale)
+        elif self.slots.free > 0 and self.lanes and self._has_its_bytes:
+            self._hand_back(self.lanes.stale(_STALE))  # their turn is far, and their bytes keep others out
+
+    def _hand_back(self, unstarted: Sequence[Running]) -> None:
+        for running in unstarted:
+            self.conclude(running, Released("not started"))
 
     async def _run_one(self, running: Running) -> None:
         try:
@@ -283,7 +281,7 @@ class Worker:
             outcome = unforeseen(error, running)
         self.slots.finished(running.started_at)
         self.conclude(running, outcome)
-        if self.ready:
+        if self.ready or self.starter.early:
             self.starter.start()
 
     def conclude(self, running: Running, outcome: Outcome) -> None:
@@ -298,7 +296,7 @@ class Worker:
         else:
             self._conclude_otherwise(running, settlement)
         self._pause = _FIRST_PAUSE
-        if 4 * len(self.ready) <= 3 * self.slots.ahead:
+        if 4 * (len(self.ready) + len(self.starter.early)) <= 3 * self.slots.ahead:
             self._wake.set()
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:
@@ -348,7 +346,7 @@ class Worker:
         """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
         if claimed:
             self._pause = _FIRST_PAUSE
-        able = self.slots.free > 0 and not self.ready
+        able = self.slots.free > 0 and not self.ready and not self.starter.early
         again = False
         while True:
             nap = Nap(self._pause)
