@@ -115,20 +115,23 @@ def test_a_deploy_and_its_rollback_bury_nothing_with_and_without_a_new_payload_v
     assert {(row["status"], row["attempts"]) for row in rows} == {("completed", 1)}
     wrong = [row for row in rows if sent[row["id"]] not in ("either", row["result"])]
     assert wrong == []
-    ordered = "SELECT partition_key, seq FROM holdfast.archive WHERE queue = 'steps' ORDER BY completed_at, seq"
+    ordered = (
+        "SELECT partition_key, seq FROM holdfast.archive WHERE queue = 'steps' ORDER BY completed_at, seq"
+    )
     by_key: dict[str, list[int]] = {}
     for row in scene.kit.sql(ordered):
         by_key.setdefault(row["partition_key"], []).append(row["seq"])
     assert len(by_key) == KEYS
     assert all(done == sorted(done) for done in by_key.values())  # also while a job of the key was set aside
     back = Counter(event["job"] for _, worker in fleet.started for event in worker.events("job.released"))
-    for release in ("old", "new"):  # and no release has set one aside twice, but for one that a draining worker handed back
+    # No release has set one aside twice, but for one that a draining worker handed back.
+    for release in ("old", "new"):
         aside = Counter(
             event["job"]
             for name, worker in fleet.started
             if name == release
             for event in worker.events("job.held")
-            if event["task"] != "after"  # a name that is not known is not refused: whoever learns it may run it
+            if event["task"] != "after"  # nobody refuses a name that it does not know
         )
         assert aside, release
         assert {job: count for job, count in aside.items() if count > 1 + back[job]} == {}, release
