@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,12 +21,16 @@ BUDGET = 200_000
 SETTINGS = replace(QUICK, claim_bytes=BUDGET)
 
 
+def _are(ran: list[int], wanted: int) -> bool:
+    return len(ran) == wanted
+
+
 async def _others_run(app: Holdfast, short: Any, worker: Worker, ran: list[int]) -> None:
     """One after the other, and many at once."""
     for count in (1, 2, 3, 50):
-        before = len(ran)
+        wanted = len(ran) + count
         await app.aenqueue_many(short.job(n=n) for n in range(count))
-        await await_until(lambda before=before, count=count: len(ran) == before + count, "short jobs run")
+        await await_until(partial(_are, ran, wanted), "short jobs run")
     assert worker.inflight.idle_bytes(0) <= 2 * BUDGET
 
 
