@@ -14,6 +14,7 @@ from holdfast.runtime import suspects
 from holdfast.runtime.apart import NotApart
 from holdfast.runtime.inflight import Running
 from holdfast.runtime.suspects import Suspects
+from holdfast.settings import Settings
 
 NOBODY: Any = None  # the session, which only a death asks
 CHILDREN: Any = object()
@@ -45,7 +46,7 @@ def a_suspect() -> Running:
 
 
 def made(slots: int, children: Any = CHILDREN) -> Suspects:
-    return Suspects(NOBODY, 1.0, 3, lambda: children, slots)
+    return Suspects(NOBODY, Settings(), lambda: children, slots)
 
 
 def take_all(held: Suspects, free: int, *, spare: bool = False) -> list[Running]:

@@ -18,6 +18,7 @@ from ..errors import DatabaseError
 from ..model.job import Owned
 from ..model.outcome import DeadLettered, ErrorText, Lost, Outcome, Released
 from ..model.text import storable
+from ..settings import Settings
 from ..store.owner import count_crash
 from .apart import Crashed, NotApart
 from .execute import Processes
@@ -31,17 +32,12 @@ _TRIAL = 10.0  # seconds for which that one is tried by itself
 
 class Suspects:
     def __init__(
-        self,
-        session: Session,
-        every: float,
-        most_crashes: int,
-        children: Callable[[], Processes | None],
-        slots: int,
+        self, session: Session, settings: Settings, children: Callable[[], Processes | None], slots: int
     ) -> None:
         """`children` is asked when there is a first suspect; None: they cannot import the app."""
         self._session = session
-        self._every = min(every, _EVERY)
-        self._most_crashes = most_crashes
+        self._every = min(settings.sweep, _EVERY)
+        self._most_crashes = settings.max_crashes
         self._find_children = children
         self._children: Processes | None = None
         self._found: Processes | None = None

@@ -124,12 +124,8 @@ class Worker:
         self.notify = Notify(
             database, self.membership.session, list(options.leases), self.sleep, self.look_again
         )
-        self.suspects = Suspects(
-            session, sweep, self.settings.max_crashes, options.children, options.concurrency
-        )
-        self.batches = Batches(
-            handlers, lambda delay: self.loop.call_later(delay, self._wake.set), self.settings.claim_bytes
-        )
+        self.suspects = Suspects(session, self.settings, options.children, options.concurrency)
+        self.batches = Batches(handlers, self._wake_in, self.settings.claim_bytes)
         self._pause = _FIRST_PAUSE
         self._heard = True  # somebody hears of each start
         self._wake = asyncio.Event()
@@ -142,6 +138,9 @@ class Worker:
         self.ready = self.starter.ready
         self.aside = SideTasks()
         self.ticked_at = time.monotonic()  # when the claim loop last came round
+
+    def _wake_in(self, seconds: float) -> None:
+        self.loop.call_later(seconds, self._wake.set)
 
     def stop(self) -> None:
         """Stop claiming and drain; called again, drain at once."""
