@@ -28,6 +28,7 @@ def test_day_after_day_the_tables_stop_growing(
     app: Holdfast, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tidy, "BATCH", 100)  # a day brings three batches
+    kit.sql("UPDATE holdfast.engine SET retention_days = 1")
 
     @app.task(retry=Backoff(first=0, jitter=False))
     def work(job: Job, n: int) -> None:

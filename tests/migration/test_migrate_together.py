@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.conftest import wait_until
 from tests.migration.servers import Database, eventually
 
 from holdfast import failpoints
@@ -110,11 +111,12 @@ def test_the_second_migrator_waits_for_the_first(
 def test_the_second_migrator_gives_up_and_names_the_first(
     database: Database, held_migrator: Callable[[], Future[list[int]]]
 ) -> None:
-    holder = database.ask(
+    idle = (
         "SELECT pid, usename FROM pg_stat_activity WHERE state = 'idle in transaction' "
         "AND application_name = 'holdfast migrate' AND datname = current_database()"
     )
-    assert len(holder) == 1
+    wait_until(lambda: len(database.ask(idle)) == 1, "the session that looked before is gone")
+    holder = database.ask(idle)
     pid, user = holder[0]
     with pytest.raises(MigrationFailed) as caught:
         migrate.up(database.dsn, patience=0, migrations=known())

@@ -21,13 +21,14 @@ from uuid import uuid4
 
 import psycopg
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from ..errors import DatabaseError, DatabaseUnavailable
 from ..store import probe as store
 from ..store.statement import Flow, Statement
 from .connect import CONFIGURE, configuration, connect_arguments
 from .database import Database
-from .executors import adrive, drive
+from .executors import OurCursor, adrive, drive
 from .faults import ConnectionLost, translate
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class Probe:
 
     def plan(self, statement: Statement[Any]) -> dict[str, Any]:
         def explain(conn: psycopg.Connection[Any]) -> dict[str, Any]:
-            with psycopg.RawCursor(conn) as cursor:
+            with OurCursor(conn, row_factory=tuple_row) as cursor:
                 cursor.execute(f"EXPLAIN (FORMAT JSON) {statement.text}".encode(), statement.params)
                 ((found,),) = cursor.fetchall()
             plans = found if isinstance(found, list) else json.loads(found)
@@ -101,7 +102,7 @@ class Probe:
             with conn.transaction(force_rollback=True):
                 conn.execute("SET TRANSACTION READ ONLY")
                 conn.execute("SET LOCAL lock_timeout = '1s'")
-                with psycopg.RawCursor(conn) as cursor:
+                with OurCursor(conn, row_factory=tuple_row) as cursor:
                     # Undone with the transaction, like everything in it.
                     cursor.execute(
                         CONFIGURE, configuration(conn, self._database.clock, self._limit, engine=True)
