@@ -438,6 +438,7 @@ async def net_only(
     worker = WorkerIdentity.create()
     await session.run(register(worker, queues=["skip"], tasks=["step"], concurrency=10, release="-"))
     claimer = StreamClaimer("skip", session, lambda _: uuid4(), rules=rules, lease=60.0, takeover=60.0)
+    claimer.look_after(None)
     while claimer._net._first:  # through the keys that are new to it
         assert await claimer.claim(worker.id, 10, 1) == []
     claimer._step_back_at, claimer._marks = time.monotonic() + 3600, {0: Mark(datetime.now(UTC), 0)}
