@@ -84,8 +84,11 @@ class Watcher:
         return time.monotonic()
 
     def empty(self, queue: str, check: Callable[[], None], patience: float = PATIENCE) -> float:
-        """Wait until every job has left it."""
-        self._wait("SELECT FROM holdfast.work WHERE queue = %s LIMIT 1", [queue], patience, check)
+        """Wait until every job has left it: one by one, since a look for any passes all those that were finished."""
+        while rows := self._conn.execute(
+            "SELECT id FROM holdfast.work WHERE queue = %s LIMIT 1", [queue]
+        ).fetchall():
+            self.gone(queue, str(rows[0][0]), check, patience)
         return time.monotonic()
 
     def _wait(self, query: str, parameters: list[Any], patience: float, check: Callable[[], None]) -> None:

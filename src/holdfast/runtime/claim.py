@@ -114,10 +114,10 @@ class Claimer:
         """Whether some queue is claimed key by key."""
         return bool(self._streams)
 
-    def settled(self, job: ClaimedJob) -> None:
-        """A job is finished: the next one of its key may be ready."""
+    def settled(self, job: ClaimedJob, *, finished: bool) -> None:
+        """The last job of its key that was held here has ended: there may be more of the key."""
         if job.queue in self._streams and job.partition_key is not None:
-            self._streams[job.queue].settled(job.partition_key, job.priority)
+            self._streams[job.queue].settled(job.partition_key, job.priority, finished=finished)
 
     async def claim(
         self, worker: str, want: int, run: int = 1, free: int | None = None, waiting: int = 0

@@ -50,11 +50,12 @@ class Early:
 
     def keep(self, running: Running) -> bool:
         """False: it may start now, and counts as started. True: it stays here until then."""
-        meters = self._pace.meters(running)
-        line = self._lines.get(meters)
+        meters = self._pace.meters(running) if self._lines else None
+        line = self._lines.get(meters) if meters else None
         if line is None:
             if (wait := self._pace.early(running)) <= 0:
                 return False
+            meters = self._pace.meters(running)
             line = self._lines[meters] = Line(meters)
             self._put(line, wait)
         heapq.heappush(line.jobs, (running.not_before, next(self._numbers), running))

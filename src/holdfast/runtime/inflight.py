@@ -13,6 +13,7 @@ from .job import Job
 
 if TYPE_CHECKING:
     from .execute import Processes
+    from .lanes import Lane
 
 Stop = Literal["lost", "cancel", "release", "timeout"]
 
@@ -38,6 +39,7 @@ class Running:
     tell: Callable[[Job], None] = staticmethod(_nobody)
     on_interrupt: Callable[[], None] | None = None
     call: UUID | None = None  # of a batch: the call it is in
+    lane: "Lane | None" = None  # of an ordered queue: where it waits for its turn
 
     def __init__(self, claimed: ClaimedJob, claimed_at: float, renewed_at: float) -> None:
         self.claimed = claimed

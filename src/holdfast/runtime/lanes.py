@@ -6,26 +6,41 @@ lost lease, a block), what is behind it goes back too, unstarted: its turn has n
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 from ..model.queue import QueueRules
 from .inflight import Running
 
 _FINISHED = ("completed", "cancelled", "dead_letter")
-Stream = tuple[str, str]
+_seq: Callable[[Running], int] = attrgetter("claimed.seq")
+Stream = tuple[str, str]  # a queue and a key
+
+
+class Lane(deque[Running]):
+    """The jobs of one stream in their order: the first of them runs, or is about to."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self.stream = stream
+
+
+class Ended(NamedTuple):
+    """What follows from the end of some jobs."""
+
+    starts: list[Running]  # their turn has come
+    over: list[tuple[Running, bool]]  # nothing of their streams is left here; and whether they are finished
+    back: list[Running]  # those behind one that is not finished, to be handed back
 
 
 class Lanes:
     def __init__(self, rules: Mapping[str, QueueRules]) -> None:
         self._ordered = {queue for queue, rule in rules.items() if rule.ordered}
-        self._lanes: dict[Stream, deque[Running]] = {}  # the first of each runs, or is about to
+        self._lanes: dict[Stream, Lane] = {}
 
     def __len__(self) -> int:
         return len(self._lanes)
-
-    def stream(self, running: Running) -> Stream | None:
-        key, queue = running.claimed.partition_key, running.claimed.queue
-        return (queue, key) if key is not None and queue in self._ordered else None
 
     def admit(self, batch: list[Running]) -> list[Running]:
         """Those that may start; the others wait here for the one before them."""
@@ -35,11 +50,15 @@ class Lanes:
         runs: dict[Stream, list[Running]] = {}
         # In claim order; but within a stream the sequence counts, whatever the priorities are.
         for running in batch:
-            stream = self.stream(running)
-            if stream is None:
+            claimed = running.claimed
+            key, queue = claimed.partition_key, claimed.queue
+            if key is None or queue not in self._ordered:
                 start.append(running)
-            elif stream in runs:
-                runs[stream].append(running)
+                continue
+            stream = (queue, key)
+            run = runs.get(stream)
+            if run is not None:
+                run.append(running)
             else:
                 runs[stream] = [running]
                 if stream not in self._lanes:
@@ -47,26 +66,41 @@ class Lanes:
         heads: dict[Running, Running] = {}
         for stream, run in runs.items():
             first = run[0]
-            run.sort(key=lambda r: r.claimed.seq)
+            run.sort(key=_seq)
             heads[first] = run[0]
-            self._lanes.setdefault(stream, deque()).extend(run)
+            lane = self._lanes.get(stream)
+            if lane is None:
+                lane = self._lanes[stream] = Lane(stream)
+            lane.extend(run)
+            for running in run:
+                running.lane = lane
         return [heads.get(running, running) for running in start]
 
-    def ended(self, running: Running, state: str) -> tuple[Running | None, list[Running]]:
-        """(the next to start, those to hand back)."""
-        stream = self.stream(running)
-        lane = self._lanes.get(stream) if stream is not None else None
-        if stream is None or not lane:
-            return None, []
-        if lane[0] is not running:  # it left before its turn: lost, or handed back
-            if running in lane:
-                lane.remove(running)
-            return None, []
-        lane.popleft()
-        if lane and state in _FINISHED:
-            return lane[0], []
-        del self._lanes[stream]
-        return None, list(lane)
+    def ended(self, held: Sequence[Running | None], states: Sequence[str]) -> Ended:
+        """Jobs have ended in the database, each in a state. None: it was not held here any more."""
+        starts: list[Running] = []
+        over: list[tuple[Running, bool]] = []
+        back: list[Running] = []
+        for running, state in zip(held, states, strict=True):
+            if running is None:
+                continue
+            finished, lane = state in _FINISHED, running.lane
+            if not lane:
+                over.append((running, finished))
+            elif lane[0] is not running:  # it left before its turn: lost, or handed back
+                if running in lane:
+                    lane.remove(running)
+                over.append((running, False))
+            else:
+                lane.popleft()
+                if lane and finished:
+                    starts.append(lane[0])
+                    continue
+                del self._lanes[lane.stream]
+                over.append((running, finished))
+                back += lane
+                lane.clear()
+        return Ended(starts, over, back)
 
     def doubter(self, most: float) -> Callable[[Running], bool] | None:
         """Tells a job of a stream whose lease was not renewed for longer than `most` seconds: the process stood still.
@@ -74,7 +108,7 @@ class Lanes:
         Another worker may be far ahead of it: it waits until the next renewal has found out whose it is."""
 
         def in_doubt(running: Running) -> bool:
-            return time.monotonic() - running.renewed_at > most and self.stream(running) is not None
+            return time.monotonic() - running.renewed_at > most and running.lane is not None
 
         return in_doubt if self._ordered else None
 

@@ -28,19 +28,21 @@ class Meter:
         self._each = 1.0 / rate.per_second
         self._slack = (rate.size - 1) * self._each + max(0.5 * self._each, _LATE)
         self._full_at = -math.inf  # when the bucket is full again
+        self.opens_at = -math.inf  # when the next one may start
 
     def wait(self, now: float) -> float:
         """Seconds until one may start; 0: it may now."""
-        return max(0.0, self._full_at - self._slack - now)
+        return max(0.0, self.opens_at - now)
 
     def started(self, now: float) -> None:
         self._full_at = max(now, self._full_at) + self._each
+        self.opens_at = self._full_at - self._slack
 
 
 class Pace:
     def __init__(self, rules: dict[str, QueueRules]) -> None:
         self._rules = rules
-        self._start: dict[tuple[str, int], float] = {}  # of jobs that were just claimed: when they may start
+        self._start: dict[str, float] = {}  # of jobs that were just claimed: when they may start
         self._behind: dict[str, float] = {}  # queue -> by how much our clock is behind the database's
         self._meters: dict[Meters, Meter] = {}
 
@@ -53,15 +55,13 @@ class Pace:
         behind = min(self._behind.get(first.queue, seen) + _DRIFT, seen)
         self._behind[first.queue] = behind
         for job, start in zip(jobs, starts, strict=True):
-            self._start[job.id_text, job.generation] = min(start - behind, now + start - first.now)
+            self._start[job.id_text] = min(start - behind, now + start - first.now)
 
     def mark(self, held: list[Running]) -> list[Running]:
         """Write on each job that was claimed when it may start."""
         if self._start:
             for running in held:
-                running.not_before = self._start.get(
-                    (running.claimed.id_text, running.claimed.generation), 0.0
-                )
+                running.not_before = self._start.get(running.claimed.id_text, 0.0)
             self._start.clear()
         return held
 
@@ -77,28 +77,32 @@ class Pace:
     def early(self, running: Running) -> float:
         """In how many seconds it may start; 0 or less: it starts now."""
         now, job = time.monotonic(), running.claimed
-        rules = self._rules[job.queue]
-        of_queue = None if rules.rate is None else self._meter((job.queue, None), rules.rate)
-        of_key = (
-            None if rules.key_rate is None else self._meter((job.queue, job.partition_key), rules.key_rate)
-        )
-        wait = running.not_before - now
-        if of_queue is not None:
-            wait = max(wait, of_queue.wait(now))
-        if of_key is not None:
-            wait = max(wait, of_key.wait(now))
-        if wait <= 0:
+        rules, of_queue, of_key = self._rules[job.queue], None, None
+        may_at = running.not_before
+        if rules.rate is not None:
+            of_queue = self._meter((job.queue, None), rules.rate)
+            may_at = max(may_at, of_queue.opens_at)
+        if rules.key_rate is not None:
+            of_key = self._meter((job.queue, job.partition_key), rules.key_rate)
+            may_at = max(may_at, of_key.opens_at)
+        if may_at <= now:
             if of_queue is not None:
                 of_queue.started(now)
             if of_key is not None:
                 of_key.started(now)
-        return wait
+        return may_at - now
 
     def _meter(self, key: Meters, rate: Rate) -> Meter:
         meter = self._meters.get(key)
-        if meter is None or (meter.rate is not rate and meter.rate != rate):
-            if len(self._meters) >= _MOST:
-                now = time.monotonic()
-                self._meters = {k: m for k, m in self._meters.items() if m.wait(now) > 0}
-            meter = self._meters[key] = Meter(rate)
+        if meter is None or meter.rate is not rate:
+            meter = self._meters[key] = self._changed(meter, rate)
         return meter
+
+    def _changed(self, meter: Meter | None, rate: Rate) -> Meter:
+        if meter is not None and meter.rate == rate:
+            meter.rate = rate  # read anew: it is the same
+            return meter
+        if len(self._meters) >= _MOST:
+            now = time.monotonic()
+            self._meters = {k: m for k, m in self._meters.items() if m.wait(now) > 0}
+        return Meter(rate)

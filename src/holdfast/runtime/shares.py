@@ -19,7 +19,8 @@ from ..store import limits
 from ..store.limits import Allowance
 from ..store.statement import Statement
 from ..store.streams import Scan
-from .streams import KEYS_AT_ONCE, MOST_KEYS, PATIENCE, StreamClaimer
+from .candidates import MOST_KEYS
+from .streams import KEYS_AT_ONCE, PATIENCE, StreamClaimer
 
 _MORE = 200  # keys asked about in one claim, when those before were at their limits
 
@@ -100,10 +101,10 @@ class ShareClaimer(StreamClaimer):
     def _scan(self, buckets: Sequence[int] | None, after: tuple[int, str] | None) -> Statement[Scan]:
         return limits.scan_shares(self._queue, buckets, after, KEYS_AT_ONCE)
 
-    def settled(self, key: str, priority: int) -> None:
+    def settled(self, key: str, priority: int, *, finished: bool) -> None:
         """A place of a key with a limit is free."""
         if self.rules.limited and key not in self._resting:
-            super().settled(key, priority)
+            self._found.add(key)
 
     def _weight(self, key: str) -> float:
         return self.rules.weights.get(key, 1.0)

@@ -1,20 +1,21 @@
 """Streams: which keys of an ordered queue to claim from next.
 
 The database decides what may be taken from a key; this only proposes keys, so that a wrong guess costs a look and
-nothing else. Proposed are: keys of which this worker just settled a job; keys of due jobs, met along the claim index from a
-mark on, each row once; and, as a net under both, every key of this worker's buckets, stepped through one by one
-whatever is due. The net takes a round every second at most, and a twentieth of the time at most; it pauses within a
-round only while there is other work. That is the bound for what the other two miss: a commit that was late by more than
-two seconds, a key that somebody else released. With a ring (ring.py) a worker proposes keys of its own buckets only, and
-of the others those that nobody took for `takeover` seconds.
+nothing else. Proposed are: keys of which this worker just settled the last job it held, unless its claim took all they had;
+keys of due jobs, met along the claim index from a mark on, each row once; and, as a net under both, every key of this
+worker's buckets, stepped through one by one whatever is due. The net takes a round every second at most, and a twentieth of
+the time at most; it pauses within a round only while there is other work. That is the bound for what the other two miss: a
+commit that was late by more than two seconds, a key that somebody else released. With a ring (ring.py) a worker proposes
+keys of its own buckets only, and of the others those that nobody took for `takeover` seconds.
 """
 
 import logging
 import math
 import time
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from ..store import claim, limits, streams
 from ..store.claim import Mark
 from ..store.limits import Allowance
 from ..store.statement import Flow, Statement
+from .candidates import Candidates
 from .inflight import InFlight
 from .limiting import Limiter, Resting
 from .pace import Pace
@@ -36,62 +38,12 @@ from .portions import Portions
 
 _ROWS = 2000  # due jobs passed in one look
 KEYS_AT_ONCE = 1000  # keys stepped through in one statement
-MOST_KEYS = 50_000  # keys remembered; the net finds the others later
 PATIENCE = 0.05  # seconds of claims in a row, while those before found less than was wanted
 _LOOKS = 8  # looks in a row along the due jobs, while those before met few keys: one key may be deep
 _SOON = 0.005  # seconds until the next claim, while a round of the net goes on and nothing is found
 _NEW = 3.0  # seconds in which buckets count as new
 _START = Mark(datetime(1970, 1, 1, tzinfo=UTC), -1)
-
-
-class Candidates:
-    """Keys to look at, the highest priority first, then in the order they were met."""
-
-    def __init__(self) -> None:
-        self._by: dict[int, OrderedDict[str, None]] = {}
-        self._known: set[str] = set()
-        self._taken: dict[str, int] = {}  # the last ones, with their priorities
-
-    def add(self, key: str, priority: int) -> None:
-        if key not in self._known and len(self._known) < MOST_KEYS:
-            self._known.add(key)
-            self._by.setdefault(priority, OrderedDict())[key] = None
-
-    def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget the others."""
-        for keys in self._by.values():
-            for key in [k for k in keys if not wanted(k)]:
-                del keys[key]
-                self._known.discard(key)
-
-    def put_back(self, keys: Sequence[str]) -> None:
-        """Of those that were just taken, to the front: it was their turn."""
-        for key in reversed(keys):
-            priority = self._taken.get(key, 0)
-            self.add(key, priority)
-            if key in self._by.get(priority, ()):
-                self._by[priority].move_to_end(key, last=False)
-
-    def priority(self, key: str) -> int:
-        """Of one that was just taken."""
-        return self._taken.get(key, 0)
-
-    def take(self, count: int) -> list[str]:
-        taken: list[str] = []
-        self._taken = {}
-        for priority in sorted(self._by, reverse=True):
-            keys = self._by[priority]
-            while keys and len(taken) < count:
-                key, _ = keys.popitem(last=False)
-                self._taken[key] = priority
-                taken.append(key)
-            if not keys:
-                del self._by[priority]
-        self._known.difference_update(taken)
-        return taken
-
-    def __len__(self) -> int:
-        return len(self._known)
+_key: Callable[[ClaimedJob], Any] = attrgetter("partition_key")
 
 
 class StreamClaimer:
@@ -152,10 +104,10 @@ class StreamClaimer:
         self._net.begin()
         self._thorough = thorough
 
-    def settled(self, key: str, priority: int) -> None:
-        """A job of the key is finished: the next one may be ready."""
+    def settled(self, key: str, priority: int, *, finished: bool) -> None:
+        """Nothing of the key is held here any more: the next one may be ready."""
         if self._is_mine(key):
-            self._found.add(key, priority)
+            self._found.ended(key, priority, finished=finished)
 
     def unheld(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -312,7 +264,9 @@ class StreamClaimer:
         token = self._new_token(worker)
         try:
             if not self.rules.limited:
-                return await self._session.run(statement(keys, run))
+                taken = await self._session.run(statement(keys, run))
+                self._found.emptied(_emptied(taken, run))
+                return taken
             taken = await self._within(worker, keys, allowed, len(keys))
             self._found.put_back(left)
             return taken
@@ -344,6 +298,13 @@ class StreamClaimer:
             await self._session.run(claim.quarantine(head, self._queue, reason))
             telemetry.emit("job.quarantined", level=logging.ERROR, job=head, queue=self._queue, error=reason)
         return []
+
+
+def _emptied(taken: Sequence[ClaimedJob], run: int) -> list[str]:
+    """The keys that gave fewer jobs than were asked for, unless the claim was cut short by its bytes."""
+    if run == 1 or not taken or taken[0].locked > len(taken):
+        return []
+    return [key for key, jobs in Counter(map(_key, taken)).items() if jobs < run]
 
 
 class _Net:

@@ -326,17 +326,11 @@ class Worker:
         self._wake.set()
 
     def _next_of_streams(self, held: Sequence[Running | None], states: Sequence[str]) -> None:
-        starts: list[Running] = []
-        for running, state in zip(held, states, strict=True):
-            if running is None:
-                continue
-            start, back = self.lanes.ended(running, state)
-            if start is None:
-                self.claimer.settled(running.claimed)
-            else:
-                starts.append(start)
-            for behind in back:
-                self.conclude(behind, Released("the job before it in its stream went back"))
+        starts, over, back = self.lanes.ended(held, states)
+        for running, finished in over:
+            self.claimer.settled(running.claimed, finished=finished)
+        for behind in back:
+            self.conclude(behind, Released("the job before it in its stream went back"))
         if starts:
             self.ready.extendleft(reversed(self.batches.gather(starts)))
             self._start_ready()

@@ -9,11 +9,13 @@
 -- higher seq, so nothing can appear before what was seen.
 -- Rows are told by their places, as in `claim`: ids would be looked up in an index twice more. One that somebody changed between our
 -- snapshot and our lock was locked in its newer version, which lies elsewhere: the run ends there, as at one that is locked still.
+-- Mostly all of the front is free, and no run has to be cut.
 -- `IN` is a hashed lookup for each row of the front. `= ANY (ARRAY(...))` would search the whole array for each of them.
 -- Where there are long payloads, the first job of each key comes before the second of any.
 WITH front AS MATERIALIZED (
     SELECT k.number AS key, j.place, j.seq
-    FROM unnest($5::text[]) WITH ORDINALITY AS k(key, number)
+    FROM (SELECT u.key, u.number FROM unnest($5::text[]) WITH ORDINALITY AS u(key, number)
+          WHERE NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = u.key) OFFSET 0) k
     CROSS JOIN LATERAL (
         SELECT w.ctid AS place, w.seq FROM holdfast.work w
         WHERE w.queue = $1 AND w.partition_bucket = holdfast.bucket(k.key) AND w.partition_key = k.key
@@ -21,7 +23,6 @@ WITH front AS MATERIALIZED (
     ) j
     WHERE EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
       AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND (paused_at IS NOT NULL OR limited > $8::int))
-      AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = k.key)
 ), free AS MATERIALIZED (
     SELECT j.ctid AS place,
 -- with part: bytes
@@ -31,11 +32,15 @@ WITH front AS MATERIALIZED (
       AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
       AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
     FOR NO KEY UPDATE SKIP LOCKED
+), gaps AS MATERIALIZED (
+    SELECT EXISTS (SELECT FROM front f WHERE f.place NOT IN (SELECT place FROM free)) AS found
 ), c AS MATERIALIZED (
+    SELECT f.place, f.key, f.seq FROM front f WHERE NOT (SELECT found FROM gaps)
+    UNION ALL
     SELECT r.place, r.key, r.seq
     FROM (SELECT f.place, f.key, f.seq, bool_and(f.place IN (SELECT place FROM free)) OVER (PARTITION BY f.key ORDER BY f.seq) AS gapless
           FROM front f) r
-    WHERE r.gapless
+    WHERE r.gapless AND (SELECT found FROM gaps)
 )
 -- with part: take
     WHERE queue = $1 AND ctid = ANY (CASE

@@ -1,0 +1,101 @@
+"""Which keys of an ordered queue are asked again when their jobs have ended: those that may have more."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.model.job import ClaimedJob
+from holdfast.model.worker import WorkerIdentity
+from holdfast.runtime.streams import StreamClaimer
+from holdfast.store import queues
+from holdfast.store.workers import register
+from holdfast.tasks.task import Task
+from holdfast.testing import Kit
+
+RUN = 3
+
+
+class Worker:
+    """One that claims when it is told to, and whose net is never due: a job is met along the due ones, or never."""
+
+    def __init__(self, kit: Kit, claimer: StreamClaimer, name: str, task: Task[Any, Any]) -> None:
+        self._kit, self._claimer, self._name, self._task = kit, claimer, name, task
+
+    def put(self, key: str, count: int) -> None:
+        new = [self._task.using(partition_key=key).job(key=key, n=n) for n in range(count)]
+        self._kit.app.enqueue_many(new)
+
+    async def claim(self) -> list[ClaimedJob]:
+        return await self._claimer.claim(self._name, 10, RUN)
+
+    def end(self, jobs: list[ClaimedJob], *, finished: bool = True) -> None:
+        """The jobs of one key are over, in the database and here."""
+        change = "DELETE FROM holdfast.work" if finished else "UPDATE holdfast.work SET status = 'pending'"
+        self._kit.sql(f"{change} WHERE id = ANY (%s::uuid[])", [[job.id_text for job in jobs]])
+        self._claimer.settled(str(jobs[-1].partition_key), 0, finished=finished)
+
+    @property
+    def proposed(self) -> int:
+        return len(self._claimer._found)
+
+
+@pytest.fixture
+def kit(app: Holdfast, holdfast_kit: Callable[..., Kit]) -> Kit:
+    app.queue("steps", ordering="key")
+    return holdfast_kit(app)
+
+
+@pytest.fixture
+async def worker(app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
+    monkeypatch.setattr("holdfast.runtime.streams._Net.due", lambda *_, **__: False)
+
+    @app.task(queue="steps")
+    async def step(key: str, n: int) -> None: ...
+
+    session = akit.database.session("claim")
+    rules = (await akit.database.arun(lambda: queues.queue_rules(["steps"])))["steps"]
+    me = WorkerIdentity.create()
+    await session.run(register(me, queues=["steps"], tasks=["step"], concurrency=10, release="-"))
+    claimer = StreamClaimer("steps", session, lambda _: uuid4(), rules=rules, lease=60.0, takeover=60.0)
+    yield Worker(akit, claimer, me.id, step)
+    await session.close()
+
+
+async def test_a_key_whose_claim_took_all_it_had_is_not_asked_again(worker: Worker) -> None:
+    worker.put("a", RUN - 1)
+    jobs = await worker.claim()
+    worker.end(jobs)
+    assert (len(jobs), worker.proposed) == (RUN - 1, 0)
+
+
+async def test_one_that_had_as_many_as_were_asked_for_may_have_more(worker: Worker) -> None:
+    worker.put("a", RUN + 1)
+    first = await worker.claim()
+    assert await worker.claim() == []  # the others are passed: they cannot be taken yet
+    worker.end(first)
+    assert [len(first), len(await worker.claim())] == [RUN, 1]
+
+
+async def test_what_comes_while_the_last_one_runs_is_taken_after_it(worker: Worker) -> None:
+    worker.put("a", 1)
+    first = await worker.claim()
+    worker.put("a", 1)
+    assert await worker.claim() == []  # it is met and cannot be taken yet
+    worker.end(first)
+    assert len(await worker.claim()) == 1
+
+
+async def test_what_comes_after_the_last_one_is_met_as_any_new_job(worker: Worker) -> None:
+    worker.put("a", 1)
+    worker.end(await worker.claim())
+    worker.put("a", 1)
+    assert len(await worker.claim()) == 1
+
+
+async def test_a_job_that_went_back_makes_its_key_be_asked_again(worker: Worker) -> None:
+    worker.put("a", 1)
+    worker.end(await worker.claim(), finished=False)
+    assert len(await worker.claim()) == 1
