@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.memory import quick_folder  # noqa: E402
 
-TOGETHER = 2
+TOGETHER = 3  # most tests wait for something
 NOT_SQL = re.compile(
     r"psycopg\.errors\.(SyntaxError|Undefined\w+|Indeterminate\w+|Ambiguous\w+)|MigrationFailed.*|\bSyntaxError\b"
 )
@@ -79,8 +79,8 @@ def _mutate_migration(tree: Path, mutant: Mutant) -> str:
     return "no migration has the old text"
 
 
-def pytest(tree: Path, test: str, patience: int) -> subprocess.CompletedProcess[str]:
-    words = ["-q", "-x", "-p", "no:randomly", f"--timeout={60 * patience}", *test.split()]
+def pytest(tree: Path, test: str, patience: int, *more: str) -> subprocess.CompletedProcess[str]:
+    words = ["-q", "-x", "-p", "no:randomly", f"--timeout={60 * patience}", *more, *test.split()]
     command = [sys.executable, "-m", "pytest", *words]
     env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     env["TMPDIR"] = str(tree / "tmp")
@@ -102,7 +102,7 @@ def fresh_tree() -> Iterator[Path]:
 def passes_unchanged(mutants: list[Mutant]) -> bool:
     """A test that fails anyway catches nothing."""
     with fresh_tree() as tree:
-        done = pytest(tree, " ".join(dict.fromkeys(m.test for m in mutants)), patience=5)
+        done = pytest(tree, " ".join(dict.fromkeys(m.test for m in mutants)), 5, "-n", str(TOGETHER))
     if done.returncode != 0:
         print(done.stdout[-3000:], "without any change the tests must pass", sep="\n", flush=True)
     return done.returncode == 0
