@@ -38,10 +38,32 @@ def refreshed(text: str) -> str:
     return BLOCK.sub(lambda m: m[1] + content(m[2], m[3]) + m[6], text)
 
 
+def _flat(value: type) -> tuple[list[type], dict[str, Any]]:
+    """Its bases and members. What it is put together from, and what nobody can import, counts as its own."""
+    import holdfast
+
+    bases: list[type] = []
+    members: dict[str, Any] = {}
+    for base in reversed(value.__bases__):
+        if (
+            base.__module__.startswith(("holdfast.shapes", "holdfast.tasks.registry"))
+            and base is not holdfast.Registry
+        ):
+            more, inner = _flat(base)
+            members |= inner
+        else:
+            more = [base]
+        bases = [*more, *(b for b in bases if b not in more)]
+    if len(bases) > 1:
+        bases = [base for base in bases if base is not object]
+    return bases, {**members, **vars(value)}
+
+
 def describe(name: str, value: Any) -> list[str]:
     if inspect.isclass(value):
-        lines = [f"class {name}({', '.join(b.__name__ for b in value.__bases__)})"]
-        for member, found in sorted(vars(value).items()):
+        bases, members = _flat(value)
+        lines = [f"class {name}({', '.join(b.__name__ for b in bases)})"]
+        for member, found in sorted(members.items()):
             if member.startswith("_") and member not in ("__init__", "__enter__", "__aenter__", "__call__"):
                 continue
             if isinstance(found, property):

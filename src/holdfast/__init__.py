@@ -40,12 +40,13 @@ from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.queue import Rate
 from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
-from .operate.backfill import Backfill
-from .operate.schedules import Schedule, Schedules, Slot
 from .runtime.batch import Batch, Item
 from .runtime.execute import Middleware, Next
 from .runtime.job import Job
 from .settings import Settings
+from .shapes import Registry
+from .shapes.schedules.backfill import Backfill
+from .shapes.schedules.verbs import Schedule, Schedules, Slot
 from .store.chains import GroupStatus
 from .tasks.batching import BatchDecorator
 from .tasks.group import GroupHandle
@@ -53,7 +54,7 @@ from .tasks.handle import JobHandle
 from .tasks.newjob import NewJob
 from .tasks.options import EnqueueOptions, TaskOptions
 from .tasks.queueing import QueueOptions
-from .tasks.registry import Queue, Registry
+from .tasks.registry import Queue
 from .tasks.task import Task, TaskDecorator
 
 __all__ = [

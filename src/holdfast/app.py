@@ -19,23 +19,22 @@ from .db.database import Database
 from .errors import ConfigurationError, SchemaMissing
 from .model.queue import QueueRules
 from .observe.tracing import TraceAttempt
-from .operate.schedules import Schedules
 from .runtime.execute import Middleware, Processes
 from .runtime.options import WorkerOptions
 from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
 from .runtime.processes.pool import Pool
 from .runtime.pulse import Pulse
+from .runtime.service import Service
 from .runtime.worker import Worker
 from .settings import Settings, database_url, load_settings
-from .shapes.schedules import Scheduler
+from .shapes import SHAPES, Registry, Verbs
 from .store import jobs
 from .store.queues import create_queue, queue_rules
 from .tasks.group import GroupHandle, NewGroup, When
 from .tasks.handle import JobHandle
 from .tasks.newjob import NewJob
 from .tasks.options import EnqueueOptions
-from .tasks.registry import Registry
 from .tasks.task import aenqueue_all, enqueue_all, raw_job
 from .tasks.taskset import TaskSet
 from .tasks.writer import Writer, check_rules, unknown_queue
@@ -51,11 +50,13 @@ def release() -> str:
         return "unknown"
 
 
-class Holdfast(Registry):
+class Holdfast(Registry, Verbs):
     """Your jobs on your database: `app = Holdfast("postgresql://...", include=[billing, "shop.tasks"])`.
 
     Nothing is opened here: connections come at first use, per process and per event loop.
     """
+
+    _shapes = SHAPES
 
     def __init__(
         self,
@@ -124,11 +125,6 @@ class Holdfast(Registry):
             settings = self._given_settings or load_settings()
             self._opened = Database(database_url(self._url or settings.database_url), settings)
         return self._opened
-
-    @property
-    def schedules(self) -> Schedules:
-        """Schedules in the database: `app.schedules.add("nightly", "0 3 * * *", nightly.job())`; those of the code too."""
-        return Schedules(lambda: self.database, self._writer)
 
     @property
     def tasks(self) -> TaskSet:
@@ -217,6 +213,8 @@ class Holdfast(Registry):
         self.load()
         tasks = self.tasks
         tasks.check()
+        for shape in self._shapes:
+            shape.check_declared(tasks)
         wanted = list(dict.fromkeys(queues)) or sorted({"inbox", *tasks.queues()})
         rules = await self._check_server(wanted, tasks.queue_rules())
         options = WorkerOptions(
@@ -225,6 +223,7 @@ class Holdfast(Registry):
             release=release(),
             until_idle=until_idle,
             rules=rules,
+            prunes={table: prune for shape in self._shapes for table, prune in shape.prunes.items()},
         )
         # One connection per handler's transaction, and some more for what handlers do beside it (once, enqueue).
         await self.database.reserve(options.concurrency + _SPARE)
@@ -233,26 +232,26 @@ class Holdfast(Registry):
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan(self))
             processes = await self._open_processes(stack, tasks, options)
-            scheduler = Scheduler(self.database, tasks.schedules())
+            services = [s for shape in self._shapes for s in shape.services(self.database, tasks)]
             children = functools.partial(self._children_for_suspects, stack, processes, options)
             options = replace(options, children=children)
-            worker = Worker(self.database, tasks, options, self._middleware, processes, [scheduler])
-            self._give_pulse(worker, scheduler)
+            worker = Worker(self.database, tasks, options, self._middleware, processes, services)
+            self._give_pulse(worker, services)
             attach(worker)
             on_start(worker)
             await worker.run()
 
-    def _give_pulse(self, worker: Worker, scheduler: Scheduler) -> None:
+    def _give_pulse(self, worker: Worker, services: Sequence[Service]) -> None:
         """One statement per heartbeat asks for all of them while the worker sleeps."""
-        pulse = Pulse(self.settings, scheduler.names, worker.ring.queues)
-        for asked_for in (worker.sleep, worker.sweeper, worker.renewal, worker.ring, scheduler):
-            asked_for.pulse = pulse
+        asking = [(service.question, service.told) for service in services if service.question is not None]
+        pulse = Pulse(self.settings, worker.ring.queues, asking)
+        for service in (worker.sweeper, worker.ring, *services):
+            service.pulse = pulse
+        worker.sleep.pulse = worker.renewal.pulse = pulse
 
         def felt(pulse: Pulse) -> None:
-            worker.sweeper.told(pulse)
-            worker.ring.told(pulse)
-            if pulse.schedule_at is not None:
-                scheduler.wake()
+            worker.sweeper.felt(pulse)
+            worker.ring.felt(pulse)
 
         pulse.on_felt, pulse.on_end = felt, worker.ring.wake
 

@@ -9,15 +9,18 @@ import pytest
 from tests.doctor.case import Case
 from typer.testing import CliRunner
 
-from holdfast import Holdfast, operate
+from holdfast import Holdfast, operate, shapes
 from holdfast.cli import app as cli
 from holdfast.errors import ConfigurationError, SchemaTooNew
 from holdfast.operate.doctor.finding import Limits, read_limits
-from holdfast.operate.doctor.run import CHECKS, CODES, FIXES, Diagnosis, doctor
+from holdfast.operate.doctor.run import FIXES, Diagnosis, doctor
+from holdfast.shapes import CHECKS
 from holdfast.testing import Kit
 
 HERE = Path(__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+
+CODES = [code for check in CHECKS for code in check.codes]
 
 
 @pytest.mark.versions
@@ -39,7 +42,7 @@ def test_while_workers_run_nothing_is_found(app: Holdfast, kit: Kit) -> None:
     @app.task
     def look(n: int) -> None:
         only = [check.name for check in CHECKS if check.name not in ("durability", "horizon")]
-        seen.append(doctor(kit.database, only=only))
+        seen.append(doctor(kit.database, only=only, checks=CHECKS))
 
     for n in range(3):
         look.enqueue(n=n)
@@ -138,8 +141,8 @@ def test_every_finding_has_a_test_that_runs_its_command() -> None:
 
 
 def test_every_finding_that_is_made_is_declared() -> None:
-    folder = Path(operate.__path__[0], "doctor")
-    text = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    folders = (Path(operate.__path__[0], "doctor").glob("*.py"), Path(shapes.__path__[0]).glob("*/checks.py"))
+    text = "\n".join(file.read_text(encoding="utf-8") for files in folders for file in files)
     made = set(re.findall(r'Finding\(\s*"(\w+)"', text))
     made |= {
         "fsync_off",

@@ -14,11 +14,12 @@ from tests.conftest import QUICK, await_until
 from holdfast import Holdfast, Job, Registry, TaskDefinitionError, failpoints, telemetry
 from holdfast.db.database import Database
 from holdfast.model.clock import Clock
-from holdfast.model.schedule import BATCH, Spec
-from holdfast.model.timing import Timing
 from holdfast.runtime.worker import Worker
-from holdfast.shapes.schedules import Scheduler
-from holdfast.store import schedules as store
+from holdfast.shapes.schedules import SHAPE, store
+from holdfast.shapes.schedules.declare import declared
+from holdfast.shapes.schedules.service import Scheduler
+from holdfast.shapes.schedules.spec import BATCH, Spec
+from holdfast.shapes.schedules.timing import Timing
 from holdfast.testing import Kit
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -40,7 +41,7 @@ async def scheduler(akit: Kit) -> AsyncIterator[Make]:
     made: list[Scheduler] = []
 
     def make(app: Holdfast | None = None, database: Database | None = None) -> Scheduler:
-        made.append(Scheduler(database or akit.database, (app or akit.app).tasks.schedules()))
+        made.append(Scheduler(database or akit.database, declared((app or akit.app).tasks)))
         return made[-1]
 
     yield make
@@ -233,7 +234,7 @@ def _spec(app: Holdfast, when: Any, **options: Any) -> Spec:
     async def nightly() -> None: ...
 
     app.schedule(when, nightly.job(), **options)
-    (spec,) = app.tasks.schedules()
+    (spec,) = declared(app.tasks)
     return spec
 
 
@@ -602,7 +603,7 @@ async def test_old_firings_are_forgotten_but_not_those_of_live_jobs(
     ahead = [f["slot"] for f in firings(akit)]
     assert [f["kind"] for f in firings(akit)] == ["slot", "slot", "skipped", "skipped"]
     akit.clock.advance(8 * DAY)
-    sweeper = Sweeper(akit.database, lambda: None)
+    sweeper = Sweeper(akit.database, lambda: None, prunes=SHAPE.prunes)
     await sweeper.tidier.tidy_once(7, 60.0)
     await sweeper.stop()
     assert [f["slot"] for f in firings(akit)] == [ahead[1]]  # its job still waits
@@ -719,7 +720,7 @@ def test_two_schedules_of_one_task_need_names(billing: tuple[Registry, Any]) -> 
     assert str(caught.value) == said
     registry.schedule("0 4 * * *", nightly.job(), name="late")
     app = Holdfast("postgresql://unused.invalid/none", include=[registry])
-    assert [s.name for s in app.tasks.schedules()] == ["billing.nightly", "late"]
+    assert [s.name for s in declared(app.tasks)] == ["billing.nightly", "late"]
     app.schedule("0 5 * * *", nightly.job(), name="late")
     with pytest.raises(TaskDefinitionError, match="there are two schedules 'late'"):
         _ = app.tasks

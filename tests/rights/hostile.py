@@ -10,10 +10,11 @@ names that we use.
 import contextlib
 import re
 import uuid
-from importlib.resources import files
 from typing import Any
 
 import psycopg
+
+from holdfast import sql
 
 _TYPES = (
     "int2",
@@ -88,8 +89,7 @@ _MIXED_FUNCTIONS = (
 
 def used_names() -> list[str]:
     """Every name in our SQL that is followed by a parenthesis."""
-    root = files("holdfast.sql")
-    texts = [(root / "schema.sql").read_text(), *(f.read_text() for f in (root / "queries").iterdir())]
+    texts = [sql.schema(), *(file.read_text(encoding="utf-8") for file in sql.query_files())]
     return sorted(
         {name for text in texts for name in re.findall(r"(?<![.\w])([a-z_0-9]+)\(", text)}
         | {"version", "pg_backend_pid", "set_config"}

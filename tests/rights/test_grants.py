@@ -29,6 +29,7 @@ from holdfast.db import migrate
 from holdfast.db.faults import Forbidden
 from holdfast.operate.roles import roles_sql
 from holdfast.runtime.tidy import Tidier
+from holdfast.shapes.schedules import SHAPE
 from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions
@@ -263,7 +264,7 @@ def test_a_worker_lives_the_whole_life(roles: Roles, life: Life) -> None:
 
     async def tidy() -> None:
         session = life.app.database.session("tidy")
-        await Tidier(session).tidy_once(7, 20.0)
+        await Tidier(session, SHAPE.prunes).tidy_once(7, 20.0)
         await session.close()
 
     asyncio.run(tidy())

@@ -15,8 +15,9 @@ from typer.testing import CliRunner, Result
 from holdfast import ConfigurationError, Holdfast, JobHandle, UnknownQueue, UnknownSchedule
 from holdfast.cli import app as cli
 from holdfast.errors import EnqueueError
-from holdfast.model.timing import Timing
-from holdfast.shapes.schedules import Scheduler
+from holdfast.shapes.schedules.declare import declared
+from holdfast.shapes.schedules.service import Scheduler
+from holdfast.shapes.schedules.timing import Timing
 from holdfast.testing import Kit
 
 Call = Callable[..., Result]
@@ -372,7 +373,7 @@ async def test_what_a_living_workers_code_has_is_not_removed_and_what_none_has_i
     async def nightly() -> None: ...
 
     app.schedule("0 3 * * *", nightly.job())
-    scheduler = Scheduler(akit.database, app.tasks.schedules())
+    scheduler = Scheduler(akit.database, declared(app.tasks))
     await scheduler.tick()
     await scheduler.stop()
     assert re.fullmatch(

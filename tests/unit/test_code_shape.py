@@ -16,9 +16,10 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 def test_every_named_query_has_exactly_one_caller_and_every_call_names_a_query() -> None:
     calls: dict[str, int] = {}
-    for file in (SOURCE / "store").glob("*.py"):
+    for file in (*(SOURCE / "store").glob("*.py"), *(SOURCE / "shapes").glob("*/store.py")):
         for name in re.findall(
-            r'(?:query\("(?=\w+"\))|query_in\("|taking\(\s*")(\w+)"', file.read_text(encoding="utf-8")
+            r'(?:query\("(?=\w+"\))|query_in\("|query_asking\("|taking\(\s*")(\w+)"',
+            file.read_text(encoding="utf-8"),
         ):
             calls[name] = calls.get(name, 0) + 1
     settle = (SOURCE / "store" / "settle.py").read_text(encoding="utf-8")
@@ -29,7 +30,7 @@ def test_every_named_query_has_exactly_one_caller_and_every_call_names_a_query()
 
 
 def test_every_query_says_what_it_is_for() -> None:
-    for file in (SOURCE / "sql" / "queries").glob("*.sql"):
+    for file in sql.query_files():
         text = file.read_text(encoding="utf-8")
         for name, following in re.findall(r"^-- name: (\w+)\n(.*)$", text, re.MULTILINE):
             assert following.startswith("-- "), f"{file.name}: {name} has no purpose line"

@@ -117,7 +117,7 @@ def test_a_schedule_takes_an_interval_as_text() -> None:
 
     registry.schedule("1h30m", nightly.job(), name="a")
     registry.schedule(timedelta(minutes=90), nightly.job(), name="b")
-    a, b = registry._schedules.values()
+    a, b = registry._things["schedules"].values()
     assert a.timing == b.timing
     with pytest.raises(
         TaskDefinitionError, match=r"an interval must be whole seconds, from 1 second to 366 days, not 0\.25"

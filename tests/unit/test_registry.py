@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import DuplicateTask, TaskDefinitionError
 from holdfast.model.job import Enqueued, Fate, NewRow
 from holdfast.runtime.handler import Handlers
-from holdfast.tasks.registry import Registry
+from holdfast.shapes import Registry
 from holdfast.tasks.taskset import TaskSet
 
 

@@ -12,8 +12,8 @@ from holdfast.errors import IdempotencyConflict, InvalidArguments, InvalidOption
 from holdfast.model.backoff import Backoff
 from holdfast.model.job import Enqueued, Fate, NewRow
 from holdfast.runtime.job import Job
+from holdfast.shapes import Registry
 from holdfast.tasks.options import task_settings
-from holdfast.tasks.registry import Registry
 from holdfast.tasks.task import aenqueue_all, enqueue_all, raw_job
 
 JOB_ID = UUID(int=5)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.timing import Timing
+from holdfast.shapes.schedules.timing import Timing
 
 ZONES = (
     "UTC",

@@ -15,8 +15,9 @@ from tests.wake.conftest import Notes, until_asleep, working
 from holdfast import Holdfast, Settings, telemetry
 from holdfast.db.session import Session
 from holdfast.runtime import pulse as pulses
+from holdfast.shapes.schedules.store import DUE_IN
 from holdfast.store.statement import Statement
-from holdfast.store.wake import Pulse, Rounds, pulse
+from holdfast.store.wake import Pulse, Question, Rounds, pulse
 from holdfast.testing import Kit
 
 # The pulse looks after the sweeper too; nothing is found by a look.
@@ -158,7 +159,7 @@ async def test_a_claim_of_a_job_that_woke_it_does_not_stay(
 async def test_a_schedule_that_somebody_adds_fires(
     app: Holdfast, holdfast_kit: Callable[..., Kit], notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.shapes.schedules._LONGEST", 0.2)
+    monkeypatch.setattr("holdfast.shapes.schedules.service._LONGEST", 0.2)
     monkeypatch.setattr(pulses, "_LATE", 60.0)  # nobody asks by himself any more
     kit = holdfast_kit(app, STILL)
     async with working(kit):
@@ -192,6 +193,7 @@ class Asleep:
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
+        self.questions: list[Question] = []
         self.kit.sql(
             "INSERT INTO holdfast.workers VALUES ('me', 'h', 1, 'alive', now() - interval '5 s', now(), '{}', '{}', 1, '-')"
         )
@@ -206,7 +208,9 @@ class Asleep:
             self.kit.sql(
                 "UPDATE holdfast.engine SET last_sweep_at = now() - interval '3 s', last_tidy_at = now()"
             )
-        return self.kit.database.run(lambda: pulse("me", ["inbox"], [("note", 1)], 3.0, ROUNDS, ["mine"]))
+        return self.kit.database.run(
+            lambda: pulse("me", ["inbox"], [("note", 1)], 3.0, ROUNDS, questions=self.questions)
+        )
 
 
 @pytest.fixture
@@ -215,7 +219,7 @@ def me(sleepy: Kit) -> Asleep:
 
 
 def test_it_is_a_heartbeat(sleepy: Kit, me: Asleep) -> None:
-    assert me.feel() == (None, 0, False, False, None, [])
+    assert me.feel() == (None, 0, False, False, [], [])
     assert sleepy.sql("SELECT last_seen_at > now() - interval '1 s' AS seen FROM holdfast.workers") == [
         {"seen": True}
     ]
@@ -267,7 +271,7 @@ def test_a_stranger_holds_the_row(sleepy: Kit, me: Asleep) -> None:
     with sleepy.connect() as conn:
         conn.execute("SELECT FROM holdfast.engine FOR UPDATE")
         found = me.feel(turn=False)
-    assert found == (None, 0, None, False, None, [])
+    assert found == (None, 0, None, False, [], [])
 
 
 def test_when_to_tidy(sleepy: Kit, me: Asleep) -> None:
@@ -287,11 +291,14 @@ def test_the_next_schedule(app: Holdfast, sleepy: Kit, notes: Notes, me: Asleep)
             "UPDATE holdfast.schedules SET origin = %s, next_at = now() + make_interval(secs => %s) WHERE name = %s",
             [origin, ahead, name],
         )
-    assert 35 < (me.feel().schedule_in or 0) <= 40
+    me.questions = [Question(DUE_IN, (["mine"],)), Question(DUE_IN, (["mine", "of_others"],))]
+    mine, also_others = me.feel().answers
+    assert 35 < mine <= 40
+    assert 15 < also_others <= 20
     sleepy.sql("UPDATE holdfast.schedules SET kept_slot = now() WHERE name = 'by_hand'")
-    assert me.feel().schedule_in == 0
+    assert me.feel().answers == [0, 0]
     sleepy.sql("UPDATE holdfast.schedules SET paused_at = now()")
-    assert me.feel().schedule_in is None
+    assert me.feel().answers == [None, None]
 
 
 def test_a_sweep_that_is_wanted_more_often_is_left_to_the_sweeper() -> None:

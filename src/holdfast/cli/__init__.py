@@ -13,9 +13,11 @@ serving    a worker in this process, from its start to a clean exit
 supervising  worker processes below this one
 """
 
+import importlib
 import io
 import os
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -33,7 +35,6 @@ from holdfast.cli import (
     monitoring,
     queue,
     roles,
-    schedule,
     task,
     workers,
 )
@@ -51,6 +52,8 @@ from holdfast.cli.status import status_command
 from holdfast.cli.worker import worker_command
 from holdfast.errors import ConfigurationError, EnqueueError, HoldfastError, TaskDefinitionError
 from holdfast.model.text import printable
+from holdfast.shape import Shape
+from holdfast.shapes import SHAPES
 
 COMPLETING = "_HOLDFAST_COMPLETE"  # set by the shell's completion
 
@@ -79,6 +82,14 @@ def root(
     """Durable work on PostgreSQL."""
 
 
+def add_shapes(shapes: Iterable[Shape]) -> None:
+    """The commands of each shape that has some."""
+    for shape in shapes:
+        if shape.cli is not None:
+            name, module = shape.cli
+            app.add_typer(importlib.import_module(module).app, name=name)
+
+
 app.command("worker")(worker_command)
 app.command("dev")(dev_command)
 app.command("status")(status_command)
@@ -92,7 +103,7 @@ app.add_typer(keys.app, name="keys")
 app.command("audit")(audit_command)
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")
-app.add_typer(schedule.app, name="schedule")
+add_shapes(SHAPES)
 app.add_typer(workers.app, name="workers")
 app.command("ring")(ring_command)
 app.add_typer(config.app, name="config")

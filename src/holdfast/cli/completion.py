@@ -17,7 +17,6 @@ from holdfast.cli.apps import APP_VARIABLE, load_app, open_database
 from holdfast.db.database import Database
 from holdfast.operate.pauses import known_tasks
 from holdfast.operate.queues import queue_names
-from holdfast.operate.schedules import Schedules
 from holdfast.operate.workers import list_workers
 from holdfast.store.search import STATES
 
@@ -26,19 +25,15 @@ Offer = tuple[str, str]  # the word, and what it is
 
 
 def complete_queue(context: typer.Context, incomplete: str) -> list[Offer]:
-    return _quickly(incomplete, lambda: _queues(context))
+    return offered(incomplete, lambda: _queues(context))
 
 
 def complete_task(context: typer.Context, incomplete: str) -> list[Offer]:
-    return _quickly(incomplete, lambda: _tasks(context))
+    return offered(incomplete, lambda: _tasks(context))
 
 
 def complete_worker(context: typer.Context, incomplete: str) -> list[Offer]:
-    return _quickly(incomplete, lambda: _workers(context))
-
-
-def complete_schedule(context: typer.Context, incomplete: str) -> list[Offer]:
-    return _quickly(incomplete, lambda: _schedules(context))
+    return offered(incomplete, lambda: _workers(context))
 
 
 def complete_state(incomplete: str) -> list[str]:
@@ -46,7 +41,7 @@ def complete_state(incomplete: str) -> list[str]:
 
 
 def _queues(context: typer.Context) -> Iterator[Offer]:
-    with _database(context) as database:
+    with database_of(context) as database:
         yield from ((name, "queue") for name in queue_names(database))
 
 
@@ -54,23 +49,18 @@ def _tasks(context: typer.Context) -> Iterator[Offer]:
     app = context.params.get("app")
     if app or os.environ.get(APP_VARIABLE):
         yield from ((name, "task") for name, _ in load_app(app).tasks.known())
-    with _database(context) as database:
+    with database_of(context) as database:
         yield from ((name, "task") for name in known_tasks(database))
 
 
 def _workers(context: typer.Context) -> Iterator[Offer]:
-    with _database(context) as database:
+    with database_of(context) as database:
         for worker in list_workers(database):
             yield worker.id.rpartition(":")[2], f"{worker.host}, process {worker.pid}, {worker.status}"
 
 
-def _schedules(context: typer.Context) -> Iterator[Offer]:
-    with _database(context) as database:
-        yield from ((s.name, s.when) for s in Schedules(lambda: database).list())
-
-
 @contextlib.contextmanager
-def _database(context: typer.Context) -> Iterator[Database]:
+def database_of(context: typer.Context) -> Iterator[Database]:
     given = context.params
     with open_database(given.get("database_url"), given.get("app"), checked=False) as database:
         if database.is_embedded:
@@ -78,7 +68,7 @@ def _database(context: typer.Context) -> Iterator[Database]:
         yield database
 
 
-def _quickly(incomplete: str, find: Callable[[], Iterable[Offer]]) -> list[Offer]:
+def offered(incomplete: str, find: Callable[[], Iterable[Offer]]) -> list[Offer]:
     """What can be found in time, each word once."""
     found: dict[str, str] = {}
 

@@ -11,8 +11,9 @@ from holdfast.cli.exits import ENVIRONMENT
 from holdfast.errors import ConfigurationError
 from holdfast.model.text import printable
 from holdfast.operate.doctor.finding import Finding, read_limits
-from holdfast.operate.doctor.run import CHECKS, FIXES, Checked, Diagnosis, doctor, fix
+from holdfast.operate.doctor.run import FIXES, Checked, Diagnosis, doctor, fix
 from holdfast.operate.wording import several
+from holdfast.shapes import CHECKS
 
 
 def doctor_command(
@@ -50,7 +51,7 @@ def doctor_command(
             say = (lambda _: None) if as_json else _say
             found = fix(database, fixed, limits=wanted, app=app_name(app), on_step=say)
         else:
-            found = doctor(database, only=only or (), limits=wanted, app=app_name(app))
+            found = doctor(database, only=only or (), limits=wanted, app=app_name(app), checks=CHECKS)
     if as_json:
         _print_json(found)
     else:

@@ -3,8 +3,6 @@
 overview    how things stand: queues, workers, dead letters, throughput, the server
 queues      the queues: what they hold, making one, making those an app declares
 pauses      pause and resume queues and tasks
-schedules   schedules by hand: add, remove, pause, resume, run, look ahead
-backfill    fire the slots of a schedule that are past
 search      which jobs fit a filter
 jobs        list jobs, show one
 acts        retry, cancel and discard jobs: named ones, or all that fit

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..model.queue import QueueRules
 from .execute import Processes
+from .tidy import Prune
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,4 +15,5 @@ class WorkerOptions:
     release: str
     until_idle: bool = False
     rules: Mapping[str, QueueRules] = field(default_factory=dict)
+    prunes: Mapping[str, Prune] = field(default_factory=dict)  # of the shapes
     children: Callable[[], Processes | None] = lambda: None  # for suspects

@@ -1,17 +1,19 @@
 """The pulse: while a worker sleeps, one statement per heartbeat asks for all of its services.
 
 A sleeping worker holds no job, so the heartbeat can go with the look at its queues, and with it the questions whether
-there is something to sweep and when a schedule is due. A service that is looked after asks nothing by itself. What the pulse
-promises lasts a little longer than the time to the next one: when it stops, because the worker woke, the loop hangs or a
-look takes long, every service goes on by itself, and the renewing thread beats.
+there is something to sweep, and what the services of the shapes want to know. A service whose question is asked here asks
+nothing by itself. What the pulse promises lasts a little longer than the time to the next one: when it stops, because the
+worker woke, the loop hangs or a look takes long, every service goes on by itself, and the renewing thread beats.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..settings import Settings
 from ..store import wake as store
 from ..store.statement import Statement
+from ..store.wake import Question
 
 TIDY_EVERY = 60.0  # seconds, while there is work
 _TIDY_ASLEEP = 600.0
@@ -26,7 +28,13 @@ def gap_and_grace(s: Settings) -> tuple[float, float]:
 
 
 class Pulse:
-    def __init__(self, settings: Settings, schedules: Sequence[str] = (), rings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        rings: Sequence[str] = (),
+        asked: Sequence[tuple[Question, Callable[[Any], None]]] = (),
+    ) -> None:
+        """`asked`: the questions of services, and who is told the answers."""
         self.every = settings.heartbeat
         gap, grace = gap_and_grace(settings)
         self._rounds = store.Rounds(
@@ -40,7 +48,7 @@ class Pulse:
         )
         # A sweep that is wanted more often than the heart beats is made by the sweeper itself.
         self.sweeps = self.every <= 1.5 * settings.sweep
-        self._schedules = list(schedules)
+        self._asked = list(asked)
         self._rings = list(rings)
         self._worker = ""
         self._beaten_at = 0.0
@@ -48,7 +56,6 @@ class Pulse:
         self._since = 0.0
         self.sweep: bool | None = False
         self.tidy = False
-        self.schedule_at: float | None = None
         self.seats: list[str] = []
         self.on_felt: Callable[[Pulse], None] = lambda pulse: None
         self.on_end: Callable[[], None] = lambda: None
@@ -61,8 +68,8 @@ class Pulse:
         within: float | None,
         signatures: Sequence[str] = (),
     ) -> Statement[store.Pulse | None]:
-        rounds, rings = self._rounds, self._rings
-        return store.pulse(worker, queues, known, within, rounds, self._schedules, signatures, rings)
+        questions = [question for question, _ in self._asked]
+        return store.pulse(worker, queues, known, within, self._rounds, signatures, self._rings, questions)
 
     def felt(self, worker: str, began: float, found: store.Pulse) -> None:
         """A pulse that began then was answered."""
@@ -73,8 +80,9 @@ class Pulse:
         self.sweep = found.sweep if self.sweeps else False
         self.tidy = found.tidy
         self.seats = found.seats
-        self.schedule_at = None if found.schedule_in is None else time.monotonic() + found.schedule_in
         self.on_felt(self)
+        for (_, tell), answer in zip(self._asked, found.answers, strict=True):
+            tell(answer)
 
     def end(self) -> None:
         """The worker is up."""

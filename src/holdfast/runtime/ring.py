@@ -43,7 +43,6 @@ class Ring(Service):
         self._mine: dict[str, Buckets] = {}
         self._hole_since: dict[str, float] = {}
         self._seen: list[str] = []  # the seats as of the last look
-        self.pulse: Pulse | None = None
 
     async def begin(self) -> None:
         """The first look, before the first claim; one that fails is made up for by the next tick."""
@@ -62,7 +61,7 @@ class Ring(Service):
                 await self._look(queue, [seat for seat in found if seat.queue == queue])
         return self._settings.ring if self.queues else 3600.0
 
-    def told(self, pulse: Pulse) -> None:
+    def felt(self, pulse: Pulse) -> None:
         """The pulse of a sleeping worker was felt."""
         if pulse.seats != self._seen:
             self.wake()

@@ -10,9 +10,12 @@ import contextlib
 import logging
 import random
 import time
+from typing import Any
 
 from .. import telemetry
 from ..errors import DatabaseUnavailable
+from ..store.wake import Question
+from .pulse import Pulse
 
 _FIRST_PAUSE = 0.25
 
@@ -20,6 +23,8 @@ _FIRST_PAUSE = 0.25
 class Service(abc.ABC):
     name = "service"
     longest_pause = 5.0  # between tries while the database is away
+    question: Question | None = None  # what it wants to know with each pulse of its sleeping worker
+    pulse: Pulse | None = None  # which it need not ask by itself while that lasts
 
     def __init__(self) -> None:
         self._wake = asyncio.Event()
@@ -34,6 +39,9 @@ class Service(abc.ABC):
     async def catch_up(self) -> bool:
         """Do now what is due, for a worker that ends when it is idle; True: that made work."""
         return False
+
+    def told(self, answer: Any) -> None:  # noqa: B027 most services ask nothing
+        """The answer to its question."""
 
     async def finish(self) -> None:  # noqa: B027 most services have nothing to finish
         """Runs once after the last tick."""

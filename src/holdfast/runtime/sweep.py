@@ -3,7 +3,8 @@
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from uuid import UUID, uuid4
 
 from .. import telemetry
@@ -16,7 +17,7 @@ from ..store.claim import quarantine
 from ..store.tally import buried_tasks
 from .pulse import TIDY_EVERY, Pulse, gap_and_grace
 from .service import Service
-from .tidy import Tidier
+from .tidy import Prune, Tidier
 
 _CLAIMS = 10_000
 _JOBS = 5000
@@ -33,6 +34,7 @@ class Sweeper(Service):
         on_swept: Callable[[], None],
         on_buried: Callable[[str, str], None] = lambda queue, task: None,
         worker: Callable[[], str] = lambda: "",
+        prunes: Mapping[str, Prune] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self._settings = database.settings
@@ -41,12 +43,11 @@ class Sweeper(Service):
         self._on_buried = on_buried
         self._worker = worker
         self._held_since: float | None = None
-        self.pulse: Pulse | None = None
         self._found = False  # the pulse has the turn, and found something to do
         self._untidy = False
-        self.tidier = Tidier(self._session)
+        self.tidier = Tidier(self._session, prunes)
 
-    def told(self, pulse: Pulse) -> None:
+    def felt(self, pulse: Pulse) -> None:
         """The pulse of a sleeping worker was felt; wakes where there is something to do."""
         self._found, self._untidy = self._found or bool(pulse.sweep), self._untidy or pulse.tidy
         if self._found or self._untidy or pulse.sweep is None:

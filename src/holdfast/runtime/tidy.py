@@ -3,10 +3,11 @@
 A service of its own, because the sweep must not wait for it. The sweeper decides whose turn it is.
 """
 
+import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 from .. import telemetry
@@ -24,13 +25,16 @@ _AGAIN = 10.0
 
 # One batch: how many rows went, and whether there may be more.
 Chore = Callable[[], Awaitable[tuple[int, bool]]]
+# What a shape removes of a table: given the days that finished jobs are kept and the most rows of a batch, how many went.
+Prune = Callable[[int, int], Statement[int]]
 
 
 class Tidier(Service):
     name = "tidy"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, prunes: Mapping[str, Prune]) -> None:
         super().__init__()
+        self._prunes = prunes
         self._session = session  # the sweep's: it waits for one batch at most
         self._days: int | None = None
         self._behind = False  # the time was used up before everything was gone
@@ -97,7 +101,7 @@ class Tidier(Service):
             "audit": plain(housekeeping.prune_audit, 1000),
             "quarantine": plain(housekeeping.prune_quarantine, 1000),
             "key_limits": plain(prune_key_limits, BATCH),
-            "firings": plain(lambda n: housekeeping.prune_firings(days, n), BATCH),
+            **{table: plain(functools.partial(prune, days), BATCH) for table, prune in self._prunes.items()},
         }
 
     async def _empty_slots(self, days: int) -> None:

@@ -97,26 +97,25 @@ class Worker:
             concurrency=options.concurrency,
             release=options.release,
         )
+        me = self._identity  # it changes when a fenced worker starts over
         self.inflight = InFlight()
         self.claimer = Claimer(database, handlers, options.leases, options.rules, self.inflight)
         self.lanes = Lanes(options.rules)
         # One that runs until nothing is due looks after everything, also after what a dead neighbour left.
         rings = [] if options.until_idle else self.claimer.ringed
-        self.ring = Ring(database, rings, lambda: self.membership.id, self._look_after)
-        self.executor = Executor(
-            database, handlers, lambda: self.membership.id, middleware, processes=processes
-        )
+        self.ring = Ring(database, rings, me, self._look_after)
+        self.executor = Executor(database, handlers, me, middleware, processes=processes)
         self.slots = Slots(options.concurrency, database.settings.prefetch, self.executor.threads)
         session, sweep = self.membership.session, database.settings.sweep
         self.breakers = Breakers(handlers, session, sweep, self._breaker_closed)
-        self.settler = Settler(database, lambda: self.membership.id, self._settled, self.breakers.changed)
+        self.settler = Settler(database, me, self._settled, self.breakers.changed)
         self.tally = Tally(self.membership.session)
-        self.sweeper = Sweeper(database, self.look_again, self.tally.buried, lambda: self.membership.id)
+        self.sweeper = Sweeper(database, self.look_again, self.tally.buried, me, options.prunes)
         lease = max(options.leases.values())
         self.renewal = RenewalThread(lambda: heeding(self, database, lease), self.inflight)
         self.sleep = Sleep(
             self.membership.session,
-            lambda: self.membership.id,
+            me,
             list(options.leases),
             handlers,
             self.settings.poll,
@@ -138,6 +137,9 @@ class Worker:
         self.ready = self.starter.ready
         self.aside = SideTasks()
         self.ticked_at = time.monotonic()  # when the claim loop last came round
+
+    def _identity(self) -> str:
+        return self.membership.id
 
     def _wake_in(self, seconds: float) -> None:
         self.loop.call_later(seconds, self._wake.set)

@@ -1,1 +1,24 @@
-"""What is built on top of tasks: schedules."""
+"""The shapes: kinds of work on top of the engine, a folder each. What they have in common is in holdfast.shape.
+
+The app, the doctor and the command line read this list and nothing else of a shape.
+"""
+
+from ..operate.doctor.run import CHECKS as ENGINE_CHECKS
+from ..shape import Shape
+from . import schedules
+from .schedules.declare import Scheduling
+from .schedules.verbs import HasSchedules
+
+SHAPES: tuple[Shape, ...] = (schedules.SHAPE,)
+CHECKS = (*ENGINE_CHECKS, *(check for shape in SHAPES for check in shape.checks))
+
+
+class Registry(Scheduling):
+    """Tasks for apps to include: `billing = Registry("billing")`, then `Holdfast(..., include=[billing])`.
+
+    A registry that several apps include writes its jobs through the newest of them.
+    """
+
+
+class Verbs(HasSchedules):
+    """What an app can do beside its tasks, shape by shape."""

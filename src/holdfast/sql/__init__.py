@@ -1,5 +1,8 @@
 """The SQL text: schema.sql (the whole truth), queries/*.sql (named statements), migrations/NNNN_*.sql.
 
+A shape has its statements in `queries.sql` in its own folder, and its part of the schema in `schema.sql` beside it, which
+stands where schema.sql says `-- with shape: name`.
+
 A query file holds statements, each opened by `-- name: verb` and a line that says what it is for. What several statements
 have in common is a `-- part: name`, and stands where a line says `-- with part: name`.
 
@@ -13,11 +16,15 @@ import functools
 import re
 from collections.abc import Mapping
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 _OPEN = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 _QUEUE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _WORK = re.compile(r"\bholdfast\.work\b")
 _WITH = re.compile(r"^-- with part: (\w+)$", re.MULTILINE)
+_SHAPE = re.compile(r"^-- with shape: (\w+)$", re.MULTILINE)
+_PARAMETER = re.compile(r"\$(\d+)")
+_COMMENT = re.compile(r"^--[^\n]*\n", re.MULTILINE)
 _ANYWHERE = "-- anywhere\n"
 _CALLED = "array_agg|array_fill|bool_and|cardinality|count|json_agg|json_build_array|make_interval|unnest"
 _FUNCTION = rf"(?<![.\w])({_CALLED})(?=\()"
@@ -27,18 +34,36 @@ _NAMES = re.compile(rf"--[^\n]*|'[^']*'|{_FUNCTION}|{_TYPE}|{_OPERATOR}")
 
 
 @functools.cache
-def _queries() -> dict[str, str]:
+def shape_folders() -> list[Traversable]:
+    """The folders of the shapes, by name."""
+    shapes = files(__name__.rpartition(".")[0]) / "shapes"
+    return sorted((folder for folder in shapes.iterdir() if folder.is_dir()), key=lambda folder: folder.name)
+
+
+def query_files() -> list[Traversable]:
+    """Every file with statements: the engine's, then the shapes'."""
+    own = sorted((files(__name__) / "queries").iterdir(), key=lambda f: f.name)
+    found = [file for file in own if file.name.endswith(".sql")]
+    return found + [file for folder in shape_folders() if (file := folder / "queries.sql").is_file()]
+
+
+@functools.cache
+def _pieces() -> dict[str, dict[str, str]]:
+    """By kind (name or part) and name."""
     found: dict[str, dict[str, str]] = {"name": {}, "part": {}}
-    for file in sorted((files(__name__) / "queries").iterdir(), key=lambda f: f.name):
-        if not file.name.endswith(".sql"):
-            continue
+    for file in query_files():
         pieces = _OPEN.split(file.read_text(encoding="utf-8"))
         for kind, name, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
             if name in found[kind]:
                 raise ValueError(f"the {kind} {name!r} is there twice")
             found[kind][name] = text.strip().rstrip(";")
-    parts = found["part"]
-    whole = {name: _WITH.sub(lambda m: parts[m[1]], text) for name, text in found["name"].items()}
+    return found
+
+
+@functools.cache
+def _queries() -> dict[str, str]:
+    parts = _pieces()["part"]
+    whole = {name: _WITH.sub(lambda m: parts[m[1]], text) for name, text in _pieces()["name"].items()}
     return {name: qualified(text) if text.startswith(_ANYWHERE) else text for name, text in whole.items()}
 
 
@@ -74,12 +99,37 @@ def query_in(name: str, queue: str) -> str:
     return _WORK.sub(f"holdfast.{relation}", _queries()[name])
 
 
+@functools.cache
+def query_asking(name: str, params: int, questions: tuple[tuple[str, int], ...]) -> str:
+    """The same with the answers to questions as further columns. Each is the name of a part with its number of parameters,
+    which come after the statement's own."""
+    text = query(name)
+    columns = []
+    for part, own in questions:
+        numbered = functools.partial(_renumbered, params)
+        columns.append(",\n" + _PARAMETER.sub(numbered, _COMMENT.sub("", _pieces()["part"][part])))
+        params += own
+    return text.replace("\n-- with questions", "".join(columns))
+
+
+def _renumbered(before: int, found: re.Match[str]) -> str:
+    return f"${int(found[1]) + before}"
+
+
 def query_names() -> list[str]:
     return sorted(_queries())
 
 
 def schema() -> str:
-    return (files(__name__) / "schema.sql").read_text(encoding="utf-8")
+    """The whole schema: the engine's, with the parts of the shapes in their places."""
+    whole = (files(__name__) / "schema.sql").read_text(encoding="utf-8")
+    return _SHAPE.sub(lambda m: schema_of(m[1]).rstrip(), whole)
+
+
+def schema_of(shape: str) -> str:
+    """The part of one shape."""
+    (folder,) = (folder for folder in shape_folders() if folder.name == shape)
+    return (folder / "schema.sql").read_text(encoding="utf-8")
 
 
 _LIMITED = """    GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group TO {role};

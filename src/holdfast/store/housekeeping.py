@@ -30,10 +30,6 @@ def prune_quarantine(limit: int) -> Statement[int]:
     return Statement("prune_quarantine", query("prune_quarantine"), (limit,), count)
 
 
-def prune_firings(days: int, limit: int) -> Statement[int]:
-    return Statement("prune_firings", query("prune_firings"), (days, limit), count)
-
-
 _PRUNE = {
     "idempotency": lambda: query("prune_idempotency"),
     "once": lambda: query("prune_once"),

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..sql import query
+from ..sql import query, query_asking
 from .statement import Row, Statement, nothing
 
 
@@ -54,8 +54,18 @@ class Pulse(NamedTuple):
     asleep: int
     sweep: bool | None  # it has the turn, and there is something to do; None: sweep_begin must be asked
     tidy: bool
-    schedule_in: float | None  # seconds until a schedule is due; None: there is none
     seats: list[str]  # of living workers in the rings that were asked for, as Seat.text has them
+    answers: list[Any]  # to the questions, in their order
+
+
+class Question(NamedTuple):
+    """One value that a service wants to know while its worker sleeps."""
+
+    part: str  # the name of its SQL, an expression whose first parameter is $1
+    params: tuple[object, ...]
+
+
+_OWN = len(Pulse._fields) - 1  # columns of the pulse itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +87,23 @@ def pulse(
     known: Sequence[tuple[str, int]],
     within: float | None,
     rounds: Rounds,
-    schedules: Sequence[str],
     signatures: Sequence[str] = (),
     rings: Sequence[str] = (),
+    questions: Sequence[Question] = (),
 ) -> Statement[Pulse | None]:
     """Say that a sleeping worker lives, and learn what it can expect; `within` None: without a look at its queues. None: it
     is not alive."""
 
     def decode(rows: Sequence[Row]) -> Pulse | None:
-        return Pulse(*rows[0]) if rows else None
+        return Pulse._make((*rows[0][:_OWN], list(rows[0][_OWN:]))) if rows else None
 
     looks = [] if within is None else list(queues)
     tasks, versions = [t for t, _ in known], [v for _, v in known]
     every = (rounds.sweep, rounds.gap, rounds.grace, rounds.dead_after, rounds.tidy, rounds.retry)
     look = (looks, tasks, versions, within or 0.0, list(signatures))
-    ours = (list(schedules), rounds.misfits, list(rings))
-    params = (*look, worker, list(queues), *every, *ours)
-    return Statement("pulse", query("pulse"), params, decode)
+    params = (*look, worker, list(queues), *every, rounds.misfits, list(rings))
+    text = query_asking("pulse", len(params), tuple((q.part, len(q.params)) for q in questions))
+    return Statement("pulse", text, (*params, *(value for q in questions for value in q.params)), decode)
 
 
 def say_it(name: str) -> Statement[None]:

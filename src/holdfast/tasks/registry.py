@@ -2,23 +2,19 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any, NoReturn, Unpack
 
 from ..errors import DuplicateTask, TaskDefinitionError
 from ..model.duration import Duration
 from ..model.queue import QueueRules
-from ..model.schedule import Missed, Overlap, Spec
 from ..runtime.handler import Gather
 from . import checks
 from .batching import BatchDecorator, analyse_batch, gather
 from .definition import Binding, Definition, Place
-from .newjob import NewJob
 from .options import TaskOptions, task_settings
 from .payload import shown
 from .producer import Producer
 from .queueing import QueueOptions, queue_rules
-from .scheduling import make_spec
 from .signature import HandlerSignature, analyse
 from .task import Task, TaskDecorator
 
@@ -43,11 +39,8 @@ class Queue:
         return f"Queue({self._name!r})"
 
 
-class Registry:
-    """Tasks for apps to include: `billing = Registry("billing")`, then `Holdfast(..., include=[billing])`.
-
-    A registry that several apps include writes its jobs through the newest of them.
-    """
+class TaskRegistry:
+    """The part of a registry that every shape builds on: tasks and queues, and room for what else is declared."""
 
     def __init__(self, name: str = "") -> None:
         if name != "":
@@ -56,7 +49,7 @@ class Registry:
         self._binding = Binding(name)
         self._tasks: dict[str, Definition] = {}
         self._queues: dict[str, Queue] = {}
-        self._schedules: dict[str, Spec] = {}
+        self._things: dict[str, dict[str, Any]] = {}  # what shapes let users declare, by kind and name
 
     @property
     def task(self) -> TaskDecorator:
@@ -88,27 +81,6 @@ class Registry:
             )
         return known
 
-    def schedule(
-        self,
-        cron: str | timedelta,
-        job: NewJob[Any],
-        *,
-        tz: str = "UTC",
-        missed: Missed = "skip",
-        overlap: Overlap = "allow",
-        name: str | None = None,
-    ) -> None:
-        """Enqueue a job again and again: `app.schedule("0 3 * * *", nightly.job(), tz="Europe/Berlin", missed="run_once")`.
-
-        A timedelta, or text such as "90s", instead of a cron expression is an interval. `name` is the task's unless given;
-        two schedules of one task need names. Workers write it to the database when they start, and fire it, once per slot
-        however many they are.
-        """
-        spec = make_spec(name, cron, job, tz, missed, overlap, TaskDefinitionError)
-        other = self._schedules.setdefault(spec.name, spec)
-        if other.fingerprint != spec.fingerprint:
-            raise_same_schedule(spec.name)
-
     def __repr__(self) -> str:
         return f"Registry({self._registry_name!r})"
 
@@ -124,6 +96,12 @@ class Registry:
         """None: a task names it, and says nothing of its rules."""
         named: dict[str, QueueRules | None] = {d.settings.queue: None for d in self._tasks.values()}
         return {**named, **{name: queue._rules for name, queue in self._queues.items()}}
+
+    def _declare_thing(self, kind: str, name: str, thing: Any, *, same: Callable[[Any], bool]) -> None:
+        """One thing of a shape. The same one twice is one: a module may be run again."""
+        other = self._things.setdefault(kind, {}).setdefault(name, thing)
+        if other is not thing and not same(other):
+            raise_twice(kind, name)
 
     def _declare(
         self, signature: HandlerSignature, options: Mapping[str, Any], rule: Gather | None = None
@@ -152,11 +130,11 @@ class Registry:
 
 
 class _Declare:
-    """The decorator behind `Registry.task`."""
+    """The decorator behind `TaskRegistry.task`."""
 
     __slots__ = ("_options", "_registry")
 
-    def __init__(self, registry: Registry, options: Mapping[str, Any]) -> None:
+    def __init__(self, registry: TaskRegistry, options: Mapping[str, Any]) -> None:
         self._registry = registry
         self._options = options
 
@@ -183,8 +161,8 @@ def raise_duplicate(name: str, first: Definition, second: Definition) -> NoRetur
     )
 
 
-def raise_same_schedule(name: str) -> NoReturn:
-    """Two schedules of one name."""
+def raise_twice(kind: str, name: str) -> NoReturn:
+    """Two schedules, or whatever else a shape lets users declare, of one name."""
     raise TaskDefinitionError(
-        f'there are two schedules {name!r}. Give one of them another name: schedule(..., name="...")'
+        f'there are two {kind} {name!r}. Give one of them another name: {kind.removesuffix("s")}(..., name="...")'
     )

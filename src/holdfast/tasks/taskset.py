@@ -1,32 +1,31 @@
 """TaskSet: every task an app knows, from all its registries, as the runtime asks for them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..errors import TaskDefinitionError
 from ..model.queue import QueueRules
-from ..model.schedule import Spec
 from ..runtime.handler import Handler
 from .definition import Definition
-from .registry import Registry, raise_duplicate, raise_same_schedule
+from .registry import TaskRegistry, raise_duplicate, raise_twice
 
 
 class TaskSet:
     """A snapshot of the registries' tasks. Implements runtime.handler.Handlers."""
 
-    __slots__ = ("_definitions", "_handlers", "_queues", "_schedules")
+    __slots__ = ("_definitions", "_handlers", "_queues", "_things")
 
-    def __init__(self, registries: Iterable[Registry]) -> None:
+    def __init__(self, registries: Iterable[TaskRegistry]) -> None:
         self._definitions: dict[str, Definition] = {}
         self._queues: dict[str, QueueRules] = {}
-        self._schedules: dict[str, Spec] = {}
+        self._things: dict[str, dict[str, Any]] = {}
         for registry in registries:
             for name, rules in registry._declared_queues().items():
                 self._queue(name, rules)
             for definition in registry._definitions():
                 self._add(definition)
-            for name, spec in registry._schedules.items():
-                if self._schedules.setdefault(name, spec) is not spec:
-                    raise_same_schedule(name)
+            for kind, things in registry._things.items():
+                self._add_things(kind, things)
         self._handlers = {
             name: handler
             for definition in set(self._definitions.values())
@@ -61,21 +60,20 @@ class TaskSet:
         """The same with their rules."""
         return {name: self._queues[name] for name in self.queues()}
 
-    def schedules(self) -> list[Spec]:
-        """Every schedule that the code declares."""
-        return list(self._schedules.values())
+    def declared(self, kind: str) -> Mapping[str, Any]:
+        """What the code declares of a shape, by name."""
+        return self._things.get(kind, {})
 
     def check(self) -> None:
         """Build every codec now; TaskDefinitionError names a parameter whose type has no JSON form."""
         for definition in self._definitions.values():
             definition.codec.check()
-        for spec in self._schedules.values():
-            rules = self._queues.get(spec.row.queue)
-            if rules is not None and rules.keyed and spec.row.partition_key is None:
-                raise TaskDefinitionError(
-                    f"schedule {spec.name!r}: queue {spec.row.queue!r} is claimed key by key, and its job has no key. "
-                    'Write schedule(..., task.using(partition_key="...").job())'
-                )
+
+    def _add_things(self, kind: str, things: Mapping[str, Any]) -> None:
+        known = self._things.setdefault(kind, {})
+        for name, thing in things.items():
+            if known.setdefault(name, thing) is not thing:
+                raise_twice(kind, name)
 
     def _queue(self, name: str, rules: QueueRules | None) -> None:
         other = self._queues.get(name)

@@ -10,7 +10,7 @@ from ...errors import ConfigurationError, DatabaseError, SchemaTooNew
 from ...store.audit import audit
 from ..audit import actor
 from ..wording import AppName, cut
-from . import connection, jobs, keys, plans, schedules, schema, server
+from . import connection, jobs, keys, plans, schema, server
 from .finding import Check, Finding, Left, Limits, NotChecked, Patient
 
 CHECKS: tuple[Check, ...] = (
@@ -19,10 +19,8 @@ CHECKS: tuple[Check, ...] = (
     *server.CHECKS,
     *connection.CHECKS,
     *jobs.CHECKS,
-    *schedules.CHECKS,
     *keys.CHECKS,
 )
-CODES = tuple(code for check in CHECKS for code in check.codes)
 
 _Fix = Callable[[Patient], Iterator[str]]
 # What `--fix NAME` does, and which check says whether it helped.
@@ -76,12 +74,14 @@ def doctor(
     only: Sequence[str] = (),
     limits: Limits | None = None,
     app: AppName | None = None,
+    checks: Sequence[Check] = CHECKS,
 ) -> Diagnosis:
     """Make every check, or those named by `only`. Nothing is changed.
 
-    `app` is how the application is named in commands that start a worker.
+    `app` is how the application is named in commands that start a worker. `checks` are the engine's, unless a surface has
+    those of the shapes too.
     """
-    wanted = _wanted(only)
+    wanted = _wanted(only, checks)
     limits = limits or Limits()
     with Probe(database, limits.statement) as probe:
         patient = Patient(database, probe, limits, app or AppName())
@@ -125,12 +125,13 @@ def fix(
         return Diagnosis(_examine(again, _wanted([check]), set()), done)
 
 
-def _wanted(only: Sequence[str]) -> list[Check]:
-    known = [check.name for check in CHECKS]
+def _wanted(only: Sequence[str], checks: Sequence[Check] = CHECKS) -> list[Check]:
+    known = [check.name for check in checks]
+    codes = {code for check in checks for code in check.codes}
     for name in only:
-        if name not in known and name not in CODES:
+        if name not in known and name not in codes:
             raise ConfigurationError(f"there is no check {name!r} (known: {', '.join(known)})")
-    return [c for c in CHECKS if not only or c.name in only or set(c.codes) & set(only)]
+    return [c for c in checks if not only or c.name in only or set(c.codes) & set(only)]
 
 
 def _examine(patient: Patient, checks: Sequence[Check], only: set[str]) -> list[Checked]:

@@ -150,19 +150,3 @@ WHERE s.slot = holdfast.archive_slot(d.day::timestamp AT TIME ZONE 'UTC') AND s.
 -- Empty one archive slot whose day is past; locks that slot alone.
 -- $1 slot, $2 retention days
 SELECT holdfast.empty_archive_slot($1, $2);
-
--- name: prune_firings
--- Forget what schedules fired longer ago than finished jobs are kept, except jobs that are still live, and remember between which slots.
--- $1 retention days, $2 limit
-WITH gone AS (
-    DELETE FROM holdfast.firings x
-    WHERE (x.schedule, x.slot) IN (SELECT f.schedule, f.slot FROM holdfast.firings f
-                                   WHERE f.at < holdfast.now() - make_interval(days => $1)
-                                     AND (f.job_id IS NULL OR NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = f.queue AND w.id = f.job_id))
-                                   ORDER BY f.at LIMIT $2 FOR UPDATE SKIP LOCKED)
-    RETURNING x.schedule, x.slot
-), noted AS (
-    UPDATE holdfast.schedules s SET forgotten_from = least(s.forgotten_from, g.low), forgotten_to = greatest(s.forgotten_to, g.high)
-    FROM (SELECT schedule, min(slot) AS low, max(slot) AS high FROM gone GROUP BY schedule) g WHERE s.name = g.schedule
-)
-SELECT count(*) FROM gone;

@@ -79,14 +79,15 @@ FROM due;
 
 -- name: pulse
 -- All that a sleeping worker asks, in one statement: it says that it lives, and learns what the next look at its queues would say, whether
--- there is something to sweep or to tidy, and when the next schedule is due. No row: it is not alive.
+-- there is something to sweep or to tidy. No row: it is not alive.
 -- $1 queues (empty: not now), $2 tasks, $3 versions, $4 seconds until it looks again, $5 signatures, $6 worker, $7 queues it sleeps in, $8 interval of sweeps,
 -- $9 gap, $10 grace (as in sweep_begin), $11 seconds after which a worker is fenced, $12 seconds between two tidyings, with a group to retry $13,
--- $14 schedules in its code, $15 seconds after which a payload that every signature refused is a dead letter, $16 queues whose ring it is in
+-- $14 seconds after which a payload that every signature refused is a dead letter, $15 queues whose ring it is in, and the parameters of the
+-- questions that services of shapes ask
 --
 -- The look comes first and the row is written after it: under an old snapshot a look may take long, and the heartbeat of the renewing
--- thread must never wait for it. With it an idle worker sends 0.4 statements a second, one by one it was 6.8. Returns (due in, asleep, sweep?, tidy?, next schedule in,
--- the seats of living workers, as ring_seats has them); sweep NULL: ask sweep_begin.
+-- thread must never wait for it. With it an idle worker sends 0.4 statements a second, one by one it was 6.8. Returns (due in, asleep, sweep?, tidy?,
+-- the seats of living workers, as ring_seats has them, and an answer to each question); sweep NULL: ask sweep_begin.
 WITH RECURSIVE
 -- with part: due
 , look AS MATERIALIZED (
@@ -118,19 +119,17 @@ SELECT b.due_in,
                                   WHERE NOT EXISTS (SELECT FROM holdfast.workers v WHERE v.id = s.worker AND v.status = 'alive'))
                        OR EXISTS (SELECT FROM holdfast.paused_tasks)
                        OR EXISTS (SELECT FROM holdfast.breakers k WHERE k.put_back)
-                       OR EXISTS (SELECT FROM holdfast.misfits m WHERE m.at <= holdfast.now() - make_interval(secs => $15::float8))
+                       OR EXISTS (SELECT FROM holdfast.misfits m WHERE m.at <= holdfast.now() - make_interval(secs => $14::float8))
            WHEN false THEN false
            ELSE CASE WHEN e.last_sweep_at > holdfast.now() - make_interval(secs => 5 * $8::float8) THEN false END
        END,
        e.last_tidy_at <= holdfast.now() - make_interval(secs => CASE WHEN EXISTS (SELECT FROM holdfast.groups g WHERE g.fault IS NOT NULL)
                                                                      THEN $13::float8 ELSE $12::float8 END),
-       (SELECT extract(epoch FROM min(CASE WHEN s.kept_slot IS NULL THEN s.next_at ELSE holdfast.now() END) - holdfast.now())::float8
-        FROM holdfast.schedules s
-        WHERE s.paused_at IS NULL AND (s.origin = 'operator' OR s.name = ANY ($14::text[]))),
        ARRAY(SELECT s.queue || ' ' || s.seat || ' ' || s.worker FROM holdfast.seats s JOIN holdfast.workers v ON v.id = s.worker
-             WHERE s.queue = ANY ($16::text[]) AND v.status = 'alive'
+             WHERE s.queue = ANY ($15::text[]) AND v.status = 'alive'
                AND (v.last_seen_at > holdfast.now() - make_interval(secs => $11::float8) OR s.worker = $6)
              ORDER BY s.queue, s.seat)
+-- with questions
 FROM beat b CROSS JOIN holdfast.engine e;
 
 -- name: say_it

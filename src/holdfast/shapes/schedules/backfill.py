@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from uuid import UUID
 
-from ..errors import ConfigurationError, UnknownSchedule
-from ..model.timing import Timing
-from ..store import schedules as store
-from ..store.audit import audit_add
-from ..store.schedules import Stored
-from ..store.statement import Flow
-from .search import check_texts
-from .wording import moment
+from ...errors import ConfigurationError, UnknownSchedule
+from ...operate.search import check_texts
+from ...operate.wording import moment
+from ...store.audit import audit_add
+from ...store.statement import Flow
+from . import store
+from .store import Stored
+from .timing import Timing
 
 MOST_SLOTS = 10_000  # of one backfill
 _BATCH = 500

@@ -138,3 +138,26 @@ WHERE s.paused_at IS NULL AND s.next_at <= holdfast.now() - make_interval(secs =
   AND NOT (s.missed = 'run_all' AND s.overlap = 'queue' AND EXISTS (
         SELECT FROM holdfast.firings f JOIN holdfast.work w ON w.queue = f.queue AND w.id = f.job_id WHERE f.schedule = s.name AND f.job_id IS NOT NULL))
 ORDER BY s.next_at;
+
+-- name: prune_firings
+-- Forget what schedules fired longer ago than finished jobs are kept, except jobs that are still live, and remember between which slots.
+-- $1 retention days, $2 limit
+WITH gone AS (
+    DELETE FROM holdfast.firings x
+    WHERE (x.schedule, x.slot) IN (SELECT f.schedule, f.slot FROM holdfast.firings f
+                                   WHERE f.at < holdfast.now() - make_interval(days => $1)
+                                     AND (f.job_id IS NULL OR NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = f.queue AND w.id = f.job_id))
+                                   ORDER BY f.at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING x.schedule, x.slot
+), noted AS (
+    UPDATE holdfast.schedules s SET forgotten_from = least(s.forgotten_from, g.low), forgotten_to = greatest(s.forgotten_to, g.high)
+    FROM (SELECT schedule, min(slot) AS low, max(slot) AS high FROM gone GROUP BY schedule) g WHERE s.name = g.schedule
+)
+SELECT count(*) FROM gone;
+
+-- part: schedule_due_in
+-- For the pulse: in how many seconds a schedule is due that this worker fires. NULL: there is none.
+-- $1 schedules in its code
+(SELECT extract(epoch FROM min(CASE WHEN s.kept_slot IS NULL THEN s.next_at ELSE holdfast.now() END) - holdfast.now())::float8
+        FROM holdfast.schedules s
+        WHERE s.paused_at IS NULL AND (s.origin = 'operator' OR s.name = ANY ($1::text[])))

@@ -11,15 +11,16 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
-from .. import failpoints
-from ..errors import ConfigurationError, UnknownQueue
-from ..model.job import NewRow
-from ..model.schedule import Fired, Kind, Missed, Overlap, Spec, State, plan
-from ..model.timing import Timing
-from ..sql import query
-from .jobs import enqueue
-from .statement import Flow, Statement, ids, nothing
+from ... import failpoints
+from ...errors import ConfigurationError, UnknownQueue
+from ...model.job import NewRow
+from ...sql import query
+from ...store.jobs import enqueue
+from ...store.statement import Flow, Statement, count, ids, nothing
+from .spec import Fired, Kind, Missed, Overlap, Spec, State, plan
+from .timing import Timing
 
+DUE_IN = "schedule_due_in"  # the question of the pulse
 _RETIRED = 20  # fingerprints that are remembered
 
 
@@ -243,6 +244,10 @@ def put(
     more = (list(r.tags) or None, r.metadata, spec.fingerprint, list(retired))
     params = (spec.name, origin, *when, *job, *more, decided_to, next_at)
     return Statement("schedule_put", query("schedule_put"), params, bool)
+
+
+def prune_firings(days: int, limit: int) -> Statement[int]:
+    return Statement("prune_firings", query("prune_firings"), (days, limit), count)
 
 
 # What operators do --------------------------------------------------------------------------------------------------

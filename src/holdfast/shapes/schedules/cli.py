@@ -1,5 +1,6 @@
 """`holdfast schedule`: list schedules, add and remove them, pause and resume, run one now, look ahead, backfill."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
@@ -9,14 +10,14 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
 from holdfast.cli.arguments import parse_moment, parse_object, parse_span
-from holdfast.cli.completion import complete_queue, complete_schedule, complete_task
+from holdfast.cli.completion import Offer, complete_queue, complete_task, database_of, offered
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.cli.producing import given, known_tasks, say_unchecked
 from holdfast.errors import ConfigurationError
-from holdfast.operate.backfill import Backfill
 from holdfast.operate.producing import make_job
-from holdfast.operate.schedules import Schedule, Schedules
 from holdfast.operate.wording import moment, several
+from holdfast.shapes.schedules.backfill import Backfill
+from holdfast.shapes.schedules.verbs import Schedule, Schedules
 
 
 class MissedChoice(StrEnum):
@@ -34,6 +35,15 @@ class OverlapChoice(StrEnum):
 app = typer.Typer(
     help="List schedules, add and remove them, pause, run, look ahead, backfill.", no_args_is_help=True
 )
+
+
+def complete_schedule(context: typer.Context, incomplete: str) -> list[Offer]:
+    def find() -> Iterator[Offer]:
+        with database_of(context) as database:
+            yield from ((s.name, s.when) for s in Schedules(lambda: database).list())
+
+    return offered(incomplete, find)
+
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_schedule)]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from ...store.schedules import Overdue, overdue
-from ..schedules import ALIVE
-from ..wording import command, cut, listed, several, span
-from .finding import Check, Finding, Patient
+from ...operate.doctor.finding import Check, Finding, Patient
+from ...operate.wording import command, cut, listed, several, span
+from .store import Overdue, overdue
+from .verbs import ALIVE
 
 
 def check_schedules(p: Patient) -> Iterator[Finding]:

@@ -12,14 +12,15 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from .. import telemetry
-from ..db.database import Database
-from ..errors import DatabaseUnavailable
-from ..model.schedule import Fired, Spec
-from ..model.text import storable
-from ..runtime.pulse import Pulse
-from ..runtime.service import Service
-from ..store import schedules as store
+from ... import telemetry
+from ...db.database import Database
+from ...errors import DatabaseUnavailable
+from ...model.text import storable
+from ...runtime.pulse import Pulse
+from ...runtime.service import Service
+from ...store.wake import Question
+from . import store
+from .spec import Fired, Spec
 
 DECLARE_EVERY = 30.0
 STALE = 120.0  # a declaration not repeated for so long is of no living worker
@@ -40,12 +41,14 @@ class Scheduler(Service):
         self._told: set[tuple[str, str]] = set()
         self._failed: dict[str, float] = {}  # name -> when to try again
         self._working = asyncio.Lock()
-        self.pulse: Pulse | None = None
+        self._due_at: float | None = None  # as a pulse said
+        self.question = Question(store.DUE_IN, (list(self._specs),))
 
-    @property
-    def names(self) -> list[str]:
-        """Of the schedules in this worker's code."""
-        return list(self._specs)
+    def told(self, answer: float | None) -> None:
+        """The pulse says in how many seconds a schedule is due. None: there is none."""
+        self._due_at = None if answer is None else time.monotonic() + answer
+        if answer is not None:
+            self.wake()
 
     async def tick(self) -> float:
         if (
@@ -66,8 +69,8 @@ class Scheduler(Service):
         """Seconds for which the pulse of a sleeping worker says that nothing is due, and nothing is to be declared."""
         now = time.monotonic()
         ends = [now + pulse.left]
-        if pulse.schedule_at is not None:
-            ends.append(pulse.schedule_at)
+        if self._due_at is not None:
+            ends.append(self._due_at)
         if self._specs and self._declared_at is not None:
             ends.append(self._declared_at + DECLARE_EVERY)
         return min(ends) - now

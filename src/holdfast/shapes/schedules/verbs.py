@@ -5,27 +5,27 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ..db.database import Database
-from ..errors import ConfigurationError
-from ..model.schedule import Kind, Missed, Overlap, Spec
-from ..model.timing import Timing
-from ..store import jobs
-from ..store import schedules as store
-from ..store.audit import audit, audit_begin
-from ..store.queues import queue_rules
-from ..store.schedules import Stored
-from ..store.statement import Flow
-from ..tasks.handle import JobHandle, raw_result
-from ..tasks.newjob import NewJob
-from ..tasks.producer import Producer
-from ..tasks.scheduling import make_spec
-from ..tasks.writer import Writer, keyless, unknown_queue
-from .audit import actor
+from ...db.database import Database
+from ...errors import ConfigurationError
+from ...operate.audit import actor
+from ...operate.wording import span
+from ...store import jobs
+from ...store.audit import audit, audit_begin
+from ...store.queues import queue_rules
+from ...store.statement import Flow
+from ...tasks.handle import JobHandle, raw_result
+from ...tasks.newjob import NewJob
+from ...tasks.producer import Producer
+from ...tasks.writer import Writer, keyless, unknown_queue
+from . import store
 from .backfill import Backfill, backfill, find, find_schedule
-from .wording import span
+from .declare import make_spec
+from .spec import Kind, Missed, Overlap, Spec
+from .store import Stored
+from .timing import Timing
 
 ALIVE = 120.0  # seconds since a worker last declared it: one that has it is there
 
@@ -190,6 +190,21 @@ class Schedules:
             producer=self._producer,
             decode=raw_result,
         )
+
+
+class HasSchedules:
+    """The part of an app that reaches its schedules."""
+
+    if TYPE_CHECKING:
+        _writer: Writer
+
+        @property
+        def database(self) -> Database: ...
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules in the database: `app.schedules.add("nightly", "0 3 * * *", nightly.job())`; those of the code too."""
+        return Schedules(lambda: self.database, self._writer)
 
 
 def describe(s: Stored) -> Schedule:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Literal, get_args
 from uuid import UUID
 
-from .job import NewRow
+from ...model.job import NewRow
 from .timing import Timing
 
 Missed = Literal["skip", "run_once", "run_all"]

@@ -1,19 +1,63 @@
-"""What a user says about a schedule, checked and turned into a Spec."""
+"""What users declare: `app.schedule(...)`, checked and turned into a Spec."""
 
 import json
 from datetime import timedelta
 from typing import Any, cast
 
-from ..model.duration import parse_duration
-from ..model.schedule import MISSED, OVERLAP, Missed, Overlap, Spec
-from ..model.timing import Timing
-from . import checks
-from .checks import Fail
-from .newjob import NewJob
-from .payload import METADATA_BYTES, shown
+from ...errors import TaskDefinitionError
+from ...model.duration import parse_duration
+from ...tasks import checks
+from ...tasks.checks import Fail
+from ...tasks.newjob import NewJob
+from ...tasks.payload import METADATA_BYTES, shown
+from ...tasks.registry import TaskRegistry
+from ...tasks.taskset import TaskSet
+from .spec import MISSED, OVERLAP, Missed, Overlap, Spec
+from .timing import Timing
 
+KIND = "schedules"
 _OWN_METADATA = ("schedule", "slot")
 _ROOM = 600  # bytes of metadata that a firing adds at most
+
+
+class Scheduling(TaskRegistry):
+    """The part of a registry that declares schedules."""
+
+    def schedule(
+        self,
+        cron: str | timedelta,
+        job: NewJob[Any],
+        *,
+        tz: str = "UTC",
+        missed: Missed = "skip",
+        overlap: Overlap = "allow",
+        name: str | None = None,
+    ) -> None:
+        """Enqueue a job again and again: `app.schedule("0 3 * * *", nightly.job(), tz="Europe/Berlin", missed="run_once")`.
+
+        A timedelta, or text such as "90s", instead of a cron expression is an interval. `name` is the task's unless given;
+        two schedules of one task need names. Workers write it to the database when they start, and fire it, once per slot
+        however many they are.
+        """
+        spec = make_spec(name, cron, job, tz, missed, overlap, TaskDefinitionError)
+        self._declare_thing(KIND, spec.name, spec, same=lambda other: other.fingerprint == spec.fingerprint)
+
+
+def declared(tasks: TaskSet) -> list[Spec]:
+    """Every schedule that the code declares."""
+    return list(tasks.declared(KIND).values())
+
+
+def check_declared(tasks: TaskSet) -> None:
+    """A job that goes to a queue claimed key by key has a key."""
+    rules = tasks.queue_rules()
+    for spec in declared(tasks):
+        row = spec.row
+        if row.queue in rules and rules[row.queue].keyed and row.partition_key is None:
+            raise TaskDefinitionError(
+                f"schedule {spec.name!r}: queue {row.queue!r} is claimed key by key, and its job has no key. "
+                'Write schedule(..., task.using(partition_key="...").job())'
+            )
 
 
 def make_spec(

@@ -1,0 +1,93 @@
+"""A shape in one folder: every worker notes the names that the code declares with `ping()`.
+
+It shows that the seam is enough: a table, a service with a question for the pulse, something to tidy, a verb of the app and
+of the command line, a check of the doctor.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from holdfast.cli.apps import DatabaseOption, open_database
+from holdfast.db.database import Database
+from holdfast.operate.doctor.finding import Check, Finding, Patient
+from holdfast.runtime.service import Service
+from holdfast.shape import Shape
+from holdfast.sql import query
+from holdfast.store.statement import Statement, count, ids, nothing
+from holdfast.store.wake import Question
+from holdfast.tasks.registry import TaskRegistry
+
+app = typer.Typer()
+
+
+class Pinging(TaskRegistry):
+    def ping(self, name: str) -> None:
+        self._declare_thing("pings", name, name, same=lambda other: True)
+
+
+class HasPings:
+    if TYPE_CHECKING:
+
+        @property
+        def database(self) -> Database: ...
+
+    @property
+    def pings(self) -> list[str]:
+        return self.database.run(names)
+
+
+def names() -> Statement[list[str]]:
+    return Statement("ping_names", query("ping_names"), (), ids)
+
+
+def forget(days: int, limit: int) -> Statement[int]:
+    return Statement("ping_forget", query("ping_forget"), (days, limit), count)
+
+
+class Pinger(Service):
+    name = "pings"
+
+    def __init__(self, database: Database, declared: list[str]) -> None:
+        super().__init__()
+        self._session = database.session("pings")
+        self._declared = declared
+        self.question = Question("pings_missing", (declared,))
+
+    async def tick(self) -> float:
+        await self._session.run(Statement("ping_write", query("ping_write"), (self._declared,), nothing))
+        return 3600.0
+
+    def told(self, answer: int) -> None:
+        if answer:
+            self.wake()
+
+    async def finish(self) -> None:
+        await self._session.close()
+
+
+def check_pings(patient: Patient) -> Iterator[Finding]:
+    if not patient.probe.look(names()):
+        yield Finding("no_pings", "warning", "nobody has pinged", ["holdfast worker"])
+
+
+@app.command("list")
+def list_pings(database_url: DatabaseOption = None) -> None:
+    with open_database(database_url) as database:
+        found = database.run(names)
+        typer.echo(" ".join(found))
+
+
+@app.callback()
+def group() -> None:
+    """Look at pings."""
+
+
+SHAPE = Shape(
+    "pings",
+    services=lambda database, tasks: [Pinger(database, list(tasks.declared("pings")))],
+    prunes={"pings": forget},
+    checks=[Check("pings", "somebody pings", ("no_pings",), check_pings)],
+    cli=("pings", __name__),
+)

@@ -1,0 +1,4 @@
+CREATE TABLE holdfast.pings (
+    name text PRIMARY KEY,
+    at   timestamptz NOT NULL
+);
