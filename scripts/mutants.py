@@ -70,13 +70,15 @@ def mutate(tree: Path, mutant: Mutant) -> str:
 
 
 def _mutate_migration(tree: Path, mutant: Mutant) -> str:
-    """Databases are made by the migrations. Of those that have the text the newest counts: it replaces the earlier."""
-    for path in sorted((tree / "src/holdfast/sql/migrations").glob("*.sql"), reverse=True):
-        text = path.read_text(encoding="utf-8")
-        if mutant.old in text:
-            path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-            return ""
-    return "no migration has the old text"
+    """Databases are made by the migrations, one after the other: every one that has the text is changed."""
+    having = [
+        (path, text)
+        for path in sorted((tree / "src/holdfast/sql/migrations").glob("*.sql"))
+        if mutant.old in (text := path.read_text(encoding="utf-8"))
+    ]
+    for path, text in having:
+        path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    return "" if having else "no migration has the old text"
 
 
 def pytest(tree: Path, test: str, patience: int, *more: str) -> subprocess.CompletedProcess[str]:

@@ -303,6 +303,13 @@ def test_a_worker_that_is_not_alive_claims_nothing(conn: Conn, worker: str, stat
     assert count(conn, "claims") == 0
 
 
+def test_a_worker_that_is_gone_is_not_drained(conn: Conn, worker: str) -> None:
+    """It left while the operator looked at the list."""
+    run(conn, workers.leave(worker))
+    assert run(conn, workers.drain_workers([worker])) == []
+    assert one(conn, "SELECT status FROM holdfast.workers") == "gone"
+
+
 def test_an_expired_lease_goes_back_and_is_claimed_again(kit: Kit, conn: Conn, worker: str) -> None:
     (job_id,) = enqueue(conn)
     take_one(conn, worker, lease=30)
