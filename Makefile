@@ -29,7 +29,7 @@ check: $(STAMP) ## lint, types, import layers (static, under 2 minutes)
 	$(BIN)/python scripts/check.py
 
 bench: $(STAMP) ## measure everything on this machine, and write docs/performance.md (about 40 minutes)
-	$(BIN)/holdfast bench all peers --json docs/performance/results.json
+	$(BIN)/python -m bench all peers --json docs/performance/results.json
 	$(BIN)/python scripts/performance.py
 
 bench-quick: $(STAMP) ## the same scenarios in small sizes, to see that they run (2 minutes)

@@ -54,7 +54,7 @@ def read(only: str) -> list[Mutant]:
 
 def copy(target: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for folder in ("src", "tests"):
+    for folder in ("src", "tests", "bench"):
         shutil.copytree(ROOT / folder, target / folder, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", target)
 

@@ -83,7 +83,6 @@ def test_the_scenarios_are_listed() -> None:
         "horizon",
         "history",
         "wal",
-        "peers",
     ):
         assert f"\n{name} " in "\n" + done.stdout
 

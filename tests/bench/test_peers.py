@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from bench.peers import PEERS, Peer, PeerFailed, measure, once
+from bench.peers.run import fresh_database
 
-from holdfast.bench import peers
-from holdfast.bench.peers import PEERS, Peer, PeerFailed, measure, once
-from holdfast.bench.peers.run import fresh_database
+from bench import peers
 from holdfast.testing import TestServer
 
 WORKS = """
@@ -170,7 +170,7 @@ def test_a_real_peer_is_installed_and_measured(admin: str, tmp_path: Path) -> No
         "pgqueuer",
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.bench.peers", *argv],
+        [sys.executable, "-m", "bench.peers", *argv],
         capture_output=True,
         text=True,
         check=False,

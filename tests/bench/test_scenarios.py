@@ -86,7 +86,7 @@ def databases(server: TestServer, of: Server) -> int:
 
 
 def test_every_scenario_is_tried() -> None:
-    assert set(WANTED) | {"peers"} == set(SCENARIOS)
+    assert set(WANTED) == set(SCENARIOS)
 
 
 @pytest.mark.parametrize("name", WANTED)

@@ -1,7 +1,6 @@
 """Measurements that users can repeat on their own server: `holdfast bench SCENARIO...`. Ratios inside one run are the point.
 
 scenarios/  one file per scenario; each adds one value per round to its results
-peers/      other job queues, each through its public API
 context     what a scenario is given: the server, the sizes, where results go
 server      the server to measure, and a fresh database for each measurement
 crew        worker processes, started before the clock runs

@@ -20,7 +20,7 @@ from ..model.text import printable
 from . import machine
 from .context import QUICK, Bench, Sizes, dress
 from .report import Report, print_results, print_table, read
-from .scenarios import SCENARIOS, find
+from .scenarios import SCENARIOS, every, find
 from .server import open_server
 from .targets import shares_of_limit, verdicts
 
@@ -67,7 +67,6 @@ HELP = {
     "horizon": "jobs of horizon",
     "history": "finished jobs of history; ten million take about 7 GB and some minutes",
     "memory": "jobs of memory",
-    "peer_latency": "jobs of each peer's latency, at 50 a second",
 }
 
 
@@ -75,9 +74,7 @@ def parser() -> Parser:
     options = Parser(
         prog="holdfast bench", description=__doc__, epilog="`holdfast bench list` names the scenarios."
     )
-    options.add_argument(
-        "scenarios", nargs="*", metavar="SCENARIO", help="what to measure; all: every one but peers"
-    )
+    options.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="what to measure; all: every one")
     options.add_argument(
         "--url", help="measure this server, in databases of its own that are dropped at the end"
     )
@@ -87,9 +84,6 @@ def parser() -> Parser:
     options.add_argument("--quick", action="store_true", help="small sizes, one round: does it work")
     options.add_argument(
         "--only", action="append", default=[], metavar="VARIANT", help="of drain, limit and backlog"
-    )
-    options.add_argument(
-        "--peer", action="append", default=[], metavar="NAME", help="only this peer; may be repeated"
     )
     for field in fields(Sizes):
         kind = int if field.type is int else float
@@ -110,8 +104,7 @@ def chosen(names: Sequence[str]) -> list[str]:
             raise ConfigurationError(
                 f"there is no scenario {name!r} (known: {', '.join(SCENARIOS)}, all).{guess}"
             )
-    every = [n for n in SCENARIOS if n != "peers"]
-    wanted = {w for name in names for w in (every if name == "all" else [name])}
+    wanted = {w for name in names for w in (every() if name == "all" else [name])}
     return [name for name in SCENARIOS if name in wanted]
 
 
@@ -182,7 +175,7 @@ def kept_results(path: Path | None, *, append: bool) -> Report:
     return read(path) if append and path.exists() else Report()
 
 
-def run(words: Sequence[str]) -> None:
+def run(words: Sequence[str], program: str) -> None:
     given = parser().parse_args(words)
     if given.scenarios == ["list"]:
         for name, text in SCENARIOS.items():
@@ -195,7 +188,7 @@ def run(words: Sequence[str]) -> None:
     console, repeats = Console(), given.repeats or (1 if given.quick else 5)
     with open_server(given.url, dress) as server:
         meta = machine.describe(server.url(server.template), server.is_own)
-        command = shlex.join(["holdfast", "bench", *words])
+        command = f"{program} {shlex.join(words)}"
         same = {name: meta[name] for name in ("holdfast", "python", "loop", "psycopg", "postgresql", "date")}
         each = {"command": command, **same, "repeats": repeats, "sizes": asdict(sizes)}
         meta |= {
@@ -207,9 +200,7 @@ def run(words: Sequence[str]) -> None:
         for line in machine.lines(meta):
             console.print(line, highlight=False, soft_wrap=True)
         report = Report(meta)
-        bench = Bench(
-            server, report, sizes, repeats, quick=given.quick, peers=tuple(given.peer), only=tuple(given.only)
-        )
+        bench = Bench(server, report, sizes, repeats, quick=given.quick, only=tuple(given.only))
         try:
             measure(bench, names, lambda: save(report, before, given.json))
         finally:
@@ -221,10 +212,10 @@ def interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def main() -> int:
+def main(words: Sequence[str], program: str = "holdfast bench") -> int:
     signal.signal(signal.SIGTERM, interrupt)  # databases and servers of ours go away also then
     try:
-        run(sys.argv[1:])
+        run(words, program)
     except HoldfastError as error:
         print(f"holdfast: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return USER if isinstance(error, ConfigurationError) else ENVIRONMENT
@@ -237,4 +228,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -39,7 +39,6 @@ class Sizes:
     horizon: int = 300_000
     history: int = 10_000_000
     memory: int = 5_000_000
-    peer_latency: int = 250  # jobs, at 50 a second
 
 
 QUICK = Sizes(
@@ -54,7 +53,6 @@ QUICK = Sizes(
     horizon=6000,
     history=20_000,
     memory=10_000,
-    peer_latency=100,
 )
 
 
@@ -67,7 +65,6 @@ class Bench:
     quick: bool = False
     console: Console = field(default_factory=lambda: Console(stderr=True))
     round: int = 0  # of `repeats`, from 0
-    peers: tuple[str, ...] = ()  # names of those to measure; none: all
     only: tuple[str, ...] = ()  # variants of drain, limit and backlog to measure; none: all
     _kept: dict[str, str] = field(default_factory=dict)
 

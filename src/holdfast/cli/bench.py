@@ -17,9 +17,7 @@ def bench_command(
     context: typer.Context,
     scenarios: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="SCENARIO...", help="What to measure; `list` names them, `all` is every one but peers."
-        ),
+        typer.Argument(metavar="SCENARIO...", help="What to measure; `list` names them, `all` is every one."),
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write the results to this file.")

@@ -17,12 +17,27 @@ SCENARIOS = {
     "history": "a drain with many finished jobs in the archive (10 million take 7 GB)",
     "wal": "WAL, commits, dead rows and heap-only updates per job",
     "memory": "the memory of a worker over many jobs",
-    "peers": "other job queues on the same server, each in an environment of its own (pip and npm); not in all",
 }
+
+
+_added: dict[str, Callable[[Bench], None]] = {}
+
+
+def add(name: str, text: str, run: Callable[[Bench], None]) -> None:
+    """One that is not in this package. It is no part of `all`."""
+    SCENARIOS[name] = text
+    _added[name] = run
+
+
+def every() -> list[str]:
+    """What `all` means."""
+    return [name for name in SCENARIOS if name not in _added]
 
 
 def find(name: str) -> Callable[[Bench], None]:
     """What measures one round of a scenario. Imported at need."""
+    if name in _added:
+        return _added[name]
     module = importlib.import_module(f".{name}", __name__)
     run: Callable[[Bench], None] = module.run
     return run

@@ -1,4 +1,4 @@
-"""`python -m holdfast.bench.peers --url URL [NAMES]`: the peers alone. One JSON line per figure."""
+"""`python -m bench.peers --url URL [NAMES]`: the peers alone. One JSON line per figure."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from . import PEERS, Mode, measure
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="python -m holdfast.bench.peers", description=__doc__)
+    options = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     options.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(PEERS)}; all when none is given"
     )

@@ -1,4 +1,4 @@
-"""`peers`: other job queues on the same server, in turns with ours, each through its public API (holdfast.bench.peers).
+"""`peers`: other job queues on the same server, in turns with ours, each through its public API (bench.peers).
 
 Ours is measured by an adapter of its own, the way the others are: so it differs a little from `drain` and `latency`. A peer
 that cannot be installed or run is told and left out.
@@ -7,10 +7,15 @@ that cannot be installed or run is told and left out.
 import os
 from pathlib import Path
 
-from ...errors import ConfigurationError
-from ..context import Bench
-from ..peers import OWN, PEERS, Peer, PeerFailed, job_count, once
-from ..peers.run import describe
+from holdfast.bench.context import Bench
+from holdfast.errors import ConfigurationError
+
+from .peers import OWN, PEERS, Peer, PeerFailed, job_count, once
+from .peers.run import LATENCY_JOBS, describe
+
+chosen_names: tuple[str, ...] = ()  # of those to measure; none: all
+latency_jobs: int | None = None  # of each peer, at 50 a second
+_FEW = 100  # with --quick
 
 
 def run(bench: Bench) -> None:
@@ -20,9 +25,9 @@ def run(bench: Bench) -> None:
 
 
 def chosen(bench: Bench) -> list[Peer]:
-    if unknown := [name for name in bench.peers if name not in PEERS]:
+    if unknown := [name for name in chosen_names if name not in PEERS]:
         raise ConfigurationError(f"there is no peer {unknown[0]!r} (known: {', '.join(PEERS)})")
-    return [peer for name, peer in PEERS.items() if not bench.peers or name in bench.peers]
+    return [peer for name, peer in PEERS.items() if not chosen_names or name in chosen_names]
 
 
 def folder() -> Path:
@@ -33,7 +38,13 @@ def folder() -> Path:
 def one(bench: Bench, peer: Peer) -> None:
     try:
         found = once(bench.server.admin, peer, "drain", job_count(peer, bench.sizes.jobs), folder())
-        waits = once(bench.server.admin, peer, "latency", bench.sizes.peer_latency, folder())
+        waits = once(
+            bench.server.admin,
+            peer,
+            "latency",
+            latency_jobs or (_FEW if bench.quick else LATENCY_JOBS),
+            folder(),
+        )
     except PeerFailed as failed:
         told(bench, "left_out")[peer.name] = str(failed)
         bench.say(f"peers {peer.name} is left out: {failed}")

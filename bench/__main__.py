@@ -1,0 +1,29 @@
+"""`python -m bench SCENARIO...`: as `holdfast bench`, with the scenario `peers`.
+
+--peer NAME measures only that one, and may be repeated.
+"""
+
+import argparse
+import sys
+
+from holdfast.bench import scenarios
+from holdfast.bench.__main__ import main
+
+from . import scenario
+
+
+def run() -> int:
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--peer", action="append", default=[])
+    options.add_argument("--peer-latency", type=int)
+    given, words = options.parse_known_args()
+    scenario.chosen_names = tuple(given.peer)
+    if given.peer_latency:
+        scenario.latency_jobs = given.peer_latency
+    text = "other job queues on the same server, each in an environment of its own (pip and npm); not in all"
+    scenarios.add("peers", text, scenario.run)
+    return main(words, program="python -m bench")
+
+
+if __name__ == "__main__":
+    sys.exit(run())
