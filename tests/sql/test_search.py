@@ -17,12 +17,13 @@ from holdfast.db.connect import CONFIGURE
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed
+from holdfast.model.state import STATES
 from holdfast.operate import acts, jobs, preview
 from holdfast.operate import search as searching
 from holdfast.sql import query
 from holdfast.store import dead, owner, search
 from holdfast.store.operate import CAP, Count, prefer_indexes
-from holdfast.store.search import STATES, JobFilter, Search, Window
+from holdfast.store.search import JobFilter, Search, Window
 from holdfast.store.statement import Flow
 from holdfast.testing import Kit, TestServer
 

@@ -17,13 +17,14 @@ from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockTimeout
 from ..errors import ConfigurationError
+from ..model.state import FINISHED, LIVE
 from ..model.text import storable
 from ..store import acts as store
 from ..store import dead, keys
 from ..store.acts import Locked, Place
 from ..store.audit import audit_add, audit_begin
 from ..store.operate import prefer_indexes
-from ..store.search import FINISHED, LIVE, Found, JobFilter
+from ..store.search import Found, JobFilter
 from ..store.statement import Flow
 from ..store.wake import wake
 from .audit import actor

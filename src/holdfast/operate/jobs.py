@@ -6,15 +6,15 @@ from uuid import UUID
 
 from ..db.database import Database
 from ..errors import ConfigurationError
-from ..store import chains, search, show
+from ..model.state import FINISHED
+from ..store import chains, show
 from ..store.chains import Child, GroupStatus
 from ..store.operate import prefer_indexes
-from ..store.search import FINISHED, JobFilter
+from ..store.search import JobFilter
 from ..store.show import Attempt, JobDetail, JobLine, Progress, Step
 from ..store.statement import Flow
 from .search import check_filter, check_limit, check_queue, find
 
-STATES = search.STATES
 _ERROR = 8192  # characters that are kept of an error
 
 

@@ -6,15 +6,12 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ..model.state import BLOCKED, DEAD_LETTER, FINISHED, HELD, LIVE, PROCESSING, QUARANTINED, STATES
 from ..sql import query
 from .statement import Flow, Row, Statement, ids
 
 LOOK = 100_000  # a search reads so many rows and no more
 FEW = 10_000  # so many ids are looked up one by one; of more, the whole queue is walked
-
-LIVE = ("pending", "scheduled", "processing", "held", "blocked", "quarantined")
-FINISHED = ("completed", "cancelled")
-STATES = (*LIVE, *FINISHED, "dead_letter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ def searchers(states: Sequence[str] | None) -> list[Searcher]:
         found.append(_RARE.get(next(iter(live)), _search_live) if len(live) == 1 else _search_live)
     if wanted & set(FINISHED):
         found.append(_search_archive)
-    if "dead_letter" in wanted:
+    if DEAD_LETTER in wanted:
         found.append(_search_dead)
     return found
 
@@ -171,8 +168,8 @@ def _search_these(s: Search, named: list[UUID]) -> Flow[Step]:
 
 
 _RARE: dict[str, Searcher] = {
-    "processing": _search_running,
-    "held": _search_held,
-    "blocked": _search_held,  # set aside too
-    "quarantined": _search_quarantined,
+    PROCESSING: _search_running,
+    HELD: _search_held,
+    BLOCKED: _search_held,  # set aside too
+    QUARANTINED: _search_quarantined,
 }

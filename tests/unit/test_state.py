@@ -1,0 +1,116 @@
+"""The table of states and outcomes, and those who read it."""
+
+import itertools
+
+import pytest
+
+from holdfast.model import outcome as outcomes
+from holdfast.model import state
+from holdfast.model.outcome import (
+    Cancelled,
+    Completed,
+    DeadLettered,
+    ErrorText,
+    Failed,
+    Held,
+    Lost,
+    Misfit,
+    Outcome,
+    Released,
+    SettledElsewhere,
+    Snoozed,
+)
+from holdfast.observe.metrics import Counts
+from holdfast.runtime.apart import Crashed
+from holdfast.runtime.report import event_of
+from holdfast.telemetry import Event
+
+ERROR = ErrorText("ValueError", "no", "trace")
+EACH: tuple[Outcome, ...] = (
+    Completed(),
+    SettledElsewhere(),
+    Cancelled(),
+    Failed(ERROR, 3.0),
+    Crashed(ERROR, 3.0),
+    DeadLettered(ERROR),
+    Snoozed(3.0),
+    Released(),
+    Held("why"),
+    Misfit("why", "signature"),
+    Lost(),
+)
+ANSWERS = (*state.STATES, state.PARKED, state.LOST)  # of a settle
+
+
+def test_what_each_state_means() -> None:
+    assert state.LIVE == ("pending", "scheduled", "processing", "held", "blocked", "quarantined")
+    assert state.FINISHED == ("completed", "cancelled")
+    assert (*state.LIVE, "completed", "cancelled", "dead_letter") == state.STATES
+    assert set(state.FINAL) == {"completed", "cancelled", "dead_letter"}
+    assert set(state.DEAD) == {"dead_letter", "blocked", "parked"}
+    assert {Completed: "completed", Cancelled: "cancelled"} == state.ARCHIVED
+
+
+def test_every_outcome_is_in_the_table() -> None:
+    kinds = {
+        kind
+        for kind in vars(outcomes).values()
+        if isinstance(kind, type) and issubclass(kind, Outcome) and kind is not Outcome
+    }
+    assert set(state.OUTCOMES) == kinds
+    assert kinds <= {type(outcome) for outcome in EACH}
+
+
+def test_a_derived_outcome_has_the_row_of_its_base() -> None:
+    assert state.word_of(Crashed(ERROR)) is state.TABLE[state.RETRY]
+    assert state.word_of(Outcome()) is state.TABLE[state.FAILED]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "where", "name"),
+    [
+        (Completed(), "completed", "job.completed"),
+        (SettledElsewhere(), "completed", "job.completed"),
+        (Cancelled(), "cancelled", "job.cancelled"),
+        (Failed(ERROR), "pending", "job.retry"),
+        (Failed(ERROR), "dead_letter", "job.dead_letter"),
+        (DeadLettered(ERROR), "dead_letter", "job.dead_letter"),
+        (DeadLettered(ERROR), "blocked", "job.dead_letter"),
+        (DeadLettered(ERROR), "parked", "job.dead_letter"),
+        (Failed(ERROR), "cancelled", "job.failed"),
+        (DeadLettered(ERROR), "quarantined", "job.failed"),
+        (DeadLettered(ERROR), "pending", "job.failed"),
+        (Snoozed(1.0), "pending", "job.snoozed"),
+        (Released(), "pending", "job.released"),
+        (Held("why"), "held", "job.held"),
+        (Held("why"), "pending", "job.held"),
+        (Misfit("why", "s"), "held", "job.held"),
+        (Misfit("why", "s"), "pending", "job.held"),
+        (Completed(), "lost", "job.lost"),
+    ],
+)
+def test_the_event_of_an_end(outcome: Outcome, where: str, name: str) -> None:
+    assert event_of(outcome, where)[0] == name
+
+
+def test_every_end_has_an_event_of_the_table_and_is_counted_once() -> None:
+    known = {row.event for row in state.TABLE.values() if row.event}
+    labels = {row.label for row in state.TABLE.values() if row.label}
+    for outcome, where in itertools.product(EACH, ANSWERS):
+        name, fields, _ = event_of(outcome, where)
+        assert name in known, (outcome, where)
+        counts = Counts(["t"])
+        counts.on_event(Event(name, {**fields, "queue": "q", "task": "t"}))
+        (family,) = [f for f in counts.registry.collect() if f.name == "holdfast_jobs_settled"]
+        counted = [s.labels["outcome"] for s in family.samples if s.value == 1 and s.name.endswith("_total")]
+        assert len(counted) == 1, (outcome, where)
+        assert counted[0] in labels or counted == [where], (outcome, where)
+
+
+def test_an_outcome_that_the_database_refused_is_counted_where_the_job_went() -> None:
+    name, fields, _ = event_of(DeadLettered(ERROR), state.QUARANTINED)
+    counts = Counts(["t"])
+    counts.on_event(Event(name, {**fields, "queue": "q", "task": "t"}))
+    labels = {"queue": "q", "task": "t", "outcome": "quarantined"}
+    assert counts.registry.get_sample_value("holdfast_jobs_settled_total", labels) == 1
+    assert counts.registry.get_sample_value("holdfast_jobs_quarantined_total") == 0
