@@ -64,6 +64,15 @@ def test_each_state_lists_its_job(conn: Conn, database: Database, worker: str) -
     assert [j.id for j in everything.jobs] == sorted(expected.values(), reverse=True)
 
 
+def test_dead_is_taken_for_dead_letter(conn: Conn, database: Database, worker: str) -> None:
+    dead = one_of_each(conn, worker)["dead_letter"]
+    assert listed(database, states=("dead",)) == [dead]
+    wanted = JobFilter(states=("dead", "dead_letter"))
+    assert wanted.states == ("dead_letter",)  # once
+    assert wanted.given() == {"states": ("dead_letter",)}  # as the audit has it
+    assert replace(wanted, states=("dead", "held")).states == ("dead_letter", "held")
+
+
 def failed_in_each_state(conn: Conn, worker: str, error: ErrorText, **options: Any) -> dict[str, UUID]:
     """A job in every state but scheduled, each after one failed attempt."""
     found = {}

@@ -1,6 +1,8 @@
 """The table of states and outcomes, and those who read it."""
 
+import ast
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,7 @@ from holdfast.runtime.apart import Crashed
 from holdfast.runtime.report import event_of
 from holdfast.telemetry import Event
 
+SOURCE = Path(state.__file__).resolve().parents[1]
 ERROR = ErrorText("ValueError", "no", "trace")
 EACH: tuple[Outcome, ...] = (
     Completed(),
@@ -114,3 +117,38 @@ def test_an_outcome_that_the_database_refused_is_counted_where_the_job_went() ->
     labels = {"queue": "q", "task": "t", "outcome": "quarantined"}
     assert counts.registry.get_sample_value("holdfast_jobs_settled_total", labels) == 1
     assert counts.registry.get_sample_value("holdfast_jobs_quarantined_total") == 0
+
+
+def test_the_documented_words_are_those_of_the_table() -> None:
+    text = (SOURCE.parents[1] / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    text = text.partition("\n## States, outcomes and events\n")[2].partition("\n## ")[0]
+    lines = [[cell.strip().strip("`") for cell in line.split("|")[1:-1]] for line in text.splitlines()[6:]]
+    documented = [
+        (word, final == "yes", event, label) for word, _, final, event, label in filter(None, lines)
+    ]
+    table = [(row.word, row.final, row.event, row.label) for row in state.TABLE.values()]
+    assert documented == [row for row in table if row[0] != state.BUSY]  # which a worker keeps to itself
+
+
+OWN_WORDS = {  # that are no states there
+    "app.py": {"completed"},  # when a group calls back
+    "tasks/group.py": {"completed"},
+    "cli/keys.py": {"blocked"},  # a command
+    "cli/migrate.py": {"pending"},  # migrations
+    "operate/acts.py": {"completed"},  # in a sentence
+    "operate/edit.py": {"completed"},
+    "operate/explain.py": {"blocked", "completed", "cancelled", "scheduled", "snoozed", "held", "quarantined"},  # codes
+    "operate/doctor/jobs.py": {"quarantined"},
+    "operate/runbook.py": {"completed", "lost", "held", "blocked"},  # columns of views
+    "runtime/inflight.py": {"lost"},  # a type
+}  # fmt: skip
+
+
+def test_nobody_spells_a_state_or_its_event_again() -> None:
+    words = {*ANSWERS, state.SNOOZED, *(row.event for row in state.TABLE.values() if row.event)}
+    for file in SOURCE.rglob("*.py"):
+        name = file.relative_to(SOURCE).as_posix()
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        found = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        if name != "model/state.py":
+            assert found & words == OWN_WORDS.get(name, set()), name

@@ -26,7 +26,9 @@ IdsArgument = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", hel
 IdArgument = Annotated[UUID, typer.Argument(metavar="ID")]
 StateOption = Annotated[
     str | None,
-    typer.Option("--state", "-s", help=f"One of {', '.join(STATES)}.", autocompletion=complete_state),
+    typer.Option(
+        "--state", "-s", help=f"One of {', '.join(STATES)} (or dead).", autocompletion=complete_state
+    ),
 ]
 FinishedOption = Annotated[str | None, typer.Option("--state", "-s", help="completed or cancelled.")]
 QueueOption = Annotated[

@@ -35,7 +35,9 @@ SNOOZED: Final = "snoozed"
 RELEASED: Final = "released"
 LOST: Final = "lost"  # no longer ours
 BUSY: Final = "busy"  # another transaction holds the row right now
-FAILED: Final = "failed"  # and the job went neither back nor to the dead letters: its event says where
+FAILED: Final = (
+    "failed"  # and the job went neither back nor to the dead letters: `state` of the event is the label
+)
 DISCARDED: Final = "discarded"
 WAITING: Final = "waiting"  # not finished, as a producer that waits for the result sees it
 GONE: Final = "gone"  # nothing is kept of it
@@ -53,7 +55,7 @@ JOB_RELEASED: Final = "job.released"
 JOB_LOST: Final = "job.lost"
 JOB_FAILED: Final = "job.failed"
 
-QUEUE_JOBS: Final = "queue_jobs"
+QUEUE_JOBS: Final = "queue_jobs"  # the gauge of jobs that are there, by state
 
 
 class Word(NamedTuple):
@@ -61,9 +63,7 @@ class Word(NamedTuple):
 
     word: str
     event: str = ""  # emitted when a job gets there
-    label: str = (
-        ""  # `outcome` of holdfast_jobs_settled_total and of a span; empty: the state that the event names
-    )
+    label: str = ""  # `outcome` of holdfast_jobs_settled_total and of a span
     archive: str = ""  # its status in holdfast.archive
     metric: str = ""  # the gauge that counts jobs in this state
     live: bool = False  # a row of holdfast.work
@@ -80,7 +80,7 @@ TABLE: Final = {
         Word(PROCESSING, JOB_STARTED, metric=QUEUE_JOBS, live=True),
         Word(HELD, JOB_HELD, HELD, metric=QUEUE_JOBS, live=True),
         Word(BLOCKED, JOB_DEAD_LETTER, DEAD_LETTER, metric=QUEUE_JOBS, live=True, dead=True),
-        Word(QUARANTINED, JOB_QUARANTINED, QUARANTINED, metric=QUEUE_JOBS, live=True),
+        Word(QUARANTINED, JOB_QUARANTINED, metric=QUEUE_JOBS, live=True),
         Word(COMPLETED, JOB_COMPLETED, COMPLETED, archive=COMPLETED, final=True, handled=True),
         Word(CANCELLED, JOB_CANCELLED, CANCELLED, archive=CANCELLED, final=True, handled=True),
         Word(

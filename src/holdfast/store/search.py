@@ -6,7 +6,17 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ..model.state import BLOCKED, DEAD_LETTER, FINISHED, HELD, LIVE, PROCESSING, QUARANTINED, STATES
+from ..model.state import (
+    BLOCKED,
+    DEAD_LETTER,
+    FINISHED,
+    HELD,
+    LIVE,
+    PROCESSING,
+    QUARANTINED,
+    STATES,
+    state_named,
+)
 from ..sql import query
 from .statement import Flow, Row, Statement, ids
 
@@ -18,7 +28,7 @@ FEW = 10_000  # so many ids are looked up one by one; of more, the whole queue i
 class JobFilter:
     """Which jobs. The same for a list and for an act over many; what is None does not matter."""
 
-    states: tuple[str, ...] | None = None
+    states: tuple[str, ...] | None = None  # `dead` is taken for dead_letter
     queue: str | None = None
     task: str | None = None
     key: str | None = None
@@ -26,6 +36,10 @@ class JobFilter:
     error: str | None = None  # contained in the last error, in capitals or not
     older_than: float | None = None  # seconds since it was created
     newer_than: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.states is not None:  # each once, by the word that the database has
+            object.__setattr__(self, "states", tuple(dict.fromkeys(map(state_named, self.states))))
 
     def given(self) -> dict[str, object]:
         """What was asked for, for the audit."""
