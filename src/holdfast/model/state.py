@@ -130,7 +130,10 @@ _SHORT: Final = {"dead": DEAD_LETTER}
 
 def word_of(outcome: Outcome) -> Word:
     """Its row in the table. A derived class without a row of its own has that of its base."""
-    return next((OUTCOMES[kind] for kind in type(outcome).__mro__ if kind in OUTCOMES), TABLE[FAILED])
+    row = OUTCOMES.get(type(outcome))
+    if row is None:
+        row = next((OUTCOMES[kind] for kind in type(outcome).__mro__ if kind in OUTCOMES), TABLE[FAILED])
+    return row
 
 
 def state_named(word: str) -> str:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from .. import telemetry
@@ -25,6 +25,9 @@ from ..model.state import (
 )
 from .inflight import Running
 from .tally import Tally
+
+_FAILURES: Final = (Failed, DeadLettered)
+_ASIDE: Final = (Held, Misfit)
 
 
 def started(running: Running, worker: str) -> None:
@@ -82,15 +85,16 @@ def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
         return JOB_COMPLETED, {}, logging.INFO
     if state == LOST:
         return JOB_LOST, {}, logging.WARNING
-    match outcome:
-        case Failed(error=error) | DeadLettered(error=error) if state in DEAD:
+    if state == PENDING and isinstance(outcome, Failed):
+        error = outcome.error
+        fields = {"error": error.summary, "retry_in": round(outcome.delay, 2), "trace": error.trace}
+        return JOB_RETRY, fields, logging.WARNING
+    if isinstance(outcome, _FAILURES):
+        if state in DEAD:
+            error = outcome.error
             return JOB_DEAD_LETTER, {"error": error.summary, "trace": error.trace}, logging.ERROR
-        case Held(reason=reason) | Misfit(reason=reason) if state == HELD:
-            return JOB_HELD, {"reason": reason}, logging.WARNING
-        case Failed(error=error, delay=delay) if state == PENDING:
-            fields = {"error": error.summary, "retry_in": round(delay, 2), "trace": error.trace}
-            return JOB_RETRY, fields, logging.WARNING
-        case Failed() | DeadLettered():  # and yet it is no dead letter: cancelled meanwhile, or quarantined
-            return JOB_FAILED, {"state": state}, logging.INFO
-        case _:
-            return word_of(outcome).event, {"state": state}, logging.INFO
+        # No dead letter all the same: cancelled meanwhile, or quarantined.
+        return JOB_FAILED, {"state": state}, logging.INFO
+    if state == HELD and isinstance(outcome, _ASIDE):
+        return JOB_HELD, {"reason": outcome.reason}, logging.WARNING
+    return word_of(outcome).event, {"state": state}, logging.INFO
