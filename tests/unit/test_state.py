@@ -22,6 +22,7 @@ from holdfast.model.outcome import (
     SettledElsewhere,
     Snoozed,
 )
+from holdfast.observe import tracing
 from holdfast.observe.metrics import Counts
 from holdfast.runtime.apart import Crashed
 from holdfast.runtime.report import event_of
@@ -62,6 +63,22 @@ def test_every_outcome_is_in_the_table() -> None:
     }
     assert set(state.OUTCOMES) == kinds
     assert kinds <= {type(outcome) for outcome in EACH}
+
+
+def test_a_span_has_the_label_of_the_metric() -> None:
+    found = {kind.__name__: label for kind, label in tracing._LABELS.items()}
+    assert found == {
+        "Completed": "completed",
+        "SettledElsewhere": "completed",
+        "Cancelled": "cancelled",
+        "Failed": "retry",
+        "DeadLettered": "dead_letter",
+        "Snoozed": "snoozed",
+        "Released": "released",
+        "Held": "held",
+        "Misfit": "held",
+        "Lost": "lost",
+    }
 
 
 def test_a_derived_outcome_has_the_row_of_its_base() -> None:
