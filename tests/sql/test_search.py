@@ -17,12 +17,13 @@ from holdfast.db.connect import CONFIGURE
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed
+from holdfast.model.state import STATES
 from holdfast.operate import acts, jobs, preview
 from holdfast.operate import search as searching
 from holdfast.sql import query
 from holdfast.store import dead, owner, search
 from holdfast.store.operate import CAP, Count, prefer_indexes
-from holdfast.store.search import STATES, JobFilter, Search, Window
+from holdfast.store.search import JobFilter, Search, Window
 from holdfast.store.statement import Flow
 from holdfast.testing import Kit, TestServer
 
@@ -61,6 +62,15 @@ def test_each_state_lists_its_job(conn: Conn, database: Database, worker: str) -
     everything = jobs.list_jobs(database)
     assert {j.state: j.id for j in everything.jobs} == expected
     assert [j.id for j in everything.jobs] == sorted(expected.values(), reverse=True)
+
+
+def test_dead_is_taken_for_dead_letter(conn: Conn, database: Database, worker: str) -> None:
+    dead = one_of_each(conn, worker)["dead_letter"]
+    assert listed(database, states=("dead",)) == [dead]
+    wanted = JobFilter(states=("dead", "dead_letter"))
+    assert wanted.states == ("dead_letter",)  # once
+    assert wanted.given() == {"states": ("dead_letter",)}  # as the audit has it
+    assert replace(wanted, states=("dead", "held")).states == ("dead_letter", "held")
 
 
 def failed_in_each_state(conn: Conn, worker: str, error: ErrorText, **options: Any) -> dict[str, UUID]:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from tests.surface.commands import every_command
 from tests.surface.running import Cli, unsafe
 
 from holdfast import Holdfast, Job
@@ -83,6 +84,25 @@ def test_jobs_list(shop: Kit, cli: Cli) -> None:
     page = cli.json("jobs", "list", "-s", "completed", "-n", "2", "--after", ids[1])
     assert [job["id"] for job in page["jobs"]] == [ids[0]]
     assert (page["next"], page["cut"]) == (None, False)
+
+
+def test_dead_is_taken_for_dead_letter_in_every_command_with_a_state(shop: Kit, cli: Cli) -> None:
+    (dead,) = send(shop, task="bad")
+    shop.run_worker()
+    send(shop)
+    options = {name: {o for p in command.params for o in p.opts} for name, command in every_command().items()}
+    places = {name: given for name, given in options.items() if "--state" in given}
+    assert places.keys() >= {"jobs list", "jobs retry", "jobs cancel", "jobs discard", "archive search"}
+    for name, given in places.items():
+        words = [*name.split(), "--json", *({"--dry-run"} & given), "--state"]
+        short = cli(*words, "dead")
+        assert short == cli(*words, "dead_letter"), name
+        assert short.code == (2 if name in ("jobs cancel", "archive search") else 0), name
+    assert [job["id"] for job in cli.json("jobs", "list", "--state", "dead")["jobs"]] == [dead]
+    cli.text("jobs", "retry", "--state", "dead", "--yes")
+    assert state(shop, dead) == "pending"
+    (act,) = [entry for entry in cli.json("audit")["audit"] if entry["action"] == "jobs retry"]
+    assert act["selection"]["states"] == ["dead_letter"]
 
 
 def test_filters_that_make_no_sense(kit: Kit, cli: Cli) -> None:

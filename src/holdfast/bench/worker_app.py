@@ -20,6 +20,7 @@ from .. import telemetry
 from ..app import Holdfast
 from ..db.transaction import AsyncTransaction
 from ..model.queue import Rate
+from ..model.state import JOB_COMPLETED
 from ..runtime.alone import alone
 from ..runtime.job import Job
 from .loops import loop_factory, loop_name
@@ -87,7 +88,7 @@ async def padded(n: int, note: str) -> None:
 
 
 def note_settled(event: telemetry.Event) -> None:
-    if event.name == "job.completed" and event.fields.get("task") == "timed":
+    if event.name == JOB_COMPLETED and event.fields.get("task") == "timed":
         Seen.settled[str(event.fields["job"])] = time.time()
 
 

@@ -11,6 +11,7 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.confirm import How, confirm
 from holdfast.db.database import Database
+from holdfast.model.state import CANCELLED, DISCARDED, PROCESSING, SCHEDULED
 from holdfast.operate.acts import Done, Selection, Verb, act_on, act_on_all
 from holdfast.operate.jobs import JobPage
 from holdfast.operate.preview import Preview, preview_of
@@ -23,10 +24,10 @@ _RESULTS = {
     "revived": "back from the cancelled",
     "freed": "out of the quarantine",
     "unblocked": "going on in their place",
-    "cancelled": "cancelled",
+    CANCELLED: CANCELLED,
     "asked_to_stop": "running, asked to stop",
     "asked_before": "running, asked to stop before",
-    "discarded": "discarded",
+    DISCARDED: DISCARDED,
     "unchanged": "due already",
 }
 
@@ -144,8 +145,8 @@ def _row(job: JobLine) -> list[str]:
 
 
 def _note(job: JobLine) -> str:
-    if job.state == "processing":
+    if job.state == PROCESSING:
         return f"owned by {job.claimed_by}" if job.claimed_by else "no claim"
-    if job.state == "scheduled":
+    if job.state == SCHEDULED:
         return f"due {render.moment(job.available_at)}"
     return render.one_line(job.hold_reason or job.last_error)

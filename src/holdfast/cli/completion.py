@@ -15,10 +15,10 @@ import typer
 
 from holdfast.cli.apps import APP_VARIABLE, load_app, open_database
 from holdfast.db.database import Database
+from holdfast.model.state import STATES
 from holdfast.operate.pauses import known_tasks
 from holdfast.operate.queues import queue_names
 from holdfast.operate.workers import list_workers
-from holdfast.store.search import STATES
 
 LIMIT = 1.0  # seconds
 Offer = tuple[str, str]  # the word, and what it is

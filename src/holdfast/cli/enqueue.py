@@ -13,6 +13,7 @@ from holdfast.cli.completion import complete_queue, complete_task
 from holdfast.cli.exits import ENVIRONMENT, TIMED_OUT
 from holdfast.cli.producing import given, known_tasks, say_unchecked
 from holdfast.errors import ConfigurationError, JobCancelled, JobFailed, ResultError, ResultTimeout
+from holdfast.model.state import CANCELLED, COMPLETED, DEAD_LETTER, WAITING
 from holdfast.model.text import printable
 from holdfast.operate.producing import enqueue, make_job
 from holdfast.tasks.handle import JobHandle
@@ -102,14 +103,14 @@ def _wait(handle: JobHandle[Any], seconds: float, as_json: bool) -> None:
     answer: dict[str, Any] = {"id": handle.id, "created": handle.created}
     code = ENVIRONMENT
     try:
-        answer |= {"state": "completed", "result": handle.result(seconds)}
+        answer |= {"state": COMPLETED, "result": handle.result(seconds)}
     except ResultTimeout as error:
         code = TIMED_OUT
-        _say(error, answer, "waiting")
+        _say(error, answer, WAITING)
     except JobFailed as error:
-        _say(error, answer, "dead_letter")
+        _say(error, answer, DEAD_LETTER)
     except JobCancelled as error:
-        _say(error, answer, "cancelled")
+        _say(error, answer, CANCELLED)
     if as_json:
         render.print_json(answer)
     elif "result" in answer:

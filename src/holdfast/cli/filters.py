@@ -10,7 +10,7 @@ from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_queue, complete_state, complete_task
 from holdfast.cli.render import line
 from holdfast.db.database import Database
-from holdfast.operate.jobs import STATES
+from holdfast.model.state import STATES
 from holdfast.operate.search import no_queue_now
 from holdfast.store.dead import DeadFilter
 from holdfast.store.search import JobFilter
@@ -26,7 +26,9 @@ IdsArgument = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", hel
 IdArgument = Annotated[UUID, typer.Argument(metavar="ID")]
 StateOption = Annotated[
     str | None,
-    typer.Option("--state", "-s", help=f"One of {', '.join(STATES)}.", autocompletion=complete_state),
+    typer.Option(
+        "--state", "-s", help=f"One of {', '.join(STATES)} (or dead).", autocompletion=complete_state
+    ),
 ]
 FinishedOption = Annotated[str | None, typer.Option("--state", "-s", help="completed or cancelled.")]
 QueueOption = Annotated[

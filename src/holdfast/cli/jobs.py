@@ -98,7 +98,7 @@ def discard_command(
 ) -> None:
     """Delete jobs that do not run, for good, with their errors and steps. Their idempotency keys are free again.
 
-    By filters, --state says which: waiting, finished and dead jobs are never meant all at once.
+    By filters, --state says which: waiting jobs, finished ones and dead letters are never meant all at once.
     """
     _act(DISCARD, ids, which.filter(), how, where)
 

@@ -13,6 +13,7 @@ from holdfast.cli.confirm import How, confirm
 from holdfast.cli.filters import LimitOption
 from holdfast.cli.groups import spread
 from holdfast.errors import ConfigurationError
+from holdfast.model.state import PARKED, SCHEDULED
 from holdfast.operate.keys import (
     HotKey,
     KeyPage,
@@ -69,8 +70,8 @@ def _print_page(page: KeyPage) -> None:
             render.number(k.jobs),
             str(k.job_id),
             k.task,
-            "parked" if k.parked_at else k.state,
-            f"due {render.moment(k.due_at)}" if k.state == "scheduled" else render.one_line(k.note),
+            PARKED if k.parked_at else k.state,
+            f"due {render.moment(k.due_at)}" if k.state == SCHEDULED else render.one_line(k.note),
         ]
         for k in page.keys
     ]

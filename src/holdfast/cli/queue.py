@@ -10,6 +10,7 @@ from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, o
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
+from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED
 from holdfast.operate.limits import list_rules, rules_of, show_rules
 from holdfast.operate.pauses import QueuePause, pause_queue, resume_queue
 from holdfast.operate.queues import QueueSync, create_queue, list_queues, set_queue, sync_queues
@@ -30,7 +31,7 @@ class OnDeadLetter(StrEnum):
     park = "park"
 
 
-NUMBERS = ("pending", "oldest", "scheduled", "processing", "held", "quarantined", "lease")
+NUMBERS = (PENDING, "oldest", SCHEDULED, PROCESSING, HELD, QUARANTINED, "lease")
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_queue)]
 
 
@@ -93,10 +94,10 @@ def list_command(
     ordered = any(load.ordering == "key" for load in loads)
     said = {load.name: limits.rules_text(rules.get(load.name)) for load in loads}
     limited = any(text != "-" for text in said.values())
-    more = ("blocked", "parked", "ordering") if ordered else ()
+    more = (BLOCKED, PARKED, "ordering") if ordered else ()
     heads = ("queue", *NUMBERS, *more, *(["rules"] if limited else []), "paused")
     rows = [_row(load, ordered, [said[load.name]] if limited else []) for load in loads]
-    render.print_table(heads, rows, (*NUMBERS, "blocked", "parked"))
+    render.print_table(heads, rows, (*NUMBERS, BLOCKED, PARKED))
 
 
 @app.command("show")

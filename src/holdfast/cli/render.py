@@ -10,6 +10,7 @@ from uuid import UUID
 import typer
 
 from holdfast.model import exact
+from holdfast.model.state import BLOCKED, COMPLETED, DEAD_LETTER, HELD, PARKED, PROCESSING, QUARANTINED
 from holdfast.model.text import printable
 from holdfast.store.operate import Count
 
@@ -130,15 +131,15 @@ def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
 
 _LAST = 24  # the least room for the last column
 _STYLES = {
-    "completed": "green",
+    COMPLETED: "green",
     "alive": "green",
-    "processing": "cyan",
+    PROCESSING: "cyan",
     "draining": "yellow",
-    "held": "yellow",
-    "quarantined": "red",
-    "blocked": "red",
-    "parked": "red",
-    "dead_letter": "red",
+    HELD: "yellow",
+    QUARANTINED: "red",
+    BLOCKED: "red",
+    PARKED: "red",
+    DEAD_LETTER: "red",
     "gone": "dim",
 }
 

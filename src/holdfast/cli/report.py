@@ -3,6 +3,7 @@
 import typer
 
 from holdfast.cli import render
+from holdfast.model.state import PROCESSING
 from holdfast.model.text import printable
 from holdfast.operate.jobs import JobReport
 from holdfast.store.chains import GroupStatus
@@ -74,7 +75,7 @@ def _facts(report: JobReport) -> list[tuple[str, object]]:
         ("created", render.moment(job.created_at)),
         ("due", render.moment(job.available_at)),
         ("claimed", render.moment(job.claimed_at)),
-        ("owner" if job.state == "processing" else "ran on", job.claimed_by),
+        ("owner" if job.state == PROCESSING else "ran on", job.claimed_by),
         ("lease", _lease(job)),
         (
             "cancel",

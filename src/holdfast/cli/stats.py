@@ -8,10 +8,11 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
 from holdfast.cli.filters import QueueOption, TaskOption
+from holdfast.model.state import COMPLETED
 from holdfast.operate.stats import Stats, stats
 from holdfast.store.stats import Done
 
-NUMBERS = ("completed", "failed", "dead", "per min", "mean run", "mean wait", "max wait")
+NUMBERS = (COMPLETED, "failed", "dead", "per min", "mean run", "mean wait", "max wait")
 
 
 def stats_command(

@@ -4,10 +4,11 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database, place_of
+from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED
 from holdfast.operate.overview import Overview, overview
 from holdfast.store.operate import Count
 
-NUMBERS = ("pending", "oldest", "scheduled", "processing", "held", "quarantined", "dead")
+NUMBERS = (PENDING, "oldest", SCHEDULED, PROCESSING, HELD, QUARANTINED, "dead")
 
 
 def status_command(
@@ -46,7 +47,7 @@ def _print_paused(found: Overview) -> None:
 def _print_queues(found: Overview) -> None:
     dead = found.dead_letters_by_queue
     ordered = any(load.ordering == "key" for load in found.queues)
-    numbers = (*NUMBERS[:-1], *(("blocked", "parked") if ordered else ()), NUMBERS[-1])
+    numbers = (*NUMBERS[:-1], *((BLOCKED, PARKED) if ordered else ()), NUMBERS[-1])
     rows = [
         [
             load.name,

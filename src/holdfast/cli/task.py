@@ -10,6 +10,7 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
 from holdfast.cli.completion import complete_task
+from holdfast.model.state import HELD
 from holdfast.model.text import printable
 from holdfast.operate.pauses import (
     TaskLine,
@@ -42,8 +43,8 @@ def list_command(
     elif not lines:
         typer.echo("No tasks: no worker runs, and none is paused.")
     else:
-        heads = ("task", "workers", "held", "paused", "breaker")
-        render.print_table(heads, [_row(line) for line in lines], ("workers", "held"))
+        heads = ("task", "workers", HELD, "paused", "breaker")
+        render.print_table(heads, [_row(line) for line in lines], ("workers", HELD))
 
 
 def _row(line: TaskLine) -> list[str]:

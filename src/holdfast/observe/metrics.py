@@ -11,30 +11,34 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..model.state import (
+    COMPLETED,
+    DEAD_LETTER,
+    FAILED,
+    JOB_QUARANTINED,
+    JOB_STARTED,
+    LOST,
+    OTHER,
+    OUTCOMES,
+    PARKED,
+    PENDING,
+    QUEUE_JOBS,
+    RETRY,
+    TABLE,
+)
 from ..store.operate import CAP
 from ..telemetry import Event
 from .health import Health
 from .server import Reply
 from .snapshot import Snapshot, Snapshots
 
-_OTHER = "other"
 _DROPPED = "(dropped)"  # no queue can be called this
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
-_OUTCOMES = {  # of a settled job, by event; None: where the event says that it went
-    "job.completed": "completed",
-    "job.retry": "retry",
-    "job.dead_letter": "dead_letter",
-    "job.cancelled": "cancelled",
-    "job.snoozed": "snoozed",
-    "job.released": "released",
-    "job.held": "held",
-    "job.lost": "lost",
-    "job.failed": None,
-    "job.deadlettered": None,
-}
-_EXPECTED = ("completed", "retry", "dead_letter", "lost")  # shown as 0 from a task's first job on
-_HANDLED = frozenset(("completed", "retry", "dead_letter", "cancelled", "snoozed"))  # by the handler itself
-_STATES = ("pending", "scheduled", "processing", "held", "quarantined", "blocked")
+# The label of a settled job, by event. Empty: the state that the event names.
+_LABELS = {row.event: row.label for row in (*OUTCOMES.values(), TABLE[FAILED])}
+_EXPECTED = (COMPLETED, RETRY, DEAD_LETTER, LOST)  # shown as 0 from a task's first job on
+_HANDLED = frozenset(row.label for row in TABLE.values() if row.handled)  # by the handler itself
+_QUEUED = tuple(row.word for row in TABLE.values() if row.metric == QUEUE_JOBS)
 
 
 class Counts:
@@ -58,7 +62,7 @@ class Counts:
         self._services = self._counter(
             "service_failures", "Failures of a background loop, at most one counted per second.", "service"
         )
-        for state in ("pending", "dead_letter"):
+        for state in (PENDING, DEAD_LETTER):
             self._swept.labels(state)
         for service in ("renew", "settle", "sweep", "snapshot"):
             self._services.labels(service)
@@ -67,15 +71,15 @@ class Counts:
             "worker.gone": self._counter("workers_lost", "Workers found silent and fenced by this one."),
             "worker.fenced": self._counter("worker_fenced", "Times this worker was fenced and started over."),
             "loop.blocked": self._counter("loop_blocked", "Times a handler blocked the event loop."),
-            "job.quarantined": self._counter("jobs_quarantined", "Rows set aside because they make statements fail."),
+            JOB_QUARANTINED: self._counter("jobs_quarantined", "Rows set aside because they make statements fail."),
             "breaker.opened": self._counter("breakers_opened", "Times a failure that was settled here opened a breaker."),
             "settle.refused": self._counter("settle_refused", "Outcomes that the database refused."),
         }  # fmt: skip
         self._actions: dict[str, Callable[[Event], None]] = {
-            "job.started": lambda event: self._started.labels(self._task(event)).inc(),
+            JOB_STARTED: lambda event: self._started.labels(self._task(event)).inc(),
             "job.swept": lambda event: self._swept.labels(event.fields["state"]).inc(),
             "service.failed": lambda event: self._services.labels(event.fields["service"]).inc(),
-            **dict.fromkeys(_OUTCOMES, self._on_settled),
+            **dict.fromkeys(_LABELS, self._on_settled),
             **{name: _increment(counter) for name, counter in simple.items()},
         }
 
@@ -91,13 +95,13 @@ class Counts:
             action(event)
 
     def _task(self, event: Event) -> str:
-        task: str = event.fields.get("task", _OTHER)
-        return task if task in self._tasks else _OTHER
+        task: str = event.fields.get("task", OTHER)
+        return task if task in self._tasks else OTHER
 
     def _on_settled(self, event: Event) -> None:
         fields, task = event.fields, self._task(event)
         queue: str = fields["queue"]
-        outcome = _OUTCOMES[event.name] or fields.get("state", _OTHER)
+        outcome = _LABELS[event.name] or fields.get("state", OTHER)
         if (queue, task) not in self._seen:  # a rate sees a series rise only from a 0 that was there before
             self._seen.add((queue, task))
             for expected in _EXPECTED:
@@ -167,17 +171,17 @@ def _labelled(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 def _of_system(seen: Snapshot) -> Iterator[Metric]:
     """The same from every worker: take the maximum over them, never the sum."""
-    jobs = _labelled("queue_jobs", f"Jobs in the queue, each count up to {CAP}.", "queue", "state")
+    jobs = _labelled(QUEUE_JOBS, f"Jobs in the queue, each count up to {CAP}.", "queue", "state")
     oldest = _labelled("queue_oldest_due_seconds", "How long the oldest due job has waited.", "queue")
     paused = _labelled("queue_paused", "1: nothing is claimed from the queue.", "queue")
     staff = _labelled("queue_workers", "Living workers that take jobs from the queue.", "queue")
-    dead = _labelled("dead_letters", f"Dead letters, of the newest {CAP}.", "queue")
+    dead = _labelled(TABLE[DEAD_LETTER].metric, f"Dead letters, of the newest {CAP}.", "queue")
     parked = _labelled(
-        "queue_parked_keys", f"Keys of an ordered queue that are parked, up to {CAP}.", "queue"
+        TABLE[PARKED].metric, f"Keys of an ordered queue that are parked, up to {CAP}.", "queue"
     )
     for load in seen.queues:
         parked.add_metric((load.name,), load.parked.count)
-        for state in _STATES:
+        for state in _QUEUED:
             jobs.add_metric((load.name, state), getattr(load, state).count)
         oldest.add_metric((load.name,), load.oldest_due_seconds or 0.0)
         dead.add_metric((load.name,), seen.dead_letters.get(load.name, 0))

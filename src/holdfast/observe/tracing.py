@@ -8,19 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import telemetry
-from ..model.outcome import (
-    Cancelled,
-    Completed,
-    DeadLettered,
-    ErrorText,
-    Failed,
-    Held,
-    Lost,
-    Outcome,
-    Released,
-    SettledElsewhere,
-    Snoozed,
-)
+from ..model.outcome import DeadLettered, ErrorText, Failed, Lost, Outcome
+from ..model.state import DEAD_LETTER, OTHER, OUTCOMES, RETRY
 from ..runtime.execute import Next, PartTime
 from ..runtime.job import Job
 from ..tasks import tracing as names
@@ -28,16 +17,7 @@ from ..tasks import tracing as names
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-_OUTCOMES: dict[type[Outcome], str] = {
-    Completed: "completed",
-    SettledElsewhere: "completed",
-    Cancelled: "cancelled",
-    DeadLettered: "dead_letter",
-    Snoozed: "snoozed",
-    Released: "released",
-    Held: "held",
-    Lost: "lost",
-}
+_LABELS = {kind: row.label for kind, row in OUTCOMES.items()}
 
 
 class TraceAttempt(PartTime):
@@ -109,9 +89,9 @@ def _conclude(span: "Span", job: Job, outcome: Outcome) -> None:
 
     if isinstance(outcome, Failed):
         last = job.attempt >= job.max_attempts
-        span.set_attribute(names.OUTCOME, "dead_letter" if last else "retry")
+        span.set_attribute(names.OUTCOME, DEAD_LETTER if last else RETRY)
     else:
-        span.set_attribute(names.OUTCOME, _OUTCOMES.get(type(outcome), "other"))
+        span.set_attribute(names.OUTCOME, _LABELS.get(type(outcome), OTHER))
     if isinstance(outcome, Failed | DeadLettered):
         _record(span, outcome.error)
         span.set_status(StatusCode.ERROR, outcome.error.summary)

@@ -17,13 +17,26 @@ from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockTimeout
 from ..errors import ConfigurationError
+from ..model.state import (
+    BLOCKED,
+    CANCELLED,
+    COMPLETED,
+    DEAD_LETTER,
+    DISCARDED,
+    FINISHED,
+    HELD,
+    LIVE,
+    PENDING,
+    QUARANTINED,
+    SCHEDULED,
+)
 from ..model.text import storable
 from ..store import acts as store
 from ..store import dead, keys
 from ..store.acts import Locked, Place
 from ..store.audit import audit_add, audit_begin
 from ..store.operate import prefer_indexes
-from ..store.search import FINISHED, LIVE, Found, JobFilter
+from ..store.search import Found, JobFilter
 from ..store.statement import Flow
 from ..store.wake import wake
 from .audit import actor
@@ -86,9 +99,9 @@ def _no_retry(job: Locked) -> str | None:
         return stranded(job)
     if job.running:
         return "is running"
-    if job.state == "held":
+    if job.state == HELD:
         return f"is held: {job.hold_reason}. It runs by itself when that is over"
-    if job.state == "completed":
+    if job.state == COMPLETED:
         return f"completed. To run it again enqueue a new one: holdfast enqueue {job.task}"
     return no_queue(job)
 
@@ -97,18 +110,18 @@ def _retry(locked: Sequence[Locked], done: int) -> Flow[Results]:
     by: dict[str, list[Locked]] = {}
     for job in locked:
         by.setdefault(job.state, []).append(job)
-    results = Counter[str](unchanged=len(by.get("pending", ())))
-    if waiting := by.get("scheduled"):
+    results = Counter[str](unchanged=len(by.get(PENDING, ())))
+    if waiting := by.get(SCHEDULED):
         results["due_now"] = yield from store.make_due(waiting)
         results["unchanged"] += len(waiting) - results["due_now"]
-    if quarantined := by.get("quarantined"):
+    if quarantined := by.get(QUARANTINED):
         yield from store.free(quarantined)
         results["freed"] = len(quarantined)
-    if buried := [job.id for job in by.get("dead_letter", ())]:
+    if buried := [job.id for job in by.get(DEAD_LETTER, ())]:
         results["redriven"] = len((yield from dead.redrive(buried, [0.0] * len(buried))))
-    if blocked := by.get("blocked"):
+    if blocked := by.get(BLOCKED):
         results["unblocked"] = yield from keys.unblock(blocked)
-    if cancelled := by.get("cancelled"):
+    if cancelled := by.get(CANCELLED):
         results["revived"] = yield from store.revive(cancelled)
     yield from wake(sorted({job.queue for job in locked}))
     return results
@@ -117,9 +130,9 @@ def _retry(locked: Sequence[Locked], done: int) -> Flow[Results]:
 RETRY = Verb(
     "jobs retry",
     "retried",
-    ("scheduled", "quarantined", "blocked", "dead_letter", "cancelled"),
+    (SCHEDULED, QUARANTINED, BLOCKED, DEAD_LETTER, CANCELLED),
     # What somebody cancelled stays so unless it is asked for.
-    ("scheduled", "quarantined", "blocked", "dead_letter"),
+    (SCHEDULED, QUARANTINED, BLOCKED, DEAD_LETTER),
     _no_retry,
     _retry,
 )
@@ -131,18 +144,18 @@ def cancel_verb(reason: str = "") -> Verb:
     def refuse(job: Locked) -> str | None:
         if job.table == "work":
             return stranded(job)
-        if job.state == "dead_letter":
+        if job.state == DEAD_LETTER:
             return "is a dead letter: it does not run. To delete it: holdfast dead discard"
-        return f"is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}"
+        return f"is finished: it {'was cancelled' if job.state == CANCELLED else 'completed'}"
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         yield from store.free([job for job in locked if not job.running])
         ended, asked = yield from store.cancel(locked, reason)
         before = sum(job.running for job in locked) - asked
-        return {"cancelled": ended, "asked_to_stop": asked, "asked_before": before}
+        return {CANCELLED: ended, "asked_to_stop": asked, "asked_before": before}
 
     more = {"reason": reason} if reason else {}
-    return Verb("jobs cancel", "cancelled", LIVE, LIVE, refuse, apply, more)
+    return Verb("jobs cancel", CANCELLED, LIVE, LIVE, refuse, apply, more)
 
 
 def _no_discard(job: Locked) -> str | None:
@@ -151,11 +164,11 @@ def _no_discard(job: Locked) -> str | None:
 
 def _discard(locked: Sequence[Locked], done: int) -> Flow[Results]:
     yield from store.free(locked)
-    return {"discarded": (yield from store.discard(locked))}
+    return {DISCARDED: (yield from store.discard(locked))}
 
 
-_AT_REST = ("pending", "scheduled", "held", "blocked", "quarantined", *FINISHED, "dead_letter")
-DISCARD = Verb("jobs discard", "discarded", _AT_REST, (), _no_discard, _discard)
+_AT_REST = (PENDING, SCHEDULED, HELD, BLOCKED, QUARANTINED, *FINISHED, DEAD_LETTER)
+DISCARD = Verb("jobs discard", DISCARDED, _AT_REST, (), _no_discard, _discard)
 
 
 # Named jobs -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from ..db.database import Database
 from ..errors import ConfigurationError
+from ..model.state import BLOCKED, DEAD_LETTER
 from ..store import dead as store
 from ..store.acts import Locked
 from ..store.dead import DeadFilter, DeadGroup, DeadLine, DeadWindow, Died
@@ -116,7 +117,7 @@ def _read_place(text: str) -> Died:
 def _no_dead_letter(job: Locked) -> str | None:
     if job.table == "dead_letters":
         return None
-    if job.state == "blocked":
+    if job.state == BLOCKED:
         return (
             f"is blocked: a dead letter that its key waits for. Run it again in its place: holdfast jobs retry {job.id}, "
             "or let its key go on without it: holdfast keys release --skip"
@@ -137,14 +138,14 @@ def redrive_verb(rate: float | None = None) -> Verb:
         return _no_dead_letter(job) or no_queue(job)
 
     more = {"per_second": rate} if rate else {}
-    return Verb("dead redrive", "redriven", ("dead_letter",), ("dead_letter",), refuse, apply, more)
+    return Verb("dead redrive", "redriven", (DEAD_LETTER,), (DEAD_LETTER,), refuse, apply, more)
 
 
 DISCARD_DEAD = replace(
     DISCARD,
     action="dead discard",
-    states=("dead_letter",),
-    usual=("dead_letter",),
+    states=(DEAD_LETTER,),
+    usual=(DEAD_LETTER,),
     refuse=_no_dead_letter,
 )
 
@@ -157,7 +158,7 @@ def select_dead(database: Database, wanted: DeadFilter) -> Selection[Died]:
     def batch(place: Died | None) -> tuple[list[Found], Died | None]:
         return database.run(functools.partial(_next, wanted, window, place, BATCH))
 
-    return Selection(("dead_letter",), batch, wanted.given() or {"all": True})
+    return Selection((DEAD_LETTER,), batch, wanted.given() or {"all": True})
 
 
 def _begin(database: Database, wanted: DeadFilter) -> DeadWindow:

@@ -9,6 +9,7 @@ from uuid import UUID
 from ..db.database import Database
 from ..errors import ConfigurationError, InvalidPayload
 from ..model import exact
+from ..model.state import BLOCKED, CANCELLED
 from ..runtime.handler import PayloadError
 from ..store import acts as store
 from ..store.acts import Edit, Editable, Locked
@@ -107,10 +108,10 @@ def _check_state(job: Locked, moved: bool) -> None:
         )
     if job.table == "archive":
         raise ConfigurationError(
-            f"job {job.id} is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}. "
+            f"job {job.id} is finished: it {'was cancelled' if job.state == CANCELLED else 'completed'}. "
             f"Enqueue a new one: holdfast enqueue {job.task}"
         )
-    if moved and job.state == "blocked":
+    if moved and job.state == BLOCKED:
         raise ConfigurationError(
             f"job {job.id} is blocked: it waits for no time. Run it again in its place: holdfast jobs retry {job.id}"
         )

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ..db import migrate
 from ..db.database import Database
+from ..model import state
 from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
@@ -95,11 +96,10 @@ class View:
     @property
     def is_held(self) -> bool:
         rules = self.seen.rules
-        return self.job.status == "held" and rules.task_paused_at is None and rules.breaker is None
+        return self.job.status == state.HELD and rules.task_paused_at is None and rules.breaker is None
 
     def facts(self) -> dict[str, Any]:
-        job = asdict(self.job)
-        job.pop("now")
+        job = {name: value for name, value in asdict(self.job).items() if name != "now"}
         return {
             **job,
             "at": self.job.now,
@@ -116,20 +116,20 @@ class View:
         if self.job.status is None:
             yield self._finished()
             return
-        if self.job.state == "quarantined":
+        if self.job.state == state.QUARANTINED:
             yield self._quarantined()
-        if self.job.status == "processing":
+        if self.job.status == state.PROCESSING:
             yield from self._processing()
             return
         aside = [*self._paused(), *self._set_aside()]
-        if self.job.status == "blocked":
+        if self.job.status == state.BLOCKED:
             own = [self._blocked(), *aside]
         else:
             later = list(self._not_yet())
-            own = aside + later if self.job.state == "held" else later + aside
+            own = aside + later if self.job.state == state.HELD else later + aside
         found = [*self._key(), *own, *self._nobody(), *self._suspect(), *self._limits()]
         yield from found
-        if not found and self.job.state == "pending":
+        if not found and self.job.state == state.PENDING:
             yield self._turn()
 
     # Its key --------------------------------------------------------------------------------------------------------
@@ -150,17 +150,17 @@ class View:
         what, show = self._first(seen), key_command("show", self.job.queue, seen.key)
         retry, why = f"holdfast jobs retry {seen.first}", f"holdfast explain {seen.first}"
         match seen.state:
-            case "blocked":
+            case state.BLOCKED:
                 said = f"{what} is blocked since {moment(seen.since)}: {cut(seen.last_error)}"
                 yield Reason("behind_blocked", said, [retry, self._release("--skip")])
-            case "held" | "quarantined":
-                aside = "set aside" if seen.state == "held" else "quarantined"
+            case state.HELD | state.QUARANTINED:
+                aside = "set aside" if seen.state == state.HELD else "quarantined"
                 yield Reason("behind_held", f"{what} is {aside}: {cut(seen.hold_reason)}", [why, show])
-            case "scheduled":
+            case state.SCHEDULED:
                 ahead = (seen.due_at - self.job.now).total_seconds()
                 said = f"{what} waits until {moment(seen.due_at)} (in {span(ahead)})."
                 yield Reason("behind_scheduled", said, [retry, why])
-            case "processing":
+            case state.PROCESSING:
                 said = f"{what} runs since {moment(seen.since)} on worker {seen.worker}."
                 yield Reason("behind_running", said, [why, show])
 
@@ -191,11 +191,11 @@ class View:
         at = moment(job.finished_at) if job.finished_at else "a time not known"
         by = f" by worker {job.worker}" if job.worker else ""
         show = f"holdfast jobs show {self.id}"
-        if job.state == "completed":
+        if job.state == state.COMPLETED:
             result = "" if job.result in (None, "null") else f" Its result is {cut(job.result)}"
             return Reason("completed", f"It was completed at {at}{by}.{result}", [show])
         why = f": {cut(job.last_error)}" if job.last_error else "."
-        if job.state == "cancelled":
+        if job.state == state.CANCELLED:
             return Reason("cancelled", f"It was cancelled at {at}{by}{why}", [show])
         said = f"It is a dead letter since {at}, after attempt {job.attempts} of {job.max_attempts}{why}"
         return Reason("dead", said, [f"holdfast dead redrive {self.id}", show])
@@ -205,7 +205,7 @@ class View:
     def _processing(self) -> Iterator[Reason]:
         job = self.job
         if not job.claimed:
-            if job.state != "quarantined":
+            if job.state != state.QUARANTINED:
                 said = "It says that it runs, but no claim holds it, so nobody would take it back."
                 yield Reason("stranded", said, ["holdfast doctor --fix stranded"])
             return
@@ -266,7 +266,7 @@ class View:
             return
         until = f"until {moment(job.available_at)} (in {span(ahead)})"
         advice = [f"holdfast jobs show {self.id}"]
-        if job.state != "held":  # which retry would refuse
+        if job.state != state.HELD:  # which retry would refuse
             advice.insert(0, f"holdfast jobs retry {self.id}")
         failed = error is not None and error.generation == job.generation
         fresh = error is not None and error.attempt != job.attempts
@@ -354,7 +354,7 @@ class View:
         return Reason("no_worker", said, [self.start])
 
     def _suspect(self) -> Iterator[Reason]:
-        if self.job.suspect and self.job.status == "pending":
+        if self.job.suspect and self.job.status == state.PENDING:
             said = (
                 "It was in two processes that died or fell silent, so it runs apart from other jobs: in a process of its "
                 "own, or where that cannot import the app, when no other such job runs in the worker."

@@ -6,15 +6,15 @@ from uuid import UUID
 
 from ..db.database import Database
 from ..errors import ConfigurationError
-from ..store import chains, search, show
+from ..model.state import CANCELLED, DEAD_LETTER, FINISHED
+from ..store import chains, show
 from ..store.chains import Child, GroupStatus
 from ..store.operate import prefer_indexes
-from ..store.search import FINISHED, JobFilter
+from ..store.search import JobFilter
 from ..store.show import Attempt, JobDetail, JobLine, Progress, Step
 from ..store.statement import Flow
 from .search import check_filter, check_limit, check_queue, find
 
-STATES = search.STATES
 _ERROR = 8192  # characters that are kept of an error
 
 
@@ -149,12 +149,12 @@ def _report(job_id: UUID) -> Flow[JobReport | None]:
 def _place(job: JobDetail) -> str:
     if job.state in FINISHED:
         return "archive"
-    return "dead_letters" if job.state == "dead_letter" else "queue"
+    return "dead_letters" if job.state == DEAD_LETTER else "queue"
 
 
 def _cancel_reason(job: JobDetail, errors: list[Attempt]) -> str | None:
     """A reason is kept where the last error was. Without one, that error stays."""
-    if job.state != "cancelled" or not job.last_error:
+    if job.state != CANCELLED or not job.last_error:
         return None
     failures = {f"{e.kind}: {e.message}" if e.message else e.kind for e in errors}
     return None if job.last_error in {text[:_ERROR] for text in failures} else job.last_error

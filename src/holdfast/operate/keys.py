@@ -14,6 +14,7 @@ from uuid import UUID
 from .. import telemetry
 from ..db.database import Database
 from ..errors import ConfigurationError
+from ..model.state import BLOCKED, HELD, PARKED, QUARANTINED, SCHEDULED
 from ..store import acts as store_acts
 from ..store import dead, keys
 from ..store.acts import Locked, Place
@@ -69,7 +70,7 @@ def stuck(queue: str | None, waiting: bool, later: float, limit: int) -> Flow[St
     return StuckKeys(found[:limit], more)
 
 
-_WHY = ("blocked", "parked", "quarantined", "held", "backing off", "scheduled")
+_WHY = (BLOCKED, PARKED, QUARANTINED, HELD, "backing off", SCHEDULED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,7 @@ def release_all(
     if queue is not None:
         check_ordered(database, queue)
     targets = database.run(lambda: _all(queue))
-    _must_choose([t for t in targets if t.why == "blocked"], how)
+    _must_choose([t for t in targets if t.why == BLOCKED], how)
     shown = targets[:_SHOWN]
     if dry_run:
         return Released(len(targets), _expected(targets, how), {}, None, shown, True)
@@ -294,16 +295,16 @@ _DONE = {"retry": "retried", "skip": "skipped"}
 def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Counter[str], Counter[str]]]:
     """Parked keys first, then dead letters, then live jobs: always in this order, and only what nobody else holds."""
     results, left = Counter[str](), Counter[str]()
-    asked = [(t.queue, t.key) for t in targets if t.why == "parked"]
+    asked = [(t.queue, t.key) for t in targets if t.why == PARKED]
     parked = (yield from keys.lock_parked(asked)) if asked else []
     left["changed meanwhile"] += len(asked) - len(parked)
     if how == "retry":
         yield from _redrive(parked, results, left)
     elif parked:
         results[_DONE.get(how or "", "released")] += len((yield from keys.unpark(parked)))
-    blocked = [t for t in targets if t.why == "blocked"]
+    blocked = [t for t in targets if t.why == BLOCKED]
     locked = yield from store_acts.lock([Place(t.job_id, t.queue, "work") for t in blocked])
-    able: list[Locked] = [job for job in locked if job.state == "blocked"]
+    able: list[Locked] = [job for job in locked if job.state == BLOCKED]
     left["in use by somebody else, or changed meanwhile"] += len(blocked) - len(able)
     if able:
         act = keys.unblock if how == "retry" else keys.bury

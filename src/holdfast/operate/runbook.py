@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from ..db.database import Database
 from ..db.faults import LockTimeout
 from ..errors import ConfigurationError, DatabaseError
+from ..model.state import SCHEDULED
 from ..store import runbook
 from ..store.runbook import QUESTIONS, Line, Question
 from ..tasks.checks import queue_name
@@ -159,7 +160,7 @@ def _lost_workers(rows: list[Line]) -> str | None:
 
 
 def _keys(rows: list[Line]) -> str | None:
-    stuck = [r for r in rows if r["because"] and r["because"] != "scheduled"]
+    stuck = [r for r in rows if r["because"] and r["because"] != SCHEDULED]
     bad = [r for r in rows if r not in stuck and (r["held"] or r["blocked"] or r["most_attempts"] > 1)]
     said = []
     if stuck:

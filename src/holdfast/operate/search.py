@@ -12,11 +12,12 @@ from uuid import UUID
 
 from ..db.database import Database
 from ..errors import ConfigurationError
+from ..model.state import STATES
 from ..model.text import storable
 from ..store import jobs
 from ..store import search as store
 from ..store.operate import CAP, Count, prefer_indexes
-from ..store.search import STATES, Found, JobFilter, Search, Searcher, Window
+from ..store.search import Found, JobFilter, Search, Searcher, Window
 from ..store.statement import Flow
 from ..tasks.writer import unknown_queue
 

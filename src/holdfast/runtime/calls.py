@@ -21,6 +21,7 @@ from ..model.job import Grant
 from ..model.outcome import Cancelled, Lost, Outcome, Released
 from ..model.shown import name_of
 from ..model.signals import Cancel
+from ..model.state import LOST
 from ..model.text import describe
 from . import report
 from .batch import Batch, Item
@@ -103,7 +104,7 @@ class Call:
         try:
             ending = await asyncio.shield(self._ended)
         except asyncio.CancelledError as cancelled:
-            said = None if running.stop == "lost" else item._outcome
+            said = None if running.stop == LOST else item._outcome
             return said or decide(cancelled, running, handler)
         finally:
             self._items.pop(running.grant)
@@ -180,7 +181,7 @@ def _raised(
     """What the call raised is for every item that nothing was said of, but for what item.job.check() raises: that is about
     one item, and the others go back as they were."""
     if isinstance(error, LeaseLost) or (isinstance(error, Cancel) and one_cancelled):
-        if running.stop == "lost" or job.lost:
+        if running.stop == LOST or job.lost:
             return Lost()
         if job._cancelled:
             return Cancelled("cancelled while running")

@@ -18,6 +18,7 @@ from ..db.database import Database
 from ..db.faults import BadRow
 from ..model.job import ClaimedJob
 from ..model.queue import QueueRules
+from ..model.state import JOB_QUARANTINED
 from ..model.text import storable
 from ..store import breaker
 from ..store import claim as store
@@ -320,7 +321,7 @@ class Claimer:
     async def _quarantine(self, job_id: UUID, queue: str, error: BadRow) -> None:
         reason = storable(f"claim: {error}")
         await self._session.run(store.quarantine(job_id, queue, reason))
-        telemetry.emit("job.quarantined", level=logging.ERROR, job=job_id, queue=queue, error=reason)
+        telemetry.emit(JOB_QUARANTINED, level=logging.ERROR, job=job_id, queue=queue, error=reason)
 
     async def _bisect(self, queue: str, worker: str, want: int) -> list[ClaimedJob]:
         """Some row makes the claim fail: take the others, and leave that one alone from now on."""

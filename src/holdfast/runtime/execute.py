@@ -32,6 +32,7 @@ from ..model.outcome import (
 )
 from ..model.shown import text_of
 from ..model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
+from ..model.state import LOST
 from ..model.text import describe, storable
 from ..store.settle import settle_in
 from .handler import FORGIVEN, LONGEST_DELAY, Handler, Handlers, NeverFits, PayloadError
@@ -288,9 +289,9 @@ def _decide(error: BaseException, running: Running, handler: Handler) -> Outcome
             return DeadLettered(ErrorText("DeadLetter", _reason(reason, "DeadLetter")))
         case Cancel(reason=reason):
             return Cancelled(_reason(reason, "Cancel"))
-        case LeaseLost() if running.stop == "lost" or (running.job is not None and running.job.lost):
+        case LeaseLost() if running.stop == LOST or (running.job is not None and running.job.lost):
             return Lost()
-        case asyncio.CancelledError() if running.stop == "lost":
+        case asyncio.CancelledError() if running.stop == LOST:
             return Lost()
         case asyncio.CancelledError() if running.stop == "cancel":
             return Cancelled("cancelled while running")

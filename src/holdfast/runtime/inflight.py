@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from ..model.job import ClaimedJob, Grant, Owned
+from ..model.state import LOST
 from .job import Job
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Running:
 
     def interrupt(self, reason: Stop) -> None:
         """Tell the handler to stop: an async one is cancelled, a sync one sees it at job.check(), a process is ended."""
-        if self.stop is None or reason == "lost":
+        if self.stop is None or reason == LOST:
             self.stop = reason
         if self.job is not None:
             if reason == "cancel":

@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..model.queue import QueueRules
+from ..model.state import FINAL
 from .inflight import Running
 
-_FINISHED = ("completed", "cancelled", "dead_letter")
 _seq: Callable[[Running], int] = attrgetter("claimed.seq")
 Stream = tuple[str, str]  # a queue and a key
 
@@ -84,7 +84,7 @@ class Lanes:
         for running, state in zip(held, states, strict=True):
             if running is None:
                 continue
-            finished, lane = state in _FINISHED, running.lane
+            finished, lane = state in FINAL, running.lane
             if not lane:
                 over.append((running, finished))
             elif lane[0] is not running:  # it left before its turn: lost, or handed back

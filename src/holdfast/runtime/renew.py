@@ -17,6 +17,7 @@ from uuid import UUID
 from .. import telemetry
 from ..db.database import Database
 from ..model.job import Owned
+from ..model.state import LOST
 from ..store import owner
 from ..store.renew import heartbeat, renew, report_held
 from .inflight import InFlight, Running, Stop
@@ -69,7 +70,7 @@ class Renewal(Service):
         claimed = [r.claimed for r in held]
         lost, cancel = await self._session.flow(lambda: renew(worker, claimed, self._lease))
         for job in lost:
-            self._tell(job, "lost")
+            self._tell(job, LOST)
         for job in cancel:
             self._tell(job, "cancel")
         for running in held:

@@ -3,19 +3,37 @@
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from .. import telemetry
 from ..model.outcome import DeadLettered, Failed, Held, Misfit, Outcome, Settlement
+from ..model.state import (
+    COMPLETED,
+    DEAD,
+    HELD,
+    JOB_COMPLETED,
+    JOB_DEAD_LETTER,
+    JOB_FAILED,
+    JOB_HELD,
+    JOB_LOST,
+    JOB_RETRY,
+    JOB_STARTED,
+    LOST,
+    PENDING,
+    word_of,
+)
 from .inflight import Running
 from .tally import Tally
+
+_FAILURES: Final = (Failed, DeadLettered)
+_ASIDE: Final = (Held, Misfit)
 
 
 def started(running: Running, worker: str) -> None:
     claimed = running.claimed
     telemetry.emit(
-        "job.started",
+        JOB_STARTED,
         level=logging.DEBUG,
         job=claimed.id,
         task=claimed.task,
@@ -34,7 +52,7 @@ def ended(
     """Tell the world and count it."""
     now = time.monotonic()
     heard = telemetry.audible(logging.INFO)
-    if not heard and states.count("completed") == len(states):
+    if not heard and states.count(COMPLETED) == len(states):
         tally.completed(held, now)
         return
     for settlement, state, running in zip(settlements, states, held, strict=True):
@@ -44,7 +62,7 @@ def ended(
             if began:
                 run, wait = now - began, claimed.waited + began - running.claimed_at
             tally.settled(claimed.queue, claimed.task, settlement.outcome, state, run, wait)
-        if heard or state != "completed":
+        if heard or state != COMPLETED:
             _tell(settlement, state, running, worker, run, wait)
 
 
@@ -63,17 +81,20 @@ def _tell(
 
 def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
     """What to tell the world about a settled job: event name, fields, level."""
-    match state, outcome:
-        case "completed", _:
-            return "job.completed", {}, logging.INFO
-        case "lost", _:
-            return "job.lost", {}, logging.WARNING
-        case "dead_letter" | "blocked" | "parked", Failed(error=error) | DeadLettered(error=error):
-            return "job.dead_letter", {"error": error.summary, "trace": error.trace}, logging.ERROR
-        case "held", Held(reason=reason) | Misfit(reason=reason):
-            return "job.held", {"reason": reason}, logging.WARNING
-        case "pending", Failed(error=error, delay=delay):
-            fields = {"error": error.summary, "retry_in": round(delay, 2), "trace": error.trace}
-            return "job.retry", fields, logging.WARNING
-        case _:
-            return f"job.{type(outcome).__name__.lower()}", {"state": state}, logging.INFO
+    if state == COMPLETED:
+        return JOB_COMPLETED, {}, logging.INFO
+    if state == LOST:
+        return JOB_LOST, {}, logging.WARNING
+    if state == PENDING and isinstance(outcome, Failed):
+        error = outcome.error
+        fields = {"error": error.summary, "retry_in": round(outcome.delay, 2), "trace": error.trace}
+        return JOB_RETRY, fields, logging.WARNING
+    if isinstance(outcome, _FAILURES):
+        if state in DEAD:
+            error = outcome.error
+            return JOB_DEAD_LETTER, {"error": error.summary, "trace": error.trace}, logging.ERROR
+        # No dead letter all the same: cancelled meanwhile, or quarantined.
+        return JOB_FAILED, {"state": state}, logging.INFO
+    if state == HELD and isinstance(outcome, _ASIDE):
+        return JOB_HELD, {"reason": outcome.reason}, logging.WARNING
+    return word_of(outcome).event, {"state": state}, logging.INFO

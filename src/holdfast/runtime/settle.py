@@ -19,12 +19,13 @@ from ..db.faults import BadRow, LockNotAvailable
 from ..errors import DatabaseError
 from ..model.breaker import BreakerChange
 from ..model.outcome import DeadLettered, ErrorText, Settlement
+from ..model.state import ARCHIVED, BUSY, COMPLETED, QUARANTINED
 from ..model.text import storable
 from ..store.breaker import settle_watched
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
 from ..store.done import by_attempt, is_plain, settle_done
-from ..store.settle import FINISHED, Odd
+from ..store.settle import Odd
 from .service import Service
 
 T = TypeVar("T")
@@ -149,7 +150,7 @@ class Settler(Service):
             is_done = done is None or (grant.id_text, grant.generation) in done
             (ended if is_done else left).append(settlement)
         if ended:
-            self._end(ended, ["completed"] * len(ended))
+            self._end(ended, [COMPLETED] * len(ended))
         return left
 
     async def _while_telling(self, work: Coroutine[Any, Any, T]) -> T:
@@ -170,11 +171,11 @@ class Settler(Service):
     def _tell_last(self) -> None:
         batch, self._untold = self._untold, []
         if batch:
-            self._on_settled(batch, ["completed"] * len(batch))
+            self._on_settled(batch, [COMPLETED] * len(batch))
 
     def _tell(self, batch: list[Settlement], odd: Odd) -> None:
         """What became of them; a row that someone holds for a moment is still ours, and tried again."""
-        if busy := [place for place, answer in odd.items() if answer.state == "busy"]:
+        if busy := [place for place, answer in odd.items() if answer.state == BUSY]:
             self._busy += [batch[place] for place in busy]
             odd = {
                 n: odd[place]
@@ -183,7 +184,7 @@ class Settler(Service):
             }
             batch = [settlement for place, settlement in enumerate(batch) if place not in busy]
         kinds = map(type, map(itemgetter(1), batch))
-        states = [FINISHED.get(kind, "") for kind in kinds]
+        states = [ARCHIVED.get(kind, "") for kind in kinds]
         for place, answer in odd.items():
             states[place] = answer.state
         self._end(batch, states)
@@ -202,7 +203,7 @@ class Settler(Service):
             self._told[id(settlement)] = settlement
             return
         await self._session.run(quarantine(UUID(settlement.grant.id_text), settlement.grant.queue, reason))
-        self._on_settled([settlement], ["quarantined"])
+        self._on_settled([settlement], [QUARANTINED])
 
     async def finish(self) -> None:
         await self._session.close()

@@ -25,6 +25,7 @@ from ..db.session import Session
 from ..model.bucket import BUCKETS, bucket
 from ..model.job import ClaimedJob
 from ..model.queue import QueueRules
+from ..model.state import JOB_QUARANTINED
 from ..model.text import storable
 from ..store import claim, limits, streams
 from ..store.claim import Mark
@@ -296,7 +297,7 @@ class StreamClaimer:
         if head is not None:
             reason = storable(f"claim: {error}")
             await self._session.run(claim.quarantine(head, self._queue, reason))
-            telemetry.emit("job.quarantined", level=logging.ERROR, job=head, queue=self._queue, error=reason)
+            telemetry.emit(JOB_QUARANTINED, level=logging.ERROR, job=head, queue=self._queue, error=reason)
         return []
 
 

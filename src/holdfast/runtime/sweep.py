@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 from .. import telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockNotAvailable
+from ..model.state import DEAD_LETTER, JOB_DEAD_LETTER, JOB_QUARANTINED, PENDING
 from ..model.text import storable
 from ..store import breaker, housekeeping, misfits, pause, sweep
 from ..store.chains import GroupBusy
@@ -113,11 +114,11 @@ class Sweeper(Service):
         if back:
             self._on_swept()
         for settled in back:
-            level = logging.WARNING if settled.state == "pending" else logging.ERROR
+            level = logging.WARNING if settled.state == PENDING else logging.ERROR
             telemetry.emit(
                 "job.swept", level=level, job=settled.id, state=settled.state, from_worker=revoked.worker
             )
-        if buried := [settled.id for settled in back if settled.state == "dead_letter"]:
+        if buried := [settled.id for settled in back if settled.state == DEAD_LETTER]:
             for queue, task in await self._session.run(buried_tasks(buried)):
                 self._on_buried(queue, task)
         return len(back)
@@ -127,7 +128,7 @@ class Sweeper(Service):
         if isinstance(error, BadRow):
             reason = storable(f"sweep: {error}")
             await self._session.run(quarantine(job_id, queue, reason))
-            telemetry.emit("job.quarantined", level=logging.ERROR, job=job_id, error=reason)
+            telemetry.emit(JOB_QUARANTINED, level=logging.ERROR, job=job_id, error=reason)
 
     async def hold_paused(self) -> int:
         """Set aside what came to the front of a queue since its task was paused. Claims skip it meanwhile, at a cost."""
@@ -199,7 +200,7 @@ class Sweeper(Service):
             return 0  # or the next look takes it
         for job in found:
             telemetry.emit(
-                "job.dead_letter",
+                JOB_DEAD_LETTER,
                 level=logging.ERROR,
                 job=job.job_id,
                 queue=queue,

@@ -12,6 +12,7 @@ from ..db.faults import BadRow
 from ..db.session import Session
 from ..errors import DatabaseError
 from ..model.outcome import Failed, Outcome
+from ..model.state import CANCELLED, COMPLETED, DEAD, PENDING
 from ..model.tally import Sums
 from ..store import tally as store
 from ..store.statement import Flow
@@ -39,11 +40,11 @@ class Tally(Service):
         self, queue: str, task: str, outcome: Outcome, state: str, run: float = 0.0, wait: float = 0.0
     ) -> None:
         """Count the end of an attempt. What was released, snoozed, held or lost has not ended."""
-        dead = state in ("dead_letter", "blocked", "parked")
-        failed = dead or (state == "pending" and isinstance(outcome, Failed))
-        if state == "cancelled":
+        dead = state in DEAD
+        failed = dead or (state == PENDING and isinstance(outcome, Failed))
+        if state == CANCELLED:
             self._of(queue, task).cancelled += 1
-        elif failed or state == "completed":
+        elif failed or state == COMPLETED:
             sums = self._of(queue, task)
             sums.completed += not failed
             sums.failed += failed

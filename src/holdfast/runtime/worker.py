@@ -42,6 +42,7 @@ from ..model.outcome import (
     Settlement,
     settlement_of,
 )
+from ..model.state import COMPLETED, LOST
 from . import report
 from .batches import Batches
 from .breakers import Breakers
@@ -250,7 +251,7 @@ class Worker:
 
     def end_unstarted(self, running: Running) -> None:
         """Lost or cancelled while it waited here."""
-        self.conclude(running, Lost() if running.stop == "lost" else Cancelled("cancelled before it ran"))
+        self.conclude(running, Lost() if running.stop == LOST else Cancelled("cancelled before it ran"))
 
     def end_abandoned(self, running: Running) -> None:
         """Its task is over and has left no outcome: somebody cancelled it before it began, and so before the guard."""
@@ -302,9 +303,9 @@ class Worker:
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:
         if isinstance(settlement.outcome, Lost):
-            self._settled([settlement], ["lost"])
+            self._settled([settlement], [LOST])
         elif isinstance(settlement.outcome, SettledElsewhere):
-            self._settled([settlement], ["completed"])
+            self._settled([settlement], [COMPLETED])
             if settlement.watch is not None:
                 self.aside(self.breakers.succeeded(settlement.watch, running))
         else:

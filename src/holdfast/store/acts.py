@@ -9,6 +9,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..model.outcome import Settled
+from ..model.state import DISCARDED, PROCESSING, QUARANTINED
 from ..sql import query
 from . import jobs
 from .chains import follow
@@ -52,9 +53,9 @@ def lock(places: Iterable[Place]) -> Flow[list[Locked]]:
     ordered = sorted(places, key=lambda p: (p.table, p.queue, p.id))
     for (table, queue), group in groupby(ordered, key=lambda p: (p.table, p.queue)):
         found += yield from _lock(table, queue, [p.id for p in group])
-    doubtful = [job.token for job in found if job.state == "quarantined" and job.status == "processing"]
+    doubtful = [job.token for job in found if job.state == QUARANTINED and job.status == PROCESSING]
     held = set((yield from _lock_claims(doubtful)) if doubtful else [])
-    claimed = [job.token for job in found if job.status == "processing"]
+    claimed = [job.token for job in found if job.status == PROCESSING]
     known = set((yield from _known_claims(claimed)) if claimed else [])
     return [_owned(job, held, known) for job in found]
 
@@ -83,9 +84,9 @@ def _known_claims(tokens: list[UUID]) -> Statement[list[UUID]]:
 
 def _owned(job: Locked, held: set[UUID], known: set[UUID]) -> Locked:
     """A quarantined job may say that it runs while its owner is long gone."""
-    if job.status != "processing":
+    if job.status != PROCESSING:
         return job
-    if job.state == "quarantined":
+    if job.state == QUARANTINED:
         return replace(job, running=job.token in held)
     return replace(job, running=True, stranded=job.token not in known)
 
@@ -97,13 +98,13 @@ def by_queue(locked: Sequence[Locked]) -> list[tuple[str, list[UUID]]]:
 
 def take_back(locked: Sequence[Locked]) -> Flow[None]:
     """Quarantined jobs that nobody owns wait again."""
-    for queue, job_ids in by_queue([j for j in locked if j.status == "processing" and not j.running]):
+    for queue, job_ids in by_queue([j for j in locked if j.status == PROCESSING and not j.running]):
         yield from Statement("take_back", query("take_back"), (queue, job_ids), nothing)
 
 
 def free(locked: Sequence[Locked]) -> Flow[None]:
     """Out of the quarantine; what nobody owns waits again."""
-    quarantined = [job for job in locked if job.state == "quarantined"]
+    quarantined = [job for job in locked if job.state == QUARANTINED]
     yield from take_back(quarantined)
     if quarantined:
         named = [job.id for job in quarantined]
@@ -153,7 +154,7 @@ def discard(locked: Sequence[Locked]) -> Flow[int]:
 
 
 def _discarded(rows: Sequence[Row]) -> list[Settled]:
-    return [Settled(job_id, "discarded", group=group) for job_id, group in rows]
+    return [Settled(job_id, DISCARDED, group=group) for job_id, group in rows]
 
 
 def _discarded_after(rows: Sequence[Row]) -> list[Settled]:

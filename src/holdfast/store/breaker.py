@@ -11,6 +11,7 @@ from ..model.breaker import Breaker, BreakerChange, Watch
 from ..model.job import ClaimedJob
 from ..model.outcome import Completed, Failed, Outcome, Settlement
 from ..model.queue import QueueRules
+from ..model.state import UNSETTLED
 from ..sql import query
 from .claim import claim_these
 from .limits import Asked, within
@@ -61,7 +62,7 @@ def settle_watched(batch: Sequence[Settlement], worker: str) -> Flow[tuple[Odd, 
         if watch is None:
             continue
         answer = odd.get(place)
-        if answer is None or not (answer.already or answer.state in ("lost", "busy")):
+        if answer is None or not (answer.already or answer.state in UNSETTLED):
             notes.setdefault(watch.task, Note(watch.breaker)).add(watch, outcome, UUID(grant.token_text))
     changes = []
     for task in sorted(notes):  # in one order, so that two settlers cannot wait for each other in a circle

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from ..model.job import Enqueued, NewRow
 from ..model.outcome import Settled
+from ..model.state import COMPLETED
 from ..sql import query
 from .statement import Flow, Row, Statement, ids, nothing
 
@@ -64,8 +65,8 @@ def _columns(
 
 
 def _busy_groups(linked: Sequence[Settled]) -> Statement[list[UUID]]:
-    completed = [d.group for d in linked if d.group and d.state == "completed"]
-    otherwise = [d.group for d in linked if d.group and d.state != "completed"]
+    completed = [d.group for d in linked if d.group and d.state == COMPLETED]
+    otherwise = [d.group for d in linked if d.group and d.state != COMPLETED]
     return Statement("busy_groups", query("busy_groups"), (completed, otherwise), ids)
 
 
@@ -127,7 +128,7 @@ class GroupStatus:
             return "finished"
         if self.fault is not None:
             return "stuck"
-        return "broken" if self.when == "completed" and self.discarded else "open"
+        return "broken" if self.when == COMPLETED and self.discarded else "open"
 
 
 def _status(row: Row) -> GroupStatus:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ..model.state import DEAD_LETTER
 from ..sql import query
 from .operate import CAP
 from .search import LOOK, Found, containing
@@ -120,7 +121,7 @@ def next_dead(
     place = after or (None, None)
     params = (*place, LOOK, limit, *window, *_filters(f), f.group)
     rows = yield from Statement("next_dead", query("next_dead"), params, list)
-    found = [Found(r[0], r[1], "dead_letter") for r in rows]
+    found = [Found(r[0], r[1], DEAD_LETTER) for r in rows]
     if len(found) == limit:
         return found, Died(rows[-1][2], rows[-1][0])
     looked = (*place, LOOK, *window)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from ..model.state import HELD, PENDING
 from ..sql import query
 from .limits import AHEAD as BEFORE_ITS_TOKEN
 from .operate import prefer_indexes
@@ -152,10 +153,10 @@ def explain(job_id: UUID) -> Flow[Seen | None]:
     error = yield from _error(job_id)
     moved = yield from Statement("explain_moved", query("explain_moved"), (job_id, ENTRIES), count)
     workers = yield from _workers(job.task, job.version)
-    ahead = (yield from _ahead(job)) if job.state == "pending" else 0
+    ahead = (yield from _ahead(job)) if job.state == PENDING else 0
     stream = (yield from _stream(job.queue, job_id)) if job.status else None
-    limits = (yield from _limits(job.queue, job_id)) if job.state == "pending" else None
-    refusals = (yield from _refusals(job.queue, job_id)) if job.status == "held" else []
+    limits = (yield from _limits(job.queue, job_id)) if job.state == PENDING else None
+    refusals = (yield from _refusals(job.queue, job_id)) if job.status == HELD else []
     return Seen(job, rules, error, moved > 0, workers, ahead, stream, limits, refusals)
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from ..model.job import Enqueued, Fate, NewRow
 from ..model.outcome import Settled
+from ..model.state import CANCELLED, GONE
 from ..sql import query
 from .chains import follow, specs
 from .literal import text_array
@@ -94,7 +95,7 @@ def _enqueued(rows: Sequence[Row]) -> list[Enqueued]:
 
 def fate(job_id: UUID, queue: str) -> Statement[Fate]:
     def decode(rows: Sequence[Row]) -> Fate:
-        return Fate(*rows[0]) if rows else Fate("gone")
+        return Fate(*rows[0]) if rows else Fate(GONE)
 
     return Statement("fate", query("fate"), (job_id, queue), decode)
 
@@ -121,7 +122,7 @@ def cancel_waiting(queue: str, job_ids: Sequence[UUID], reason: str = "") -> Flo
     """End jobs that are not running; lock them first."""
 
     def decode(rows: Sequence[Row]) -> list[Settled]:
-        return [Settled(job_id, "cancelled", group=group) for job_id, group in rows]
+        return [Settled(job_id, CANCELLED, group=group) for job_id, group in rows]
 
     params = (queue, list(job_ids), reason)
     ended = yield from Statement("cancel_waiting", query("cancel_waiting"), params, decode)

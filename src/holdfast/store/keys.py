@@ -7,6 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..model.outcome import Settled
+from ..model.state import BLOCKED, DEAD_LETTER, PARKED
 from ..sql import query
 from .acts import Locked, by_queue
 from .chains import follow
@@ -166,20 +167,20 @@ def _recent(slot: int, first: int, limit: int) -> Statement[list[Row]]:
 def all_parked(queue: str | None) -> Statement[list[Target]]:
     params = (queue, MOST)
     return Statement(
-        "all_parked", query("all_parked"), params, lambda rows: [Target("parked", *r) for r in rows]
+        "all_parked", query("all_parked"), params, lambda rows: [Target(PARKED, *r) for r in rows]
     )
 
 
 def all_blocked(queue: str | None) -> Statement[list[Target]]:
     params = (queue, MOST)
     return Statement(
-        "all_blocked", query("all_blocked"), params, lambda rows: [Target("blocked", *r) for r in rows]
+        "all_blocked", query("all_blocked"), params, lambda rows: [Target(BLOCKED, *r) for r in rows]
     )
 
 
 def blocked_of(queue: str, keys: Sequence[str]) -> Statement[list[Target]]:
     def decode(rows: Sequence[Row]) -> list[Target]:
-        return [Target("blocked", queue, key, job_id) for key, job_id in rows]
+        return [Target(BLOCKED, queue, key, job_id) for key, job_id in rows]
 
     return Statement("blocked_of", query("blocked_of"), (queue, list(keys), FRONT), decode)
 
@@ -188,7 +189,7 @@ def lock_parked(keys: Sequence[tuple[str, str]]) -> Statement[list[Target]]:
     """Those of the keys that are parked, locked until the commit."""
     params = ([queue for queue, _ in keys], [key for _, key in keys])
     return Statement(
-        "lock_parked", query("lock_parked"), params, lambda rows: [Target("parked", *r) for r in rows]
+        "lock_parked", query("lock_parked"), params, lambda rows: [Target(PARKED, *r) for r in rows]
     )
 
 
@@ -209,7 +210,7 @@ def bury(locked: Sequence[Locked]) -> Flow[int]:
     """Blocked jobs out of their keys' way, and counted in their groups; lock them first."""
 
     def decode(rows: Sequence[Row]) -> list[Settled]:
-        return [Settled(r[0], "dead_letter", group=r[1]) for r in rows]
+        return [Settled(r[0], DEAD_LETTER, group=r[1]) for r in rows]
 
     buried: list[Settled] = []
     for queue, job_ids in by_queue(locked):

@@ -6,22 +6,29 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ..model.state import (
+    BLOCKED,
+    DEAD_LETTER,
+    FINISHED,
+    HELD,
+    LIVE,
+    PROCESSING,
+    QUARANTINED,
+    STATES,
+    state_named,
+)
 from ..sql import query
 from .statement import Flow, Row, Statement, ids
 
 LOOK = 100_000  # a search reads so many rows and no more
 FEW = 10_000  # so many ids are looked up one by one; of more, the whole queue is walked
 
-LIVE = ("pending", "scheduled", "processing", "held", "blocked", "quarantined")
-FINISHED = ("completed", "cancelled")
-STATES = (*LIVE, *FINISHED, "dead_letter")
-
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """Which jobs. The same for a list and for an act over many; what is None does not matter."""
 
-    states: tuple[str, ...] | None = None
+    states: tuple[str, ...] | None = None  # `dead` is taken for dead_letter
     queue: str | None = None
     task: str | None = None
     key: str | None = None
@@ -29,6 +36,10 @@ class JobFilter:
     error: str | None = None  # contained in the last error, in capitals or not
     older_than: float | None = None  # seconds since it was created
     newer_than: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.states is not None:  # each once, by the word that the database has
+            object.__setattr__(self, "states", tuple(dict.fromkeys(map(state_named, self.states))))
 
     def given(self) -> dict[str, object]:
         """What was asked for, for the audit."""
@@ -101,7 +112,7 @@ def searchers(states: Sequence[str] | None) -> list[Searcher]:
         found.append(_RARE.get(next(iter(live)), _search_live) if len(live) == 1 else _search_live)
     if wanted & set(FINISHED):
         found.append(_search_archive)
-    if "dead_letter" in wanted:
+    if DEAD_LETTER in wanted:
         found.append(_search_dead)
     return found
 
@@ -171,8 +182,8 @@ def _search_these(s: Search, named: list[UUID]) -> Flow[Step]:
 
 
 _RARE: dict[str, Searcher] = {
-    "processing": _search_running,
-    "held": _search_held,
-    "blocked": _search_held,  # set aside too
-    "quarantined": _search_quarantined,
+    PROCESSING: _search_running,
+    HELD: _search_held,
+    BLOCKED: _search_held,  # set aside too
+    QUARANTINED: _search_quarantined,
 }

@@ -22,13 +22,13 @@ from ..model.outcome import (
     Settlement,
     Snoozed,
 )
+from ..model.state import ARCHIVED, BUSY, HELD, LOST, PENDING
 from ..sql import query, query_in
 from .chains import follow
 from .literal import plain_array, text_array
 from .statement import Flow, Row, Statement, ids, nothing
 from .wake import wake
 
-FINISHED: dict[type[Outcome], str] = {Completed: "completed", Cancelled: "cancelled"}
 ASIDE = "its payload does not fit the signature here, and waits for a worker whose signature differs"
 Places = list[int]  # in the batch
 _grant: Callable[[Settlement], Owned] = itemgetter(0)
@@ -45,7 +45,7 @@ def settle(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -
 
 def plainly(settlement: Settlement) -> Settled:
     """What became of one that settle_batch() says nothing of."""
-    return Settled(UUID(settlement.grant.id_text), FINISHED[type(settlement.outcome)])
+    return Settled(UUID(settlement.grant.id_text), ARCHIVED[type(settlement.outcome)])
 
 
 def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[Odd]:
@@ -69,13 +69,13 @@ def _parted(
 ) -> tuple[dict[str, Sequence[int]], dict[tuple[str, str], Places]]:
     """Places by queue and statement."""
     queues = set(map(_queue, map(_grant, batch)))
-    if len(queues) == 1 and set(map(type, map(_outcome, batch))) <= FINISHED.keys():
+    if len(queues) == 1 and set(map(type, map(_outcome, batch))) <= ARCHIVED.keys():
         return {queues.pop(): range(len(batch))}, {}
     finished: dict[str, Places] = {}
     others: dict[tuple[str, str], Places] = {}
     for place, (grant, outcome, _) in enumerate(batch):
         queue = grant.queue
-        if type(outcome) in FINISHED:
+        if type(outcome) in ARCHIVED:
             finished.setdefault(queue, []).append(place)
         else:
             others.setdefault((queue, _row(outcome)[0]), []).append(place)
@@ -101,7 +101,7 @@ def _finish(
         at = {part.grant.id_text: n for n, part in enumerate(parts) if n not in missed}
         for job_id, group, then in json.loads(linked):
             n = at[job_id]
-            state = FINISHED[type(outcomes[n])]
+            state = ARCHIVED[type(outcomes[n])]
             odd[places[n]] = Settled(UUID(job_id), state, group=UUID(group) if group else None, then=then)
     yield from forget([part for n, part in enumerate(parts) if n not in missed])
     if missed:
@@ -128,7 +128,7 @@ def _ends(outcomes: Sequence[Outcome]) -> tuple[str | None, str | None, str | No
     results = [outcome.result if isinstance(outcome, Completed) else None for outcome in outcomes]
     if all(isinstance(outcome, Completed) for outcome in outcomes):
         return None, text_array(results), None
-    statuses = [FINISHED[type(outcome)] for outcome in outcomes]
+    statuses = [ARCHIVED[type(outcome)] for outcome in outcomes]
     errors = [(o.reason or None) if isinstance(o, Cancelled) else None for o in outcomes]
     return plain_array(statuses), text_array(results), text_array(errors)
 
@@ -198,7 +198,7 @@ def _back(batch: Sequence[Settlement], odd: Odd) -> dict[str, float]:
     back: dict[str, float] = {}
     for place, settled in odd.items():
         queue, outcome = batch[place].grant.queue, batch[place].outcome
-        waits = settled.state == "pending" or (settled.state == "held" and isinstance(outcome, Misfit))
+        waits = settled.state == PENDING or (settled.state == HELD and isinstance(outcome, Misfit))
         if waits and not settled.already:
             delay = outcome.delay if isinstance(outcome, Failed | Snoozed) else 0.0
             back[queue] = min(delay, back.get(queue, delay))
@@ -222,8 +222,8 @@ def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
     """
     for _ in range(2):
         (answer,) = yield from settle([settlement], worker, patient=True)
-        if answer.state != "busy":
-            return answer.state != "lost" and not answer.already
+        if answer.state != BUSY:
+            return answer.state != LOST and not answer.already
         locked = yield from lock_owned(settlement.grant)
         if not locked:
             return False

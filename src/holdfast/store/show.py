@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ..model import exact
 from ..model.fence import fence
+from ..model.state import PROCESSING
 from ..sql import query
 from .statement import Row, Statement
 
@@ -69,7 +70,7 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
         )
         state, generation, sequence = plain[3], plain[16], plain[17]
         own_fence = None
-        if state == "processing" and timeline is not None:
+        if state == PROCESSING and timeline is not None:
             own_fence = fence(int(timeline, 16), sequence, generation)
         facts = [
             _json(payload),

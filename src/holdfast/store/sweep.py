@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ..model.outcome import Settled
+from ..model.state import PENDING
 from ..sql import query, query_in
 from .chains import follow
 from .dead import redrive
@@ -73,7 +74,7 @@ def take_back(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> Fl
     """sweep_take, what follows for the groups of those it buries, and whoever sleeps is told."""
     taken = yield from sweep_take(revoked, job_ids, max_crashes)
     yield from follow(taken, patient=False)
-    if any(settled.state == "pending" for settled in taken):
+    if any(settled.state == PENDING for settled in taken):
         yield from wake([revoked.queue])
     return taken
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from ..errors import JobCancelled, JobFailed, ResultError, ResultExpired, ResultTimeout
 from ..model.duration import Duration, seconds
 from ..model.job import Fate
+from ..model.state import CANCELLED, COMPLETED, DEAD_LETTER, WAITING
 from ..runtime.handler import PayloadError
 from .producer import Producer
 
@@ -64,7 +65,7 @@ class JobHandle(Generic[R_co]):
         enqueued the job it waits in vain: nobody sees the job before the commit.
         """
         pauses = _pauses(timeout)
-        while (fate := self._producer.fate(self._id, self._queue)).state == "waiting":
+        while (fate := self._producer.fate(self._id, self._queue)).state == WAITING:
             pause = next(pauses, None)
             if pause is None:
                 raise self._late(timeout, fate)
@@ -74,7 +75,7 @@ class JobHandle(Generic[R_co]):
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """Wait for the job and return its result: `await handle.aresult(timeout=5)`."""
         pauses = _pauses(timeout)
-        while (fate := await self._producer.afate(self._id, self._queue)).state == "waiting":
+        while (fate := await self._producer.afate(self._id, self._queue)).state == WAITING:
             pause = next(pauses, None)
             if pause is None:
                 raise self._late(timeout, fate)
@@ -93,7 +94,7 @@ class JobHandle(Generic[R_co]):
         return f"JobHandle({self._task} {self._id}, created={self._created})"
 
     def _value(self, fate: Fate) -> R_co:
-        if fate.state == "completed":
+        if fate.state == COMPLETED:
             try:
                 value: R_co = self._decode(fate.result)
             except PayloadError as error:
@@ -103,10 +104,10 @@ class JobHandle(Generic[R_co]):
 
     def _failure(self, fate: Fate) -> ResultError:
         job = f"job {self._id} ({self._task})"
-        if fate.state == "cancelled":
+        if fate.state == CANCELLED:
             reason = f": {fate.error}" if fate.error else ""
             return self._marked(JobCancelled(f"{job} was cancelled{reason}"), fate)
-        if fate.state == "dead_letter":
+        if fate.state == DEAD_LETTER:
             spent = "1 attempt" if fate.attempts == 1 else f"{fate.attempts} attempts"
             text = f"{job} is a dead letter after {spent}: {fate.error or 'no error recorded'}"
             return self._marked(JobFailed(text), fate)

@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 from ..app import Holdfast
 from ..db.database import Database
 from ..model.clock import Clock
+from ..model.state import HELD, PENDING, SCHEDULED
 from ..settings import Settings
 from ..store.queues import create_queue
 from ..tasks.task import Task
@@ -86,7 +87,7 @@ class Kit:
     def assert_enqueued(self, task: Task[Any, Any] | str, /, **arguments: Any) -> Row:
         """Some waiting job of the task has these arguments; answers its row."""
         name = task.name if isinstance(task, Task) else task
-        waiting = [r for r in self.jobs(name) if r["status"] in ("pending", "scheduled", "held")]
+        waiting = [r for r in self.jobs(name) if r["status"] in (PENDING, SCHEDULED, HELD)]
         wanted = json.loads(_payload(task, arguments))
         for row in waiting:
             if {k: row["payload"].get(k) for k in wanted} == wanted:

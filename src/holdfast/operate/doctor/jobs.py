@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from uuid import UUID
 
+from ...model.state import HELD, QUARANTINED
 from ...store import doctor as store
 from ...store import housekeeping
 from ...store.audit import audit
@@ -131,7 +132,7 @@ def check_quarantine(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.quarantined_jobs())
     if found:
         what = f"{_count(len(found))} in quarantine, because {_they(found)} made a claim or a sweep fail"
-        ids = [str(q.id) for q in found] if len(found) <= 20 else ["--state", "quarantined", "--yes"]
+        ids = [str(q.id) for q in found] if len(found) <= 20 else ["--state", QUARANTINED, "--yes"]
         details = [f"{q.id} ({cut(q.task)}, queue {q.queue}): {cut(q.reason)}" for q in found]
         fix, drop = command("holdfast", "jobs", "retry", *ids), command("holdfast", "jobs", "discard", *ids)
         yield Finding("quarantined", "error", what, [fix], listed(details), [drop])
@@ -154,7 +155,7 @@ def check_tasks(p: Patient) -> Iterator[Finding]:
         }
         fix = [p.worker(queue, able[queue]) for queue in sorted(able)]
         drops = [
-            command("holdfast", "jobs", "discard", "--state", "held", "--task", task, "--yes")
+            command("holdfast", "jobs", "discard", "--state", HELD, "--task", task, "--yes")
             for task in sorted({u.task for u in found})
         ]
         yield Finding("unknown_tasks", "warning", what, fix, listed(details), drops)
@@ -173,7 +174,7 @@ def check_misfits(p: Patient) -> Iterator[Finding]:
         ]
         fix = [p.worker(queue) for queue in sorted({m.queue for m in found})]
         drops = [
-            command("holdfast", "jobs", "discard", "--state", "held", "--task", task, "--yes")
+            command("holdfast", "jobs", "discard", "--state", HELD, "--task", task, "--yes")
             for task in sorted({m.task for m in found})
         ]
         yield Finding("misfits", "warning", what, fix, listed(details), drops)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from ...model.state import BLOCKED
 from ...store import keys as store
 from ...store.keys import StuckKey
 from ..wording import cut, key_command, listed, moment, several
@@ -14,7 +15,7 @@ _NAMED = 20  # keys that a command names; of more it means all
 
 def check_keys(p: Patient) -> Iterator[Finding]:
     aside = p.probe.look(store.aside_heads(None, MOST))
-    if blocked := [k for k in aside if k.why == "blocked"]:
+    if blocked := [k for k in aside if k.why == BLOCKED]:
         what = f"{_count(blocked)} blocked by a dead letter: nothing of {_them(blocked)} runs until somebody decides"
         yield Finding(
             "blocked_keys",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...model.outcome import Outcome
+from ...model.state import LOST
 from ..handler import Handler
 from ..inflight import Running
 from .frames import Frame
@@ -56,4 +57,4 @@ class Assignment:
     def is_lost(self) -> bool:
         """A job that completes itself is gone from its row because we take it away."""
         completing = self.running.job is not None and self.running.job._completed
-        return self.running.stop == "lost" and not completing
+        return self.running.stop == LOST and not completing

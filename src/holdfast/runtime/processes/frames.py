@@ -11,20 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...model.job import ClaimedJob
-from ...model.outcome import (
-    Cancelled,
-    Completed,
-    DeadLettered,
-    ErrorText,
-    Failed,
-    Held,
-    Lost,
-    Misfit,
-    Outcome,
-    Released,
-    SettledElsewhere,
-    Snoozed,
-)
+from ...model.outcome import ErrorText, Outcome
+from ...model.state import OUTCOMES
 
 Frame = dict[str, Any]
 _LENGTH = struct.Struct(">I")
@@ -79,21 +67,7 @@ def job_from_json(data: Frame) -> ClaimedJob:
     return ClaimedJob(**data)
 
 
-_KINDS: dict[str, type[Outcome]] = {
-    kind.__name__: kind
-    for kind in (
-        Completed,
-        Cancelled,
-        Failed,
-        DeadLettered,
-        Snoozed,
-        Released,
-        Held,
-        Misfit,
-        Lost,
-        SettledElsewhere,
-    )
-}
+_KINDS: dict[str, type[Outcome]] = {kind.__name__: kind for kind in OUTCOMES}
 
 
 def outcome_to_json(outcome: Outcome) -> Frame:

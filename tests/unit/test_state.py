@@ -1,0 +1,171 @@
+"""The table of states and outcomes, and those who read it."""
+
+import ast
+import itertools
+from pathlib import Path
+
+import pytest
+
+from holdfast.model import outcome as outcomes
+from holdfast.model import state
+from holdfast.model.outcome import (
+    Cancelled,
+    Completed,
+    DeadLettered,
+    ErrorText,
+    Failed,
+    Held,
+    Lost,
+    Misfit,
+    Outcome,
+    Released,
+    SettledElsewhere,
+    Snoozed,
+)
+from holdfast.observe import tracing
+from holdfast.observe.metrics import Counts
+from holdfast.runtime.apart import Crashed
+from holdfast.runtime.report import event_of
+from holdfast.telemetry import Event
+
+SOURCE = Path(state.__file__).resolve().parents[1]
+ERROR = ErrorText("ValueError", "no", "trace")
+EACH: tuple[Outcome, ...] = (
+    Completed(),
+    SettledElsewhere(),
+    Cancelled(),
+    Failed(ERROR, 3.0),
+    Crashed(ERROR, 3.0),
+    DeadLettered(ERROR),
+    Snoozed(3.0),
+    Released(),
+    Held("why"),
+    Misfit("why", "signature"),
+    Lost(),
+)
+ANSWERS = (*state.STATES, state.PARKED, state.LOST)  # of a settle
+
+
+def test_what_each_state_means() -> None:
+    assert state.LIVE == ("pending", "scheduled", "processing", "held", "blocked", "quarantined")
+    assert state.FINISHED == ("completed", "cancelled")
+    assert (*state.LIVE, "completed", "cancelled", "dead_letter") == state.STATES
+    assert set(state.FINAL) == {"completed", "cancelled", "dead_letter"}
+    assert set(state.DEAD) == {"dead_letter", "blocked", "parked"}
+    assert {Completed: "completed", Cancelled: "cancelled"} == state.ARCHIVED
+
+
+def test_every_outcome_is_in_the_table() -> None:
+    kinds = {
+        kind
+        for kind in vars(outcomes).values()
+        if isinstance(kind, type) and issubclass(kind, Outcome) and kind is not Outcome
+    }
+    assert set(state.OUTCOMES) == kinds
+    assert kinds <= {type(outcome) for outcome in EACH}
+
+
+def test_a_span_has_the_label_of_the_metric() -> None:
+    found = {kind.__name__: label for kind, label in tracing._LABELS.items()}
+    assert found == {
+        "Completed": "completed",
+        "SettledElsewhere": "completed",
+        "Cancelled": "cancelled",
+        "Failed": "retry",
+        "DeadLettered": "dead_letter",
+        "Snoozed": "snoozed",
+        "Released": "released",
+        "Held": "held",
+        "Misfit": "held",
+        "Lost": "lost",
+    }
+
+
+def test_a_derived_outcome_has_the_row_of_its_base() -> None:
+    assert state.word_of(Crashed(ERROR)) is state.TABLE[state.RETRY]
+    assert state.word_of(Outcome()) is state.TABLE[state.FAILED]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "where", "name"),
+    [
+        (Completed(), "completed", "job.completed"),
+        (SettledElsewhere(), "completed", "job.completed"),
+        (Cancelled(), "cancelled", "job.cancelled"),
+        (Failed(ERROR), "pending", "job.retry"),
+        (Failed(ERROR), "dead_letter", "job.dead_letter"),
+        (DeadLettered(ERROR), "dead_letter", "job.dead_letter"),
+        (DeadLettered(ERROR), "blocked", "job.dead_letter"),
+        (DeadLettered(ERROR), "parked", "job.dead_letter"),
+        (Failed(ERROR), "cancelled", "job.failed"),
+        (DeadLettered(ERROR), "quarantined", "job.failed"),
+        (DeadLettered(ERROR), "pending", "job.failed"),
+        (Snoozed(1.0), "pending", "job.snoozed"),
+        (Released(), "pending", "job.released"),
+        (Held("why"), "held", "job.held"),
+        (Held("why"), "pending", "job.held"),
+        (Misfit("why", "s"), "held", "job.held"),
+        (Misfit("why", "s"), "pending", "job.held"),
+        (Completed(), "lost", "job.lost"),
+    ],
+)
+def test_the_event_of_an_end(outcome: Outcome, where: str, name: str) -> None:
+    assert event_of(outcome, where)[0] == name
+
+
+def test_every_end_has_an_event_of_the_table_and_is_counted_once() -> None:
+    known = {row.event for row in state.TABLE.values() if row.event}
+    labels = {row.label for row in state.TABLE.values() if row.label}
+    for outcome, where in itertools.product(EACH, ANSWERS):
+        name, fields, _ = event_of(outcome, where)
+        assert name in known, (outcome, where)
+        counts = Counts(["t"])
+        counts.on_event(Event(name, {**fields, "queue": "q", "task": "t"}))
+        (family,) = [f for f in counts.registry.collect() if f.name == "holdfast_jobs_settled"]
+        counted = [s.labels["outcome"] for s in family.samples if s.value == 1 and s.name.endswith("_total")]
+        assert len(counted) == 1, (outcome, where)
+        assert counted[0] in labels or counted == [where], (outcome, where)
+
+
+def test_an_outcome_that_the_database_refused_is_counted_where_the_job_went() -> None:
+    name, fields, _ = event_of(DeadLettered(ERROR), state.QUARANTINED)
+    counts = Counts(["t"])
+    counts.on_event(Event(name, {**fields, "queue": "q", "task": "t"}))
+    labels = {"queue": "q", "task": "t", "outcome": "quarantined"}
+    assert counts.registry.get_sample_value("holdfast_jobs_settled_total", labels) == 1
+    assert counts.registry.get_sample_value("holdfast_jobs_quarantined_total") == 0
+
+
+def test_the_documented_words_are_those_of_the_table() -> None:
+    text = (SOURCE.parents[1] / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    text = text.partition("\n## States, outcomes and events\n")[2].partition("\n## ")[0]
+    lines = [[cell.strip().strip("`") for cell in line.split("|")[1:-1]] for line in text.splitlines()[6:]]
+    documented = [
+        (word, final == "yes", event, label) for word, _, final, event, label in filter(None, lines)
+    ]
+    table = [(row.word, row.final, row.event, row.label) for row in state.TABLE.values()]
+    assert documented == [row for row in table if row[0] != state.BUSY]  # which a worker keeps to itself
+
+
+OWN_WORDS = {  # that are no states there
+    "app.py": {"completed"},  # when a group calls back
+    "tasks/group.py": {"completed"},
+    "cli/keys.py": {"blocked"},  # a command
+    "cli/migrate.py": {"pending"},  # migrations
+    "operate/acts.py": {"completed"},  # in a sentence
+    "operate/edit.py": {"completed"},
+    "operate/explain.py": {"blocked", "completed", "cancelled", "scheduled", "snoozed", "held", "quarantined"},  # codes
+    "operate/doctor/jobs.py": {"quarantined"},
+    "operate/runbook.py": {"completed", "lost", "held", "blocked"},  # columns of views
+    "runtime/inflight.py": {"lost"},  # a type
+}  # fmt: skip
+
+
+def test_nobody_spells_a_state_or_its_event_again() -> None:
+    words = {*ANSWERS, state.SNOOZED, *(row.event for row in state.TABLE.values() if row.event)}
+    for file in SOURCE.rglob("*.py"):
+        name = file.relative_to(SOURCE).as_posix()
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        found = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        if name != "model/state.py":
+            assert found & words == OWN_WORDS.get(name, set()), name
