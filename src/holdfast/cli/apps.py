@@ -20,8 +20,9 @@ from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe, masked
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.operate.operator import Operator
 from holdfast.operate.wording import AppName
-from holdfast.settings import database_url, load_settings
+from holdfast.settings import database_url, default_actor, load_settings
 
 APP_VARIABLE = "HOLDFAST_APP"
 
@@ -161,6 +162,13 @@ def open_database(url: str | None, app: str | None = None, *, checked: bool = Tr
         yield database
     finally:
         database.close()
+
+
+@contextlib.contextmanager
+def open_operator(url: str | None, app: str | None = None, *, checked: bool = True) -> Iterator[Operator]:
+    """The operator at this command line, on the database that it works on."""
+    with open_database(url, app, checked=checked) as database:
+        yield Operator(database, default_actor())
 
 
 def check(database: Database) -> None:

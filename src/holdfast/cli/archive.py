@@ -2,12 +2,11 @@
 
 import typer
 
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_operator
 from holdfast.cli.bulk import print_page
 from holdfast.cli.filters import FinishedOptions, IdArgument, Page, note_queue
 from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
-from holdfast.operate.jobs import find_archived, search_archive
 
 app = typer.Typer(help="Look at finished jobs.", no_args_is_help=True)
 
@@ -20,9 +19,9 @@ def search_command(
     where: Where,
 ) -> None:
     """Search finished jobs, completed and cancelled, the newest first."""
-    with open_database(where.database_url, where.app) as database:
-        found = search_archive(database, which.filter(), **page.arguments())
-        note_queue(database, which.queue)
+    with open_operator(where.database_url, where.app) as operator:
+        found = operator.search_archive(which.filter(), **page.arguments())
+        note_queue(operator, which.queue)
     print_page(found, "No finished jobs.", where.as_json)
 
 
@@ -34,6 +33,6 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about one finished job."""
-    with open_database(database_url, app) as database:
-        report = find_archived(database, job_id)
+    with open_operator(database_url, app) as operator:
+        report = operator.find_archived(job_id)
     print_report(report, as_json)

@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_operator
 from holdfast.cli.filters import LimitOption
-from holdfast.operate.audit import list_audit
 from holdfast.operate.search import check_limit
 
 
@@ -23,8 +22,8 @@ def audit_command(
 ) -> None:
     """List what operators did to jobs, queues, tasks and workers, the last act first."""
     check_limit(limit)
-    with open_database(database_url, app) as database:
-        found = list_audit(database, before=before, limit=limit)
+    with open_operator(database_url, app) as operator:
+        found = operator.list_audit(before=before, limit=limit)
     more = found[-1].id if len(found) == limit else None
     if as_json:
         render.print_json({"audit": found, "next": more})

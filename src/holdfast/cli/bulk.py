@@ -3,20 +3,18 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 from uuid import UUID
 
 import typer
 
 from holdfast.cli import render
 from holdfast.cli.confirm import How, confirm
-from holdfast.db.database import Database
-from holdfast.operate.acts import Done, Selection, Verb, act_on, act_on_all
+from holdfast.operate.acts import Done, Selection, Verb
 from holdfast.operate.jobs import JobPage
-from holdfast.operate.preview import Preview, preview_of
+from holdfast.operate.operator import Operator
+from holdfast.operate.preview import Preview
 from holdfast.store.show import JobLine
 
-P = TypeVar("P")
 _RESULTS = {
     "due_now": "due now",
     "redriven": "redriven",
@@ -31,23 +29,23 @@ _RESULTS = {
 }
 
 
-def act_on_ids(database: Database, verb: Verb, job_ids: Sequence[UUID], dry_run: bool, as_json: bool) -> None:
+def act_on_ids(operator: Operator, verb: Verb, job_ids: Sequence[UUID], dry_run: bool, as_json: bool) -> None:
     """Named jobs need no further yes."""
     if dry_run:
-        print_preview(preview_of(database, verb, job_ids), as_json)
+        print_preview(operator.preview_of(verb, job_ids), as_json)
     else:
-        print_done(act_on(database, verb, job_ids), as_json)
+        print_done(operator.act_on(verb, job_ids), as_json)
 
 
 @dataclass(frozen=True)
-class Many(Generic[P]):
+class Many:
     """Jobs that fit a filter: how to select them, and how to look at them first."""
 
-    select: Callable[[], Selection[P]]
+    select: Callable[[], Selection]
     preview: Callable[[], Preview]
 
 
-def act_on_many(database: Database, verb: Verb, many: Many[P], how: How, as_json: bool) -> None:
+def act_on_many(operator: Operator, verb: Verb, many: Many, how: How, as_json: bool) -> None:
     if how.dry_run:
         print_preview(many.preview(), as_json)
         return
@@ -59,7 +57,7 @@ def act_on_many(database: Database, verb: Verb, many: Many[P], how: How, as_json
         confirm(f"{verb.action.split()[1]} {_what(found)}", how.yes)
     progress = Progress(verb.done)
     try:
-        done = act_on_all(database, verb, many.select(), progress)
+        done = operator.act_on_all(verb, many.select(), progress)
     except KeyboardInterrupt:
         progress.end()
         typer.echo(f"Interrupted: {progress.count:,} {verb.done}, and counted in the audit.", err=True)

@@ -13,12 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import typer
 
-from holdfast.cli.apps import APP_VARIABLE, load_app, open_database
-from holdfast.db.database import Database
-from holdfast.operate.pauses import known_tasks
-from holdfast.operate.queues import queue_names
+from holdfast.cli.apps import APP_VARIABLE, load_app, open_operator
+from holdfast.operate.operator import Operator
 from holdfast.operate.schedules import Schedules
-from holdfast.operate.workers import list_workers
 from holdfast.store.search import STATES
 
 LIMIT = 1.0  # seconds
@@ -46,36 +43,36 @@ def complete_state(incomplete: str) -> list[str]:
 
 
 def _queues(context: typer.Context) -> Iterator[Offer]:
-    with _database(context) as database:
-        yield from ((name, "queue") for name in queue_names(database))
+    with _operator(context) as operator:
+        yield from ((name, "queue") for name in operator.queue_names())
 
 
 def _tasks(context: typer.Context) -> Iterator[Offer]:
     app = context.params.get("app")
     if app or os.environ.get(APP_VARIABLE):
         yield from ((name, "task") for name, _ in load_app(app).tasks.known())
-    with _database(context) as database:
-        yield from ((name, "task") for name in known_tasks(database))
+    with _operator(context) as operator:
+        yield from ((name, "task") for name in operator.known_tasks())
 
 
 def _workers(context: typer.Context) -> Iterator[Offer]:
-    with _database(context) as database:
-        for worker in list_workers(database):
+    with _operator(context) as operator:
+        for worker in operator.list_workers():
             yield worker.id.rpartition(":")[2], f"{worker.host}, process {worker.pid}, {worker.status}"
 
 
 def _schedules(context: typer.Context) -> Iterator[Offer]:
-    with _database(context) as database:
-        yield from ((s.name, s.when) for s in Schedules(lambda: database).list())
+    with _operator(context) as operator:
+        yield from ((s.name, s.when) for s in Schedules(lambda: operator.database).list())
 
 
 @contextlib.contextmanager
-def _database(context: typer.Context) -> Iterator[Database]:
+def _operator(context: typer.Context) -> Iterator[Operator]:
     given = context.params
-    with open_database(given.get("database_url"), given.get("app"), checked=False) as database:
-        if database.is_embedded:
+    with open_operator(given.get("database_url"), given.get("app"), checked=False) as operator:
+        if operator.database.is_embedded:
             raise LookupError
-        yield database
+        yield operator
 
 
 def _quickly(incomplete: str, find: Callable[[], Iterable[Offer]]) -> list[Offer]:

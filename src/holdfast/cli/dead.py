@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_operator
 from holdfast.cli.arguments import parse_rate
 from holdfast.cli.bulk import Many, act_on_ids, act_on_many
 from holdfast.cli.confirm import How
@@ -19,13 +19,8 @@ from holdfast.operate.dead import (
     DeadGroups,
     DeadPage,
     check_dead,
-    group_dead,
-    list_dead,
-    preview_dead,
     redrive_verb,
-    select_dead,
 )
-from holdfast.operate.jobs import find_dead
 from holdfast.store.dead import DeadFilter
 
 app = typer.Typer(help="Look at dead letters, put them back to work, delete them.", no_args_is_help=True)
@@ -44,13 +39,13 @@ def list_command(
 ) -> None:
     """List dead letters by task and error, the largest group first; with --each or --group one by one."""
     wanted = which.filter()
-    with open_database(where.database_url, where.app) as database:
+    with open_operator(where.database_url, where.app) as operator:
         found: DeadPage | DeadGroups
         if each or which.group is not None or after is not None:
-            found = list_dead(database, wanted, after=after, limit=limit)
+            found = operator.list_dead(wanted, after=after, limit=limit)
         else:
-            found = group_dead(database, wanted, limit=limit)
-        note_queue(database, wanted.queue)
+            found = operator.group_dead(wanted, limit=limit)
+        note_queue(operator, wanted.queue)
     if where.as_json:
         render.print_json(found)
     elif isinstance(found, DeadPage):
@@ -110,8 +105,8 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about one dead letter."""
-    with open_database(database_url, app) as database:
-        report = find_dead(database, job_id)
+    with open_operator(database_url, app) as operator:
+        report = operator.find_dead(job_id)
     print_report(report, as_json)
 
 
@@ -156,11 +151,11 @@ def _act(verb: Verb, ids: IdsArgument, wanted: DeadFilter, everything: bool, how
         raise ConfigurationError(
             "say which dead letters: their ids, or filters such as --group, --task, --queue or --error, or --all"
         )
-    with open_database(where.database_url, where.app) as database:
+    with open_operator(where.database_url, where.app) as operator:
         if ids:
-            act_on_ids(database, verb, ids, how.dry_run, where.as_json)
+            act_on_ids(operator, verb, ids, how.dry_run, where.as_json)
         else:
             check_dead(wanted)
-            note_queue(database, wanted.queue)
-            many = Many(lambda: select_dead(database, wanted), lambda: preview_dead(database, verb, wanted))
-            act_on_many(database, verb, many, how, where.as_json)
+            note_queue(operator, wanted.queue)
+            many = Many(lambda: operator.select_dead(wanted), lambda: operator.preview_dead(verb, wanted))
+            act_on_many(operator, verb, many, how, where.as_json)

@@ -5,13 +5,13 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, note_for_pasting, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, note_for_pasting, open_operator
 from holdfast.cli.confirm import YesOption, confirm
 from holdfast.cli.exits import ENVIRONMENT
 from holdfast.errors import ConfigurationError
 from holdfast.model.text import printable
 from holdfast.operate.doctor.finding import Finding, read_limits
-from holdfast.operate.doctor.run import CHECKS, FIXES, Checked, Diagnosis, doctor, fix
+from holdfast.operate.doctor.run import CHECKS, FIXES, Checked, Diagnosis
 from holdfast.operate.wording import several
 
 
@@ -45,12 +45,12 @@ def doctor_command(
     wanted = read_limits(limits or ())
     if fixed == "horizon":  # with :PID it names whom it ends
         confirm(f"end every session in a transaction for more than {wanted.horizon:g} s", yes)
-    with open_database(database_url, app, checked=False) as database:
+    with open_operator(database_url, app, checked=False) as operator:
         if fixed:
             say = (lambda _: None) if as_json else _say
-            found = fix(database, fixed, limits=wanted, app=app_name(app), on_step=say)
+            found = operator.fix(fixed, limits=wanted, app=app_name(app), on_step=say)
         else:
-            found = doctor(database, only=only or (), limits=wanted, app=app_name(app))
+            found = operator.doctor(only=only or (), limits=wanted, app=app_name(app))
     if as_json:
         _print_json(found)
     else:

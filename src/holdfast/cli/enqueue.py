@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_operator
 from holdfast.cli.arguments import parse_arguments, parse_moment, parse_span
 from holdfast.cli.completion import complete_queue, complete_task
 from holdfast.cli.exits import ENVIRONMENT, TIMED_OUT
 from holdfast.cli.producing import given, known_tasks, say_unchecked
 from holdfast.errors import ConfigurationError, JobCancelled, JobFailed, ResultError, ResultTimeout
 from holdfast.model.text import printable
-from holdfast.operate.producing import enqueue, make_job
+from holdfast.operate.producing import make_job
 from holdfast.tasks.handle import JobHandle
 
 
@@ -67,8 +67,8 @@ def enqueue_command(
     )
     job = make_job(tasks, task, parse_arguments(items or ()), options, version)
     patience = None if wait is None else parse_span(wait, "--wait")
-    with open_database(database_url, app) as database:
-        handle = enqueue(database, job, tasks.queue_rules() if tasks else None)
+    with open_operator(database_url, app) as operator:
+        handle = operator.enqueue(job, tasks.queue_rules() if tasks else None)
         say_unchecked(tasks)
         if patience is None:
             _print_job(handle, as_json, replaced=replace_key is not None)

@@ -6,9 +6,9 @@ from uuid import UUID
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, note_for_pasting, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, note_for_pasting, open_operator
 from holdfast.cli.exits import ENVIRONMENT, USER
-from holdfast.operate.explain import NO_SUCH_JOB, SCHEMA, Explanation, explain
+from holdfast.operate.explain import NO_SUCH_JOB, SCHEMA, Explanation
 
 
 def explain_command(
@@ -18,8 +18,8 @@ def explain_command(
     as_json: JsonOption = False,
 ) -> None:
     """Say why a job is not running, the decisive reason first, and what to do. Exits with 2 when there is no such job."""
-    with open_database(database_url, app, checked=False) as database:
-        found = explain(database, job_id, app_name(app))
+    with open_operator(database_url, app, checked=False) as operator:
+        found = operator.explain(job_id, app_name(app))
     if as_json:
         reason = found.reasons[0]
         render.print_json(

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_operator
 from holdfast.cli.filters import IdArgument, LimitOption
-from holdfast.operate.groups import GroupLine, find_group, list_groups
+from holdfast.operate.groups import GroupLine
 
 app = typer.Typer(help="Groups of jobs with a callback.", no_args_is_help=True)
 _NUMBERS = ("total", "open", "discarded")
@@ -22,8 +22,8 @@ def list_command(
     as_json: JsonOption = False,
 ) -> None:
     """List groups, the newest first."""
-    with open_database(database_url, app) as database:
-        found = list_groups(database, only_open=only_open, limit=limit)
+    with open_operator(database_url, app) as operator:
+        found = operator.list_groups(only_open=only_open, limit=limit)
     if as_json:
         render.print_json({"groups": found})
     elif not found:
@@ -54,8 +54,8 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show one group: how many have ended, how, and its callback."""
-    with open_database(database_url, app) as database:
-        report = find_group(database, group_id)
+    with open_operator(database_url, app) as operator:
+        report = operator.find_group(group_id)
     if as_json:
         render.print_json(report)
         return

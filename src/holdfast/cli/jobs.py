@@ -15,7 +15,7 @@ from holdfast.cli.apps import (
     JsonOption,
     Where,
     load_app,
-    open_database,
+    open_operator,
 )
 from holdfast.cli.arguments import parse_arguments, parse_moment
 from holdfast.cli.bulk import Many, act_on_ids, act_on_many, print_page
@@ -25,10 +25,8 @@ from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
 from holdfast.model import exact
-from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb, select
-from holdfast.operate.edit import Changes, Edited, edit_job
-from holdfast.operate.jobs import find_job, list_jobs
-from holdfast.operate.preview import preview_all
+from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb
+from holdfast.operate.edit import Changes, Edited
 from holdfast.store.search import JobFilter
 
 app = typer.Typer(help="List jobs, show one, and change them.", no_args_is_help=True)
@@ -42,8 +40,8 @@ def list_command(
     where: Where,
 ) -> None:
     """List jobs, live, finished and dead, the newest first."""
-    with open_database(where.database_url, where.app) as database:
-        found = list_jobs(database, which.filter(), **page.arguments())
+    with open_operator(where.database_url, where.app) as operator:
+        found = operator.list_jobs(which.filter(), **page.arguments())
     print_page(found, "No jobs.", where.as_json)
 
 
@@ -55,8 +53,8 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about one job: payload, owner, progress, every failed attempt."""
-    with open_database(database_url, app) as database:
-        report = find_job(database, job_id)
+    with open_operator(database_url, app) as operator:
+        report = operator.find_job(job_id)
     print_report(report, as_json)
 
 
@@ -108,12 +106,12 @@ def _act(verb: Verb, ids: IdsArgument, wanted: JobFilter, how: How, where: Where
         raise ConfigurationError(
             "say which jobs: their ids, or filters such as --state, --queue or --task, and not both"
         )
-    with open_database(where.database_url, where.app) as database:
+    with open_operator(where.database_url, where.app) as operator:
         if ids:
-            act_on_ids(database, verb, ids, how.dry_run, where.as_json)
+            act_on_ids(operator, verb, ids, how.dry_run, where.as_json)
         else:
-            many = Many(lambda: select(database, verb, wanted), lambda: preview_all(database, verb, wanted))
-            act_on_many(database, verb, many, how, where.as_json)
+            many = Many(lambda: operator.select(verb, wanted), lambda: operator.preview_all(verb, wanted))
+            act_on_many(operator, verb, many, how, where.as_json)
 
 
 @app.command("edit")
@@ -150,8 +148,8 @@ def edit_command(
     )
     named = app or os.environ.get(APP_VARIABLE)
     known = load_app(named).tasks.definition if named else None
-    with open_database(database_url, app) as database:
-        edited = edit_job(database, job_id, changes, known)
+    with open_operator(database_url, app) as operator:
+        edited = operator.edit_job(job_id, changes, known)
     if as_json:
         render.print_json(edited)
     else:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import Where, open_database
+from holdfast.cli.apps import Where, open_operator
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.bulk import Progress
 from holdfast.cli.completion import complete_queue
@@ -19,12 +19,6 @@ from holdfast.operate.keys import (
     Released,
     Stream,
     StuckKeys,
-    hot_keys,
-    list_keys,
-    release_all,
-    release_keys,
-    show_key,
-    stuck_keys,
 )
 from holdfast.operate.wording import command, several
 from holdfast.store.keys import StuckKey, Target
@@ -51,8 +45,8 @@ def list_command(
     after: Annotated[str | None, typer.Option(metavar="KEY", help="Go on where a page ended.")] = None,
 ) -> None:
     """List the keys of a queue that have live jobs, with the first job of each. Ordered by bucket, not by name."""
-    with open_database(where.database_url, where.app) as database:
-        page = list_keys(database, queue, after=after, limit=limit)
+    with open_operator(where.database_url, where.app) as operator:
+        page = operator.list_keys(queue, after=after, limit=limit)
     if where.as_json:
         render.print_json(page)
     else:
@@ -94,8 +88,8 @@ def blocked_command(
 ) -> None:
     """List the keys that do not move, each with the job in its way and why."""
     seconds = parse_span(later, "--later")
-    with open_database(where.database_url, where.app) as database:
-        found = stuck_keys(database, queue, waiting=waiting, later=seconds, limit=limit)
+    with open_operator(where.database_url, where.app) as operator:
+        found = operator.stuck_keys(queue, waiting=waiting, later=seconds, limit=limit)
     if where.as_json:
         render.print_json(found)
     else:
@@ -138,8 +132,8 @@ def show_command(
     limit: LimitOption = 20,
 ) -> None:
     """Show one key: its first jobs in their order, how many there are, and who runs it."""
-    with open_database(where.database_url, where.app) as database:
-        stream = show_key(database, queue, key, limit=limit)
+    with open_operator(where.database_url, where.app) as operator:
+        stream = operator.show_key(queue, key, limit=limit)
     if where.as_json:
         render.print_json(stream)
     else:
@@ -181,8 +175,8 @@ def hot_command(
 
     Reads the oldest and the newest 10,000 due jobs of each priority and the end of the archive, whatever waits.
     """
-    with open_database(where.database_url, where.app) as database:
-        found = hot_keys(database, queue, limit=limit)
+    with open_operator(where.database_url, where.app) as operator:
+        found = operator.hot_keys(queue, limit=limit)
     if where.as_json:
         render.print_json({"keys": found})
     else:
@@ -236,17 +230,17 @@ def release_command(
     if everything == bool(keys) or (keys and queue is None):
         raise ConfigurationError("say which keys: QUEUE KEY..., or --all (of one queue: QUEUE --all)")
     chosen = "retry" if retry else "skip" if skip else None
-    with open_database(where.database_url, where.app) as database:
+    with open_operator(where.database_url, where.app) as operator:
         if keys and queue is not None:
-            _print_released(release_keys(database, queue, keys, chosen, dry_run=how.dry_run), where.as_json)
+            _print_released(operator.release_keys(queue, keys, chosen, dry_run=how.dry_run), where.as_json)
             return
-        found = release_all(database, queue, chosen, dry_run=True)
+        found = operator.release_all(queue, chosen, dry_run=True)
         if how.dry_run or not found.count:
             _print_released(found, where.as_json)
             return
         confirm(f"release {several(found.count, 'key')}", how.yes)
         progress = Progress("released")
-        done = release_all(database, queue, chosen, on_batch=progress)
+        done = operator.release_all(queue, chosen, on_batch=progress)
         progress.end()
     _print_released(done, where.as_json)
 

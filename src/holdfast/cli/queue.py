@@ -6,13 +6,12 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import limits, render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_operator
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
-from holdfast.operate.limits import list_rules, rules_of, show_rules
-from holdfast.operate.pauses import QueuePause, pause_queue, resume_queue
-from holdfast.operate.queues import QueueSync, create_queue, list_queues, set_queue, sync_queues
+from holdfast.operate.pauses import QueuePause
+from holdfast.operate.queues import QueueSync
 from holdfast.store.operate import QueueLoad
 from holdfast.tasks.queueing import queue_rules
 
@@ -72,8 +71,8 @@ def create_command(
     named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging)
     wanted = {name: value for name, value in named.items() if value is not None}
     rules = queue_rules(made_so | wanted, ConfigurationError)
-    with open_database(database_url, app) as database:
-        made = create_queue(database, name, None if lease is None else parse_span(lease, "--lease"), rules)
+    with open_operator(database_url, app) as operator:
+        made = operator.create_queue(name, None if lease is None else parse_span(lease, "--lease"), rules)
     if as_json:
         render.print_json(made)
     else:
@@ -85,8 +84,8 @@ def list_command(
     database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
 ) -> None:
     """List the queues with what waits and runs in each."""
-    with open_database(database_url, app) as database:
-        loads, rules = list_queues(database), list_rules(database)
+    with open_operator(database_url, app) as operator:
+        loads, rules = operator.list_queues(), operator.list_rules()
     if as_json:
         render.print_json({"queues": loads, "rules": rules})
         return
@@ -107,8 +106,8 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show the rules of a queue, and how much of each limit is used now."""
-    with open_database(database_url, app) as database:
-        seen = show_rules(database, name)
+    with open_operator(database_url, app) as operator:
+        seen = operator.show_rules(name)
     if as_json:
         render.print_json(seen)
         return
@@ -154,7 +153,7 @@ def set_command(
     as_json: JsonOption = False,
 ) -> None:
     """Change the rules of a queue; `none` takes a limit away. Keys that are blocked or parked stay so until released."""
-    with open_database(database_url, app) as database:
+    with open_operator(database_url, app) as operator:
         named = limits.given(
             weight,
             concurrency,
@@ -164,15 +163,14 @@ def set_command(
             key_rate,
             key_burst,
             aging,
-            rules_of(database, name),
+            operator.rules_of(name),
         )
         if ordering is None and on_dead_letter is None and not named:
             raise ConfigurationError(
                 "say what to change: --on-dead-letter skip, block or park, --ordering none or key, "
                 "or a limit, as --concurrency 20 or --rate none"
             )
-        done = set_queue(
-            database,
+        done = operator.set_queue(
             name,
             ordering=None if ordering is None else ordering.value,
             on_dead_letter=None if on_dead_letter is None else on_dead_letter.value,
@@ -196,8 +194,8 @@ def pause_command(
     as_json: JsonOption = False,
 ) -> None:
     """Claim nothing more from a queue. What runs finishes; what waits stays where it is."""
-    with open_database(database_url, app) as database:
-        done = pause_queue(database, name)
+    with open_operator(database_url, app) as operator:
+        done = operator.pause_queue(name)
     _print_pause(done, as_json, f"Queue {name} is paused.", "was paused already")
 
 
@@ -209,8 +207,8 @@ def resume_command(
     as_json: JsonOption = False,
 ) -> None:
     """Claim from a paused queue again."""
-    with open_database(database_url, app) as database:
-        done = resume_queue(database, name)
+    with open_operator(database_url, app) as operator:
+        done = operator.resume_queue(name)
     _print_pause(done, as_json, f"Queue {name} is resumed.", "was not paused")
 
 
@@ -235,8 +233,8 @@ def sync_command(
 
     Safe to run twice, and while workers run."""
     declared = load_app(app).tasks.queue_rules()
-    with open_database(database_url, app) as database:
-        done = sync_queues(database, declared, dry_run=dry_run)
+    with open_operator(database_url, app) as operator:
+        done = operator.sync_queues(declared, dry_run=dry_run)
     if as_json:
         render.print_json(done)
     else:

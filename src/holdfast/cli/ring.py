@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_operator
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
-from holdfast.operate.ring import LAST, RingReport, affinities, rings
+from holdfast.operate.ring import LAST, RingReport
 from holdfast.store.ring import Affinity
 
 
@@ -36,9 +36,9 @@ def ring_command(
     if last is not None and not affinity:
         raise ConfigurationError("--last goes with --affinity: holdfast ring --affinity --last 5m")
     span = LAST if last is None else parse_span(last, "--last")
-    with open_database(database_url, app) as database:
-        found = rings(database, queue, key=key)
-        kept = affinities(database, queue, last=span) if affinity else None
+    with open_operator(database_url, app) as operator:
+        found = operator.rings(queue, key=key)
+        kept = operator.affinities(queue, last=span) if affinity else None
     if as_json:
         render.print_json({"queues": found} | ({} if kept is None else {"affinity": kept}))
         return

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_operator
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
-from holdfast.operate.runbook import Answer, ask, find, sql_of
+from holdfast.operate.runbook import Answer, find, sql_of
 from holdfast.store.runbook import QUESTIONS
 
 
@@ -51,8 +51,8 @@ def runbook_command(
             typer.echo(text)
         return
     find(name, queue, limit)
-    with open_database(database_url, app) as database:
-        answer = ask(database, name, queue=queue, limit=limit)
+    with open_operator(database_url, app) as operator:
+        answer = operator.ask(name, queue=queue, limit=limit)
     if as_json:
         render.print_json(answer)
     else:

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_operator
 from holdfast.cli.filters import QueueOption, TaskOption
-from holdfast.operate.stats import Stats, stats
+from holdfast.operate.stats import Stats
 from holdfast.store.stats import Done
 
 NUMBERS = ("completed", "failed", "dead", "per min", "mean run", "mean wait", "max wait")
@@ -23,8 +23,8 @@ def stats_command(
     as_json: JsonOption = False,
 ) -> None:
     """Say how much was done in the last minutes, by queue and by task, and what takes the space."""
-    with open_database(database_url, app) as database:
-        found = stats(database, minutes=minutes, queue=queue, task=task)
+    with open_operator(database_url, app) as operator:
+        found = operator.stats(minutes=minutes, queue=queue, task=task)
     if as_json:
         render.print_json(found)
     else:

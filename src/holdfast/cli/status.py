@@ -3,8 +3,8 @@
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database, place_of
-from holdfast.operate.overview import Overview, overview
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_operator, place_of
+from holdfast.operate.overview import Overview
 from holdfast.store.operate import Count
 
 NUMBERS = ("pending", "oldest", "scheduled", "processing", "held", "quarantined", "dead")
@@ -14,9 +14,9 @@ def status_command(
     database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
 ) -> None:
     """Say how things stand: queues, workers, dead letters, throughput."""
-    with open_database(database_url, app) as database:
-        found = overview(database)
-        place = place_of(database).removeprefix("database ")
+    with open_operator(database_url, app) as operator:
+        found = operator.overview()
+        place = place_of(operator.database).removeprefix("database ")
     if as_json:
         render.print_json(found)
         return

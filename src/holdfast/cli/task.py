@@ -8,16 +8,12 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_operator
 from holdfast.cli.completion import complete_task
 from holdfast.model.text import printable
 from holdfast.operate.pauses import (
     TaskLine,
     TaskPause,
-    doubt,
-    list_tasks,
-    pause_task,
-    resume_task,
 )
 from holdfast.operate.wording import cut, several, span
 from holdfast.store.breaker import BreakerSeen
@@ -35,8 +31,8 @@ def list_command(
 ) -> None:
     """List the tasks that living workers know, and those that are paused or whose breaker is open."""
     tasks = _tasks(app)
-    with open_database(database_url, app) as database:
-        lines = list_tasks(database, _names(tasks))
+    with open_operator(database_url, app) as operator:
+        lines = operator.list_tasks(_names(tasks))
     if as_json:
         render.print_json({"tasks": lines})
     elif not lines:
@@ -77,9 +73,9 @@ def pause_command(
 ) -> None:
     """Claim nothing more of a task, in any queue. What runs finishes; what is due is set aside (held)."""
     tasks = _tasks(app)
-    with open_database(database_url, app) as database:
-        why = doubt(database, name, _names(tasks))
-        done = pause_task(database, name, _tell)
+    with open_operator(database_url, app) as operator:
+        why = operator.doubt(name, _names(tasks))
+        done = operator.pause_task(name, _tell)
     if why:
         _note(why)
     _note_aliases(tasks, name)
@@ -101,9 +97,9 @@ def resume_command(
 ) -> None:
     """Claim a paused task's jobs again; those that were set aside go back to waiting. Closes the task's breaker."""
     tasks = _tasks(app)
-    with open_database(database_url, app) as database:
-        done = resume_task(database, name, _tell)
-        why = None if done.changed else doubt(database, name, _names(tasks))
+    with open_operator(database_url, app) as operator:
+        done = operator.resume_task(name, _tell)
+        why = None if done.changed else operator.doubt(name, _names(tasks))
     if why:
         _note(why)
     if as_json:

@@ -5,13 +5,13 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_operator
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_worker
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.cli.exits import TIMED_OUT
 from holdfast.errors import ConfigurationError
-from holdfast.operate.workers import Drained, drain_workers, list_workers, wait_until_gone
+from holdfast.operate.workers import Drained
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -42,8 +42,8 @@ def list_command(
     as_json: JsonOption = False,
 ) -> None:
     """List the workers: where each runs, when it was last heard of, and how many jobs it has."""
-    with open_database(database_url, app) as database:
-        found = list_workers(database, with_gone=everyone)
+    with open_operator(database_url, app) as operator:
+        found = operator.list_workers(with_gone=everyone)
     if as_json:
         render.print_json({"workers": found})
     elif not found:
@@ -90,17 +90,17 @@ def drain_command(
 ) -> None:
     """Ask workers to stop claiming, finish or hand back what they have, and leave. Their process ends with 0."""
     patience = None if wait is None else parse_span(wait, "--wait")
-    with open_database(database_url, app) as database:
+    with open_operator(database_url, app) as operator:
         if dry_run or not ids:
-            would = drain_workers(database, ids=ids or (), host=host, everyone=everyone, dry_run=True)
+            would = operator.drain_workers(ids=ids or (), host=host, everyone=everyone, dry_run=True)
             if dry_run:
                 _print_would(would, as_json)
                 return
             if would.asked:
                 confirm(f"drain {len(would.asked)} worker{'' if len(would.asked) == 1 else 's'}", yes)
-        done = drain_workers(database, ids=ids or (), host=host, everyone=everyone)
+        done = operator.drain_workers(ids=ids or (), host=host, everyone=everyone)
         meant = [*done.asked, *done.draining]
-        left = wait_until_gone(database, meant, patience) if patience is not None else []
+        left = operator.wait_until_gone(meant, patience) if patience is not None else []
     if as_json:
         render.print_json({"asked": done.asked, "draining": done.draining, "gone": done.gone, "left": left})
     else:

@@ -1,5 +1,7 @@
-"""What operators see and do, each verb once. The command line only renders it.
+"""What operators see and do, each verb once. It speaks to nobody in particular: a surface says who acts, and words it.
 
+operator    every verb by its name: Operator(database, actor)
+procedure   what a verb is made of, so that it runs sync and async
 overview    how things stand: queues, workers, dead letters, throughput, the server
 queues      the queues: what they hold, making one, making those an app declares
 pauses      pause and resume queues and tasks

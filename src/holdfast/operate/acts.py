@@ -10,11 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from .. import telemetry
-from ..db.database import Database
 from ..db.faults import BadRow, LockTimeout
 from ..errors import ConfigurationError
 from ..model.text import storable
@@ -26,14 +25,13 @@ from ..store.operate import prefer_indexes
 from ..store.search import FINISHED, LIVE, Found, JobFilter
 from ..store.statement import Flow
 from ..store.wake import wake
-from .audit import actor
 from .jobs import no_such_job
+from .procedure import Procedure, actor, run, wait
 from .search import begin, check_filter, check_queue, find
 
 BATCH = 1000
 WAIT = 5.0  # seconds to wait for named jobs that somebody else holds
 _PAUSE = 0.05
-P = TypeVar("P")
 T = TypeVar("T")
 
 Results = dict[str, int]
@@ -168,28 +166,28 @@ class Busy(Exception):
         self.job_ids = job_ids
 
 
-def act_on(database: Database, verb: Verb, job_ids: Iterable[UUID]) -> Done:
+def act_on(verb: Verb, job_ids: Iterable[UUID]) -> Procedure[Done]:
     """All of them or, with an error that says why, none."""
     wanted = sorted(set(job_ids))
-    who = actor()
-    done = patiently(database, lambda: _act_on(verb, wanted, who))
+    who = yield from actor()
+    done = yield from patiently(lambda: _act_on(verb, wanted, who))
     _tell(done, who)
     return done
 
 
-def patiently(database: Database, make: Callable[[], Flow[T]]) -> T:
+def patiently(make: Callable[[], Flow[T]]) -> Procedure[T]:
     """Wait for jobs that somebody else holds, and start over."""
     deadline = time.monotonic() + WAIT
     while True:
         try:
-            return database.run(make)
+            return (yield from run(make))
         except Busy as busy:
             if time.monotonic() > deadline:
                 names = some([str(i) for i in busy.job_ids])
                 raise LockTimeout(
                     f"nothing was changed: another session holds {names} for more than {WAIT:g} s"
                 ) from None
-            time.sleep(_PAUSE)
+            yield from wait(_PAUSE)
 
 
 def _act_on(verb: Verb, wanted: Sequence[UUID], who: str) -> Flow[Done]:
@@ -226,26 +224,28 @@ def some(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection(Generic[P]):
+class Selection:
     """Many jobs: how they are found, a batch at a time from a place on, and in which states they still count."""
 
     states: Sequence[str]
-    next: Callable[[P | None], tuple[list[Found], P | None]]
+    next: Callable[
+        [Any], Procedure[tuple[list[Found], Any]]
+    ]  # from the place that it returned last; None: the start, or the end
     given: Mapping[str, object]  # for the audit
 
 
-def select(database: Database, verb: Verb, wanted: JobFilter) -> Selection[UUID]:
-    wanted = asked_for(database, verb, wanted)
-    window = begin(database, wanted)
+def select(verb: Verb, wanted: JobFilter) -> Procedure[Selection]:
+    wanted = yield from asked_for(verb, wanted)
+    window = yield from begin(wanted)
 
-    def batch(place: UUID | None) -> tuple[list[Found], UUID | None]:
-        finding = find(database, wanted, after=place, limit=BATCH, window=window, patience=0)
+    def batch(place: UUID | None) -> Procedure[tuple[list[Found], UUID | None]]:
+        finding = yield from find(wanted, after=place, limit=BATCH, window=window, patience=0)
         return finding.found, finding.next
 
     return Selection(wanted.states or (), batch, wanted.given())
 
 
-def asked_for(database: Database, verb: Verb, wanted: JobFilter) -> JobFilter:
+def asked_for(verb: Verb, wanted: JobFilter) -> Procedure[JobFilter]:
     check_filter(wanted)
     if not wanted.given():
         raise ConfigurationError("say which jobs: their ids, or filters such as --state, --queue or --task")
@@ -259,31 +259,28 @@ def asked_for(database: Database, verb: Verb, wanted: JobFilter) -> JobFilter:
             f"say which states: --state {', '.join(verb.states[:-1])} or {verb.states[-1]}"
             f" ({verb.action.split()[1]} deletes for good)"
         )
-    check_queue(database, wanted.queue)
+    yield from check_queue(wanted.queue)
     return wanted if wanted.states else replace(wanted, states=verb.usual)
 
 
-def act_on_all(
-    database: Database, verb: Verb, selection: Selection[P], on_batch: Tell = lambda _: None
-) -> Done:
+def act_on_all(verb: Verb, selection: Selection, on_batch: Tell = lambda _: None) -> Procedure[Done]:
     """Batch by batch, each with its count in the audit. `on_batch` is told how many were changed so far."""
-    run = _Run(database, verb, selection.states, selection.given, actor())
-    place: P | None = None
+    work = _Run(verb, selection.states, selection.given, (yield from actor()))
+    place = None
     while True:
-        found, place = selection.next(place)
+        found, place = yield from selection.next(place)
         if found:
-            run.batch(found)
-            on_batch(run.count)
+            yield from work.batch(found)
+            on_batch(work.count)
         if place is None:
             break
-    done = Done(verb.action, run.count, _some_of(run.results), dict(run.left), run.entry)
-    _tell(done, run.who)
+    done = Done(verb.action, work.count, _some_of(work.results), dict(work.left), work.entry)
+    _tell(done, work.who)
     return done
 
 
 @dataclass(slots=True)
 class _Run:
-    database: Database
     verb: Verb
     states: Sequence[str]
     given: Mapping[str, object]
@@ -296,16 +293,16 @@ class _Run:
     def count(self) -> int:
         return _changed(self.results)
 
-    def batch(self, found: Sequence[Found]) -> None:
+    def batch(self, found: Sequence[Found]) -> Procedure[None]:
         """A row that the database refuses to change is found by halving, and left; the others are done."""
         try:
-            results, left, self.entry = self.database.run(functools.partial(self._flow, found))
+            results, left, self.entry = yield from run(functools.partial(self._flow, found))
         except BadRow as error:
             if len(found) == 1:
                 self.left[f"refused by the database: {error}"] += 1
                 return
-            self.batch(found[: len(found) // 2])
-            self.batch(found[len(found) // 2 :])
+            yield from self.batch(found[: len(found) // 2])
+            yield from self.batch(found[len(found) // 2 :])
             return
         self.results.update(results)
         self.left.update(left)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..store import dead as store
 from ..store.acts import Locked
@@ -24,6 +23,7 @@ from ..store.statement import Flow
 from ..store.wake import wake
 from .acts import BATCH, DISCARD, Results, Selection, Verb, no_queue
 from .preview import Preview, preview_found
+from .procedure import Procedure, run
 from .search import check_ages, check_limit, check_texts
 
 PATIENCE = 2.0  # seconds a search goes on when its filters fit few
@@ -56,12 +56,12 @@ def check_dead(wanted: DeadFilter) -> None:
 # Looks ------------------------------------------------------------------------------------------------------------
 
 
-def group_dead(database: Database, wanted: DeadFilter | None = None, *, limit: int = 50) -> DeadGroups:
+def group_dead(wanted: DeadFilter | None = None, *, limit: int = 50) -> Procedure[DeadGroups]:
     """The newest dead letters by task and error, the largest group first."""
     wanted = wanted or DeadFilter()
     check_dead(wanted)
     check_limit(limit)
-    return database.run(lambda: _groups(wanted, limit))
+    return (yield from run(lambda: _groups(wanted, limit)))
 
 
 def _groups(wanted: DeadFilter, limit: int) -> Flow[DeadGroups]:
@@ -73,18 +73,18 @@ def _groups(wanted: DeadFilter, limit: int) -> Flow[DeadGroups]:
 
 
 def list_dead(
-    database: Database, wanted: DeadFilter | None = None, *, after: str | None = None, limit: int = 50
-) -> DeadPage:
+    wanted: DeadFilter | None = None, *, after: str | None = None, limit: int = 50
+) -> Procedure[DeadPage]:
     """The last to die first."""
     wanted = wanted or DeadFilter()
     check_dead(wanted)
     check_limit(limit)
-    _, window = database.run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
+    _, window = yield from run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
     place = _read_place(after) if after else None
     lines: list[DeadLine] = []
     deadline = time.monotonic() + PATIENCE
     while True:
-        found, place = database.run(functools.partial(_page, wanted, window, place, limit - len(lines)))
+        found, place = yield from run(functools.partial(_page, wanted, window, place, limit - len(lines)))
         lines += found
         cut = place is not None and len(lines) < limit
         if not cut or time.monotonic() > deadline:
@@ -149,20 +149,20 @@ DISCARD_DEAD = replace(
 )
 
 
-def select_dead(database: Database, wanted: DeadFilter) -> Selection[Died]:
+def select_dead(wanted: DeadFilter) -> Procedure[Selection]:
     """Those that are dead now, in the order in which they died."""
     check_dead(wanted)
-    window = _begin(database, wanted)
+    window = yield from _begin(wanted)
 
-    def batch(place: Died | None) -> tuple[list[Found], Died | None]:
-        return database.run(functools.partial(_next, wanted, window, place, BATCH))
+    def batch(place: Died | None) -> Procedure[tuple[list[Found], Died | None]]:
+        return (yield from run(functools.partial(_next, wanted, window, place, BATCH)))
 
     return Selection(("dead_letter",), batch, wanted.given() or {"all": True})
 
 
-def _begin(database: Database, wanted: DeadFilter) -> DeadWindow:
+def _begin(wanted: DeadFilter) -> Procedure[DeadWindow]:
     """The window of an act: nothing that dies after this moment."""
-    now, window = database.run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
+    now, window = yield from run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
     return window._replace(until=window.until or now)
 
 
@@ -173,18 +173,18 @@ def _next(
     return (yield from store.next_dead(wanted, window, after, limit))
 
 
-def preview_dead(database: Database, verb: Verb, wanted: DeadFilter) -> Preview:
+def preview_dead(verb: Verb, wanted: DeadFilter) -> Procedure[Preview]:
     """How many there are, up to a cap, and some of them."""
     check_dead(wanted)
-    window = _begin(database, wanted)
+    window = yield from _begin(wanted)
     found: list[Found] = []
     place: Died | None = None
     deadline = time.monotonic() + PATIENCE
     while True:
         step = functools.partial(_next, wanted, window, place, CAP + 1 - len(found))
-        more, place = database.run(step)
+        more, place = yield from run(step)
         found += more
         if place is None or len(found) > CAP or time.monotonic() > deadline:
             break
     count = Count(min(len(found), CAP), place is not None)
-    return preview_found(database, verb.action, found, count)
+    return (yield from preview_found(verb.action, found, count))

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from ..db.database import Database
 from ..errors import ConfigurationError, InvalidPayload
 from ..model import exact
 from ..runtime.handler import PayloadError
@@ -19,8 +18,8 @@ from ..tasks.definition import Definition
 from ..tasks.options import enqueue_values
 from ..tasks.payload import PAYLOAD_BYTES, dump
 from .acts import Busy, patiently, stranded
-from .audit import actor
 from .jobs import no_such_job
+from .procedure import Procedure, actor
 from .search import check_texts
 
 Known = Callable[[str], Definition | None]
@@ -57,7 +56,7 @@ class Edited:
     checked: bool  # against the handler's signature
 
 
-def edit_job(database: Database, job_id: UUID, changes: Changes, known: Known | None = None) -> Edited:
+def edit_job(job_id: UUID, changes: Changes, known: Known | None = None) -> Procedure[Edited]:
     """Change one job, or say why not and change nothing. `known` finds the task whose signature the arguments must fit."""
     values = enqueue_values(changes.options())
     dump(dict(changes.arguments))
@@ -68,8 +67,8 @@ def edit_job(database: Database, job_id: UUID, changes: Changes, known: Known | 
         )
     if both := sorted(set(changes.unset) & set(changes.arguments)):
         raise ConfigurationError(f"argument {both[0]!r} is both set and unset. Say one of them")
-    who = actor()
-    return patiently(database, lambda: _edit(job_id, changes, values, known, who))
+    who = yield from actor()
+    return (yield from patiently(lambda: _edit(job_id, changes, values, known, who)))
 
 
 def _edit(

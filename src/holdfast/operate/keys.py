@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from .. import telemetry
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..store import acts as store_acts
 from ..store import dead, keys
@@ -23,7 +22,7 @@ from ..store.operate import Count, prefer_indexes
 from ..store.statement import Flow
 from ..store.wake import wake
 from .acts import BATCH, Busy, patiently
-from .audit import actor
+from .procedure import Procedure, actor, run
 from .search import check_limit, check_queue, check_texts
 
 FRONT = 20  # jobs of a key that are shown
@@ -42,18 +41,17 @@ class StuckKeys:
 
 
 def stuck_keys(
-    database: Database,
     queue: str | None = None,
     *,
     waiting: bool = False,
     later: float = 0.0,
     limit: int = 50,
-) -> StuckKeys:
+) -> Procedure[StuckKeys]:
     """Keys that do not move until somebody acts. With `waiting`, also those whose first job is due later than that."""
     check_limit(limit)
     if queue is not None:
-        check_ordered(database, queue)
-    return database.run(lambda: stuck(queue, waiting, later, limit))
+        yield from check_ordered(queue)
+    return (yield from run(lambda: stuck(queue, waiting, later, limit)))
 
 
 def stuck(queue: str | None, waiting: bool, later: float, limit: int) -> Flow[StuckKeys]:
@@ -79,12 +77,12 @@ class KeyPage:
     next: str | None  # pass it as `after` to go on; None: there is no more
 
 
-def list_keys(database: Database, queue: str, *, after: str | None = None, limit: int = 50) -> KeyPage:
+def list_keys(queue: str, *, after: str | None = None, limit: int = 50) -> Procedure[KeyPage]:
     """The keys of a queue that have live jobs, in the order of their buckets."""
     check_limit(limit)
-    check_ordered(database, queue)
+    yield from check_ordered(queue)
     check_texts({"after": after})
-    found = database.run(lambda: _list(queue, after, limit + 1))
+    found = yield from run(lambda: _list(queue, after, limit + 1))
     return KeyPage(queue, found[:limit], found[limit - 1].key if len(found) > limit else None)
 
 
@@ -102,11 +100,11 @@ class Stream:
     front: list[StreamJob]  # the first jobs, in their order
 
 
-def show_key(database: Database, queue: str, key: str, *, limit: int = FRONT) -> Stream:
+def show_key(queue: str, key: str, *, limit: int = FRONT) -> Procedure[Stream]:
     check_limit(limit)
-    check_ordered(database, queue)
+    yield from check_ordered(queue)
     check_texts({"key": key})
-    return database.run(lambda: _show(queue, key, limit))
+    return (yield from run(lambda: _show(queue, key, limit)))
 
 
 def _show(queue: str, key: str, limit: int) -> Flow[Stream]:
@@ -129,11 +127,11 @@ class HotKey:
     hot: bool
 
 
-def hot_keys(database: Database, queue: str | None = None, *, limit: int = 10) -> list[HotKey]:
+def hot_keys(queue: str | None = None, *, limit: int = 10) -> Procedure[list[HotKey]]:
     """The keys that most of the due jobs belong to, by looking at the oldest and the newest of each queue."""
     check_limit(limit)
-    check_queue(database, queue)
-    return database.run(lambda: _hot(queue, limit))
+    yield from check_queue(queue)
+    return (yield from run(lambda: _hot(queue, limit)))
 
 
 def _hot(queue: str | None, limit: int) -> Flow[list[HotKey]]:
@@ -160,9 +158,9 @@ def _hot(queue: str | None, limit: int) -> Flow[list[HotKey]]:
     return sorted(found, key=lambda k: (-(k.jobs.count if k.jobs else k.seen), k.queue, k.key))[:limit]
 
 
-def check_ordered(database: Database, queue: str) -> None:
-    check_queue(database, queue)
-    ordered = database.run(keys.ordered_queues)
+def check_ordered(queue: str) -> Procedure[None]:
+    yield from check_queue(queue)
+    ordered = yield from run(keys.ordered_queues)
     if queue not in ordered:
         known = f"ordered are: {', '.join(ordered)}" if ordered else "no queue is"
         raise ConfigurationError(
@@ -194,14 +192,14 @@ _CHOOSE = (
 
 
 def release_keys(
-    database: Database, queue: str, wanted: Sequence[str], how: How = None, *, dry_run: bool = False
-) -> Released:
+    queue: str, wanted: Sequence[str], how: How = None, *, dry_run: bool = False
+) -> Procedure[Released]:
     """Let named keys go on, all of them or, with an error that says why, none."""
-    check_ordered(database, queue)
+    yield from check_ordered(queue)
     names = sorted(set(wanted))
     check_texts({f"key {n}": name for n, name in enumerate(names, 1)})
-    who = actor()
-    done = patiently(database, lambda: _release_named(queue, names, how, dry_run, who))
+    who = yield from actor()
+    done = yield from patiently(lambda: _release_named(queue, names, how, dry_run, who))
     _tell(done, who)
     return done
 
@@ -228,26 +226,27 @@ def _release_named(queue: str, names: Sequence[str], how: How, dry_run: bool, wh
 
 
 def release_all(
-    database: Database,
     queue: str | None = None,
     how: How = None,
     *,
     dry_run: bool = False,
     on_batch: Callable[[int], None] = lambda _: None,
-) -> Released:
+) -> Procedure[Released]:
     """Let every blocked and parked key go on, in batches, each with its count in the audit. What is blocked later stays."""
     if queue is not None:
-        check_ordered(database, queue)
-    targets = database.run(lambda: _all(queue))
+        yield from check_ordered(queue)
+    targets = yield from run(lambda: _all(queue))
     _must_choose([t for t in targets if t.why == "blocked"], how)
     shown = targets[:_SHOWN]
     if dry_run:
         return Released(len(targets), _expected(targets, how), {}, None, shown, True)
-    who, entry = actor(), None
+    who, entry = (yield from actor()), None
     results, left = Counter[str](), Counter[str]()
     for start in range(0, len(targets), BATCH):
         batch = targets[start : start + BATCH]
-        done, not_done, entry = database.run(functools.partial(_release_batch, batch, queue, how, who, entry))
+        done, not_done, entry = yield from run(
+            functools.partial(_release_batch, batch, queue, how, who, entry)
+        )
         results.update(done)
         left.update(not_done)
         on_batch(sum(results.values()))

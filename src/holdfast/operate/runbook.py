@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from ..db.database import Database
 from ..db.faults import LockTimeout
 from ..errors import ConfigurationError, DatabaseError
 from ..store import runbook
 from ..store.runbook import QUESTIONS, Line, Question
 from ..tasks.checks import queue_name
 from ..tasks.writer import unknown_queue
+from .procedure import Procedure, run
 from .wording import several, some, span
 
 LATE = 60.0  # seconds a due job may wait
@@ -35,13 +35,13 @@ class Answer:
     expected: str  # what good looks like
 
 
-def ask(database: Database, name: str, *, queue: str | None = None, limit: int = 50) -> Answer:
+def ask(name: str, *, queue: str | None = None, limit: int = 50) -> Procedure[Answer]:
     """Run one question of the runbook."""
     question = find(name, queue, limit)
     try:
-        rows = database.run(lambda: runbook.ask(question, queue, limit))
+        rows = yield from run(lambda: runbook.ask(question, queue, limit))
         if not rows and queue is not None:
-            _must_exist(database, queue)
+            yield from _must_exist(queue)
     except LockTimeout as error:
         raise DatabaseError(
             f"{question.view} gave no answer within a minute ({error}). "
@@ -61,9 +61,9 @@ def ask(database: Database, name: str, *, queue: str | None = None, limit: int =
     )
 
 
-def _must_exist(database: Database, queue: str) -> None:
+def _must_exist(queue: str) -> Procedure[None]:
     """A queue that does not exist shows nothing. A monitoring role may read this view, which has them all."""
-    lines = database.run(lambda: runbook.ask(QUESTIONS["oldest-due"], None, MOST))
+    lines = yield from run(lambda: runbook.ask(QUESTIONS["oldest-due"], None, MOST))
     names = [line["queue"] for line in lines]
     if queue not in names:
         raise unknown_queue(queue, names)

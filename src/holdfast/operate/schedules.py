@@ -12,6 +12,7 @@ from ..db.database import Database
 from ..errors import ConfigurationError
 from ..model.schedule import Kind, Missed, Overlap, Spec
 from ..model.timing import Timing
+from ..settings import default_actor as actor
 from ..store import jobs
 from ..store import schedules as store
 from ..store.audit import audit, audit_begin
@@ -23,7 +24,6 @@ from ..tasks.newjob import NewJob
 from ..tasks.producer import Producer
 from ..tasks.scheduling import make_spec
 from ..tasks.writer import Writer, keyless, unknown_queue
-from .audit import actor
 from .backfill import Backfill, backfill, find, find_schedule
 from .wording import span
 
