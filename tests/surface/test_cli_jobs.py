@@ -11,6 +11,7 @@ from tests.surface.running import Cli, unsafe
 
 from holdfast import Holdfast, Job
 from holdfast.operate import acts, preview, search
+from holdfast.operate.procedure import Procedure
 from holdfast.testing import Kit
 
 NASTY = "\x1b[31mred\x07\x9b2J\u202e"
@@ -341,10 +342,10 @@ def test_interrupted_it_says_what_was_done(shop: Kit, cli: Cli, monkeypatch: pyt
     ids = send(shop, 5)
     batch = acts._Run.batch
 
-    def interrupted(run: acts._Run, found: Any) -> None:
+    def interrupted(run: acts._Run, found: Any) -> Procedure[None]:
         if run.count:
             raise KeyboardInterrupt
-        batch(run, found)
+        return batch(run, found)
 
     monkeypatch.setattr(acts._Run, "batch", interrupted)
     ran = cli("jobs", "cancel", "--task", "good", "--yes")

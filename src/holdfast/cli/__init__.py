@@ -3,6 +3,7 @@
 apps       which app and which database a command means
 arguments  values as a person types them
 bulk       an act over many jobs: look, say yes, watch, read
+command    what every command does alike: open the database, run, print for a person or as JSON
 completion what the shell offers behind a TAB
 exits      the exit codes
 filters    the options that say which jobs

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import importlib
 import os
 import shlex
@@ -165,9 +166,14 @@ def open_database(url: str | None, app: str | None = None, *, checked: bool = Tr
 
 
 @contextlib.contextmanager
-def open_operator(url: str | None, app: str | None = None, *, checked: bool = True) -> Iterator[Operator]:
-    """The operator at this command line, on the database that it works on."""
-    with open_database(url, app, checked=checked) as database:
+def operator_at(where: Where, *, checked: bool = True) -> Iterator[Operator]:
+    """The operator at this command line. The database is opened when a verb needs it, and closed in the end."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def database() -> Database:
+            return stack.enter_context(open_database(where.database_url, where.app, checked=checked))
+
         yield Operator(database, default_actor())
 
 

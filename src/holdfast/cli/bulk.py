@@ -8,6 +8,7 @@ from uuid import UUID
 import typer
 
 from holdfast.cli import render
+from holdfast.cli.command import Shown
 from holdfast.cli.confirm import How, confirm
 from holdfast.operate.acts import Done, Selection, Verb
 from holdfast.operate.jobs import JobPage
@@ -29,12 +30,14 @@ _RESULTS = {
 }
 
 
-def act_on_ids(operator: Operator, verb: Verb, job_ids: Sequence[UUID], dry_run: bool, as_json: bool) -> None:
+Acted = Shown[Preview] | Shown[Done]
+
+
+def act_on_ids(operator: Operator, verb: Verb, job_ids: Sequence[UUID], dry_run: bool) -> Acted:
     """Named jobs need no further yes."""
     if dry_run:
-        print_preview(operator.preview_of(verb, job_ids), as_json)
-    else:
-        print_done(operator.act_on(verb, job_ids), as_json)
+        return Shown(operator.preview_of(verb, job_ids), print_preview)
+    return Shown(operator.act_on(verb, job_ids), print_done)
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,13 @@ class Many:
     preview: Callable[[], Preview]
 
 
-def act_on_many(operator: Operator, verb: Verb, many: Many, how: How, as_json: bool) -> None:
+def act_on_many(operator: Operator, verb: Verb, many: Many, how: How) -> Acted:
     if how.dry_run:
-        print_preview(many.preview(), as_json)
-        return
+        return Shown(many.preview(), print_preview)
     if not how.yes:
         found = many.preview()
         if not found.count.count and not found.count.capped:
-            print_done(Done(verb.action, 0, {}, {}, None), as_json)
-            return
+            return Shown(Done(verb.action, 0, {}, {}, None), print_done)
         confirm(f"{verb.action.split()[1]} {_what(found)}", how.yes)
     progress = Progress(verb.done)
     try:
@@ -63,7 +64,7 @@ def act_on_many(operator: Operator, verb: Verb, many: Many, how: How, as_json: b
         typer.echo(f"Interrupted: {progress.count:,} {verb.done}, and counted in the audit.", err=True)
         raise
     progress.end()
-    print_done(done, as_json)
+    return Shown(done, print_done)
 
 
 class Progress:
@@ -97,20 +98,14 @@ def _listed(results: Mapping[str, int]) -> str:
     return ", ".join(f"{n:,} {_RESULTS.get(name, name)}" for name, n in results.items())
 
 
-def print_preview(found: Preview, as_json: bool) -> None:
-    if as_json:
-        render.print_json(found)
-        return
+def print_preview(found: Preview) -> None:
     if found.sample:
         print_jobs(found.sample)
     more = f", of which {len(found.sample)} are shown" if found.count.count > len(found.sample) else ""
     typer.echo(f"Dry run: {found.action} would act on {_what(found)}{more}. Nothing was changed.")
 
 
-def print_done(done: Done, as_json: bool) -> None:
-    if as_json:
-        render.print_json(done)
-        return
+def print_done(done: Done) -> None:
     verb = done.action.split()[1]
     if not done.results and not done.left:
         typer.echo(f"Nothing to {verb}.")
@@ -120,10 +115,7 @@ def print_done(done: Done, as_json: bool) -> None:
         typer.echo(f"Left: {count:,}, {render.one_line(reason, 300)}")
 
 
-def print_page(page: JobPage, nothing: str, as_json: bool) -> None:
-    if as_json:
-        render.print_json(page)
-        return
+def print_page(page: JobPage, nothing: str) -> None:
     if page.jobs:
         print_jobs(page.jobs)
     else:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import typer
 
-from holdfast.cli.apps import APP_VARIABLE, load_app, open_operator
+from holdfast.cli.apps import APP_VARIABLE, Where, load_app, operator_at
 from holdfast.operate.operator import Operator
 from holdfast.operate.schedules import Schedules
 from holdfast.store.search import STATES
@@ -69,7 +69,7 @@ def _schedules(context: typer.Context) -> Iterator[Offer]:
 @contextlib.contextmanager
 def _operator(context: typer.Context) -> Iterator[Operator]:
     given = context.params
-    with open_operator(given.get("database_url"), given.get("app"), checked=False) as operator:
+    with operator_at(Where(given.get("database_url"), given.get("app")), checked=False) as operator:
         if operator.database.is_embedded:
             raise LookupError
         yield operator

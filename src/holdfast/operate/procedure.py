@@ -66,9 +66,14 @@ def _known(look: Callable[["Runner"], T]) -> Step[T]:
 class Runner:
     """Runs procedures on one database and for one actor, whom the surface names."""
 
-    def __init__(self, database: Database, actor: str) -> None:
-        self.database = database
+    def __init__(self, database: Database | Callable[[], Database], actor: str) -> None:
+        """`database` may be a function that opens it: it is called when a step needs the database."""
+        self._database = database
         self.actor = storable(actor, 200)
+
+    @property
+    def database(self) -> Database:
+        return self._database if isinstance(self._database, Database) else self._database()
 
     def run(self, procedure: Procedure[T]) -> T:
         resume: Callable[[], Step[Any]] = partial(next, procedure)
