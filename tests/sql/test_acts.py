@@ -34,8 +34,9 @@ from holdfast.db.faults import BadRow, LockTimeout
 from holdfast.errors import ConfigurationError
 from holdfast.model.job import Grant
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed, Released
-from holdfast.operate import acts, preview
-from holdfast.operate.acts import DISCARD, RETRY, Done, Verb, cancel_verb
+from holdfast.operate import acts, bulk, preview
+from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb
+from holdfast.operate.bulk import Done
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure, wait
@@ -554,7 +555,7 @@ def test_a_job_that_moved_on_is_left(conn: Conn, database: Database, worker: str
         yield from wait(0)
         return found, place
 
-    stale = acts.Selection(selection.states, once, selection.given)
+    stale = bulk.Selection(selection.states, once, selection.given)
     done = Operator(database, "ann").act_on_all(verb, stale)
     assert done.results == {"cancelled": 1}
     assert done.left == {"in use by somebody else, or changed meanwhile": 2}
@@ -649,7 +650,7 @@ def test_a_job_that_is_held_for_long_is_named(
     conn: Conn, connect: Callable[[], Conn], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job_id,) = enqueue(conn)
-    monkeypatch.setattr(acts, "WAIT", 0.0)
+    monkeypatch.setattr(bulk, "WAIT", 0.0)
     other = connect()
     with other.transaction():
         other.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [job_id])
@@ -710,7 +711,7 @@ def test_whatever_happens_together_each_job_is_in_one_place(
 ) -> None:
     """Workers that claim and settle against operators that retry, cancel, redrive and discard."""
     monkeypatch.setattr(acts, "BATCH", 7)
-    monkeypatch.setattr(acts, "WAIT", 0.2)
+    monkeypatch.setattr(bulk, "WAIT", 0.2)
     ids = enqueue(conn, 300, max_attempts=2)
     with ThreadPoolExecutor(5) as pool:
         running = [pool.submit(work, connect()) for _ in range(2)]

@@ -14,7 +14,7 @@ from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError
 from holdfast.model.outcome import Failed
 from holdfast.operate import dead
-from holdfast.operate.acts import Done
+from holdfast.operate.bulk import Done
 from holdfast.operate.operator import Operator
 from holdfast.store import dead as store
 from holdfast.store.dead import DeadFilter, DeadLine

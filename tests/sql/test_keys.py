@@ -14,7 +14,7 @@ from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.model.outcome import Completed, Failed, Held
-from holdfast.operate import acts
+from holdfast.operate import acts, bulk
 from holdfast.operate.acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
 from holdfast.operate.edit import Changes
@@ -388,7 +388,7 @@ def test_a_job_that_somebody_holds_is_left_or_waited_for(
         other.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [job])
         done = Operator(database, "ann").release_all(how="retry")
         assert (done.count, done.left) == (0, {"in use by somebody else, or changed meanwhile": 1})
-        monkeypatch.setattr(acts, "WAIT", 0.1)
+        monkeypatch.setattr(bulk, "WAIT", 0.1)
         assert "another session holds" in refused(
             lambda: Operator(database, "ann").release_keys(QUEUE, ["k"], "retry"), LockTimeout
         )

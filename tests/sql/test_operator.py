@@ -10,7 +10,7 @@ from tests.sql.support import Conn, enqueue
 from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError
-from holdfast.operate import acts
+from holdfast.operate import acts, bulk
 from holdfast.operate.acts import RETRY, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure, actor, block, run, settings, wait
@@ -47,7 +47,7 @@ async def test_an_act_in_many_transactions_runs_async(
 async def test_an_async_act_waits_for_who_holds_a_job_and_gives_up(
     akit: Kit, conn: Conn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acts, "WAIT", 0.1)
+    monkeypatch.setattr(bulk, "WAIT", 0.1)
     (job_id,) = enqueue(conn)
     with conn.transaction():
         conn.execute("SELECT 1 FROM holdfast.work WHERE id = %s FOR UPDATE", [job_id])

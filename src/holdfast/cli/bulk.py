@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 from uuid import UUID
 
 import typer
@@ -10,12 +11,16 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.command import Shown
 from holdfast.cli.confirm import How, confirm
-from holdfast.operate.acts import Done, Selection, Verb
+from holdfast.operate.acts import Verb
+from holdfast.operate.bulk import Done, Selection
 from holdfast.operate.jobs import JobPage
 from holdfast.operate.operator import Operator
 from holdfast.operate.preview import Preview
+from holdfast.store.search import Found
 from holdfast.store.show import JobLine
 
+F = TypeVar("F")
+D = TypeVar("D")
 _RESULTS = {
     "due_now": "due now",
     "redriven": "redriven",
@@ -41,30 +46,53 @@ def act_on_ids(operator: Operator, verb: Verb, job_ids: Sequence[UUID], dry_run:
 
 
 @dataclass(frozen=True)
-class Many:
-    """Jobs that fit a filter: how to select them, and how to look at them first."""
+class Many(Generic[F, D]):
+    """An act over many: how to look at them first, what to ask, and the act."""
 
-    select: Callable[[], Selection]
-    preview: Callable[[], Preview]
+    done: str  # 'cancelled', for messages
+    preview: Callable[[], Shown[F]]
+    question: Callable[[F], str | Shown[D]]  # as in 'cancel 12 jobs'; or what to show instead: there are none
+    act: Callable[["Progress"], Shown[D]]
 
 
-def act_on_many(operator: Operator, verb: Verb, many: Many, how: How) -> Acted:
+def go_through(many: Many[F, D], how: How) -> Shown[F] | Shown[D]:
+    """Look first, ask, act, and say what was done, also when it was interrupted."""
     if how.dry_run:
-        return Shown(many.preview(), print_preview)
+        return many.preview()
     if not how.yes:
-        found = many.preview()
-        if not found.count.count and not found.count.capped:
-            return Shown(Done(verb.action, 0, {}, {}, None), print_done)
-        confirm(f"{verb.action.split()[1]} {_what(found)}", how.yes)
-    progress = Progress(verb.done)
+        question = many.question(many.preview().value)
+        if isinstance(question, Shown):
+            return question
+        confirm(question, how.yes)
+    progress = Progress(many.done)
     try:
-        done = operator.act_on_all(verb, many.select(), progress)
+        shown = many.act(progress)
     except KeyboardInterrupt:
         progress.end()
-        typer.echo(f"Interrupted: {progress.count:,} {verb.done}, and counted in the audit.", err=True)
+        typer.echo(f"Interrupted: {progress.count:,} {many.done}, and counted in the audit.", err=True)
         raise
     progress.end()
-    return Shown(done, print_done)
+    return shown
+
+
+def act_on_many(
+    operator: Operator,
+    verb: Verb,
+    select: Callable[[], Selection[Found]],
+    preview: Callable[[], Preview],
+    how: How,
+) -> Acted:
+    """Jobs that fit a filter."""
+
+    def question(found: Preview) -> str | Shown[Done]:
+        if found.count.count or found.count.capped:
+            return f"{verb.action.split()[1]} {_what(found)}"
+        return Shown(Done(verb.action, 0, {}, {}, None), print_done)
+
+    def act(progress: Progress) -> Shown[Done]:
+        return Shown(operator.act_on_all(verb, select(), progress), print_done)
+
+    return go_through(Many(verb.done, lambda: Shown(preview(), print_preview), question, act), how)
 
 
 class Progress:

@@ -1,12 +1,13 @@
 """`holdfast dead`: look at dead letters, put them back to work, delete them."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
 from holdfast.cli.arguments import parse_rate
-from holdfast.cli.bulk import Acted, Many, act_on_ids, act_on_many
+from holdfast.cli.bulk import Acted, act_on_ids, act_on_many
 from holdfast.cli.command import Shown, command
 from holdfast.cli.confirm import How
 from holdfast.cli.filters import DeadOptions, IdArgument, IdsArgument, LimitOption, note_queue
@@ -146,5 +147,5 @@ def _act(
         return act_on_ids(operator, verb, ids, how.dry_run)
     check_dead(wanted)
     note_queue(operator, wanted.queue)
-    many = Many(lambda: operator.select_dead(wanted), lambda: operator.preview_dead(verb, wanted))
-    return act_on_many(operator, verb, many, how)
+    select, preview = partial(operator.select_dead, wanted), partial(operator.preview_dead, verb, wanted)
+    return act_on_many(operator, verb, select, preview, how)

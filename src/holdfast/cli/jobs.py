@@ -11,7 +11,7 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import APP_VARIABLE, Where, load_app
 from holdfast.cli.arguments import parse_arguments, parse_moment
-from holdfast.cli.bulk import Acted, Many, act_on_ids, act_on_many, print_page
+from holdfast.cli.bulk import Acted, act_on_ids, act_on_many, print_page
 from holdfast.cli.command import Shown, command
 from holdfast.cli.confirm import How
 from holdfast.cli.filters import IdArgument, IdsArgument, JobOptions, Page
@@ -96,8 +96,8 @@ def _act(operator: Operator, verb: Verb, ids: IdsArgument, wanted: JobFilter, ho
         )
     if ids:
         return act_on_ids(operator, verb, ids, how.dry_run)
-    many = Many(lambda: operator.select(verb, wanted), lambda: operator.preview_all(verb, wanted))
-    return act_on_many(operator, verb, many, how)
+    select, preview = partial(operator.select, verb, wanted), partial(operator.preview_all, verb, wanted)
+    return act_on_many(operator, verb, select, preview, how)
 
 
 @app.command("edit")

@@ -1,17 +1,19 @@
 """`holdfast keys`: the keys of ordered queues: which do not move, what is in their way, and letting them go on."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
 from holdfast.cli.arguments import parse_span
-from holdfast.cli.bulk import Progress
+from holdfast.cli.bulk import Many, go_through
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue
-from holdfast.cli.confirm import How, confirm
+from holdfast.cli.confirm import How
 from holdfast.cli.filters import LimitOption
 from holdfast.errors import ConfigurationError
+from holdfast.operate.bulk import Tell
 from holdfast.operate.keys import (
     HotKey,
     KeyPage,
@@ -215,14 +217,18 @@ def release_command(
     chosen = "retry" if retry else "skip" if skip else None
     if keys and queue is not None:
         return Shown(operator.release_keys(queue, keys, chosen, dry_run=how.dry_run), _print_released)
-    found = operator.release_all(queue, chosen, dry_run=True)
-    if how.dry_run or not found.count:
-        return Shown(found, _print_released)
-    confirm(f"release {several(found.count, 'key')}", how.yes)
-    progress = Progress("released")
-    done = operator.release_all(queue, chosen, on_batch=progress)
-    progress.end()
-    return Shown(done, _print_released)
+    return go_through(_release_all(operator, queue, chosen), how)
+
+
+def _release_all(operator: Operator, queue: str | None, chosen: str | None) -> Many[Released, Released]:
+    def show(dry_run: bool, on_batch: Tell = lambda _: None) -> Shown[Released]:
+        done = operator.release_all(queue, chosen, dry_run=dry_run, on_batch=on_batch)
+        return Shown(done, _print_released)
+
+    def question(found: Released) -> str | Shown[Released]:
+        return f"release {several(found.count, 'key')}" if found.count else Shown(found, _print_released)
+
+    return Many("released", partial(show, True), question, partial(show, False))
 
 
 def _print_released(done: Released) -> None:

@@ -9,6 +9,7 @@ schedules   schedules by hand: add, remove, pause, resume, run, look ahead
 backfill    fire the slots of a schedule that are past
 search      which jobs fit a filter
 jobs        list jobs, show one
+bulk        acts on many: batches, count, audit
 acts        retry, cancel and discard jobs: named ones, or all that fit
 edit        change a job that does not run
 dead        dead letters by error and one by one, put back to work or deleted

@@ -5,37 +5,26 @@ together with its count in the audit. So an act may run beside workers and other
 done and counted what it did. What is created after it began is not touched.
 """
 
-import functools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 from uuid import UUID
 
-from .. import telemetry
-from ..db.faults import BadRow, LockTimeout
 from ..errors import ConfigurationError
 from ..model.text import storable
 from ..store import acts as store
 from ..store import dead, keys
 from ..store.acts import Locked, Place
-from ..store.audit import audit_add, audit_begin
 from ..store.operate import prefer_indexes
 from ..store.search import FINISHED, LIVE, Found, JobFilter
 from ..store.statement import Flow
 from ..store.wake import wake
+from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected, some
 from .jobs import no_such_job
-from .procedure import Procedure, actor, run, wait
+from .procedure import Procedure
 from .search import begin, check_filter, check_queue, find
 
-BATCH = 1000
-WAIT = 5.0  # seconds to wait for named jobs that somebody else holds
-_PAUSE = 0.05
-T = TypeVar("T")
-
-Results = dict[str, int]
-Tell = Callable[[int], None]
+MOVED_ON = "in use by somebody else, or changed meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +38,6 @@ class Verb:
     refuse: Callable[[Locked], str | None]  # how this job stands, when that is in the way
     apply: Callable[[Sequence[Locked], int], Flow[Results]]  # the int: how many were done before
     more: Mapping[str, object] = field(default_factory=dict)  # for the audit
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What an act did."""
-
-    action: str
-    count: int  # jobs changed
-    results: dict[str, int]  # how, and how many
-    left: dict[str, int]  # why not, and how many
-    audit: int | None  # the entry in the audit; None: nothing was changed
 
 
 # Verbs ------------------------------------------------------------------------------------------------------------
@@ -159,46 +137,15 @@ DISCARD = Verb("jobs discard", "discarded", _AT_REST, (), _no_discard, _discard)
 # Named jobs -------------------------------------------------------------------------------------------------------
 
 
-class Busy(Exception):
-    """Somebody else holds these jobs at this moment."""
-
-    def __init__(self, job_ids: Sequence[UUID]) -> None:
-        self.job_ids = job_ids
-
-
 def act_on(verb: Verb, job_ids: Iterable[UUID]) -> Procedure[Done]:
     """All of them or, with an error that says why, none."""
     wanted = sorted(set(job_ids))
-    who = yield from actor()
-    done = yield from patiently(lambda: _act_on(verb, wanted, who))
-    _tell(done, who)
-    return done
 
+    def apply() -> Flow[Results]:
+        return (yield from verb.apply((yield from able_ones(verb, wanted)), 0))
 
-def patiently(make: Callable[[], Flow[T]]) -> Procedure[T]:
-    """Wait for jobs that somebody else holds, and start over."""
-    deadline = time.monotonic() + WAIT
-    while True:
-        try:
-            return (yield from run(make))
-        except Busy as busy:
-            if time.monotonic() > deadline:
-                names = some([str(i) for i in busy.job_ids])
-                raise LockTimeout(
-                    f"nothing was changed: another session holds {names} for more than {WAIT:g} s"
-                ) from None
-            yield from wait(_PAUSE)
-
-
-def _act_on(verb: Verb, wanted: Sequence[UUID], who: str) -> Flow[Done]:
-    able = yield from able_ones(verb, wanted)
-    results = yield from verb.apply(able, 0)
-    count = _changed(results)
-    entry = None
-    if count:
-        entry = yield from audit_begin(who, verb.action, {"ids": [str(i) for i in wanted], **verb.more})
-        yield from audit_add(entry, count)
-    return Done(verb.action, count, _some_of(results), {}, entry)
+    given = {"ids": [str(i) for i in wanted], **verb.more}
+    return (yield from do_named(verb.action, given, apply))
 
 
 def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
@@ -216,25 +163,10 @@ def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
     return locked
 
 
-def some(names: Sequence[str]) -> str:
-    return "; ".join(names[:5]) + (f"; and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 # All that fit -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Many jobs: how they are found, a batch at a time from a place on, and in which states they still count."""
-
-    states: Sequence[str]
-    next: Callable[
-        [Any], Procedure[tuple[list[Found], Any]]
-    ]  # from the place that it returned last; None: the start, or the end
-    given: Mapping[str, object]  # for the audit
-
-
-def select(verb: Verb, wanted: JobFilter) -> Procedure[Selection]:
+def select(verb: Verb, wanted: JobFilter) -> Procedure[Selection[Found]]:
     wanted = yield from asked_for(verb, wanted)
     window = yield from begin(wanted)
 
@@ -263,69 +195,23 @@ def asked_for(verb: Verb, wanted: JobFilter) -> Procedure[JobFilter]:
     return wanted if wanted.states else replace(wanted, states=verb.usual)
 
 
-def act_on_all(verb: Verb, selection: Selection, on_batch: Tell = lambda _: None) -> Procedure[Done]:
+def act_on_all(verb: Verb, selection: Selection[Found], on_batch: Tell = lambda _: None) -> Procedure[Done]:
     """Batch by batch, each with its count in the audit. `on_batch` is told how many were changed so far."""
-    work = _Run(verb, selection.states, selection.given, (yield from actor()))
-    place = None
-    while True:
-        found, place = yield from selection.next(place)
-        if found:
-            yield from work.batch(found)
-            on_batch(work.count)
-        if place is None:
-            break
-    done = Done(verb.action, work.count, _some_of(work.results), dict(work.left), work.entry)
-    _tell(done, work.who)
-    return done
 
-
-@dataclass(slots=True)
-class _Run:
-    verb: Verb
-    states: Sequence[str]
-    given: Mapping[str, object]
-    who: str
-    entry: int | None = None
-    results: Counter[str] = field(default_factory=Counter)
-    left: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def count(self) -> int:
-        return _changed(self.results)
-
-    def batch(self, found: Sequence[Found]) -> Procedure[None]:
-        """A row that the database refuses to change is found by halving, and left; the others are done."""
-        try:
-            results, left, self.entry = yield from run(functools.partial(self._flow, found))
-        except BadRow as error:
-            if len(found) == 1:
-                self.left[f"refused by the database: {error}"] += 1
-                return
-            yield from self.batch(found[: len(found) // 2])
-            yield from self.batch(found[len(found) // 2 :])
-            return
-        self.results.update(results)
-        self.left.update(left)
-
-    def _flow(self, found: Sequence[Found]) -> Flow[tuple[Results, Counter[str], int | None]]:
-        yield from prefer_indexes()
+    def apply(found: Sequence[Found], done: int) -> Flow[tuple[Results, Reasons]]:
         locked = {job.id: job for job in (yield from store.lock(_places(found)))}
-        left = Counter[str]()
+        left = Reasons()
         able: list[Locked] = []
         for job in (locked.get(f.id) for f in found):
-            if job is None or job.state not in self.states:
-                left["in use by somebody else, or changed meanwhile"] += 1
-            elif why := self.verb.refuse(job):
+            if job is None or job.state not in selection.states:
+                left[MOVED_ON] += 1
+            elif why := verb.refuse(job):
                 left[why] += 1
             else:
                 able.append(job)
-        results = (yield from self.verb.apply(able, self.count)) if able else {}
-        entry = self.entry
-        if changed := _changed(results):
-            if entry is None:
-                entry = yield from audit_begin(self.who, self.verb.action, {**self.given, **self.verb.more})
-            yield from audit_add(entry, changed)
-        return results, left, entry
+        return ((yield from verb.apply(able, done)) if able else {}), left
+
+    return (yield from do_selected(verb.action, selection, apply, on_batch, verb.more))
 
 
 def _places(found: Sequence[Found]) -> list[Place]:
@@ -336,17 +222,3 @@ def _table(state: str) -> str:
     if state in LIVE:
         return "work"
     return "archive" if state in FINISHED else "dead_letters"
-
-
-def _changed(results: Mapping[str, int]) -> int:
-    return sum(count for name, count in results.items() if name not in ("unchanged", "asked_before"))
-
-
-def _some_of(results: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in results.items() if count}
-
-
-def _tell(done: Done, who: str) -> None:
-    telemetry.emit(
-        "operator.acted", action=done.action, actor=who, count=done.count, left=sum(done.left.values())
-    )

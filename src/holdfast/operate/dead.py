@@ -21,7 +21,8 @@ from ..store.operate import CAP, Count, prefer_indexes
 from ..store.search import Found
 from ..store.statement import Flow
 from ..store.wake import wake
-from .acts import BATCH, DISCARD, Results, Selection, Verb, no_queue
+from .acts import DISCARD, Verb, no_queue
+from .bulk import BATCH, Results, Selection
 from .preview import Preview, preview_found
 from .procedure import Procedure, run
 from .search import check_ages, check_limit, check_texts
@@ -149,7 +150,7 @@ DISCARD_DEAD = replace(
 )
 
 
-def select_dead(wanted: DeadFilter) -> Procedure[Selection]:
+def select_dead(wanted: DeadFilter) -> Procedure[Selection[Found]]:
     """Those that are dead now, in the order in which they died."""
     check_dead(wanted)
     window = yield from _begin(wanted)

@@ -17,7 +17,8 @@ from ..store.wake import wake
 from ..tasks.definition import Definition
 from ..tasks.options import enqueue_values
 from ..tasks.payload import PAYLOAD_BYTES, dump
-from .acts import Busy, patiently, stranded
+from .acts import stranded
+from .bulk import Busy, patiently
 from .jobs import no_such_job
 from .procedure import Procedure, actor
 from .search import check_texts

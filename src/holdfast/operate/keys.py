@@ -5,24 +5,22 @@ jobs from either end of a queue. A release locks what it changes and looks at it
 workers and other operators.
 """
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from .. import telemetry
 from ..errors import ConfigurationError
 from ..store import acts as store_acts
 from ..store import dead, keys
 from ..store.acts import Locked, Place
-from ..store.audit import audit_add, audit_begin
 from ..store.keys import KeyLine, StreamJob, StuckKey, Target
 from ..store.operate import Count, prefer_indexes
 from ..store.statement import Flow
 from ..store.wake import wake
-from .acts import BATCH, Busy, patiently
-from .procedure import Procedure, actor, run
+from .acts import MOVED_ON
+from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected, patiently
+from .procedure import Procedure, run
 from .search import check_limit, check_queue, check_texts
 
 FRONT = 20  # jobs of a key that are shown
@@ -184,6 +182,7 @@ class Released:
     dry_run: bool = False
 
 
+ACTION = "keys release"
 How = str | None  # 'retry', 'skip', or None: what is obvious
 _CHOOSE = (
     "say what becomes of the job in its way: --retry runs it again in its place, "
@@ -198,13 +197,22 @@ def release_keys(
     yield from check_ordered(queue)
     names = sorted(set(wanted))
     check_texts({f"key {n}": name for n, name in enumerate(names, 1)})
-    who = yield from actor()
-    done = yield from patiently(lambda: _release_named(queue, names, how, dry_run, who))
-    _tell(done, who)
-    return done
+    targets: list[Target] = []
+
+    def apply() -> Flow[Results]:
+        targets[:] = yield from _named(queue, names, how)
+        results, left = yield from _apply(targets, how)
+        if left:
+            raise Busy([t.job_id for t in targets])
+        return results
+
+    if dry_run:
+        return _expected((yield from patiently(lambda: _named(queue, names, how))), how)
+    done = yield from do_named(ACTION, {"queue": queue, "keys": names, "how": how}, apply)
+    return _released(done, targets)
 
 
-def _release_named(queue: str, names: Sequence[str], how: How, dry_run: bool, who: str) -> Flow[Released]:
+def _named(queue: str, names: Sequence[str], how: How) -> Flow[list[Target]]:
     yield from prefer_indexes()
     parked = yield from keys.lock_parked([(queue, name) for name in names])
     blocked = yield from keys.blocked_of(queue, names)
@@ -215,14 +223,7 @@ def _release_named(queue: str, names: Sequence[str], how: How, dry_run: bool, wh
             f"See what it waits for: holdfast keys show {queue} {free[0]!r}"
         )
     _must_choose(blocked, how)
-    if dry_run:
-        return Released(len(targets), _expected(targets, how), {}, None, targets[:_SHOWN], True)
-    results, left = yield from _apply(targets, how)
-    if left:
-        raise Busy([t.job_id for t in targets])
-    entry = yield from audit_begin(who, "keys release", {"queue": queue, "keys": names, "how": how})
-    yield from audit_add(entry, sum(results.values()))
-    return Released(sum(results.values()), dict(results), {}, entry, targets[:_SHOWN])
+    return targets
 
 
 def release_all(
@@ -230,29 +231,18 @@ def release_all(
     how: How = None,
     *,
     dry_run: bool = False,
-    on_batch: Callable[[int], None] = lambda _: None,
+    on_batch: Tell = lambda _: None,
 ) -> Procedure[Released]:
     """Let every blocked and parked key go on, in batches, each with its count in the audit. What is blocked later stays."""
     if queue is not None:
         yield from check_ordered(queue)
     targets = yield from run(lambda: _all(queue))
     _must_choose([t for t in targets if t.why == "blocked"], how)
-    shown = targets[:_SHOWN]
     if dry_run:
-        return Released(len(targets), _expected(targets, how), {}, None, shown, True)
-    who, entry = (yield from actor()), None
-    results, left = Counter[str](), Counter[str]()
-    for start in range(0, len(targets), BATCH):
-        batch = targets[start : start + BATCH]
-        done, not_done, entry = yield from run(
-            functools.partial(_release_batch, batch, queue, how, who, entry)
-        )
-        results.update(done)
-        left.update(not_done)
-        on_batch(sum(results.values()))
-    released = Released(sum(results.values()), dict(results), dict(left), entry, shown)
-    _tell(released, who)
-    return released
+        return _expected(targets, how)
+    selection = _select(targets, {"all": True, "queue": queue, "how": how})
+    done = yield from do_selected(ACTION, selection, lambda batch, _: _apply(batch, how), on_batch)
+    return _released(done, targets)
 
 
 def _all(queue: str | None) -> Flow[list[Target]]:
@@ -261,17 +251,18 @@ def _all(queue: str | None) -> Flow[list[Target]]:
     return blocked + (yield from keys.all_parked(queue))
 
 
-def _release_batch(
-    batch: Sequence[Target], queue: str | None, how: How, who: str, entry: int | None
-) -> Flow[tuple[Counter[str], Counter[str], int | None]]:
-    yield from prefer_indexes()
-    results, left = yield from _apply(batch, how)
-    if changed := sum(results.values()):
-        if entry is None:
-            given = {"all": True, "queue": queue, "how": how}
-            entry = yield from audit_begin(who, "keys release", given)
-        yield from audit_add(entry, changed)
-    return results, left, entry
+def _select(targets: list[Target], given: Mapping[str, object]) -> Selection[Target]:
+    def batch(place: int | None) -> Procedure[tuple[list[Target], int | None]]:
+        yield from ()
+        start = place or 0
+        end = start + BATCH
+        return targets[start:end], end if end < len(targets) else None
+
+    return Selection(("blocked", "parked"), batch, given)
+
+
+def _released(done: Done, targets: Sequence[Target]) -> Released:
+    return Released(done.count, done.results, done.left, done.audit, list(targets[:_SHOWN]))
 
 
 def _must_choose(blocked: Sequence[Target], how: How) -> None:
@@ -283,14 +274,15 @@ def _must_choose(blocked: Sequence[Target], how: How) -> None:
         )
 
 
-def _expected(targets: Sequence[Target], how: How) -> dict[str, int]:
-    return dict(Counter("released" if how is None else _DONE[how] for _ in targets))
+def _expected(targets: Sequence[Target], how: How) -> Released:
+    results = dict(Counter("released" if how is None else _DONE[how] for _ in targets))
+    return Released(len(targets), results, {}, None, list(targets[:_SHOWN]), dry_run=True)
 
 
 _DONE = {"retry": "retried", "skip": "skipped"}
 
 
-def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Counter[str], Counter[str]]]:
+def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Results, Reasons]]:
     """Parked keys first, then dead letters, then live jobs: always in this order, and only what nobody else holds."""
     results, left = Counter[str](), Counter[str]()
     asked = [(t.queue, t.key) for t in targets if t.why == "parked"]
@@ -303,13 +295,13 @@ def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Counter[str], Coun
     blocked = [t for t in targets if t.why == "blocked"]
     locked = yield from store_acts.lock([Place(t.job_id, t.queue, "work") for t in blocked])
     able: list[Locked] = [job for job in locked if job.state == "blocked"]
-    left["in use by somebody else, or changed meanwhile"] += len(blocked) - len(able)
+    left[MOVED_ON] += len(blocked) - len(able)
     if able:
         act = keys.unblock if how == "retry" else keys.bury
         results[_DONE[how or "skip"]] += yield from act(able)
     if results:
         yield from wake(sorted({t.queue for t in targets}))
-    return +results, +left
+    return dict(+results), +left
 
 
 def _redrive(parked: Sequence[Target], results: Counter[str], left: Counter[str]) -> Flow[None]:
@@ -327,14 +319,3 @@ def _redrive(parked: Sequence[Target], results: Counter[str], left: Counter[str]
     there: set[UUID] = {place.id for place in places}
     if gone := [t for t in parked if t.job_id not in there]:
         results["released"] += len((yield from keys.unpark(gone)))
-
-
-def _tell(done: Released, who: str) -> None:
-    if not done.dry_run:
-        telemetry.emit(
-            "operator.acted",
-            action="keys release",
-            actor=who,
-            count=done.count,
-            left=sum(done.left.values()),
-        )

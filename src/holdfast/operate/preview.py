@@ -8,7 +8,8 @@ from uuid import UUID
 from ..store.operate import CAP, Count
 from ..store.search import Found, JobFilter
 from ..store.show import JobLine
-from .acts import Verb, able_ones, asked_for, patiently
+from .acts import Verb, able_ones, asked_for
+from .bulk import patiently
 from .jobs import lines_of
 from .procedure import Procedure
 from .search import find
