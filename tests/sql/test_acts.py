@@ -29,6 +29,7 @@ from tests.sql.support import (
     take_one,
 )
 
+from holdfast.cli.refusals import worded, words
 from holdfast.db.database import Database
 from holdfast.db.faults import BadRow, LockTimeout
 from holdfast.errors import ConfigurationError
@@ -66,7 +67,7 @@ def act(database: Database, verb: Verb, **filters: Any) -> Done:
 def refused(database: Database, verb: Verb, *job_ids: UUID) -> str:
     with pytest.raises(ConfigurationError) as caught:
         Operator(database, "ann").act_on(verb, job_ids)
-    return str(caught.value)
+    return words(caught.value)
 
 
 def audited(conn: Conn) -> list[tuple[str, dict[str, Any], int]]:
@@ -414,7 +415,7 @@ def test_discard_by_filter(conn: Conn, database: Database, worker: str) -> None:
     before = everything(conn)
     with pytest.raises(ConfigurationError) as caught:
         act(database, DISCARD, task="work")
-    assert str(caught.value) == (
+    assert words(caught.value) == (
         "say which states: --state pending, scheduled, held, blocked, quarantined, completed, cancelled or dead_letter"
         " (discard deletes for good)"
     )
@@ -526,7 +527,7 @@ def test_a_row_that_cannot_be_changed_keeps_nobody_else(
     done = act(database, cancel_verb(), queue="inbox")
     assert done.count == 38
     ((reason, count),) = done.left.items()
-    assert reason.startswith("refused by the database: this row is bad")
+    assert reason.text.startswith("refused by the database: this row is bad")
     assert count == 2
     assert [count for _, _, count in audited(conn)] == [38]
 
@@ -558,7 +559,7 @@ def test_a_job_that_moved_on_is_left(conn: Conn, database: Database, worker: str
     stale = bulk.Selection(selection.states, once, selection.given)
     done = Operator(database, "ann").act_on_all(verb, stale)
     assert done.results == {"cancelled": 1}
-    assert done.left == {"in use by somebody else, or changed meanwhile": 2}
+    assert worded(done.left) == {"in use by somebody else, or changed meanwhile": 2}
     assert row_of(conn, second.grant.id)["cancel_requested_at"] is None
     assert status(conn, first.grant.id) == "completed"
 
@@ -598,7 +599,10 @@ def test_an_act_on_a_named_job_waits_and_sees_how_it_ended(
             wait_until(lambda: len(looks) >= 2, "the act has looked twice")
             assert not named.done()
             passed = act(database, cancel_verb(), task="work")
-            assert (passed.count, passed.left) == (0, {"in use by somebody else, or changed meanwhile": 1})
+            assert (passed.count, worded(passed.left)) == (
+                0,
+                {"in use by somebody else, or changed meanwhile": 1},
+            )
         if isinstance(expected, dict):
             assert named.result(100).results == expected
         else:

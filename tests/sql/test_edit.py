@@ -12,6 +12,7 @@ from tests.sql.rows import bury, count_looks, one_of_each
 from tests.sql.support import Conn, enqueue, one, register, row_of, status, take, take_one
 
 from holdfast import Holdfast
+from holdfast.cli.refusals import words
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, InvalidOption, InvalidPayload
 from holdfast.model import exact
@@ -28,7 +29,7 @@ def worker(conn: Conn) -> str:
 def refused(database: Database, job_id: UUID, changes: Changes, **options: Any) -> str:
     with pytest.raises(ConfigurationError) as caught:
         Operator(database, "ann").edit_job(job_id, changes, **options)
-    return str(caught.value)
+    return words(caught.value)
 
 
 def row(conn: Conn, job_id: UUID) -> Any:

@@ -10,6 +10,7 @@ from tests.sql.keyed import DIES, QUEUE, fail_key, ordered, put_key, take_key
 from tests.sql.support import BOOM, Conn, configure, end, load, one, register, run, status
 from tests.sql.test_plans import buffers, explain, nodes
 
+from holdfast.cli.refusals import worded, words
 from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError, UnknownQueue
@@ -49,7 +50,7 @@ def runnable(conn: Conn, worker: str, *keys: str) -> list[UUID]:
 def refused(act: Callable[[], object], kind: type[Exception] = ConfigurationError) -> str:
     with pytest.raises(kind) as caught:
         act()
-    return str(caught.value)
+    return words(caught.value)
 
 
 def audited(conn: Conn) -> list[tuple[str, dict[str, Any], int]]:
@@ -387,7 +388,7 @@ def test_a_job_that_somebody_holds_is_left_or_waited_for(
     with other.transaction():
         other.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [job])
         done = Operator(database, "ann").release_all(how="retry")
-        assert (done.count, done.left) == (0, {"in use by somebody else, or changed meanwhile": 1})
+        assert (done.count, worded(done.left)) == (0, {"in use by somebody else, or changed meanwhile": 1})
         monkeypatch.setattr(bulk, "WAIT", 0.1)
         assert "another session holds" in refused(
             lambda: Operator(database, "ann").release_keys(QUEUE, ["k"], "retry"), LockTimeout

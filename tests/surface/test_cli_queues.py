@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast import Backoff, Breaker, Holdfast
 from holdfast.cli import app as cli
+from holdfast.cli.refusals import words as words_of
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
@@ -45,7 +46,7 @@ def refused(dsn: str) -> Callable[..., str]:
     def run(kind: type[Exception], *words: str) -> str:
         result = CliRunner().invoke(cli, [*words, "-d", dsn])
         assert isinstance(result.exception, kind), result.output
-        return str(result.exception)
+        return words_of(result.exception)
 
     return run
 

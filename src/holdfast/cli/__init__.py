@@ -12,6 +12,7 @@ render     tables, ages and JSON
 report     everything about one job
 serving    a worker in this process, from its start to a clean exit
 supervising  worker processes below this one
+refusals   what is said of a refusal: the way out, as a command
 """
 
 import io
@@ -45,6 +46,7 @@ from holdfast.cli.doctor import doctor_command
 from holdfast.cli.enqueue import enqueue_command
 from holdfast.cli.exits import ENVIRONMENT, INTERRUPTED, USER
 from holdfast.cli.explain import explain_command
+from holdfast.cli.refusals import words
 from holdfast.cli.ring import ring_command
 from holdfast.cli.runbook import runbook_command
 from holdfast.cli.stats import stats_command
@@ -116,7 +118,7 @@ def main() -> None:
         app(prog_name="holdfast")
     except HoldfastError as error:
         mistake = isinstance(error, ConfigurationError | TaskDefinitionError | EnqueueError)
-        _leave(str(error), USER if mistake else ENVIRONMENT)
+        _leave(words(error), USER if mistake else ENVIRONMENT)
     except BrokenPipeError:
         _forget_output()  # the reader has what it wanted
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.command import Shown
 from holdfast.cli.confirm import How, confirm
+from holdfast.cli.refusals import worded
 from holdfast.operate.acts import Verb
 from holdfast.operate.bulk import Done, Selection
 from holdfast.operate.jobs import JobPage
@@ -42,7 +43,7 @@ def act_on_ids(operator: Operator, verb: Verb, job_ids: Sequence[UUID], dry_run:
     """Named jobs need no further yes."""
     if dry_run:
         return Shown(operator.preview_of(verb, job_ids), print_preview)
-    return Shown(operator.act_on(verb, job_ids), print_done)
+    return show_done(operator.act_on(verb, job_ids))
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,10 @@ def act_on_many(
     def question(found: Preview) -> str | Shown[Done]:
         if found.count.count or found.count.capped:
             return f"{verb.action.split()[1]} {_what(found)}"
-        return Shown(Done(verb.action, 0, {}, {}, None), print_done)
+        return show_done(Done(verb.action, 0, {}, {}, None))
 
     def act(progress: Progress) -> Shown[Done]:
-        return Shown(operator.act_on_all(verb, select(), progress), print_done)
+        return show_done(operator.act_on_all(verb, select(), progress))
 
     return go_through(Many(verb.done, lambda: Shown(preview(), print_preview), question, act), how)
 
@@ -133,13 +134,18 @@ def print_preview(found: Preview) -> None:
     typer.echo(f"Dry run: {found.action} would act on {_what(found)}{more}. Nothing was changed.")
 
 
-def print_done(done: Done) -> None:
+def show_done(done: Done) -> Shown[Done]:
+    answer = {name: getattr(done, name) for name in ("action", "count", "results", "left", "audit")}
+    return Shown(done, _print_done, answer | {"left": worded(done.left)})
+
+
+def _print_done(done: Done) -> None:
     verb = done.action.split()[1]
     if not done.results and not done.left:
         typer.echo(f"Nothing to {verb}.")
     elif done.results:
         typer.echo(f"{verb.capitalize()}: {_listed(done.results)}.")
-    for reason, count in done.left.items():
+    for reason, count in worded(done.left).items():
         typer.echo(f"Left: {count:,}, {render.one_line(reason, 300)}")
 
 

@@ -12,6 +12,7 @@ from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue
 from holdfast.cli.confirm import How
 from holdfast.cli.filters import LimitOption
+from holdfast.cli.refusals import worded
 from holdfast.errors import ConfigurationError
 from holdfast.operate.bulk import Tell
 from holdfast.operate.keys import (
@@ -216,19 +217,25 @@ def release_command(
         raise ConfigurationError("say which keys: QUEUE KEY..., or --all (of one queue: QUEUE --all)")
     chosen = "retry" if retry else "skip" if skip else None
     if keys and queue is not None:
-        return Shown(operator.release_keys(queue, keys, chosen, dry_run=how.dry_run), _print_released)
+        return _show_released(operator.release_keys(queue, keys, chosen, dry_run=how.dry_run))
     return go_through(_release_all(operator, queue, chosen), how)
 
 
 def _release_all(operator: Operator, queue: str | None, chosen: str | None) -> Many[Released, Released]:
     def show(dry_run: bool, on_batch: Tell = lambda _: None) -> Shown[Released]:
         done = operator.release_all(queue, chosen, dry_run=dry_run, on_batch=on_batch)
-        return Shown(done, _print_released)
+        return _show_released(done)
 
     def question(found: Released) -> str | Shown[Released]:
-        return f"release {several(found.count, 'key')}" if found.count else Shown(found, _print_released)
+        return f"release {several(found.count, 'key')}" if found.count else _show_released(found)
 
     return Many("released", partial(show, True), question, partial(show, False))
+
+
+def _show_released(done: Released) -> Shown[Released]:
+    names = ("count", "results", "left", "audit", "targets", "dry_run")
+    answer = {name: getattr(done, name) for name in names}
+    return Shown(done, _print_released, answer | {"left": worded(done.left)})
 
 
 def _print_released(done: Released) -> None:
@@ -240,7 +247,7 @@ def _print_released(done: Released) -> None:
         typer.echo("Nothing to release.")
     elif done.results:
         typer.echo(f"Release: {said}.")
-    for reason, count in done.left.items():
+    for reason, count in worded(done.left).items():
         typer.echo(f"Left: {count:,}, {reason}")
 
 

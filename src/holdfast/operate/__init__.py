@@ -2,6 +2,7 @@
 
 operator    every verb by its name: Operator(database, actor)
 procedure   what a verb is made of, so that it runs sync and async
+refusal     why a verb is refused: code, data, sentence
 overview    how things stand: queues, workers, dead letters, throughput, the server
 queues      the queues: what they hold, making one, making those an app declares
 pauses      pause and resume queues and tasks

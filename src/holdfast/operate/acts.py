@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from ..errors import ConfigurationError
 from ..model.text import storable
 from ..store import acts as store
 from ..store import dead, keys
@@ -19,12 +18,13 @@ from ..store.operate import prefer_indexes
 from ..store.search import FINISHED, LIVE, Found, JobFilter
 from ..store.statement import Flow
 from ..store.wake import wake
-from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected, some
+from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected
 from .jobs import no_such_job
 from .procedure import Procedure
+from .refusal import NothingDone, Refused, Why, why
 from .search import begin, check_filter, check_queue, find
 
-MOVED_ON = "in use by somebody else, or changed meanwhile"
+MOVED_ON = why("moved_on", "in use by somebody else, or changed meanwhile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Verb:
     done: str  # 'cancelled', for messages
     states: tuple[str, ...]  # that it can change
     usual: tuple[str, ...]  # of those, which are meant when many are asked for; empty: a state must be named
-    refuse: Callable[[Locked], str | None]  # how this job stands, when that is in the way
+    refuse: Callable[[Locked], Why | None]  # how this job stands, when that is in the way
     apply: Callable[[Sequence[Locked], int], Flow[Results]]  # the int: how many were done before
     more: Mapping[str, object] = field(default_factory=dict)  # for the audit
 
@@ -43,29 +43,27 @@ class Verb:
 # Verbs ------------------------------------------------------------------------------------------------------------
 
 
-def no_queue(job: Locked) -> str | None:
+def no_queue(job: Locked) -> Why | None:
     if job.table != "work" and not job.has_queue:
-        return f"belongs to queue {job.queue}, which does not exist. Create it: holdfast queue create {job.queue}"
+        return why("no_queue", f"belongs to queue {job.queue}, which does not exist", queue=job.queue)
     return None
 
 
-def stranded(job: Locked) -> str | None:
+def stranded(job: Locked) -> Why | None:
     if job.stranded:
-        return (
-            "says that it runs, but no claim holds it. Put it back to waiting: holdfast doctor --fix stranded"
-        )
+        return why("stranded", "says that it runs, but no claim holds it")
     return None
 
 
-def _no_retry(job: Locked) -> str | None:
+def _no_retry(job: Locked) -> Why | None:
     if job.stranded:
         return stranded(job)
     if job.running:
-        return "is running"
+        return why("running", "is running")
     if job.state == "held":
-        return f"is held: {job.hold_reason}. It runs by itself when that is over"
+        return why("held", f"is held: {job.hold_reason}. It runs by itself when that is over")
     if job.state == "completed":
-        return f"completed. To run it again enqueue a new one: holdfast enqueue {job.task}"
+        return why("completed", "completed", task=job.task)
     return no_queue(job)
 
 
@@ -104,12 +102,14 @@ RETRY = Verb(
 def cancel_verb(reason: str = "") -> Verb:
     reason = storable(reason)
 
-    def refuse(job: Locked) -> str | None:
+    def refuse(job: Locked) -> Why | None:
         if job.table == "work":
             return stranded(job)
         if job.state == "dead_letter":
-            return "is a dead letter: it does not run. To delete it: holdfast dead discard"
-        return f"is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}"
+            return why("dead_letter", "is a dead letter: it does not run")
+        return why(
+            "finished", f"is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}"
+        )
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         yield from store.free([job for job in locked if not job.running])
@@ -121,8 +121,8 @@ def cancel_verb(reason: str = "") -> Verb:
     return Verb("jobs cancel", "cancelled", LIVE, LIVE, refuse, apply, more)
 
 
-def _no_discard(job: Locked) -> str | None:
-    return stranded(job) or ("is running: cancel it first" if job.running else None)
+def _no_discard(job: Locked) -> Why | None:
+    return stranded(job) or (why("running", "is running: cancel it first") if job.running else None)
 
 
 def _discard(locked: Sequence[Locked], done: int) -> Flow[Results]:
@@ -153,13 +153,14 @@ def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
     yield from prefer_indexes()
     places = yield from store.locate_jobs(wanted)
     missing = [i for i in wanted if i not in {place.id for place in places}]
-    faults = [no_such_job(i) for i in missing]
+    faults = [why("no_job", no_such_job(i)) for i in missing]
     locked = yield from store.lock(places)
     if busy := sorted({place.id for place in places} - {job.id for job in locked}):
         raise Busy(busy)
-    faults += [f"job {job.id} {why}" for job in locked if (why := verb.refuse(job))]
+    refusals = [(job, reason) for job in locked if (reason := verb.refuse(job))]
+    faults += [replace(reason, text=f"job {job.id} {reason.text}") for job, reason in refusals]
     if faults:
-        raise ConfigurationError(f"nothing was {verb.done}: {some(faults)}")
+        raise NothingDone(verb.done, faults)
     return locked
 
 
@@ -180,17 +181,14 @@ def select(verb: Verb, wanted: JobFilter) -> Procedure[Selection[Found]]:
 def asked_for(verb: Verb, wanted: JobFilter) -> Procedure[JobFilter]:
     check_filter(wanted)
     if not wanted.given():
-        raise ConfigurationError("say which jobs: their ids, or filters such as --state, --queue or --task")
+        raise Refused("no_filter", "say which jobs: their ids, or filters such as state, queue or task")
     for state in wanted.states or ():
         if state not in verb.states:
-            raise ConfigurationError(
-                f"{verb.action} cannot change jobs that are {state} (it can: {', '.join(verb.states)})"
-            )
+            text = f"{verb.action} cannot change jobs that are {state} (it can: {', '.join(verb.states)})"
+            raise Refused("wrong_state", text, state=state, states=verb.states)
     if not wanted.states and not verb.usual:
-        raise ConfigurationError(
-            f"say which states: --state {', '.join(verb.states[:-1])} or {verb.states[-1]}"
-            f" ({verb.action.split()[1]} deletes for good)"
-        )
+        text = f"say which states: {', '.join(verb.states[:-1])} or {verb.states[-1]}"
+        raise Refused("no_states", text, states=verb.states, verb=verb.action.split()[1])
     yield from check_queue(wanted.queue)
     return wanted if wanted.states else replace(wanted, states=verb.usual)
 
@@ -205,8 +203,8 @@ def act_on_all(verb: Verb, selection: Selection[Found], on_batch: Tell = lambda 
         for job in (locked.get(f.id) for f in found):
             if job is None or job.state not in selection.states:
                 left[MOVED_ON] += 1
-            elif why := verb.refuse(job):
-                left[why] += 1
+            elif reason := verb.refuse(job):
+                left[reason] += 1
             else:
                 able.append(job)
         return ((yield from verb.apply(able, done)) if able else {}), left

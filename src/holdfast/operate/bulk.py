@@ -18,6 +18,7 @@ from ..store.audit import audit_add, audit_begin
 from ..store.operate import prefer_indexes
 from ..store.statement import Flow
 from .procedure import Procedure, actor, run, wait
+from .refusal import Why, some, why
 
 BATCH = 1000
 WAIT = 5.0  # seconds to wait for named jobs that somebody else holds
@@ -26,7 +27,7 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 Results = dict[str, int]  # how, and how many
-Reasons = Counter[str]  # why not, and how many
+Reasons = Counter[Why]  # why not, and how many
 Tell = Callable[[int], None]
 
 
@@ -37,7 +38,7 @@ class Done:
     action: str
     count: int  # changed
     results: dict[str, int]  # how, and how many
-    left: dict[str, int]  # why not, and how many
+    left: dict[Why, int]  # why not, and how many
     audit: int | None  # the entry in the audit; None: nothing was changed
 
 
@@ -87,10 +88,6 @@ def do_named(action: str, given: Mapping[str, object], apply: Callable[[], Flow[
     done = yield from patiently(flow)
     _tell(done, who)
     return done
-
-
-def some(names: Sequence[str]) -> str:
-    return "; ".join(names[:5]) + (f"; and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 # All that are selected --------------------------------------------------------------------------------------------
@@ -143,7 +140,7 @@ class Batches(Generic[Item]):
             results, left, self.entry = yield from run(functools.partial(self._flow, found))
         except BadRow as error:
             if len(found) == 1:
-                self.left[f"refused by the database: {error}"] += 1
+                self.left[why("bad_row", f"refused by the database: {error}")] += 1
                 return
             yield from self.batch(found[: len(found) // 2])
             yield from self.batch(found[len(found) // 2 :])

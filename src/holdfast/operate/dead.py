@@ -25,6 +25,7 @@ from .acts import DISCARD, Verb, no_queue
 from .bulk import BATCH, Results, Selection
 from .preview import Preview, preview_found
 from .procedure import Procedure, run
+from .refusal import Refused, Why, why
 from .search import check_ages, check_limit, check_texts
 
 PATIENCE = 2.0  # seconds a search goes on when its filters fit few
@@ -49,9 +50,7 @@ def check_dead(wanted: DeadFilter) -> None:
     check_texts({name: getattr(wanted, name) for name in ("queue", "task", "error", "key", "tag")})
     check_ages(wanted.older_than, wanted.newer_than)
     if wanted.group is not None and not _GROUP.fullmatch(wanted.group):
-        raise ConfigurationError(
-            f"{wanted.group!r} is no group. Use one that holdfast dead list shows, such as 1f3a9c02"
-        )
+        raise Refused("no_group", f"{wanted.group!r} is no group", group=wanted.group)
 
 
 # Looks ------------------------------------------------------------------------------------------------------------
@@ -114,15 +113,12 @@ def _read_place(text: str) -> Died:
 # Acts -------------------------------------------------------------------------------------------------------------
 
 
-def _no_dead_letter(job: Locked) -> str | None:
+def _no_dead_letter(job: Locked) -> Why | None:
     if job.table == "dead_letters":
         return None
     if job.state == "blocked":
-        return (
-            f"is blocked: a dead letter that its key waits for. Run it again in its place: holdfast jobs retry {job.id}, "
-            "or let its key go on without it: holdfast keys release --skip"
-        )
-    return f"is no dead letter: it is {job.state}"
+        return why("blocked", "is blocked: a dead letter that its key waits for", id=job.id)
+    return why("not_dead", f"is no dead letter: it is {job.state}", state=job.state)
 
 
 def redrive_verb(rate: float | None = None) -> Verb:
@@ -134,7 +130,7 @@ def redrive_verb(rate: float | None = None) -> Verb:
         yield from wake([job.queue for job in locked], delays)
         return {"redriven": len(moved)}
 
-    def refuse(job: Locked) -> str | None:
+    def refuse(job: Locked) -> Why | None:
         return _no_dead_letter(job) or no_queue(job)
 
     more = {"per_second": rate} if rate else {}

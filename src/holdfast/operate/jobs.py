@@ -12,6 +12,7 @@ from ..store.search import FINISHED, JobFilter
 from ..store.show import Attempt, JobDetail, JobLine, Progress, Step
 from ..store.statement import Flow
 from .procedure import Procedure, run
+from .refusal import Refused
 from .search import check_filter, check_limit, check_queue, find
 
 STATES = search.STATES
@@ -122,9 +123,8 @@ def _placed(report: JobReport, place: str, otherwise: str) -> JobReport:
         where = (
             f"in queue {job.queue}" if report.place == "queue" else f"in the {report.place.replace('_', ' ')}"
         )
-        raise ConfigurationError(
-            f"job {job.id} is {otherwise}: it is {job.state}, {where}. See: holdfast jobs show {job.id}"
-        )
+        text = f"job {job.id} is {otherwise}: it is {job.state}, {where}"
+        raise Refused("elsewhere", text, id=job.id, state=job.state, place=report.place)
     return report
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from ..errors import ConfigurationError
 from ..store import acts as store_acts
 from ..store import dead, keys
 from ..store.acts import Locked, Place
@@ -21,6 +20,7 @@ from ..store.wake import wake
 from .acts import MOVED_ON
 from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected, patiently
 from .procedure import Procedure, run
+from .refusal import Refused, Why, why
 from .search import check_limit, check_queue, check_texts
 
 FRONT = 20  # jobs of a key that are shown
@@ -161,10 +161,8 @@ def check_ordered(queue: str) -> Procedure[None]:
     ordered = yield from run(keys.ordered_queues)
     if queue not in ordered:
         known = f"ordered are: {', '.join(ordered)}" if ordered else "no queue is"
-        raise ConfigurationError(
-            f"queue {queue!r} is not ordered by key ({known}): there no job waits for another. "
-            f"See its jobs: holdfast jobs list --queue {queue} --key KEY"
-        )
+        text = f"queue {queue!r} is not ordered by key ({known}): there no job waits for another"
+        raise Refused("not_ordered", text, queue=queue)
 
 
 # Release ----------------------------------------------------------------------------------------------------------
@@ -176,7 +174,7 @@ class Released:
 
     count: int  # keys
     results: dict[str, int]  # how, and how many: retried, skipped or released
-    left: dict[str, int]  # why not, and how many
+    left: dict[Why, int]  # why not, and how many
     audit: int | None
     targets: list[Target]  # some of them
     dry_run: bool = False
@@ -184,10 +182,6 @@ class Released:
 
 ACTION = "keys release"
 How = str | None  # 'retry', 'skip', or None: what is obvious
-_CHOOSE = (
-    "say what becomes of the job in its way: --retry runs it again in its place, "
-    "--skip makes it a dead letter and lets its key go on"
-)
 
 
 def release_keys(
@@ -218,10 +212,8 @@ def _named(queue: str, names: Sequence[str], how: How) -> Flow[list[Target]]:
     blocked = yield from keys.blocked_of(queue, names)
     targets = [*parked, *blocked]
     if free := [name for name in names if name not in {t.key for t in targets}]:
-        raise ConfigurationError(
-            f"nothing was released: key {free[0]!r} of queue {queue!r} is neither blocked nor parked. "
-            f"See what it waits for: holdfast keys show {queue} {free[0]!r}"
-        )
+        text = f"nothing was released: key {free[0]!r} of queue {queue!r} is neither blocked nor parked"
+        raise Refused("not_stuck", text, queue=queue, key=free[0])
     _must_choose(blocked, how)
     return targets
 
@@ -269,9 +261,9 @@ def _must_choose(blocked: Sequence[Target], how: How) -> None:
     if blocked and how is None:
         first = blocked[0]
         others = f", and {len(blocked) - 1:,} more keys are blocked" if len(blocked) > 1 else ""
-        raise ConfigurationError(
-            f"key {first.key!r} of queue {first.queue!r} is blocked by job {first.job_id}{others}: {_CHOOSE}"
-        )
+        held = f"key {first.key!r} of queue {first.queue!r} is blocked by job {first.job_id}{others}"
+        text = f"{held}: say what becomes of the job in its way"
+        raise Refused("choose", text, queue=first.queue, key=first.key, id=first.job_id)
 
 
 def _expected(targets: Sequence[Target], how: How) -> Released:
@@ -279,15 +271,17 @@ def _expected(targets: Sequence[Target], how: How) -> Released:
     return Released(len(targets), results, {}, None, list(targets[:_SHOWN]), dry_run=True)
 
 
+_CHANGED = why("moved_on", "changed meanwhile")
+_IN_USE = why("moved_on", "in use by somebody else")
 _DONE = {"retry": "retried", "skip": "skipped"}
 
 
 def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Results, Reasons]]:
     """Parked keys first, then dead letters, then live jobs: always in this order, and only what nobody else holds."""
-    results, left = Counter[str](), Counter[str]()
+    results, left = Counter[str](), Reasons()
     asked = [(t.queue, t.key) for t in targets if t.why == "parked"]
     parked = (yield from keys.lock_parked(asked)) if asked else []
-    left["changed meanwhile"] += len(asked) - len(parked)
+    left[_CHANGED] += len(asked) - len(parked)
     if how == "retry":
         yield from _redrive(parked, results, left)
     elif parked:
@@ -304,7 +298,7 @@ def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Results, Reasons]]
     return dict(+results), +left
 
 
-def _redrive(parked: Sequence[Target], results: Counter[str], left: Counter[str]) -> Flow[None]:
+def _redrive(parked: Sequence[Target], results: Counter[str], left: Reasons) -> Flow[None]:
     """Dead letters back in their old places; a key whose dead letter is no more is only released."""
     places = [
         place
@@ -312,7 +306,7 @@ def _redrive(parked: Sequence[Target], results: Counter[str], left: Counter[str]
         if place.table == "dead_letters"
     ]
     locked = yield from store_acts.lock(places)
-    left["in use by somebody else"] += len(places) - len(locked)
+    left[_IN_USE] += len(places) - len(locked)
     if locked:
         moved = yield from dead.redrive([job.id for job in locked], [0.0] * len(locked))
         results["retried"] += len(moved)

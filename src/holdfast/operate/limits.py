@@ -14,6 +14,7 @@ from ..store.queues import queue_rules, set_rules
 from ..store.statement import Flow
 from ..tasks.queueing import check_rules_together
 from .procedure import Procedure, run
+from .refusal import Refused
 from .search import check_queue
 
 # What an operator changes while the queue is in use; the ordering and fair are what a queue is made with.
@@ -80,12 +81,11 @@ def _empty(name: str) -> Any:
 def _needs_keys(name: str, changes: Changes, rules: QueueRules) -> None:
     for what in OF_KEYS:
         if what in changes and getattr(rules, what):
-            option = f"--{what.replace('_', '-')}"
-            raise ConfigurationError(
+            text = (
                 f"queue {name!r} was made without keys, so {what} cannot be set: not every job in it has a partition key, "
-                f"and nothing finds the next job of one. Make a queue for it and enqueue there: "
-                f"holdfast queue create {name}_by_key {option} ..."
+                "and nothing finds the next job of one"
             )
+            raise Refused("no_keys", text, queue=name, rule=what)
 
 
 def rules_of(name: str) -> Procedure[QueueRules]:

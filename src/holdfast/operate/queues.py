@@ -17,6 +17,7 @@ from ..tasks.checks import queue_name
 from ..tasks.writer import check_rules
 from .limits import Changes, change_limits, differences, preview
 from .procedure import Procedure, actor, run
+from .refusal import Refused
 from .search import check_queue
 
 _PLAIN = QueueRules()
@@ -119,13 +120,12 @@ def _set(
     wanted = ordering or has.ordering
     policy = on_dead_letter or (has.on_dead_letter if wanted == "key" else "skip")
     if wanted != "key" and policy != "skip":
-        raise ConfigurationError(
-            f"queue {name!r} is not ordered by key: there a dead letter is in nobody's way, and on_dead_letter is 'skip'. "
-            f"Order it: holdfast queue set {name} --ordering key --on-dead-letter {policy}"
-        )
+        text = f"queue {name!r} is not ordered by key: there a dead letter is in nobody's way, and on_dead_letter is 'skip'"
+        raise Refused("no_policy", text, queue=name, on_dead_letter=policy)
     if wanted != has.ordering:
         if why := (yield from keys.order_queue(name, wanted, policy)):
-            raise ConfigurationError(_IN_THE_WAY.get(why, why).format(name=name))
+            code, text = _IN_THE_WAY.get(why, ("no_order", why))
+            raise Refused(code, text.format(name=name), queue=name)
         changed = True
     else:
         changed = yield from keys.set_on_dead_letter(name, policy)
@@ -136,14 +136,17 @@ def _set(
 
 _IN_THE_WAY = {
     "jobs": (
-        "queue {name!r} has jobs, which were enqueued without this order. Let them run first, "
-        "or make a queue of another name and enqueue there: holdfast queue create {name}_ordered --ordering key"
+        "has_jobs",
+        (
+            "queue {name!r} has jobs, which were enqueued without this order. Let them run first, "
+            "or make a queue of another name and enqueue there"
+        ),
     ),
     "workers": (
-        "queue {name!r} is served by workers, which read its order when they start. "
-        "Stop them first: holdfast workers, then holdfast workers drain ID"
+        "has_workers",
+        "queue {name!r} is served by workers, which read its order when they start. Stop them first",
     ),
-    "queue": "queue {name!r} does not exist any more",
+    "queue": ("no_queue_now", "queue {name!r} does not exist any more"),
 }
 
 

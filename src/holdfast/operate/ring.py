@@ -13,6 +13,7 @@ from ..store.statement import Flow
 from ..store.workers import Seat, ring_seats
 from ..tasks.writer import unknown_queue
 from .procedure import Procedure, run, settings
+from .refusal import Refused
 
 LAST = 300.0
 LONGEST = 7 * 86400.0
@@ -64,7 +65,7 @@ def affinities(queue: str | None = None, *, last: float = LAST) -> Procedure[dic
     It looks at the newest 100,000 finished jobs and no more.
     """
     if not 0 < last <= LONGEST:
-        raise ConfigurationError(f"--last must be more than 0 s and at most 7 d, not {last:g} s")
+        raise Refused("last", f"last must be more than 0 s and at most 7 d, not {last:g} s", last=last)
     return (yield from run(lambda: _affinities(queue, last)))
 
 
@@ -89,10 +90,8 @@ def _names(queue: str | None) -> Flow[list[str]]:
     if queue not in known:
         raise unknown_queue(queue, list(known))
     if not known[queue]:
-        raise ConfigurationError(
-            f"queue {queue!r} has no ring: it is not ordered by key, so every worker takes from all of it. "
-            "Those that have one: holdfast ring"
-        )
+        text = f"queue {queue!r} has no ring: it is not ordered by key, so every worker takes from all of it"
+        raise Refused("no_ring", text, queue=queue)
     return [queue]
 
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from ..db.faults import LockTimeout
-from ..errors import ConfigurationError, DatabaseError
+from ..errors import ConfigurationError
 from ..store import runbook
 from ..store.runbook import QUESTIONS, Line, Question
 from ..tasks.checks import queue_name
 from ..tasks.writer import unknown_queue
 from .procedure import Procedure, run
+from .refusal import Refused, Unanswered
 from .wording import several, some, span
 
 LATE = 60.0  # seconds a due job may wait
@@ -43,10 +44,11 @@ def ask(name: str, *, queue: str | None = None, limit: int = 50) -> Procedure[An
         if not rows and queue is not None:
             yield from _must_exist(queue)
     except LockTimeout as error:
-        raise DatabaseError(
+        text = (
             f"{question.view} gave no answer within a minute ({error}). "
-            "Somebody may hold a lock on its tables, or the server is very busy: holdfast runbook horizon"
-        ) from None
+            "Somebody may hold a lock on its tables, or the server is very busy"
+        )
+        raise Unanswered("too_slow", text, view=question.view) from None
     judge = _JUDGES[name]
     found = judge.wrong(rows) if rows else None
     part = f" (of the first {limit} rows; more: --limit)" if len(rows) >= limit else ""
@@ -80,11 +82,11 @@ def find(name: str, queue: str | None = None, limit: int = 50) -> Question:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"the runbook has no query {name!r} (it has: {', '.join(QUESTIONS)}).{hint}")
     if not 1 <= limit <= MOST:
-        raise ConfigurationError(f"--limit must be between 1 and {MOST}, not {limit}")
+        raise Refused("limit", f"limit must be between 1 and {MOST}, not {limit}", most=MOST, limit=limit)
     if queue is not None:
         queue_name(queue, ConfigurationError)
         if not QUESTIONS[name].by_queue:
-            raise ConfigurationError(f"{name} is not about a queue. Leave --queue out")
+            raise Refused("not_by_queue", f"{name} is not about a queue", name=name)
     return QUESTIONS[name]
 
 

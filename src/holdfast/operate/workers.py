@@ -13,6 +13,7 @@ from ..store.operate import WorkerLine
 from ..store.statement import Flow
 from ..store.workers import FoundWorker
 from .procedure import Procedure, actor, run, wait
+from .refusal import Refused
 from .search import check_texts
 
 MOST = 1000
@@ -45,9 +46,9 @@ def drain_workers(
     answers whom it would ask.
     """
     if sum((bool(ids), host is not None, everyone)) != 1:
-        raise ConfigurationError("say which workers: their ids, --host NAME or --all")
+        raise Refused("no_workers", "say which workers: their ids, those of a host, or all")
     if not all(ids):
-        raise ConfigurationError("an id must not be empty. The list: holdfast workers list")
+        raise Refused("no_worker_id", "an id must not be empty")
     check_texts({"host": host, **{f"id {n}": text for n, text in enumerate(ids, 1)}})
     wanted = list(dict.fromkeys(ids))
     selection = {"ids": wanted or None, "host": host, "all": everyone or None}
@@ -75,7 +76,7 @@ def _meant(ids: Sequence[str], host: str | None, everyone: bool) -> Flow[Drained
     found = yield from store.find_workers(ids, host, everyone, _LOOK)
     meant = [_only(wanted, found) for wanted in ids] if ids else found
     if host is not None and not meant:
-        raise ConfigurationError(f"no worker runs on host {host!r}. The list: holdfast workers list")
+        raise Refused("no_host", f"no worker runs on host {host!r}", host=host)
     return Drained(*(sorted({w.id for w in meant if w.status == s}) for s in ("alive", "draining", "gone")))
 
 
@@ -86,7 +87,7 @@ def _only(wanted: str, found: Sequence[FoundWorker]) -> FoundWorker:
     living = [w for w in fits if w.status != "gone"]
     meant = exact or (living if living else fits)
     if not meant:
-        raise ConfigurationError(f"there is no worker {wanted!r}. The list: holdfast workers list --all")
+        raise Refused("no_worker", f"there is no worker {wanted!r}", id=wanted)
     if len(meant) > 1:
         some = ", ".join(w.id for w in meant[:3]) + (", ..." if len(meant) > 3 else "")
         raise ConfigurationError(f"{len(meant)} workers begin with {wanted!r} ({some}). Write more of the id")
