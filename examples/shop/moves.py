@@ -10,8 +10,7 @@ import psycopg
 
 from examples.shop import app as shop
 from examples.shop.show import Screen
-from holdfast.operate.ring import rings
-from holdfast.operate.workers import drain_workers
+from holdfast.operate.operator import Operator
 
 CUSTOMERS = 60
 PARCELS_PER_SECOND = 60
@@ -66,7 +65,7 @@ class Moves:
         before = self._say_moved(f"leave: {first} gets SIGTERM", before, {*others, JOINER})
 
         (worker,) = (w.worker for w in self._seats() if self._fleet.pids()[w.pid] == JOINER)
-        drain_workers(shop.app.database, ids=[worker])
+        Operator(shop.app.database, "demo").drain_workers(ids=[worker])
         self._fleet.tell(JOINER, by_signal=False)
         self._say_moved(f"drain: holdfast workers drain {worker.rpartition(':')[2][:8]}", before, set(others))
 
@@ -90,7 +89,7 @@ class Moves:
         }
 
     def _seats(self) -> Any:
-        (report,) = rings(shop.app.database, "parcels")
+        (report,) = Operator(shop.app.database, "demo").rings("parcels")
         return report.workers
 
     def _until(self, condition: Callable[[], bool]) -> None:

@@ -1,7 +1,9 @@
 """Every setting, once: a frozen value read from arguments, the environment and holdfast.toml, in that order."""
 
+import getpass
 import math
 import os
+import socket
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -11,6 +13,7 @@ from typing import Any
 
 from .errors import ConfigurationError, NoDatabase
 from .model.duration import Duration, parse_duration, seconds
+from .model.text import storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,17 @@ def describe_database(env: Mapping[str, str] | None = None) -> Setting | None:
         return Setting("database_url", url, "DATABASE_URL")
     named = [v for v in ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE") if env.get(v)]
     return Setting("database_url", "postgresql://", ", ".join(named)) if named else None
+
+
+def default_actor() -> str:
+    """Who acts in this process, for a surface that knows nobody else: HOLDFAST_ACTOR, else the system's user and host."""
+    if named := os.environ.get("HOLDFAST_ACTOR"):
+        return storable(named, 200)
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        user = str(os.getuid())
+    return storable(f"{user}@{socket.gethostname()}", 200)
 
 
 def unknown_variables(env: Mapping[str, str] | None = None) -> list[str]:

@@ -12,7 +12,8 @@ from tests.crash.ring_app import step
 
 from holdfast.model.bucket import bucket
 from holdfast.model.ring import buckets_of
-from holdfast.operate.ring import RingReport, rings
+from holdfast.operate.operator import Operator
+from holdfast.operate.ring import RingReport
 from holdfast.tasks.newjob import NewJob
 from holdfast.testing import Kit
 
@@ -57,7 +58,7 @@ class Fleet:
         return [worker.until_ready() for worker in started]
 
     def ring(self) -> RingReport:
-        (report,) = rings(self.kit.database, "streams")
+        (report,) = Operator(self.kit.database, "ann").rings("streams")
         return report
 
     def until_agreed(self, workers: list[WorkerProcess]) -> RingReport:

@@ -7,18 +7,17 @@ from tests.conftest import wait_until
 from tests.crash.crash_app import plain, record, record_behind
 from tests.crash.process import DEAD_AFTER, HEARTBEAT, SWEEP, Scene
 
-from holdfast.operate.limits import show_rules
-from holdfast.operate.queues import set_queue
+from holdfast.operate.operator import Operator
 
 RERUN = DEAD_AFTER + SWEEP + 2 * HEARTBEAT + 5.0
 
 
 def used(scene: Scene) -> int | None:
-    return show_rules(scene.kit.database, "inbox").running
+    return Operator(scene.kit.database, "ann").show_rules("inbox").running
 
 
 def test_places_of_a_killed_worker_come_back(scene: Scene) -> None:
-    set_queue(scene.kit.database, "inbox", limits={"concurrency": 2})
+    Operator(scene.kit.database, "ann").set_queue("inbox", limits={"concurrency": 2})
     held = [record_behind.enqueue("go").id for _ in range(2)]
     first = scene.start()
     for job in held:
@@ -36,7 +35,7 @@ def test_places_of_a_killed_worker_come_back(scene: Scene) -> None:
 
 def test_a_kill_among_many_jobs_leaks_no_place_and_exceeds_nothing(scene: Scene) -> None:
     """It holds some that run, and some that it took ahead."""
-    set_queue(scene.kit.database, "inbox", limits={"concurrency": 20})
+    Operator(scene.kit.database, "ann").set_queue("inbox", limits={"concurrency": 20})
     ids = [record.enqueue().id for _ in range(300)]
     first = scene.start()
     wait_until(lambda: len(scene.ledger()) > 50, "it is in the middle of them", 30)
@@ -57,7 +56,7 @@ def test_a_kill_among_many_jobs_leaks_no_place_and_exceeds_nothing(scene: Scene)
 @pytest.mark.parametrize("hop", ["claim.limited", "claim.committed", "claim.after"])
 def test_a_kill_in_the_middle_of_a_limited_claim_leaks_nothing(scene: Scene, hop: str) -> None:
     """Under the lock of the limits, just after the commit, and with the jobs in hand."""
-    set_queue(scene.kit.database, "inbox", limits={"concurrency": 1})
+    Operator(scene.kit.database, "ann").set_queue("inbox", limits={"concurrency": 1})
     ids = [record.enqueue().id for _ in range(3)]
     dying = scene.start(failpoints=f"{hop}=kill", ready=False)
     assert dying.wait() == -signal.SIGKILL
@@ -70,7 +69,7 @@ def test_a_kill_in_the_middle_of_a_limited_claim_leaks_nothing(scene: Scene, hop
 def test_a_worker_that_stands_still_in_its_claim_holds_the_queue_for_a_statement_timeout(
     scene: Scene,
 ) -> None:
-    set_queue(scene.kit.database, "inbox", limits={"concurrency": 1})
+    Operator(scene.kit.database, "ann").set_queue("inbox", limits={"concurrency": 1})
     job = record.enqueue().id
     still = scene.start(failpoints="claim.limited=stop", ready=False, statement_timeout=2)
     holds = "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' AND application_name = 'holdfast claim'"

@@ -12,7 +12,7 @@ from tests.crash.ring_app import app
 from tests.crash.ring_fleet import Fleet
 
 from holdfast.model.bucket import BUCKETS
-from holdfast.operate.ring import affinities
+from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
 KEYS = [f"customer:{n}" for n in range(60)]
@@ -32,7 +32,7 @@ def test_in_a_steady_fleet_a_key_stays_and_one_who_joins_takes_one_share(fleet: 
     fleet.enqueue(KEYS, range(20))
     fleet.until_finished()
     fleet.check_order(1200)
-    found = affinities(fleet.kit.database)["streams"]
+    found = Operator(fleet.kit.database, "ann").affinities()["streams"]
     assert (found.jobs, found.keys) == (1200, 60)
     assert found.share is not None
     assert found.share >= 0.99

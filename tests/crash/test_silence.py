@@ -12,7 +12,7 @@ from tests.crash.crash_app import crash, crash_async, crash_batch, crash_tx, pla
 from tests.crash.process import DEAD_AFTER, SWEEP, Scene, WorkerProcess, settle_down
 
 from holdfast.model.queue import QueueRules, Rate
-from holdfast.operate.queues import create_queue
+from holdfast.operate.operator import Operator
 from holdfast.settings import Settings
 
 # What a crash may cost anybody, plus room for a machine that is five times slower.
@@ -127,7 +127,7 @@ asyncio.run(app.run_worker(queues=["steps"]))
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_killer_in_any_kind_of_queue_is_buried_and_its_neighbours_complete(scene: Scene, kind: str) -> None:
-    create_queue(scene.kit.database, "steps", rules=KINDS[kind])
+    Operator(scene.kit.database, "ann").create_queue("steps", rules=KINDS[kind])
     poison = crash.using(queue="steps", partition_key="a").enqueue("kill").id
     neighbours = [
         record.using(queue="steps", partition_key=key).enqueue(seconds=0.01).id for key in ("a", "b") * 3

@@ -13,7 +13,8 @@ from holdfast import Holdfast, operate, shapes
 from holdfast.cli import app as cli
 from holdfast.errors import ConfigurationError, SchemaTooNew
 from holdfast.operate.doctor.finding import Limits, read_limits
-from holdfast.operate.doctor.run import FIXES, Diagnosis, doctor
+from holdfast.operate.doctor.run import FIXES, Diagnosis
+from holdfast.operate.operator import Operator
 from holdfast.shapes import CHECKS
 from holdfast.testing import Kit
 
@@ -42,7 +43,7 @@ def test_while_workers_run_nothing_is_found(app: Holdfast, kit: Kit) -> None:
     @app.task
     def look(n: int) -> None:
         only = [check.name for check in CHECKS if check.name not in ("durability", "horizon")]
-        seen.append(doctor(kit.database, only=only, checks=CHECKS))
+        seen.append(Operator(kit.database, "ann").doctor(only=only, checks=CHECKS))
 
     for n in range(3):
         look.enqueue(n=n)

@@ -10,7 +10,7 @@ from tests.doctor.case import Case
 
 from holdfast.db.database import Database
 from holdfast.model.clock import Clock
-from holdfast.operate.doctor.run import doctor
+from holdfast.operate.operator import Operator
 from holdfast.settings import Settings
 from holdfast.testing import Kit
 
@@ -69,11 +69,11 @@ def test_pooler_session(case: Case) -> None:
 def test_clock_skew(kit: Kit) -> None:
     """Nobody sets a machine's clock in a test: the movable one stands for it, and is put right in place of the command."""
     kit.clock.advance(5)
-    (finding,) = doctor(kit.database, only=["clock_skew"]).findings
+    (finding,) = Operator(kit.database, "ann").doctor(only=["clock_skew"]).findings
     assert (finding.level, finding.fix) == ("warning", ["timedatectl set-ntp true"])
     assert "is 5.0 s ahead of the server's" in finding.what
     right = Database(kit.url, Settings(), Clock())
-    (check,) = doctor(right, only=["clock_skew"]).checks
+    (check,) = Operator(right, "ann").doctor(only=["clock_skew"]).checks
     assert (check.findings, check.not_checked) == ([], None)
     right.close()
 
@@ -120,6 +120,6 @@ def test_connections_of_a_database_or_a_role(case: Case) -> None:
 
 
 async def test_the_doctor_may_be_called_in_a_running_loop(kit: Kit) -> None:
-    found = await asyncio.to_thread(doctor, kit.database, only=["listen", "pooler"])
+    found = await asyncio.to_thread(Operator(kit.database, "ann").doctor, only=["listen", "pooler"])
     assert found.is_fine(strict=True)
-    assert doctor(kit.database, only=["listen"]).is_fine(strict=True)
+    assert Operator(kit.database, "ann").doctor(only=["listen"]).is_fine(strict=True)

@@ -30,8 +30,8 @@ from holdfast import (
     telemetry,
 )
 from holdfast.model.outcome import Cancelled
-from holdfast.operate.acts import act_on, cancel_verb
-from holdfast.operate.workers import drain_workers
+from holdfast.operate.acts import cancel_verb
+from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
 Events = list[telemetry.Event]
@@ -385,7 +385,7 @@ async def test_a_drain_hands_back_what_gathers_without_spending_an_attempt(app: 
     jobs = await app.aenqueue_many(index.job(n) for n in range(5))
     async with working(akit) as worker:
         await await_until(lambda: states(akit) == ["processing"] * 5, "they gather")
-        drain_workers(akit.database, everyone=True)
+        Operator(akit.database, "ann").drain_workers(everyone=True)
         await asyncio.wait([worker], timeout=50)
         assert worker.done()
     assert calls == []
@@ -483,7 +483,7 @@ async def test_the_call_is_stopped_when_nobody_is_left_in_it(app: Holdfast, akit
     jobs = await app.aenqueue_many(index.job(n) for n in range(2))
     async with working(akit):
         await await_until(began.is_set, "they run")
-        act_on(akit.database, cancel_verb(), [job.id for job in jobs])
+        Operator(akit.database, "ann").act_on(cancel_verb(), [job.id for job in jobs])
         await await_until(stopped.is_set, "the handler is cancelled")
         await await_until(lambda: states(akit) == ["cancelled"] * 2, "both are cancelled")
 

@@ -31,8 +31,7 @@ from holdfast.model.job import ClaimedJob
 from holdfast.model.outcome import Completed, ErrorText, Failed, Settlement
 from holdfast.model.queue import QueueRules
 from holdfast.model.worker import WorkerIdentity
-from holdfast.operate import pauses
-from holdfast.operate.explain import explain
+from holdfast.operate.operator import Operator
 from holdfast.store.breaker import Note, Trial, claim_trial, settle_watched
 from holdfast.store.claim import claim
 from holdfast.store.statement import Flow
@@ -334,7 +333,9 @@ def failures(jobs: Any) -> list[Settlement]:
 def test_workers_that_race_for_the_trial_get_one(kit: Kit, work: Any) -> None:
     """Many connections, one barrier: each round one of them has the trial, and no other while it runs."""
     opened(kit, work, more=40)
-    pauses.pause_task(kit.database, "other")  # its hold is what the verb does: sets every due job aside
+    Operator(kit.database, "ann").pause_task(
+        "other"
+    )  # its hold is what the verb does: sets every due job aside
     kit.clock.advance(31)
     held = [r["id"] for r in kit.jobs("work") if r["status"] == "held"]
     assert len(held) == 40
@@ -372,7 +373,7 @@ async def test_a_trial_that_began_after_the_look_is_seen(akit: Kit, work: Any) -
     """The lock and the question whether a trial runs are two statements: one would ask an old snapshot."""
     await asyncio.to_thread(opened, akit, work)
     akit.clock.advance(31)
-    pauses.pause_task(akit.database, "other")
+    Operator(akit.database, "ann").pause_task("other")
     one, two = await registered(akit), await registered(akit)
     ids = [r["id"] for r in akit.jobs("work") if r["status"] == "held"]
     first = await akit.database.arun(lambda: try_one(one, ids[0]))
@@ -385,7 +386,7 @@ async def test_a_killed_trial_does_not_keep_it_half_open(
 ) -> None:
     await asyncio.to_thread(opened, akit, work, 1)
     akit.clock.advance(31)
-    pauses.pause_task(akit.database, "other")
+    Operator(akit.database, "ann").pause_task("other")
     (job_id,) = [r["id"] for r in akit.jobs("work") if r["status"] == "held"]
     dead = await registered(akit)
     taken = await akit.database.arun(lambda: try_one(dead, job_id))
@@ -515,7 +516,7 @@ async def test_workers_that_run_take_up_the_task_by_themselves(
 
 def test_an_operators_pause_is_kept_apart(kit: Kit, service: Service, work: Any) -> None:
     opened(kit, work)
-    assert pauses.pause_task(kit.database, "work").changed
+    assert Operator(kit.database, "ann").pause_task("work").changed
     service.is_down = False
     kit.clock.advance(31)
     kit.run_worker()
@@ -523,7 +524,7 @@ def test_an_operators_pause_is_kept_apart(kit: Kit, service: Service, work: Any)
     kit.sql("SELECT holdfast.close_breaker('work')")
     kit.run_worker()
     assert service.calls == 3, "a breaker that closes does not lift an operator's pause"
-    assert pauses.resume_task(kit.database, "work").changed
+    assert Operator(kit.database, "ann").resume_task("work").changed
     kit.run_worker()
     assert states(kit)[3:] == ["completed"] * 5
 
@@ -531,20 +532,20 @@ def test_an_operators_pause_is_kept_apart(kit: Kit, service: Service, work: Any)
 def test_an_operators_resume_closes_the_breaker(kit: Kit, service: Service, work: Any) -> None:
     opened(kit, work)
     service.is_down = False
-    done = pauses.resume_task(kit.database, "work")
+    done = Operator(kit.database, "ann").resume_task("work")
     assert (done.changed, done.breaker_closed) == (True, True)
     assert state(kit) == "closed"
     kit.run_worker()
     assert states(kit)[3:] == ["completed"] * 5
     (entry,) = kit.sql("SELECT action, selection FROM holdfast.audit")
     assert entry == {"action": "task resume", "selection": {"task": "work", "breaker": "closed"}}
-    assert not pauses.resume_task(kit.database, "work").changed
+    assert not Operator(kit.database, "ann").resume_task("work").changed
 
 
 def test_explain_says_that_the_breaker_is_open_and_when_it_tries(kit: Kit, work: Any) -> None:
     opened(kit, work)
     job = kit.jobs("work")[-1]["id"]
-    found = explain(kit.database, job)
+    found = Operator(kit.database, "ann").explain(job)
     assert found.code == "breaker_open"
     assert re.fullmatch(
         r"Its task's breaker is open since [-0-9]+ [:0-9]+ UTC, after ConnectionError: it is down; "
@@ -553,21 +554,23 @@ def test_explain_says_that_the_breaker_is_open_and_when_it_tries(kit: Kit, work:
     )
     assert found.advice == ["holdfast task resume work", "holdfast task list"]
     kit.clock.advance(31)
-    assert explain(kit.database, job).sentence.endswith(
-        "; the next trial is due, by the first worker that has a free slot."
+    assert (
+        Operator(kit.database, "ann")
+        .explain(job)
+        .sentence.endswith("; the next trial is due, by the first worker that has a free slot.")
     )
     held_by_sweep(kit)
-    assert explain(kit.database, job).code == "breaker_open"
+    assert Operator(kit.database, "ann").explain(job).code == "breaker_open"
 
 
 def held_by_sweep(kit: Kit) -> None:
-    pauses.pause_task(kit.database, "other")
+    Operator(kit.database, "ann").pause_task("other")
 
 
 def test_the_list_of_tasks_has_the_breaker_and_why(kit: Kit, work: Any) -> None:
     opened(kit, work)
     held_by_sweep(kit)
-    lines = {line.task: line for line in pauses.list_tasks(kit.database)}
+    lines = {line.task: line for line in Operator(kit.database, "ann").list_tasks()}
     line = lines["work"]
     assert line.pause is None
     assert line.held is not None

@@ -20,8 +20,9 @@ from holdfast import (
     Transaction,
     UnknownQueue,
 )
-from holdfast.operate.acts import DISCARD, RETRY, act_on, cancel_verb
+from holdfast.operate.acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.dead import redrive_verb
+from holdfast.operate.operator import Operator
 from holdfast.tasks.newjob import NewJob
 from holdfast.tasks.task import Task
 from holdfast.testing import Kit
@@ -140,7 +141,7 @@ def test_a_dead_job_keeps_its_follow_ups_and_a_redrive_that_completes_enqueues_t
     kept = kit.job(dead.id)
     assert (kept["follow_ups"], kept["parent_id"]) == (before["follow_ups"], before["parent_id"])
     tasks.cured = True
-    act_on(kit.database, redrive_verb(), [dead.id])
+    Operator(kit.database, "ann").act_on(redrive_verb(), [dead.id])
     kit.run_worker()
     assert (kit.job(dead.id)["status"], tasks.ran) == ("completed", [("step", 1, dead.id)])
     assert kit.job(dead.id)["parent_id"] == before["parent_id"]
@@ -154,11 +155,11 @@ def test_a_cancelled_job_enqueues_nothing_and_one_that_is_revived_does(
     if how == "handle":
         assert job.cancel()
     elif how == "operator":
-        act_on(kit.database, cancel_verb("no"), [job.id])
+        Operator(kit.database, "ann").act_on(cancel_verb("no"), [job.id])
     kit.run_worker()
     assert (kit.job(job.id)["status"], tasks.numbers()) == ("cancelled", [])
     tasks.cured = True
-    act_on(kit.database, RETRY, [job.id])
+    Operator(kit.database, "ann").act_on(RETRY, [job.id])
     kit.run_worker()
     assert (kit.job(job.id)["status"], tasks.ran) == ("completed", [("step", 1, job.id)])
 
@@ -236,7 +237,7 @@ def test_a_follow_up_whose_queue_is_gone_buries_its_job_alone_and_says_why(kit: 
     assert {kit.job(h.id)["status"] for h in good} == {"completed"}
     assert tasks.reports() == 5
     kit.database.run(lambda: _create_queue("doomed"))
-    act_on(kit.database, redrive_verb(), [bad.id])
+    Operator(kit.database, "ann").act_on(redrive_verb(), [bad.id])
     kit.run_worker(queues=["inbox", "doomed"])
     assert 99 in tasks.numbers()
 
@@ -373,10 +374,10 @@ def test_a_dead_member_keeps_a_group_open_until_a_redrive_completes_it(
     kit.run_worker()
     assert (group.status().open, group.status().state, tasks.reports()) == (2, "open", 0)
     tasks.cured = True
-    act_on(kit.database, redrive_verb(), [group.jobs[1].id])
+    Operator(kit.database, "ann").act_on(redrive_verb(), [group.jobs[1].id])
     kit.run_worker()
     assert (group.status().open, tasks.reports()) == (1, 0)
-    act_on(kit.database, RETRY, [group.jobs[2].id])
+    Operator(kit.database, "ann").act_on(RETRY, [group.jobs[2].id])
     kit.run_worker()
     assert (group.status().state, tasks.reports()) == ("finished", 1)
 
@@ -387,8 +388,8 @@ def test_where_any_end_counts_a_dead_member_counts_once(kit: Kit, app: Holdfast,
     kit.run_worker()
     assert group.status().open == 1
     tasks.cured = True
-    act_on(kit.database, redrive_verb(), [group.jobs[1].id])
-    act_on(kit.database, RETRY, [group.jobs[2].id])
+    Operator(kit.database, "ann").act_on(redrive_verb(), [group.jobs[1].id])
+    Operator(kit.database, "ann").act_on(RETRY, [group.jobs[2].id])
     kit.run_worker()
     assert {kit.job(h.id)["status"] for h in group.jobs[1:]} == {"completed"}
     assert (group.status().open, tasks.reports()) == (1, 0)
@@ -405,7 +406,7 @@ def test_a_discarded_member_is_gone_for_good(
     jobs = [tasks.step.using(run_after=3600).job(1), tasks.moody.job(2), tasks.step.job(3)]
     group = app.group(jobs, then=tasks.report.job(), when=when)
     kit.run_worker()
-    act_on(kit.database, DISCARD, [h.id for h in group.jobs])
+    Operator(kit.database, "ann").act_on(DISCARD, [h.id for h in group.jobs])
     status = group.status()
     assert (status.open, status.state) == (left, state)
     if when == "completed":
@@ -427,7 +428,7 @@ def test_cancelling_the_last_open_member_follows_the_group_that_takes_any_end(
     ]
     kit.run_worker()
     assert both[0].jobs[1].cancel()
-    act_on(kit.database, cancel_verb(), [both[1].jobs[1].id])
+    Operator(kit.database, "ann").act_on(cancel_verb(), [both[1].jobs[1].id])
     assert [g.status().state for g in both] == ["finished", "finished"]
     kit.run_worker()
     assert tasks.reports() == 2

@@ -17,7 +17,7 @@ from holdfast import AsyncTransaction, Backoff, Batch, Holdfast, Job, Rate, tele
 from holdfast.model.outcome import Completed, Settlement
 from holdfast.model.queue import QueueRules
 from holdfast.model.worker import WorkerIdentity
-from holdfast.operate.queues import set_queue
+from holdfast.operate.operator import Operator
 from holdfast.runtime.claim import Claimer
 from holdfast.runtime.handler import Handler
 from holdfast.runtime.shares import Turns
@@ -288,7 +288,9 @@ async def test_a_limit_that_is_new_holds_for_a_worker_that_runs(app: Holdfast, h
     kit, _, work = limited(app, holdfast_kit, fair=True)
     await app.aenqueue_many(work.using(partition_key="a").job() for _ in range(5))
     async with claimer(kit, fair=True) as (claims, worker):
-        await asyncio.to_thread(set_queue, kit.database, "limited", limits={"key_concurrency": 2})
+        await asyncio.to_thread(
+            Operator(kit.database, "ann").set_queue, "limited", limits={"key_concurrency": 2}
+        )
         assert await claims.claim(worker, 10) == []  # it does not know yet
         claims.reset(thorough=True)
         assert len(await claims.claim(worker, 10)) == 2
@@ -301,9 +303,11 @@ async def test_limits_of_keys_hold_also_where_the_worker_began_without(
     kit, _, work = limited(app, holdfast_kit, key_concurrency=1)
     await app.aenqueue_many(work.using(partition_key=key).job() for key in "aabb")
     set_none = {"key_concurrency": None}
-    await asyncio.to_thread(set_queue, kit.database, "limited", limits=set_none)
+    await asyncio.to_thread(Operator(kit.database, "ann").set_queue, "limited", limits=set_none)
     async with claimer(kit) as (claims, worker):
-        await asyncio.to_thread(set_queue, kit.database, "limited", limits={"key_concurrency": 1})
+        await asyncio.to_thread(
+            Operator(kit.database, "ann").set_queue, "limited", limits={"key_concurrency": 1}
+        )
         claims.reset(thorough=True)
         assert sorted(j.partition_key or "" for j in await claims.claim(worker, 10)) == ["a", "b"]
 
@@ -390,7 +394,9 @@ async def test_the_app_is_told_that_the_database_has_other_limits(
     app: Holdfast, holdfast_kit: Make, events: list[telemetry.Event]
 ) -> None:
     kit, _, _ = limited(app, holdfast_kit, concurrency=5, aging=30)
-    await asyncio.to_thread(set_queue, kit.database, "limited", limits={"concurrency": 9, "aging": None})
+    await asyncio.to_thread(
+        Operator(kit.database, "ann").set_queue, "limited", limits={"concurrency": 9, "aging": None}
+    )
     await workers(app, 1)
     (told,) = [e for e in events if e.name == "queue.differs"]
     assert (told.fields["queue"], told.fields["options"]) == ("limited", "concurrency, aging")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, ResultExpired
-from holdfast.operate.acts import DISCARD, act_on
+from holdfast.operate.acts import DISCARD
+from holdfast.operate.operator import Operator
 from holdfast.runtime.sweep import Sweeper
 from holdfast.testing import Kit
 
@@ -93,5 +94,5 @@ def test_a_key_from_sql_lives_for_seven_days_or_for_ever(send: Any, kit: Kit) ->
 def test_the_endless_key_of_a_job_that_is_discarded_is_free_again(send: Any, kit: Kit) -> None:
     keyed = send.using(idempotency_key="k", idempotency_lifetime="forever")
     first = keyed.enqueue(1)
-    act_on(kit.database, DISCARD, [first.id])
+    Operator(kit.database, "ann").act_on(DISCARD, [first.id])
     assert keyed.enqueue(1).created

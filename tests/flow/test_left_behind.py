@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from holdfast import Backoff, Batch, Cancel, DeadLetter, Holdfast, Job, Retry, Transaction
-from holdfast.operate.acts import RETRY, act_on
+from holdfast.operate.acts import RETRY
+from holdfast.operate.operator import Operator
 from holdfast.store import owner
 from holdfast.testing import Kit
 
@@ -118,7 +119,7 @@ def test_a_dead_letter_keeps_its_steps_and_a_redrive_finds_them(app: Holdfast, k
     handle = work.enqueue()
     kit.run_worker()
     assert left(kit)[0] == 1
-    act_on(kit.database, RETRY, [handle.id])
+    Operator(kit.database, "ann").act_on(RETRY, [handle.id])
     kit.run_worker()
     assert (ran, left(kit)) == ([1], (0, 0))
 
@@ -138,7 +139,7 @@ def test_a_cancelled_job_keeps_its_steps_and_no_progress_and_a_retry_finds_them(
     handle = work.enqueue()
     kit.run_worker()
     assert left(kit) == (1, 0)
-    act_on(kit.database, RETRY, [handle.id])
+    Operator(kit.database, "ann").act_on(RETRY, [handle.id])
     kit.run_worker()
     assert (ran, left(kit)) == ([1], (0, 0))
 

@@ -13,7 +13,8 @@ from tests.sql.test_limit_starts import most_beyond
 
 from holdfast import Holdfast, Job, Rate
 from holdfast.model.queue import QueueRules
-from holdfast.operate.acts import act_on, cancel_verb
+from holdfast.operate.acts import cancel_verb
+from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
 Make = Callable[..., Kit]
@@ -98,7 +99,7 @@ async def test_a_job_that_waits_for_its_token_is_cancelled_and_handed_back(
         early = list(worker.starter.early)
         assert len(early) > 2
         victim = early[-1].claimed
-        act_on(kit.database, cancel_verb(), [victim.id])
+        Operator(kit.database, "ann").act_on(cancel_verb(), [victim.id])
         await await_until(
             lambda: kit.job(victim.id)["status"] == "cancelled", "it does not wait for its token"
         )

@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import QUICK, wait_until
 
 from holdfast import Holdfast, Settings, telemetry
-from holdfast.operate.edit import Changes, edit_job
-from holdfast.operate.explain import explain
+from holdfast.operate.edit import Changes
+from holdfast.operate.operator import Operator
 from holdfast.runtime.sweep import Sweeper
 from holdfast.store.breaker import find_trial
 from holdfast.store.housekeeping import prune
@@ -257,7 +257,7 @@ def test_an_edited_payload_is_tried_again_by_everybody(holdfast_kit: Make) -> No
     kit = holdfast_kit(old_app(), QUICK)
     job_id = send(kit, '{"a": 1, "b": 2}')
     kit.run_worker()
-    edit_job(kit.database, job_id, Changes(unset=["b"]))
+    Operator(kit.database, "ann").edit_job(job_id, Changes(unset=["b"]))
     kit.run_worker()
     assert kit.job(job_id)["result"] == "old"
 
@@ -278,7 +278,7 @@ def test_explain_names_the_reason_who_refused_it_and_when_it_dies(holdfast_kit: 
     kit = holdfast_kit(old_app(), dataclasses.replace(Settings(), misfit_wait=600.0))
     job_id = send(kit, '{"a": 1, "b": 2}')
     kit.run_worker()
-    found = explain(kit.database, job_id)
+    found = Operator(kit.database, "ann").explain(job_id)
     assert found.code == "misfit"
     assert found.sentence == (
         "It is set aside: its payload does not fit grows version 1 of this release: "
@@ -288,13 +288,13 @@ def test_explain_names_the_reason_who_refused_it_and_when_it_dies(holdfast_kit: 
     kit.sql("UPDATE holdfast.misfits SET at = now()")
     _live(kit, _signature(kit, job_id))
     (worker,) = kit.sql("SELECT id FROM holdfast.workers WHERE host = 'elsewhere'")
-    said = explain(kit.database, job_id).sentence
+    said = Operator(kit.database, "ann").explain(job_id).sentence
     assert (
         f"Refused by {worker['id']} (release ). Every live signature has refused it: it is a dead letter in "
         in said
     )
     _live(kit, '{"grows/1": "another"}')
-    assert "Not yet tried by " in explain(kit.database, job_id).sentence
+    assert "Not yet tried by " in Operator(kit.database, "ann").explain(job_id).sentence
 
 
 def test_a_held_first_job_keeps_its_key_and_is_taken_in_its_place(holdfast_kit: Make) -> None:

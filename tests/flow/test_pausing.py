@@ -8,8 +8,7 @@ from typing import Any
 from tests.conftest import await_until
 
 from holdfast import Backoff, Holdfast, Retry, telemetry
-from holdfast.operate import pauses
-from holdfast.operate.workers import drain_workers
+from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
 
@@ -35,10 +34,10 @@ def test_for_a_worker_that_leaves_when_idle_a_paused_queue_has_nothing_due(app: 
     async def work() -> None: ...
 
     work.enqueue()
-    pauses.pause_queue(kit.database, "inbox")
+    Operator(kit.database, "ann").pause_queue("inbox")
     kit.run_worker()
     assert states(kit) == ["pending"]
-    pauses.resume_queue(kit.database, "inbox")
+    Operator(kit.database, "ann").resume_queue("inbox")
     kit.run_worker()
     assert states(kit) == ["completed"]
 
@@ -51,13 +50,13 @@ def test_for_a_worker_that_leaves_when_idle_a_paused_task_has_nothing_due(app: H
     async def other() -> None: ...
 
     work.enqueue()
-    pauses.pause_task(kit.database, "work")
+    Operator(kit.database, "ann").pause_task("work")
     work.enqueue()
     other.enqueue()
     kit.run_worker()
     assert {row["status"] for row in kit.jobs("work")} <= {"pending", "held"}
     assert [row["status"] for row in kit.jobs("other")] == ["completed"]
-    pauses.resume_task(kit.database, "work")
+    Operator(kit.database, "ann").resume_task("work")
     kit.run_worker()
     assert states(kit) == ["completed"] * 3
 
@@ -74,12 +73,12 @@ async def test_what_runs_when_the_queue_is_paused_finishes_and_the_rest_waits(
     first = work.enqueue()
     async with working(akit):
         await await_until(lambda: akit.job(first.id)["status"] == "processing", "the first runs")
-        pauses.pause_queue(akit.database, "inbox")
+        Operator(akit.database, "ann").pause_queue("inbox")
         second = work.enqueue()
         gate.set()
         await await_until(lambda: akit.job(first.id)["status"] == "completed", "it finishes")
         assert akit.job(second.id)["status"] == "pending"
-        pauses.resume_queue(akit.database, "inbox")
+        Operator(akit.database, "ann").resume_queue("inbox")
         await await_until(lambda: akit.job(second.id)["status"] == "completed", "the rest goes on by itself")
 
 
@@ -93,16 +92,16 @@ async def test_jobs_that_come_while_their_task_is_paused_are_set_aside_by_the_sw
     async def failing() -> None:
         raise Retry("again", after=0)
 
-    pauses.pause_task(akit.database, "work")
+    Operator(akit.database, "ann").pause_task("work")
     async with working(akit):
         late = work.enqueue()
         await await_until(lambda: akit.job(late.id)["status"] == "held", "what was enqueued is set aside")
         assert akit.job(late.id)["hold_reason"] == "task work is paused"
         retried = failing.using(max_attempts=1000).enqueue()
         await await_until(lambda: akit.job(retried.id)["attempts"] > 0, "it fails and is retried")
-        pauses.pause_task(akit.database, "failing")
+        Operator(akit.database, "ann").pause_task("failing")
         await await_until(lambda: akit.job(retried.id)["status"] == "held", "a retry is set aside too")
-        assert pauses.resume_task(akit.database, "work").changed
+        assert Operator(akit.database, "ann").resume_task("work").changed
         await await_until(lambda: akit.job(late.id)["status"] == "completed", "it comes back")
     held = [e.fields for e in events if e.name == "jobs.held"]
     assert held
@@ -113,9 +112,9 @@ async def test_a_resumed_job_whose_task_no_worker_knows_is_held_by_the_worker(
     app: Holdfast, akit: Kit
 ) -> None:
     job = app.send("unheard.of", {})
-    pauses.pause_task(akit.database, "unheard.of")
+    Operator(akit.database, "ann").pause_task("unheard.of")
     assert akit.job(job.id)["status"] == "held"
-    assert pauses.resume_task(akit.database, "unheard.of").moved == 1
+    assert Operator(akit.database, "ann").resume_task("unheard.of").moved == 1
     async with working(akit):
         await await_until(
             lambda: akit.job(job.id)["hold_reason"] == "no worker here knows unheard.of version 1",
@@ -136,7 +135,7 @@ async def test_a_sweep_with_a_bad_row_of_a_paused_task_goes_on(
            CREATE TRIGGER refuse BEFORE UPDATE ON holdfast.inbox FOR EACH ROW
                WHEN (OLD.task = 'bad') EXECUTE FUNCTION public.refuse()"""
     )
-    pauses.pause_task(akit.database, "bad")
+    Operator(akit.database, "ann").pause_task("bad")
     async with working(akit):
         await await_until(lambda: any(e.name == "pause.hold_failed" for e in events), "the sweep says so")
         job = work.enqueue()
@@ -162,7 +161,7 @@ async def test_a_worker_that_is_asked_to_drain_finishes_hands_back_and_leaves(
         await started.wait()
         held = lambda: [akit.job(i)["status"] for i in ids] == ["processing"] * 3  # noqa: E731
         await await_until(held, "one runs, two are prefetched")
-        (me,) = drain_workers(akit.database, everyone=True).asked
+        (me,) = Operator(akit.database, "ann").drain_workers(everyone=True).asked
         back = lambda: [akit.job(i)["status"] for i in ids] == ["processing", "pending", "pending"]  # noqa: E731
         await await_until(back, "what has not started is handed back")
         assert not worker.done()
@@ -187,7 +186,7 @@ async def test_a_draining_worker_claims_nothing_even_before_it_knows(app: Holdfa
 
     async with working(akit) as worker:
         await await_until(lambda: akit.sql("SELECT 1 FROM holdfast.workers"), "it is there")
-        drain_workers(akit.database, everyone=True)
+        Operator(akit.database, "ann").drain_workers(everyone=True)
         job = work.enqueue()
         await asyncio.wait_for(worker, 100)
     assert akit.job(job.id)["lease_generation"] == 0

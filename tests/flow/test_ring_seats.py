@@ -11,7 +11,7 @@ from tests.conftest import QUICK
 from holdfast import Holdfast, telemetry
 from holdfast.model.bucket import BUCKETS
 from holdfast.model.worker import WorkerIdentity
-from holdfast.operate.ring import rings
+from holdfast.operate.operator import Operator
 from holdfast.runtime import ring as runtime
 from holdfast.runtime.ring import Ring
 from holdfast.store import workers as store
@@ -71,7 +71,7 @@ async def members(kit: Kit, count: int, queues: Sequence[str] = ("orders",)) -> 
 
 def seats(kit: Kit, queue: str = "orders") -> dict[str, int]:
     """Worker -> seat, of those that are alive."""
-    (report,) = rings(kit.database, queue)
+    (report,) = Operator(kit.database, "ann").rings(queue)
     return {worker.worker: worker.seat for worker in report.workers}
 
 
@@ -164,7 +164,7 @@ async def test_the_last_move_up_when_nobody_comes_for_the_empty_seats(
         rest = [found[n] for n in (1, 3, 4, 5)]
         for member in rest:
             await member.ring.tick()
-        (report,) = rings(akit.database, "orders")
+        (report,) = Operator(akit.database, "ann").rings("orders")
         assert report.empty_seats == [0, 2]  # in a deploy somebody comes
         monkeypatch.setattr(runtime, "_MOVE_UP", 0.0)
         for _ in range(3):

@@ -11,7 +11,7 @@ from tests.shapes import pings
 from typer.testing import CliRunner
 
 from holdfast import Holdfast, cli, sql
-from holdfast.operate.doctor.run import doctor
+from holdfast.operate.operator import Operator
 from holdfast.runtime.sweep import Sweeper
 from holdfast.shapes import SHAPES
 from holdfast.testing import Kit
@@ -45,13 +45,13 @@ def kit(app: App, holdfast_kit: Callable[..., Kit]) -> Kit:
 
 
 async def test_the_folder_of_a_shape_is_all_it_needs(app: App, akit: Kit) -> None:
-    health = doctor(akit.database, only=["pings"], checks=pings.SHAPE.checks)
+    health = Operator(akit.database, "ann").doctor(only=["pings"], checks=pings.SHAPE.checks)
     assert [finding.code for finding in health.findings] == ["no_pings"]
     async with working(akit):
         await await_until(lambda: app.pings == ["here"], "the service of the shape has run")
         akit.sql("DELETE FROM holdfast.pings")
         await await_until(lambda: app.pings == ["here"], "the pulse has asked, and the service was told")
-    assert doctor(akit.database, only=["pings"], checks=pings.SHAPE.checks).findings == []
+    assert Operator(akit.database, "ann").doctor(only=["pings"], checks=pings.SHAPE.checks).findings == []
 
 
 async def test_what_it_wants_tidied_is_tidied(app: App, akit: Kit) -> None:

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from holdfast import DeadLetter, Holdfast, InvalidOption, TaskDefinitionError
-from holdfast.operate.acts import RETRY, act_on
+from holdfast.operate.acts import RETRY
 from holdfast.operate.dead import redrive_verb
-from holdfast.operate.keys import release_keys
+from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
 Make = Callable[..., Kit]
@@ -53,10 +53,10 @@ def test_a_blocked_job_that_is_skipped_and_redriven_keeps_what_follows_it(shop: 
     job = shop.flaky.using(partition_key="k", then=shop.after.job(name="chain")).enqueue(n=1)
     shop.kit.run_worker()
     assert shop.statuses(job.id) == "blocked"
-    release_keys(shop.kit.database, "blocking", ["k"], "skip")
+    Operator(shop.kit.database, "ann").release_keys("blocking", ["k"], "skip")
     assert shop.statuses(job.id) == "dead_letter"
     shop.down = False
-    act_on(shop.kit.database, redrive_verb(), [job.id])
+    Operator(shop.kit.database, "ann").act_on(redrive_verb(), [job.id])
     shop.kit.run_worker()
     assert shop.ran == [1, "chain"]
 
@@ -66,7 +66,7 @@ def test_a_blocked_member_that_is_skipped_counts_in_its_group(shop: Shop) -> Non
     shop.app.group([member], then=shop.after.job(name="group"), when="finished")
     shop.kit.run_worker()
     assert shop.ran == []
-    release_keys(shop.kit.database, "blocking", ["k"], "skip")
+    Operator(shop.kit.database, "ann").release_keys("blocking", ["k"], "skip")
     shop.kit.run_worker()
     assert shop.ran == ["group"]
 
@@ -77,7 +77,7 @@ def test_a_member_that_parks_its_key_counts_in_its_group(shop: Shop) -> None:
     shop.kit.run_worker()
     assert shop.ran == ["group"]
     shop.down = False
-    release_keys(shop.kit.database, "parking", ["k"], "retry")
+    Operator(shop.kit.database, "ann").release_keys("parking", ["k"], "retry")
     shop.kit.run_worker()
     assert shop.ran == ["group", 1]
 
@@ -91,7 +91,7 @@ def test_a_replace_key_does_not_overwrite_the_job_that_blocks_its_key(shop: Shop
     assert shop.statuses(first.id) == "blocked"
     assert shop.kit.job(first.id)["payload"] == {"n": 1}
     shop.down = False
-    act_on(shop.kit.database, RETRY, [first.id])
+    Operator(shop.kit.database, "ann").act_on(RETRY, [first.id])
     shop.kit.run_worker()
     assert shop.ran == [1, 2]
 

@@ -5,10 +5,13 @@ with it.
 """
 
 import asyncio
+import functools
 import os
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -32,12 +35,7 @@ from tests.migration.rolling_app import (
 )
 
 import holdfast
-from holdfast.operate.acts import act_on
 from holdfast.operate.dead import redrive_verb
-from holdfast.operate.jobs import find_job, list_jobs
-from holdfast.operate.overview import overview
-from holdfast.operate.pauses import pause_queue, pause_task, resume_queue, resume_task
-from holdfast.operate.workers import list_workers
 
 URL = os.environ["HOLDFAST_DATABASE_URL"]
 Ways = dict[str, Callable[[str], list[str]]]
@@ -156,19 +154,28 @@ def in_child(tag: str) -> list[str]:
 
 def operated(tag: str) -> list[str]:
     """What operators do, from Python; the command line of an older release looks at the schema first."""
-    database = app.database
     dead = doomed.enqueue(tag=tag)
-    pause_task(database, "failing")
+    verb("pauses", "pause_task")("failing")
     failing.enqueue(tag=f"{tag}-paused")
-    pause_queue(database, "shared")
-    until(lambda: find_job(database, dead.id).job.state == "dead_letter")
-    overview(database)
-    list_workers(database)
-    list_jobs(database)
-    act_on(database, redrive_verb(), [UUID(str(dead.id))])
-    resume_queue(database, "shared")
-    resume_task(database, "failing")
+    verb("pauses", "pause_queue")("shared")
+    until(lambda: bool(verb("jobs", "find_job")(dead.id).job.state == "dead_letter"))
+    verb("overview", "overview")()
+    verb("workers", "list_workers")()
+    verb("jobs", "list_jobs")()
+    verb("acts", "act_on")(redrive_verb(), [UUID(str(dead.id))])
+    verb("pauses", "resume_queue")("shared")
+    verb("pauses", "resume_task")("failing")
     return [tag, f"{tag}-paused"]
+
+
+def verb(module: str, name: str) -> Callable[..., Any]:
+    """A verb of the operator; in releases that have none it is a function of the database."""
+    try:
+        from holdfast.operate.operator import Operator
+    except ModuleNotFoundError:
+        return functools.partial(getattr(import_module(f"holdfast.operate.{module}"), name), app.database)
+    found: Callable[..., Any] = getattr(Operator(app.database, "rolling"), name)
+    return found
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -19,7 +19,7 @@ from holdfast.cli import app as cli
 from holdfast.db import migrate
 from holdfast.db.migrate.text import Migration
 from holdfast.errors import HoldfastError, SchemaTooNew
-from holdfast.operate.explain import explain
+from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
 NEXT = migrate.required_version() + 1
@@ -132,7 +132,7 @@ def test_a_newer_schema_is_not_taken_for_drift(app: Holdfast, holdfast_kit: Make
         assert str(fixed.exception) == (
             f"{why}: a fix {what!r} would undo what is newer. Run it with the newer release"
         )
-    assert explain(kit.database, uuid4()).code == "no_such_job"
+    assert Operator(kit.database, "ann").explain(uuid4()).code == "no_such_job"
 
 
 # Function by function: its name, its arguments and whether each has a default, and what it returns.

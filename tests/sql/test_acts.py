@@ -29,21 +29,25 @@ from tests.sql.support import (
     take_one,
 )
 
+from holdfast.cli.refusals import worded, words
 from holdfast.db.database import Database
 from holdfast.db.faults import BadRow, LockTimeout
 from holdfast.errors import ConfigurationError
 from holdfast.model.job import Grant
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed, Released
-from holdfast.operate import acts, preview, queues
-from holdfast.operate.acts import DISCARD, RETRY, Done, Verb, act_on, act_on_all, cancel_verb, select
-from holdfast.operate.dead import DISCARD_DEAD, redrive_verb, select_dead
+from holdfast.operate import acts, bulk, preview
+from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb
+from holdfast.operate.bulk import Done
+from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
+from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure, wait
 from holdfast.runtime.sweep import Sweeper
 from holdfast.store import acts as store
 from holdfast.store import housekeeping, jobs, owner
 from holdfast.store.acts import Place
 from holdfast.store.dead import DeadFilter
 from holdfast.store.operate import CAP, Count
-from holdfast.store.search import JobFilter
+from holdfast.store.search import Found, JobFilter
 from holdfast.testing import Kit
 
 pytestmark = pytest.mark.versions
@@ -55,13 +59,15 @@ def worker(conn: Conn) -> str:
 
 
 def act(database: Database, verb: Verb, **filters: Any) -> Done:
-    return act_on_all(database, verb, select(database, verb, JobFilter(**filters)))
+    return Operator(database, "ann").act_on_all(
+        verb, Operator(database, "ann").select(verb, JobFilter(**filters))
+    )
 
 
 def refused(database: Database, verb: Verb, *job_ids: UUID) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        act_on(database, verb, job_ids)
-    return str(caught.value)
+        Operator(database, "ann").act_on(verb, job_ids)
+    return words(caught.value)
 
 
 def audited(conn: Conn) -> list[tuple[str, dict[str, Any], int]]:
@@ -93,7 +99,7 @@ def places(conn: Conn) -> dict[UUID, int]:
 def test_retry_of_each_state(conn: Conn, database: Database, worker: str) -> None:
     jobs_of = one_of_each(conn, worker)
     able = ("scheduled", "pending", "quarantined", "dead_letter", "cancelled")
-    done = act_on(database, RETRY, [jobs_of[state] for state in able])
+    done = Operator(database, "ann").act_on(RETRY, [jobs_of[state] for state in able])
     assert done.results == {"due_now": 1, "unchanged": 1, "freed": 1, "redriven": 1, "revived": 1}
     assert done.count == 4
     assert {status(conn, jobs_of[state]) for state in able} == {"pending"}
@@ -108,7 +114,9 @@ def test_retry_of_each_state(conn: Conn, database: Database, worker: str) -> Non
     assert "completed. To run it again enqueue a new one: holdfast enqueue work" in refused(
         database, RETRY, jobs_of["completed"]
     )
-    assert act_on(database, RETRY, [jobs_of["pending"]]) == Done("jobs retry", 0, {"unchanged": 1}, {}, None)
+    assert Operator(database, "ann").act_on(RETRY, [jobs_of["pending"]]) == Done(
+        "jobs retry", 0, {"unchanged": 1}, {}, None
+    )
     assert len(audited(conn)) == 1
 
 
@@ -118,7 +126,7 @@ def test_a_job_that_backs_off_is_due_now_and_keeps_its_attempts(
     (job_id,) = enqueue(conn)
     end(conn, take_one(conn, worker).grant, Failed(BOOM, 3600.0), worker)
     assert take(conn, worker) == []
-    assert act_on(database, RETRY, [job_id]).results == {"due_now": 1}
+    assert Operator(database, "ann").act_on(RETRY, [job_id]).results == {"due_now": 1}
     assert take_one(conn, worker).attempt == 2
 
 
@@ -127,7 +135,7 @@ def test_a_cancelled_job_comes_back_as_the_same_job(conn: Conn, database: Databa
     before = row_of(conn, job_id)
     last = take_one(conn, worker)
     end(conn, last.grant, Cancelled("no"), worker)
-    assert act_on(database, RETRY, [job_id]).results == {"revived": 1}
+    assert Operator(database, "ann").act_on(RETRY, [job_id]).results == {"revived": 1}
     after = row_of(conn, job_id)
     moved = {"available_at", "claimed_at", "claimed", "lease_generation", "last_error"}
     assert {k: v for k, v in after.items() if k not in moved} == {
@@ -191,7 +199,7 @@ def lose_claim(conn: Conn) -> None:
 def test_a_quarantined_job_that_nobody_owns_waits_again(conn: Conn, database: Database, worker: str) -> None:
     job_id = quarantine_running(conn, worker)
     lose_claim(conn)
-    assert act_on(database, RETRY, [job_id]).results == {"freed": 1}
+    assert Operator(database, "ann").act_on(RETRY, [job_id]).results == {"freed": 1}
     assert status(conn, job_id) == "pending"
     assert take_one(conn, worker).grant.id == job_id
 
@@ -202,7 +210,7 @@ def test_a_quarantined_job_that_somebody_owns_is_running(conn: Conn, database: D
     assert "is running" in refused(database, RETRY, job_id)
     assert "is running: cancel it first" in refused(database, DISCARD, job_id)
     assert everything(conn) == before
-    assert act_on(database, cancel_verb(), [job_id]).results == {"asked_to_stop": 1}
+    assert Operator(database, "ann").act_on(cancel_verb(), [job_id]).results == {"asked_to_stop": 1}
 
 
 def test_a_claim_is_not_revoked_while_we_look_at_it(
@@ -225,7 +233,7 @@ def test_a_quarantined_job_that_nobody_owns_can_be_ended(
 ) -> None:
     job_id = quarantine_running(conn, worker)
     lose_claim(conn)
-    assert act_on(database, verb, [job_id]).count == 1
+    assert Operator(database, "ann").act_on(verb, [job_id]).count == 1
     assert status(conn, job_id) == ("cancelled" if verb is not DISCARD else "missing")
     assert one(conn, "SELECT count(*) FROM holdfast.quarantine") == 0
 
@@ -247,7 +255,7 @@ def test_a_job_that_left_by_the_front_door_is_in_no_quarantine(
         grant = take_one(conn, worker).grant
         conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [job_id])
         end(conn, grant, outcome, worker)
-        assert act_on(database, verb, [job_id]).count == 1
+        assert Operator(database, "ann").act_on(verb, [job_id]).count == 1
         assert (status(conn, job_id), quarantined(conn)) == ("pending", [])
         end(conn, take_one(conn, worker).grant, Completed(), worker)
 
@@ -263,9 +271,9 @@ def test_a_quarantine_that_outlived_its_job_is_not_counted_and_goes(
         conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [job_id])
         end(conn, grant, outcome, worker)
         ended.append(job_id)
-    (inbox,) = queues.list_queues(database)
+    (inbox,) = Operator(database, "ann").list_queues()
     assert inbox.quarantined == Count(1)
-    assert act_on(database, DISCARD, ended[:1]).count == 1
+    assert Operator(database, "ann").act_on(DISCARD, ended[:1]).count == 1
     assert set(quarantined(conn)) == {kept, ended[1]}
     assert run(conn, housekeeping.prune_quarantine(1000)) == 1
     assert run(conn, housekeeping.prune_quarantine(1000)) == 0
@@ -305,7 +313,7 @@ def test_a_job_that_no_claim_holds_is_not_running(conn: Conn, database: Database
 def test_cancel_ends_what_waits_and_asks_what_runs(conn: Conn, database: Database, worker: str) -> None:
     jobs_of = one_of_each(conn, worker)
     live = ("pending", "scheduled", "held", "quarantined", "processing")
-    done = act_on(database, cancel_verb("not needed"), [jobs_of[state] for state in live])
+    done = Operator(database, "ann").act_on(cancel_verb("not needed"), [jobs_of[state] for state in live])
     assert (done.results, done.count) == ({"cancelled": 4, "asked_to_stop": 1}, 5)
     for state in live[:-1]:
         assert status(conn, jobs_of[state]) == "cancelled"
@@ -325,9 +333,9 @@ def test_cancel_ends_what_waits_and_asks_what_runs(conn: Conn, database: Databas
 def test_a_second_cancel_is_not_counted_again(conn: Conn, database: Database, worker: str) -> None:
     (first, second) = enqueue(conn, 2)
     take(conn, worker, 2)
-    assert act_on(database, cancel_verb(), [first]).results == {"asked_to_stop": 1}
+    assert Operator(database, "ann").act_on(cancel_verb(), [first]).results == {"asked_to_stop": 1}
     asked = row_of(conn, first)["cancel_requested_at"]
-    again = act_on(database, cancel_verb(), [first])
+    again = Operator(database, "ann").act_on(cancel_verb(), [first])
     assert (again.results, again.count, again.audit) == ({"asked_before": 1}, 0, None)
     both = act(database, cancel_verb(), queue="inbox")
     assert (both.results, both.count) == ({"asked_to_stop": 1, "asked_before": 1}, 1)
@@ -343,8 +351,8 @@ def test_the_reason_of_a_cancel_is_not_the_error_of_the_job(
     (job_id,) = enqueue(conn)
     for n in range(failures):
         end(conn, take_one(conn, worker).grant, Failed(ErrorText("Oops", f"number {n}", ""), 0.0), worker)
-    act_on(database, cancel_verb("not needed"), [job_id])
-    assert act_on(database, RETRY, [job_id]).results == {"revived": 1}
+    Operator(database, "ann").act_on(cancel_verb("not needed"), [job_id])
+    assert Operator(database, "ann").act_on(RETRY, [job_id]).results == {"revived": 1}
     assert row_of(conn, job_id)["last_error"] == ("Oops: number 1" if failures else None)
 
 
@@ -369,7 +377,7 @@ def test_discard_leaves_nothing_of_a_job_and_all_of_the_others(
         run(conn, owner.once_put(claimed.grant, "email", "1"))
         run(conn, owner.guard(claimed.grant, "ledger", claimed.fence))
         end(conn, claimed.grant, Failed(BOOM, 0.0), worker)
-    assert act_on(database, DISCARD, [mine]).results == {"discarded": 1}
+    assert Operator(database, "ann").act_on(DISCARD, [mine]).results == {"discarded": 1}
     assert status(conn, mine) == "missing"
     for table in ("errors", "once", "progress", "fences", "idempotency"):
         assert one(conn, f"SELECT array_agg(job_id) FROM holdfast.{table}") == [other], table
@@ -382,7 +390,7 @@ def test_a_key_is_free_again_also_when_the_clock_was_moved(conn: Conn, kit: Kit,
     later(kit, 30 * 86_400, conn)
     (first,) = put(conn, keyed("mine", life=604_800.0))
     assert first.id
-    assert act_on(database, DISCARD, [first.id]).count == 1
+    assert Operator(database, "ann").act_on(DISCARD, [first.id]).count == 1
     assert put(conn, keyed("mine"))[0].created
 
 
@@ -393,7 +401,7 @@ def test_discard_of_each_state(conn: Conn, database: Database, worker: str) -> N
         database, DISCARD, running, *jobs_of.values()
     )
     assert len(places(conn)) == 8
-    assert act_on(database, DISCARD, jobs_of.values()).results == {"discarded": 7}
+    assert Operator(database, "ann").act_on(DISCARD, jobs_of.values()).results == {"discarded": 7}
     assert places(conn) == {running: 1}
     assert one(conn, "SELECT count(*) FROM holdfast.quarantine") == 0
 
@@ -402,17 +410,17 @@ def test_discard_by_filter(conn: Conn, database: Database, worker: str) -> None:
     one_of_each(conn, worker)
     bury_many(conn, 5, task="other")
     assert act(database, DISCARD, states=("completed",)).count == 1
-    selection = select_dead(database, DeadFilter(task="other"))
-    assert act_on_all(database, DISCARD_DEAD, selection).results == {"discarded": 5}
+    selection = Operator(database, "ann").select_dead(DeadFilter(task="other"))
+    assert Operator(database, "ann").act_on_all(DISCARD_DEAD, selection).results == {"discarded": 5}
     before = everything(conn)
     with pytest.raises(ConfigurationError) as caught:
         act(database, DISCARD, task="work")
-    assert str(caught.value) == (
+    assert words(caught.value) == (
         "say which states: --state pending, scheduled, held, blocked, quarantined, completed, cancelled or dead_letter"
         " (discard deletes for good)"
     )
     with pytest.raises(ConfigurationError, match="say which states"):
-        preview.preview_all(database, DISCARD, JobFilter(queue="inbox"))
+        Operator(database, "ann").preview_all(DISCARD, JobFilter(queue="inbox"))
     assert everything(conn) == before
     rest = ("pending", "scheduled", "held", "quarantined", "cancelled", "dead_letter")
     assert act(database, DISCARD, states=rest, task="work").results == {"discarded": 6}
@@ -428,17 +436,17 @@ def test_a_dry_run_counts_and_changes_nothing(conn: Conn, database: Database, wo
     jobs_of = one_of_each(conn, worker)
     archive_many(conn, CAP + 1, size=1)
     before = everything(conn)
-    found = preview.preview_all(database, cancel_verb(), JobFilter(task="work"))
+    found = Operator(database, "ann").preview_all(cancel_verb(), JobFilter(task="work"))
     assert (found.count, found.dry_run) == (Count(5), True)
     assert found.by_state == dict.fromkeys(("pending", "scheduled", "quarantined", "processing", "held"), 1)
     assert [line.id for line in found.sample] == sorted((line.id for line in found.sample), reverse=True)
-    many = preview.preview_all(database, DISCARD, JobFilter(states=("completed",), task="work"))
+    many = Operator(database, "ann").preview_all(DISCARD, JobFilter(states=("completed",), task="work"))
     assert (many.count, len(many.sample)) == (Count(CAP, capped=True), 10)
     assert (many.by_state, many.at_least) == ({"completed": CAP}, ["completed"])
-    named = preview.preview_of(database, RETRY, [jobs_of["scheduled"], jobs_of["dead_letter"]])
+    named = Operator(database, "ann").preview_of(RETRY, [jobs_of["scheduled"], jobs_of["dead_letter"]])
     assert (named.count, named.by_state) == (Count(2), {"dead_letter": 1, "scheduled": 1})
     with pytest.raises(ConfigurationError, match="is running"):
-        preview.preview_of(database, RETRY, [jobs_of["processing"]])
+        Operator(database, "ann").preview_of(RETRY, [jobs_of["processing"]])
     assert everything(conn) == before
 
 
@@ -450,7 +458,7 @@ def test_a_dry_run_of_more_than_it_counts_names_every_state(
     load(conn, preview.EACH + 1, available_at="holdfast.now() + interval '1 day'")
     archive_many(conn, CAP + 1, size=1)
     states = ("held", "scheduled", "completed", "cancelled")
-    found = preview.preview_all(database, DISCARD, JobFilter(states=states, queue="inbox"))
+    found = Operator(database, "ann").preview_all(DISCARD, JobFilter(states=states, queue="inbox"))
     assert found.count == Count(CAP, capped=True)
     assert found.by_state == {"held": 1, "scheduled": preview.EACH, "completed": preview.EACH, "cancelled": 1}
     assert found.at_least == ["scheduled", "completed"]
@@ -463,8 +471,8 @@ def test_many_are_done_in_batches_with_one_audit_row(
     load(conn, 250, task="CASE WHEN n % 5 = 0 THEN 'other' ELSE 'work' END")
     steps: list[int] = []
     verb = cancel_verb()
-    selection = select(database, verb, JobFilter(task="work", older_than=60))
-    done = act_on_all(database, verb, selection, steps.append)
+    selection = Operator(database, "ann").select(verb, JobFilter(task="work", older_than=60))
+    done = Operator(database, "ann").act_on_all(verb, selection, steps.append)
     assert steps == [100, 200]
     assert (done.count, done.left) == (200, {})
     states = ["pending", "scheduled", "processing", "held", "blocked", "quarantined"]
@@ -488,7 +496,9 @@ def test_an_interrupted_act_has_counted_what_it_did(
 
     verb = cancel_verb()
     with pytest.raises(KeyboardInterrupt):
-        act_on_all(database, verb, select(database, verb, JobFilter(task="work")), interrupt)
+        Operator(database, "ann").act_on_all(
+            verb, Operator(database, "ann").select(verb, JobFilter(task="work")), interrupt
+        )
     assert one(conn, "SELECT count(*) FROM holdfast.archive") == 20
     assert [count for _, _, count in audited(conn)] == [20]
 
@@ -505,7 +515,7 @@ def test_an_act_that_cannot_be_audited_does_not_happen(conn: Conn, database: Dat
         assert (done.count, sum(done.left.values())) == (0, 3)
     else:
         with pytest.raises(BadRow):
-            act_on(database, DISCARD, ids)
+            Operator(database, "ann").act_on(DISCARD, ids)
     assert places(conn) == dict.fromkeys(ids, 1)
 
 
@@ -517,7 +527,7 @@ def test_a_row_that_cannot_be_changed_keeps_nobody_else(
     done = act(database, cancel_verb(), queue="inbox")
     assert done.count == 38
     ((reason, count),) = done.left.items()
-    assert reason.startswith("refused by the database: this row is bad")
+    assert reason.text.startswith("refused by the database: this row is bad")
     assert count == 2
     assert [count for _, _, count in audited(conn)] == [38]
 
@@ -525,10 +535,10 @@ def test_a_row_that_cannot_be_changed_keeps_nobody_else(
 def test_what_is_created_after_an_act_began_is_not_touched(conn: Conn, database: Database) -> None:
     old = enqueue(conn, 3)
     verb = cancel_verb()
-    selection = select(database, verb, JobFilter(task="work"))
+    selection = Operator(database, "ann").select(verb, JobFilter(task="work"))
     conn.execute("SELECT pg_sleep(0.003)")  # the ids are by the millisecond
     new = enqueue(conn, 3)
-    assert act_on_all(database, verb, selection).count == 3
+    assert Operator(database, "ann").act_on_all(verb, selection).count == 3
     assert [status(conn, i) for i in (*old, *new)] == ["cancelled"] * 3 + ["pending"] * 3
 
 
@@ -536,16 +546,20 @@ def test_a_job_that_moved_on_is_left(conn: Conn, database: Database, worker: str
     """Between the search and the lock: claimed, settled, gone."""
     verb = cancel_verb()
     ids = enqueue(conn, 3)
-    selection = select(database, verb, JobFilter(states=("pending",)))
-    found, place = selection.next(None)
+    selection = Operator(database, "ann").select(verb, JobFilter(states=("pending",)))
+    found, place = Operator(database, "ann").run(selection.next(None))
     assert {job.id for job in found} == set(ids)
     first, second = take(conn, worker, 2)
     end(conn, first.grant, Completed(), worker)
-    once = iter([(found, place)])
-    stale = acts.Selection(selection.states, lambda _: next(once), selection.given)
-    done = act_on_all(database, verb, stale)
+
+    def once(_: object) -> Procedure[tuple[list[Found], UUID | None]]:
+        yield from wait(0)
+        return found, place
+
+    stale = bulk.Selection(selection.states, once, selection.given)
+    done = Operator(database, "ann").act_on_all(verb, stale)
     assert done.results == {"cancelled": 1}
-    assert done.left == {"in use by somebody else, or changed meanwhile": 2}
+    assert worded(done.left) == {"in use by somebody else, or changed meanwhile": 2}
     assert row_of(conn, second.grant.id)["cancel_requested_at"] is None
     assert status(conn, first.grant.id) == "completed"
 
@@ -581,11 +595,14 @@ def test_an_act_on_a_named_job_waits_and_sees_how_it_ended(
         with other.transaction():
             other.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [job_id])
             between(other, job_id, grant)
-            named = pool.submit(act_on, database, cancel_verb("x"), [job_id])
+            named = pool.submit(Operator(database, "ann").act_on, cancel_verb("x"), [job_id])
             wait_until(lambda: len(looks) >= 2, "the act has looked twice")
             assert not named.done()
             passed = act(database, cancel_verb(), task="work")
-            assert (passed.count, passed.left) == (0, {"in use by somebody else, or changed meanwhile": 1})
+            assert (passed.count, worded(passed.left)) == (
+                0,
+                {"in use by somebody else, or changed meanwhile": 1},
+            )
         if isinstance(expected, dict):
             assert named.result(100).results == expected
         else:
@@ -621,7 +638,7 @@ def test_of_two_operators_one_is_first(
         with other.transaction():
             locked = run(other, store.lock([Place(job_id, "inbox", "dead_letters")]))
             run(other, first.apply(locked, 0))
-            named = pool.submit(act_on, database, second, [job_id])
+            named = pool.submit(Operator(database, "ann").act_on, second, [job_id])
             wait_until(lambda: len(looks) >= 3, "the act has looked twice")
             assert not named.done()
         if isinstance(expected, dict):
@@ -637,12 +654,12 @@ def test_a_job_that_is_held_for_long_is_named(
     conn: Conn, connect: Callable[[], Conn], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job_id,) = enqueue(conn)
-    monkeypatch.setattr(acts, "WAIT", 0.0)
+    monkeypatch.setattr(bulk, "WAIT", 0.0)
     other = connect()
     with other.transaction():
         other.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [job_id])
         with pytest.raises(LockTimeout, match=f"nothing was changed: another session holds {job_id}"):
-            act_on(database, cancel_verb(), [job_id])
+            Operator(database, "ann").act_on(cancel_verb(), [job_id])
     assert status(conn, job_id) == "pending"
 
 
@@ -680,10 +697,14 @@ def operate(database: Database, ids: Sequence[UUID], chance: random.Random) -> i
             case 2:
                 act(database, cancel_verb(), task="work", newer_than=3600.0)
             case 3:
-                act_on_all(database, redrive_verb(), select_dead(database, DeadFilter()))
+                Operator(database, "ann").act_on_all(
+                    redrive_verb(), Operator(database, "ann").select_dead(DeadFilter())
+                )
             case 4:
                 with contextlib.suppress(ConfigurationError, LockTimeout):
-                    act_on(database, chance.choice((RETRY, cancel_verb())), chance.sample(ids, 3))
+                    Operator(database, "ann").act_on(
+                        chance.choice((RETRY, cancel_verb())), chance.sample(ids, 3)
+                    )
             case _:
                 gone += act(database, DISCARD, states=(chance.choice(("completed", "dead_letter")),)).count
     return gone
@@ -694,7 +715,7 @@ def test_whatever_happens_together_each_job_is_in_one_place(
 ) -> None:
     """Workers that claim and settle against operators that retry, cancel, redrive and discard."""
     monkeypatch.setattr(acts, "BATCH", 7)
-    monkeypatch.setattr(acts, "WAIT", 0.2)
+    monkeypatch.setattr(bulk, "WAIT", 0.2)
     ids = enqueue(conn, 300, max_attempts=2)
     with ThreadPoolExecutor(5) as pool:
         running = [pool.submit(work, connect()) for _ in range(2)]

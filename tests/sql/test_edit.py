@@ -12,11 +12,13 @@ from tests.sql.rows import bury, count_looks, one_of_each
 from tests.sql.support import Conn, enqueue, one, register, row_of, status, take, take_one
 
 from holdfast import Holdfast
+from holdfast.cli.refusals import words
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, InvalidOption, InvalidPayload
 from holdfast.model import exact
-from holdfast.operate.acts import RETRY, act_on
-from holdfast.operate.edit import Changes, edit_job
+from holdfast.operate.acts import RETRY
+from holdfast.operate.edit import Changes
+from holdfast.operate.operator import Operator
 
 
 @pytest.fixture
@@ -26,8 +28,8 @@ def worker(conn: Conn) -> str:
 
 def refused(database: Database, job_id: UUID, changes: Changes, **options: Any) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        edit_job(database, job_id, changes, **options)
-    return str(caught.value)
+        Operator(database, "ann").edit_job(job_id, changes, **options)
+    return words(caught.value)
 
 
 def row(conn: Conn, job_id: UUID) -> Any:
@@ -47,8 +49,7 @@ def test_an_edit_changes_what_it_names_and_nothing_else(conn: Conn, database: Da
     payload = f'{{"keep": {number}, "gone": 1, "order_id": 1}}'
     conn.execute("UPDATE holdfast.work SET payload = %s WHERE id = %s", [payload, job_id])
     before = row_of(conn, job_id)
-    done = edit_job(
-        database,
+    done = Operator(database, "ann").edit_job(
         job_id,
         Changes({"order_id": 2, "note": "ü"}, ("gone",), priority=7, max_attempts=9, tags=["x", "y"]),
     )
@@ -68,30 +69,34 @@ def test_an_edit_changes_what_it_names_and_nothing_else(conn: Conn, database: Da
 
 def test_when_a_job_is_due_can_be_moved(conn: Conn, database: Database, worker: str) -> None:
     (job_id,) = enqueue(conn)
-    edit_job(database, job_id, Changes(run_after=timedelta(hours=1)))
+    Operator(database, "ann").edit_job(job_id, Changes(run_after=timedelta(hours=1)))
     assert status(conn, job_id) == "scheduled"
     assert take(conn, worker) == []
     at = datetime.now(UTC) + timedelta(days=1)
-    assert edit_job(database, job_id, Changes(run_after=at)).after == {"available_at": at}
-    edit_job(database, job_id, Changes(run_after=datetime(2001, 1, 1, tzinfo=UTC)))  # past is now
+    assert Operator(database, "ann").edit_job(job_id, Changes(run_after=at)).after == {"available_at": at}
+    Operator(database, "ann").edit_job(
+        job_id, Changes(run_after=datetime(2001, 1, 1, tzinfo=UTC))
+    )  # past is now
     assert one(conn, "SELECT available_at > holdfast.now() - interval '1 minute' FROM holdfast.work")
     assert take_one(conn, worker).id == job_id
 
 
 def test_an_edit_that_changes_nothing_says_so_and_is_no_act(conn: Conn, database: Database) -> None:
     (job_id,) = enqueue(conn)
-    done = edit_job(database, job_id, Changes({"n": 0}, priority=0))
+    done = Operator(database, "ann").edit_job(job_id, Changes({"n": 0}, priority=0))
     assert (done.before, done.after) == ({}, {})
     assert one(conn, "SELECT count(*) FROM holdfast.audit") == 0
-    assert edit_job(database, job_id, Changes(tags=["t"])).after == {"tags": ["t"]}
-    assert edit_job(database, job_id, Changes(tags=[])).after == {"tags": []}
+    assert Operator(database, "ann").edit_job(job_id, Changes(tags=["t"])).after == {"tags": ["t"]}
+    assert Operator(database, "ann").edit_job(job_id, Changes(tags=[])).after == {"tags": []}
     assert row_of(conn, job_id)["tags"] is None
 
 
 def test_which_jobs_can_be_edited(conn: Conn, database: Database, worker: str) -> None:
     jobs_of = one_of_each(conn, worker)
     for state in ("pending", "scheduled", "held", "quarantined", "dead_letter"):
-        assert edit_job(database, jobs_of[state], Changes({"n": 5}, priority=3)).state == state
+        assert (
+            Operator(database, "ann").edit_job(jobs_of[state], Changes({"n": 5}, priority=3)).state == state
+        )
         assert (row(conn, jobs_of[state])["payload"], row(conn, jobs_of[state])["priority"]) == (
             '{"n": 5}',
             3,
@@ -117,9 +122,9 @@ def test_a_quarantined_job_whose_owner_is_gone_can_be_edited(
     conn.execute("INSERT INTO holdfast.quarantine VALUES (%s, 'inbox', 'bad')", [job_id])
     assert "is running" in refused(database, job_id, Changes({"n": 5}))
     conn.execute("DELETE FROM holdfast.claims")
-    assert edit_job(database, job_id, Changes({"n": 5})).after == {"payload": {"n": 5}}
+    assert Operator(database, "ann").edit_job(job_id, Changes({"n": 5})).after == {"payload": {"n": 5}}
     assert status(conn, job_id) == "quarantined"  # still left alone
-    assert act_on(database, RETRY, [job_id]).results == {"freed": 1}
+    assert Operator(database, "ann").act_on(RETRY, [job_id]).results == {"freed": 1}
     assert take_one(conn, worker).payload == '{"n": 5}'
 
 
@@ -141,16 +146,16 @@ def test_an_edit_compares_numbers_as_they_are_written(
 ) -> None:
     (job_id,) = enqueue(conn)
     conn.execute("UPDATE holdfast.work SET payload = %s", [f'{{"n": {old}, "keep": {old}}}'])
-    done = edit_job(database, job_id, Changes({"n": new}))
+    done = Operator(database, "ann").edit_job(job_id, Changes({"n": new}))
     assert exact.dumps(done.before["payload"]) == f'{{"n": {old}, "keep": {old}}}'
     assert exact.dumps(done.after["payload"]) == f'{{"n": {new}, "keep": {old}}}'
     assert row(conn, job_id)["payload"] == f'{{"n": {new}, "keep": {old}}}'
-    assert edit_job(database, job_id, Changes({"n": new})).after == {}
+    assert Operator(database, "ann").edit_job(job_id, Changes({"n": new})).after == {}
 
 
 def test_what_cannot_be_stored_changes_nothing(conn: Conn, database: Database) -> None:
     (job_id,) = enqueue(conn)
-    edit_job(database, job_id, Changes({"text": "x" * 200_000}))
+    Operator(database, "ann").edit_job(job_id, Changes({"text": "x" * 200_000}))
     before = row(conn, job_id)
     wrong: list[tuple[Changes, type[Exception], str]] = [
         (Changes({"more": "x" * 70_000}), InvalidPayload, "payload would be 270,0"),
@@ -166,7 +171,7 @@ def test_what_cannot_be_stored_changes_nothing(conn: Conn, database: Database) -
     ]
     for changes, kind, said in wrong:
         with pytest.raises(kind) as caught:
-            edit_job(database, job_id, changes)
+            Operator(database, "ann").edit_job(job_id, changes)
         assert said in str(caught.value)
     assert row(conn, job_id) == before
 
@@ -178,16 +183,16 @@ def test_arguments_are_checked_against_the_handler(conn: Conn, app: Holdfast, da
     (old,) = enqueue(conn)  # version 1: the upgrade adds its note
     (new,) = enqueue(conn, version=2)
     known = app.tasks.definition
-    assert edit_job(database, old, Changes({"n": 3}), known).checked
+    assert Operator(database, "ann").edit_job(old, Changes({"n": 3}), known).checked
     assert "was not changed: the payload lacks 'note'" in refused(
         database, new, Changes({"n": 3}), known=known
     )
-    assert edit_job(database, new, Changes({"note": "x", "extra": [1]}), known).checked
+    assert Operator(database, "ann").edit_job(new, Changes({"note": "x", "extra": [1]}), known).checked
     assert "parameter 'n' of work must be int" in refused(database, new, Changes({"n": "x"}), known=known)
     assert "has no parameter 'm'" in refused(database, new, Changes({"m": 1}), known=known)
     assert row(conn, new)["payload"] == '{"n": 0, "note": "x", "extra": [1]}'
     (other,) = enqueue(conn, task="unknown")
-    assert not edit_job(database, other, Changes({"m": 1}), known).checked
+    assert not Operator(database, "ann").edit_job(other, Changes({"m": 1}), known).checked
 
 
 def test_an_edit_waits_for_who_holds_the_job(
@@ -205,10 +210,10 @@ def test_an_edit_waits_for_who_holds_the_job(
     with ThreadPoolExecutor(1) as pool:
         with other.transaction():
             take_one(other, worker)
-            edited = pool.submit(edit_job, database, job_id, Changes({"n": 9}))
+            edited = pool.submit(Operator(database, "ann").edit_job, job_id, Changes({"n": 9}))
             wait_until(lambda: len(looks) >= 2, "the edit has looked twice")
             assert not edited.done()
         with pytest.raises(ConfigurationError, match="is running"):
             edited.result(100)
     assert row_of(conn, job_id)["payload"] == {"n": 0}
-    assert edit_job(database, dead, Changes({"n": 9})).state == "dead_letter"
+    assert Operator(database, "ann").edit_job(dead, Changes({"n": 9})).state == "dead_letter"

@@ -35,8 +35,8 @@ from holdfast.db.database import Database
 from holdfast.model.job import ClaimedJob
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Held, Released, Snoozed
 from holdfast.model.queue import Rate
-from holdfast.operate.explain import Explanation, explain
-from holdfast.operate.pauses import pause_queue, pause_task
+from holdfast.operate.explain import Explanation
+from holdfast.operate.operator import Operator
 from holdfast.operate.wording import AppName
 from holdfast.settings import Settings
 from holdfast.store import jobs, workers
@@ -52,7 +52,7 @@ from holdfast.testing import Kit, TestServer
 def why(kit: Kit) -> Iterator[Callable[[UUID], Explanation]]:
     """With the timings of production: a worker that a test registers once is live for ten seconds."""
     database = Database(kit.url, Settings(), kit.clock)
-    yield lambda job_id: explain(database, job_id)
+    yield lambda job_id: Operator(database, "ann").explain(job_id)
     database.close()
 
 
@@ -132,13 +132,13 @@ def test_migrations_missing(holdfast_server: TestServer) -> None:
     url = holdfast_server.url(name)
     try:
         database = Database(url, Settings())
-        found = explain(database, uuid4())
+        found = Operator(database, "ann").explain(uuid4())
         assert codes(found) == ["migrations_missing"]
         assert "The database has no holdfast schema" in found.sentence
         result = CliRunner().invoke(cli, ["explain", str(uuid4()), "-d", url])
         assert (result.exit_code, "next      holdfast migrate up" in result.stdout) == (1, True)
         assert CliRunner().invoke(cli, [*found.advice[0].split()[1:], "-d", url]).exit_code == 0
-        assert codes(explain(database, uuid4())) == ["no_such_job"]
+        assert codes(Operator(database, "ann").explain(uuid4())) == ["no_such_job"]
         database.close()
     finally:
         holdfast_server.drop(name)
@@ -219,11 +219,10 @@ def test_waits_because_somebody_said_when(kit: Kit, conn: Conn, why: Why, before
 # Paused ------------------------------------------------------------------------------------------------------------
 
 
-def test_queue_paused(kit: Kit, conn: Conn, why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_ACTOR", "alice")
+def test_queue_paused(kit: Kit, conn: Conn, why: Why) -> None:
     (job_id,) = enqueue(conn)
     register(conn)
-    pause_queue(kit.database, "inbox")
+    Operator(kit.database, "alice").pause_queue("inbox")
     found = why(job_id)
     assert codes(found) == ["queue_paused"]
     assert re.fullmatch(r"Queue inbox is paused since .+ UTC by alice\.", found.sentence)
@@ -231,11 +230,10 @@ def test_queue_paused(kit: Kit, conn: Conn, why: Why, monkeypatch: pytest.Monkey
     assert codes(why(job_id)) == ["nothing_wrong"]
 
 
-def test_task_paused(kit: Kit, conn: Conn, why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_ACTOR", "bob")
+def test_task_paused(kit: Kit, conn: Conn, why: Why) -> None:
     (job_id,) = enqueue(conn)
     register(conn)
-    pause_task(kit.database, "work")
+    Operator(kit.database, "bob").pause_task("work")
     found = why(job_id)
     assert (codes(found), found.state) == (["task_paused"], "held")
     assert re.fullmatch(r"Task work is paused since .+ UTC by bob\.", found.sentence)
@@ -245,8 +243,8 @@ def test_task_paused(kit: Kit, conn: Conn, why: Why, monkeypatch: pytest.MonkeyP
 
 def test_several_reasons_the_decisive_one_first(kit: Kit, conn: Conn, why: Why) -> None:
     (job_id,) = enqueue(conn, delay=60.0)
-    pause_queue(kit.database, "inbox")
-    pause_task(kit.database, "work")
+    Operator(kit.database, "ann").pause_queue("inbox")
+    Operator(kit.database, "ann").pause_task("work")
     assert codes(why(job_id)) == ["scheduled", "queue_paused", "task_paused", "no_worker"]
     text = call(kit, "explain", str(job_id)).stdout
     first = " ".join(line.split()[0] for line in text.splitlines() if not line.startswith("To "))
@@ -265,7 +263,7 @@ def test_no_worker(kit: Kit, conn: Conn, why: Why) -> None:
     assert found.advice == ["holdfast worker MODULE:APP --queue mail"]
     other = register(conn)
     assert why(job_id).sentence.endswith(f"Live workers of other queues: {other} (inbox).")
-    assert explain(kit.database, job_id, AppName("shop:app")).advice == [
+    assert Operator(kit.database, "ann").explain(job_id, AppName("shop:app")).advice == [
         "holdfast worker shop:app --queue mail"
     ]
 

@@ -10,17 +10,16 @@ from tests.sql.keyed import DIES, QUEUE, fail_key, ordered, put_key, take_key
 from tests.sql.support import BOOM, Conn, configure, end, load, one, register, run, status
 from tests.sql.test_plans import buffers, explain, nodes
 
+from holdfast.cli.refusals import worded, words
 from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.model.outcome import Completed, Failed, Held
-from holdfast.operate import acts
-from holdfast.operate.acts import DISCARD, RETRY, act_on, cancel_verb
+from holdfast.operate import acts, bulk
+from holdfast.operate.acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
-from holdfast.operate.edit import Changes, edit_job
-from holdfast.operate.jobs import list_jobs
-from holdfast.operate.keys import hot_keys, list_keys, release_all, release_keys, show_key, stuck_keys
-from holdfast.operate.queues import list_queues, set_queue
+from holdfast.operate.edit import Changes
+from holdfast.operate.operator import Operator
 from holdfast.store import acts as store_acts
 from holdfast.store import keys as store
 from holdfast.store.acts import Place
@@ -39,7 +38,9 @@ def worker(conn: Conn) -> str:
 
 
 def stuck(database: Database, **options: Any) -> list[tuple[str, str, UUID, int]]:
-    return [(k.key, k.why, k.job_id, k.behind.count) for k in stuck_keys(database, **options).keys]
+    return [
+        (k.key, k.why, k.job_id, k.behind.count) for k in Operator(database, "ann").stuck_keys(**options).keys
+    ]
 
 
 def runnable(conn: Conn, worker: str, *keys: str) -> list[UUID]:
@@ -49,7 +50,7 @@ def runnable(conn: Conn, worker: str, *keys: str) -> list[UUID]:
 def refused(act: Callable[[], object], kind: type[Exception] = ConfigurationError) -> str:
     with pytest.raises(kind) as caught:
         act()
-    return str(caught.value)
+    return words(caught.value)
 
 
 def audited(conn: Conn) -> list[tuple[str, dict[str, Any], int]]:
@@ -88,17 +89,19 @@ def test_every_key_that_does_not_move_is_listed_with_the_job_in_its_way(
     soft = [("backing", "backing off", backing, 1), ("ahead", "scheduled", ahead[0], 2)]
     assert stuck(database, waiting=True) == [*hard, *soft]
     assert stuck(database, waiting=True, later=4000.0) == [*hard, soft[1]]
-    assert [k.until is not None for k in stuck_keys(database, waiting=True).keys] == [False] * 4 + [True] * 2
+    assert [k.until is not None for k in Operator(database, "ann").stuck_keys(waiting=True).keys] == [
+        False
+    ] * 4 + [True] * 2
     assert stuck(database, queue="mail") == [hard[1]]
-    notes = {k.key: k.note for k in stuck_keys(database).keys}
+    notes = {k.key: k.note for k in Operator(database, "ann").stuck_keys().keys}
     assert notes == {
         "blocked": "ValueError: boom",
         "parked": "ValueError: boom",
         "bad": "claim: bad",
         "held": "unknown",
     }
-    assert stuck_keys(database, limit=1).more
-    assert not stuck_keys(database).more
+    assert Operator(database, "ann").stuck_keys(limit=1).more
+    assert not Operator(database, "ann").stuck_keys().more
 
 
 def test_a_held_job_behind_a_running_one_is_not_in_the_way(
@@ -119,9 +122,9 @@ def test_a_look_reads_so_many_jobs_and_says_when_there_are_more(
     ordered(conn, "block")
     put_key(conn, "k", 3)
     conn.execute("UPDATE holdfast.work SET status = 'held', hold_reason = 'x'")
-    assert not stuck_keys(database).more
+    assert not Operator(database, "ann").stuck_keys().more
     monkeypatch.setattr(store, "LOOK", 2)
-    assert stuck_keys(database).more
+    assert Operator(database, "ann").stuck_keys().more
 
 
 def test_keys_are_listed_in_pages_that_leave_nothing_out(conn: Conn, database: Database) -> None:
@@ -131,13 +134,13 @@ def test_keys_are_listed_in_pages_that_leave_nothing_out(conn: Conn, database: D
         put_key(conn, name, 2)
     found, after = [], None
     while True:
-        page = list_keys(database, QUEUE, after=after, limit=4)
+        page = Operator(database, "ann").list_keys(QUEUE, after=after, limit=4)
         found += [k.key for k in page.keys]
         if (after := page.next) is None:
             break
     assert len(found) == 25
     assert set(found) == names
-    (line, *_) = list_keys(database, QUEUE).keys
+    (line, *_) = Operator(database, "ann").list_keys(QUEUE).keys
     assert (line.jobs, line.state, line.parked_at) == (Count(2), "pending", None)
 
 
@@ -147,7 +150,7 @@ def test_show_has_the_first_jobs_in_their_order_and_who_runs_them(
     ordered(conn, "park")
     ids = put_key(conn, "k", 5)
     take_key(conn, worker, "k")
-    stream = show_key(database, QUEUE, "k", limit=3)
+    stream = Operator(database, "ann").show_key(QUEUE, "k", limit=3)
     assert [job.id for job in stream.front] == ids[:3]
     assert [(job.state, job.worker) for job in stream.front] == [
         ("processing", worker),
@@ -155,13 +158,13 @@ def test_show_has_the_first_jobs_in_their_order_and_who_runs_them(
     ]
     assert (stream.jobs, stream.parked) == (Count(5), None)
     monkeypatch.setattr(store, "DEPTH", 4)
-    assert show_key(database, QUEUE, "k").jobs == Count(4, True)
+    assert Operator(database, "ann").show_key(QUEUE, "k").jobs == Count(4, True)
     put_key(conn, "p", 2)
     dead = fail_key(conn, "p")
-    parked = show_key(database, QUEUE, "p").parked
+    parked = Operator(database, "ann").show_key(QUEUE, "p").parked
     assert parked is not None
     assert (parked.job_id, parked.behind) == (dead, Count(1))
-    assert show_key(database, QUEUE, "nobody").front == []
+    assert Operator(database, "ann").show_key(QUEUE, "nobody").front == []
 
 
 def test_hot_keys_are_found_by_a_bounded_look_at_both_ends(
@@ -172,16 +175,17 @@ def test_hot_keys_are_found_by_a_bounded_look_at_both_ends(
         put_key(conn, f"cold {n}")
     put_key(conn, "hot", 120)
     put_key(conn, "hot", priority=5)
-    hot, *rest = hot_keys(database)
+    hot, *rest = Operator(database, "ann").hot_keys()
     assert (hot.queue, hot.key, hot.seen, hot.jobs, hot.hot) == (QUEUE, "hot", 121, Count(121), True)
     assert hot.share == pytest.approx(121 / 161)
     assert not any(k.hot for k in rest)
     monkeypatch.setattr(store, "LOOK", 10)  # ten from each end of each priority
-    hot, *_ = hot_keys(database)
+    hot, *_ = Operator(database, "ann").hot_keys()
     assert (hot.key, hot.seen, hot.jobs) == ("hot", 11, Count(121))
     (job,) = take_key(conn, worker, "hot")
     end(conn, job.grant, Completed("1"), worker)
-    assert (hot_keys(database)[0].finished, hot_keys(database)[0].finished_share) == (1, 1.0)
+    hot, *_ = Operator(database, "ann").hot_keys()
+    assert (hot.finished, hot.finished_share) == (1, 1.0)
 
 
 def test_looks_cost_what_is_stuck_and_not_what_waits(conn: Conn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,19 +233,19 @@ def test_looks_cost_what_is_stuck_and_not_what_waits(conn: Conn, monkeypatch: py
 
 def test_hot_keys_of_a_queue_without_order(conn: Conn, database: Database) -> None:
     load(conn, 200, partition_key="CASE WHEN n % 2 = 0 THEN 'a' ELSE 'b' || n END")
-    assert hot_keys(database) == []
-    (hot,) = hot_keys(database, "inbox", limit=1)
+    assert Operator(database, "ann").hot_keys() == []
+    (hot,) = Operator(database, "ann").hot_keys("inbox", limit=1)
     assert (hot.key, hot.seen, hot.jobs, hot.hot) == ("a", 100, None, True)
 
 
 def test_a_queue_that_is_not_ordered_is_refused(conn: Conn, database: Database) -> None:
-    assert refused(lambda: list_keys(database, "inbox")) == (
+    assert refused(lambda: Operator(database, "ann").list_keys("inbox")) == (
         "queue 'inbox' is not ordered by key (no queue is): there no job waits for another. "
         "See its jobs: holdfast jobs list --queue inbox --key KEY"
     )
     ordered(conn)
-    assert "(ordered are: orders)" in refused(lambda: release_keys(database, "inbox", ["k"]))
-    refused(lambda: show_key(database, "nope", "k"), UnknownQueue)
+    assert "(ordered are: orders)" in refused(lambda: Operator(database, "ann").release_keys("inbox", ["k"]))
+    refused(lambda: Operator(database, "ann").show_key("nope", "k"), UnknownQueue)
 
 
 # Release ----------------------------------------------------------------------------------------------------------
@@ -252,11 +256,11 @@ def test_a_blocked_key_is_retried_in_place(conn: Conn, database: Database, worke
     ids = put_key(conn, "k", 3)
     fail_key(conn, "k")
     assert runnable(conn, worker, "k") == []
-    assert refused(lambda: release_keys(database, QUEUE, ["k"])) == (
+    assert refused(lambda: Operator(database, "ann").release_keys(QUEUE, ["k"])) == (
         f"key 'k' of queue 'orders' is blocked by job {ids[0]}: say what becomes of the job in its way: "
         "--retry runs it again in its place, --skip makes it a dead letter and lets its key go on"
     )
-    done = release_keys(database, QUEUE, ["k"], "retry")
+    done = Operator(database, "ann").release_keys(QUEUE, ["k"], "retry")
     assert (done.count, done.results) == (1, {"retried": 1})
     (row,) = conn.execute(
         "SELECT attempts, lease_generation, last_error FROM holdfast.work WHERE id = %s", [ids[0]]
@@ -270,14 +274,14 @@ def test_a_blocked_key_goes_on_without_its_job(conn: Conn, database: Database, w
     ordered(conn, "block")
     first, *rest = put_key(conn, "k", 3)
     fail_key(conn, "k")
-    assert release_keys(database, QUEUE, ["k"], "skip").results == {"skipped": 1}
+    assert Operator(database, "ann").release_keys(QUEUE, ["k"], "skip").results == {"skipped": 1}
     assert status(conn, first) == "dead_letter"
     (row,) = conn.execute("SELECT attempts, last_error, claimed_by IS NOT NULL FROM holdfast.dead_letters")
     assert row == (1, "ValueError: boom", True)
     assert runnable(conn, worker, "k") == rest
     # Redriven later it goes to the end: its key went on.
-    act_on(database, redrive_verb(), [first])
-    assert [job.id for job in show_key(database, QUEUE, "k").front] == [*rest, first]
+    Operator(database, "ann").act_on(redrive_verb(), [first])
+    assert [job.id for job in Operator(database, "ann").show_key(QUEUE, "k").front] == [*rest, first]
 
 
 @pytest.mark.parametrize("how", [None, "skip"])
@@ -288,7 +292,7 @@ def test_a_parked_key_is_released_and_its_dead_letter_stays(
     first, *rest = put_key(conn, "k", 3)
     fail_key(conn, "k")
     assert runnable(conn, worker, "k") == []
-    done = release_keys(database, QUEUE, ["k"], how)
+    done = Operator(database, "ann").release_keys(QUEUE, ["k"], how)
     assert done.results == {"skipped" if how else "released": 1}
     assert status(conn, first) == "dead_letter"
     assert runnable(conn, worker, "k") == rest
@@ -298,7 +302,7 @@ def test_a_parked_key_is_retried_in_its_old_place(conn: Conn, database: Database
     ordered(conn, "park")
     ids = put_key(conn, "k", 3)
     fail_key(conn, "k")
-    assert release_keys(database, QUEUE, ["k"], "retry").results == {"retried": 1}
+    assert Operator(database, "ann").release_keys(QUEUE, ["k"], "retry").results == {"retried": 1}
     assert runnable(conn, worker, "k") == ids
 
 
@@ -309,8 +313,8 @@ def test_a_key_stays_parked_when_its_dead_letter_is_discarded(
     ordered(conn, "park")
     first, *rest = put_key(conn, "k", 3)
     fail_key(conn, "k")
-    act_on(database, DISCARD_DEAD, [first])
-    (key,) = stuck_keys(database).keys
+    Operator(database, "ann").act_on(DISCARD_DEAD, [first])
+    (key,) = Operator(database, "ann").stuck_keys().keys
     assert (key.why, key.job_id, key.task, key.note) == (
         "parked",
         first,
@@ -318,7 +322,7 @@ def test_a_key_stays_parked_when_its_dead_letter_is_discarded(
         "its dead letter was discarded or redriven",
     )
     assert runnable(conn, worker, "k") == []
-    assert release_keys(database, QUEUE, ["k"], "retry").results == {"released": 1}
+    assert Operator(database, "ann").release_keys(QUEUE, ["k"], "retry").results == {"released": 1}
     assert runnable(conn, worker, "k") == rest
 
 
@@ -327,7 +331,7 @@ def test_named_keys_are_released_all_or_none(conn: Conn, database: Database) -> 
     put_key(conn, "k", 2)
     put_key(conn, "fine", 2)
     job = fail_key(conn, "k")
-    assert refused(lambda: release_keys(database, QUEUE, ["k", "fine"], "retry")) == (
+    assert refused(lambda: Operator(database, "ann").release_keys(QUEUE, ["k", "fine"], "retry")) == (
         "nothing was released: key 'fine' of queue 'orders' is neither blocked nor parked. "
         "See what it waits for: holdfast keys show orders 'fine'"
     )
@@ -340,8 +344,8 @@ def test_a_dry_run_changes_nothing(conn: Conn, database: Database) -> None:
     put_key(conn, "k", 2)
     job = fail_key(conn, "k")
     for done in (
-        release_keys(database, QUEUE, ["k"], "skip", dry_run=True),
-        release_all(database, how="skip", dry_run=True),
+        Operator(database, "ann").release_keys(QUEUE, ["k"], "skip", dry_run=True),
+        Operator(database, "ann").release_all(how="skip", dry_run=True),
     ):
         assert (done.count, done.results, done.dry_run) == (1, {"skipped": 1}, True)
         assert [(t.key, t.job_id) for t in done.targets] == [("k", job)]
@@ -360,12 +364,12 @@ def test_all_are_released_in_batches_with_one_entry_in_the_audit(
         put_key(conn, f"k{n}", 2, "mail")
         fail_key(conn, f"k{n}", queue="mail")
     monkeypatch.setattr("holdfast.operate.keys.BATCH", 3)
-    message = refused(lambda: release_all(database))
+    message = refused(lambda: Operator(database, "ann").release_all())
     assert "and 4 more keys are blocked" in message
     told: list[int] = []
-    done = release_all(database, "orders", "retry", on_batch=told.append)
+    done = Operator(database, "ann").release_all("orders", "retry", on_batch=told.append)
     assert (done.results, told) == ({"retried": 5}, [3, 5])
-    assert release_all(database).results == {"released": 5}
+    assert Operator(database, "ann").release_all().results == {"released": 5}
     assert stuck(database) == []
     assert [(a, s, c) for a, s, c in audited(conn)] == [
         ("keys release", {"all": True, "queue": "orders", "how": "retry"}, 5),
@@ -383,14 +387,14 @@ def test_a_job_that_somebody_holds_is_left_or_waited_for(
     other = connect()
     with other.transaction():
         other.execute("SELECT FROM holdfast.work WHERE id = %s FOR UPDATE", [job])
-        done = release_all(database, how="retry")
-        assert (done.count, done.left) == (0, {"in use by somebody else, or changed meanwhile": 1})
-        monkeypatch.setattr(acts, "WAIT", 0.1)
+        done = Operator(database, "ann").release_all(how="retry")
+        assert (done.count, worded(done.left)) == (0, {"in use by somebody else, or changed meanwhile": 1})
+        monkeypatch.setattr(bulk, "WAIT", 0.1)
         assert "another session holds" in refused(
-            lambda: release_keys(database, QUEUE, ["k"], "retry"), LockTimeout
+            lambda: Operator(database, "ann").release_keys(QUEUE, ["k"], "retry"), LockTimeout
         )
     assert audited(conn) == []
-    assert release_keys(database, QUEUE, ["k"], "retry").count == 1
+    assert Operator(database, "ann").release_keys(QUEUE, ["k"], "retry").count == 1
 
 
 def test_a_job_that_is_no_longer_blocked_is_not_touched(
@@ -401,9 +405,9 @@ def test_a_job_that_is_no_longer_blocked_is_not_touched(
     put_key(conn, "k", 2)
     job = fail_key(conn, "k")
     (target,) = run(conn, store.all_blocked(None))
-    act_on(database, RETRY, [job])
+    Operator(database, "ann").act_on(RETRY, [job])
     monkeypatch.setattr(store, "all_blocked", lambda queue: _same(target))
-    done = release_all(database, how="skip")
+    done = Operator(database, "ann").release_all(how="skip")
     assert (done.count, sum(done.left.values())) == (0, 1)
     assert status(conn, job) == "pending"
 
@@ -429,7 +433,7 @@ def test_a_key_parked_anew_for_another_job_stays_parked(conn: Conn, database: Da
     put_key(conn, "k", 3)
     fail_key(conn, "k")
     (old,) = run(conn, store.all_parked(None))
-    release_keys(database, QUEUE, ["k"])
+    Operator(database, "ann").release_keys(QUEUE, ["k"])
     again = fail_key(conn, "k")
     assert run(conn, store.unpark([old])) == []
     assert one(conn, "SELECT job_id FROM holdfast.parked_keys") == again
@@ -446,15 +450,15 @@ def blocked(conn: Conn) -> UUID:
 
 
 def test_blocked_jobs_are_listed_by_their_state(conn: Conn, database: Database, blocked: UUID) -> None:
-    page = list_jobs(database, JobFilter(states=("blocked",)))
+    page = Operator(database, "ann").list_jobs(JobFilter(states=("blocked",)))
     assert [(line.id, line.state, line.hold_reason) for line in page.jobs] == [
         (blocked, "blocked", "a dead letter that its key waits for")
     ]
-    assert list_jobs(database, JobFilter(states=("held",))).jobs == []
+    assert Operator(database, "ann").list_jobs(JobFilter(states=("held",))).jobs == []
 
 
 def test_retry_of_a_blocked_job(conn: Conn, database: Database, worker: str, blocked: UUID) -> None:
-    assert act_on(database, RETRY, [blocked]).results == {"unblocked": 1}
+    assert Operator(database, "ann").act_on(RETRY, [blocked]).results == {"unblocked": 1}
     assert runnable(conn, worker, "k")[0] == blocked
 
 
@@ -462,7 +466,7 @@ def test_retry_of_a_blocked_job(conn: Conn, database: Database, worker: str, blo
 def test_a_blocked_job_that_is_cancelled_or_discarded_lets_its_key_go_on(
     conn: Conn, database: Database, worker: str, blocked: UUID, verb: acts.Verb
 ) -> None:
-    assert act_on(database, verb, [blocked]).count == 1
+    assert Operator(database, "ann").act_on(verb, [blocked]).count == 1
     assert status(conn, blocked) in ("cancelled", "missing")
     assert len(runnable(conn, worker, "k")) == 2
 
@@ -470,16 +474,18 @@ def test_a_blocked_job_that_is_cancelled_or_discarded_lets_its_key_go_on(
 def test_a_blocked_job_can_be_mended_before_it_is_retried(
     conn: Conn, database: Database, worker: str, blocked: UUID
 ) -> None:
-    edited = edit_job(database, blocked, Changes({"n": 17}))
+    edited = Operator(database, "ann").edit_job(blocked, Changes({"n": 17}))
     assert (edited.state, edited.after["payload"]) == ("blocked", {"n": 17})
     assert status(conn, blocked) == "blocked"
-    assert refused(lambda: edit_job(database, blocked, Changes(run_after=timedelta(hours=1)))) == (
+    assert refused(
+        lambda: Operator(database, "ann").edit_job(blocked, Changes(run_after=timedelta(hours=1)))
+    ) == (
         f"job {blocked} is blocked: it waits for no time. Run it again in its place: holdfast jobs retry {blocked}"
     )
 
 
 def test_redrive_names_the_way_for_a_blocked_job(database: Database, blocked: UUID) -> None:
-    assert refused(lambda: act_on(database, redrive_verb(), [blocked])) == (
+    assert refused(lambda: Operator(database, "ann").act_on(redrive_verb(), [blocked])) == (
         f"nothing was redriven: job {blocked} is blocked: a dead letter that its key waits for. Run it again in its place: "
         f"holdfast jobs retry {blocked}, or let its key go on without it: holdfast keys release --skip"
     )
@@ -493,7 +499,7 @@ def test_blocked_jobs_and_parked_keys_are_counted_apart(
     fail_key(conn, "p", queue="mail")
     put_key(conn, "h")
     fail_key(conn, "h", Held("unknown"))
-    loads = {load.name: load for load in list_queues(database)}
+    loads = {load.name: load for load in Operator(database, "ann").list_queues()}
     assert (loads[QUEUE].blocked, loads[QUEUE].held, loads[QUEUE].parked) == (Count(1), Count(1), Count(0))
     assert (loads["mail"].blocked, loads["mail"].parked) == (Count(0), Count(1))
     assert (loads[QUEUE].ordering, loads[QUEUE].on_dead_letter) == ("key", "block")
@@ -525,9 +531,9 @@ def test_the_policy_counts_from_the_next_failure_on(conn: Conn, database: Databa
     ordered(conn, "skip")
     put_key(conn, "k", 3)
     assert status(conn, fail_key(conn, "k")) == "dead_letter"
-    assert set_queue(database, QUEUE, on_dead_letter="block").changed
+    assert Operator(database, "ann").set_queue(QUEUE, on_dead_letter="block").changed
     assert status(conn, fail_key(conn, "k")) == "blocked"
-    again = set_queue(database, QUEUE, on_dead_letter="block")
+    again = Operator(database, "ann").set_queue(QUEUE, on_dead_letter="block")
     assert (again.changed, again.ordering, again.on_dead_letter) == (False, "key", "block")
     assert audited(conn) == [("queue set", {"queue": QUEUE, "ordering": "key", "on_dead_letter": "block"}, 1)]
 
@@ -536,9 +542,9 @@ def test_an_order_is_given_and_taken_while_the_queue_is_empty_and_nobody_serves_
     kit: Kit, conn: Conn, database: Database, worker: str
 ) -> None:
     def to_key() -> Any:
-        return set_queue(database, "inbox", ordering="key", on_dead_letter="park")
+        return Operator(database, "ann").set_queue("inbox", ordering="key", on_dead_letter="park")
 
-    assert refused(lambda: set_queue(database, "inbox", on_dead_letter="park")) == (
+    assert refused(lambda: Operator(database, "ann").set_queue("inbox", on_dead_letter="park")) == (
         "queue 'inbox' is not ordered by key: there a dead letter is in nobody's way, and on_dead_letter is 'skip'. "
         "Order it: holdfast queue set inbox --ordering key --on-dead-letter park"
     )
@@ -557,7 +563,7 @@ def test_an_order_is_given_and_taken_while_the_queue_is_empty_and_nobody_serves_
     assert one(conn, "SELECT count(*) FROM holdfast.parked_keys") == 1
     conn.execute("DELETE FROM holdfast.work")
     conn.execute("UPDATE holdfast.workers SET status = 'gone', ended = 'left'")
-    assert set_queue(database, "inbox", ordering="none").on_dead_letter == "skip"
+    assert Operator(database, "ann").set_queue("inbox", ordering="none").on_dead_letter == "skip"
     assert one(conn, "SELECT count(*) FROM holdfast.parked_keys") == 0
     conn.execute("SELECT holdfast.enqueue('work')")
     assert [a for a, _, _ in audited(conn)] == ["queue set", "queue set"]

@@ -8,9 +8,7 @@ from tests.sql.support import Conn, end, enqueue, load, one, register, take
 from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.model.outcome import Completed
-from holdfast.operate import queues
-from holdfast.operate.overview import overview
-from holdfast.operate.workers import list_workers
+from holdfast.operate.operator import Operator
 from holdfast.sql import query
 from holdfast.store.operate import CAP, Count
 
@@ -27,7 +25,7 @@ def worker(conn: Conn) -> str:
 
 def test_overview_has_each_job_once(conn: Conn, database: Database, worker: str) -> None:
     one_of_each(conn, worker)
-    found = overview(database)
+    found = Operator(database, "ann").overview()
     (inbox,) = found.queues
     assert (inbox.pending, inbox.scheduled, inbox.processing) == (Count(1), Count(1), Count(1))
     assert (inbox.held, inbox.quarantined) == (Count(1), Count(1))
@@ -41,7 +39,7 @@ def test_overview_has_each_job_once(conn: Conn, database: Database, worker: str)
 
 
 def test_an_empty_queue_has_no_oldest_job(database: Database) -> None:
-    (inbox,) = queues.list_queues(database)
+    (inbox,) = Operator(database, "ann").list_queues()
     assert (inbox.pending, inbox.oldest_due_seconds) == (Count(0), None)
 
 
@@ -49,7 +47,7 @@ def test_counts_stop_at_the_cap_and_say_so(conn: Conn, database: Database) -> No
     load(conn, CAP + 5, priority="n % 3")
     load(conn, CAP, available_at="holdfast.now() + interval '1 day'")
     bury_many(conn, CAP + 5)
-    found = overview(database)
+    found = Operator(database, "ann").overview()
     assert found.queues[0].pending == Count(CAP, True)
     assert found.queues[0].scheduled == Count(CAP, False)
     assert found.dead_letters == Count(CAP, True)
@@ -59,31 +57,31 @@ def test_counts_stop_at_the_cap_and_say_so(conn: Conn, database: Database) -> No
 def test_the_oldest_due_job_may_have_the_lowest_priority(conn: Conn, database: Database) -> None:
     load(conn, 20, priority="50", available_at="holdfast.now() - interval '1 minute'")
     load(conn, 1, priority="-50", available_at="holdfast.now() - interval '1 hour'")
-    (inbox,) = queues.list_queues(database)
+    (inbox,) = Operator(database, "ann").list_queues()
     assert inbox.oldest_due_seconds == pytest.approx(3600, abs=60)
 
 
 def test_dead_letters_of_a_queue_that_is_no_more_are_seen(conn: Conn, database: Database) -> None:
     bury_many(conn, 3, queue="lost")
-    assert overview(database).dead_letters_by_queue == {"lost": Count(3)}
+    assert Operator(database, "ann").overview().dead_letters_by_queue == {"lost": Count(3)}
 
 
 def test_a_worker_not_heard_of_is_late(conn: Conn, database: Database, worker: str) -> None:
     conn.execute("UPDATE holdfast.workers SET last_seen_at = holdfast.now() - interval '1 minute'")
-    found = overview(database).workers
+    found = Operator(database, "ann").overview().workers
     assert (found.alive, found.late) == (0, 1)
 
 
 def test_throughput_counts_the_last_minute_only(conn: Conn, database: Database) -> None:
     archive_many(conn, 50, "interval '2 minutes'")
     archive_many(conn, 30)
-    found = overview(database)
+    found = Operator(database, "ann").overview()
     assert (found.finished_last_minute, found.finished_is_estimate) == (30, False)
 
 
 def test_high_throughput_is_estimated_from_the_end_of_the_archive(conn: Conn, database: Database) -> None:
     archive_many(conn, 6000, "(6001 - n) * interval '1 ms'")  # 1000 a second, for six seconds
-    found = overview(database)
+    found = Operator(database, "ann").overview()
     assert found.finished_is_estimate
     assert 20_000 < found.finished_last_minute <= 66_000
 
@@ -94,9 +92,9 @@ def test_workers_with_what_they_run(conn: Conn, database: Database, worker: str)
     enqueue(conn, 3)
     first, *_ = take(conn, worker)
     end(conn, first.grant, Completed(), worker)
-    (found,) = list_workers(database)
+    (found,) = Operator(database, "ann").list_workers()
     assert (found.id, found.status, found.running, found.queues) == (worker, "alive", 2, ["inbox"])
-    assert [w.id for w in list_workers(database, with_gone=True)] == [worker, gone]
+    assert [w.id for w in Operator(database, "ann").list_workers(with_gone=True)] == [worker, gone]
 
 
 # Plans ------------------------------------------------------------------------------------------------------------

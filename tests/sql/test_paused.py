@@ -12,7 +12,7 @@ from tests.sql.test_plans import BATCH, buffers, check, explain, searched
 
 from holdfast.db.executors import drive
 from holdfast.errors import ConfigurationError, UnknownQueue
-from holdfast.operate import pauses
+from holdfast.operate.operator import Operator
 from holdfast.store import audit, jobs, pause
 from holdfast.store.claim import claim, claim_these, find_held, find_suspects
 from holdfast.store.statement import Flow
@@ -43,12 +43,12 @@ def test_nothing_is_claimed_from_a_paused_queue(kit: Kit, conn: Conn) -> None:
     conn.execute("UPDATE holdfast.work SET status = 'held', hold_reason = 'x' WHERE id = %s", [held])
     (suspect,) = enqueue(conn)
     conn.execute("UPDATE holdfast.work SET suspect = 1 WHERE id = %s", [suspect])
-    assert pauses.pause_queue(kit.database, "inbox").changed
+    assert Operator(kit.database, "ann").pause_queue("inbox").changed
     assert take(conn, worker) == []
     assert these(conn, worker, waiting, held, suspect) == []
     assert run(conn, find_held("inbox", [("work", 1)], 10)) == []
     assert run(conn, find_suspects("inbox", 10)) == []
-    assert pauses.resume_queue(kit.database, "inbox").changed
+    assert Operator(kit.database, "ann").resume_queue("inbox").changed
     assert [job.id for job in take(conn, worker)] == [waiting]
     assert these(conn, worker, held, suspect) == [held, suspect]
 
@@ -58,34 +58,31 @@ def test_another_queue_goes_on(kit: Kit, conn: Conn) -> None:
     make_queue(conn, "mail")
     enqueue(conn)
     (mail,) = enqueue(conn, queue="mail")
-    pauses.pause_queue(kit.database, "inbox")
+    Operator(kit.database, "ann").pause_queue("inbox")
     assert take(conn, worker) == []
     assert [job.id for job in take(conn, worker, queue="mail")] == [mail]
 
 
-def test_pausing_twice_says_since_when_and_by_whom(
-    kit: Kit, conn: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOLDFAST_ACTOR", "ann")
-    first = pauses.pause_queue(kit.database, "inbox")
-    monkeypatch.setenv("HOLDFAST_ACTOR", "bob")
+def test_pausing_twice_says_since_when_and_by_whom(kit: Kit, conn: Conn) -> None:
+    first = Operator(kit.database, "ann").pause_queue("inbox")
     kit.clock.advance(60)
-    second = pauses.pause_queue(kit.database, "inbox")
+    second = Operator(kit.database, "bob").pause_queue("inbox")
     assert (first.changed, second.changed) == (True, False)
     assert second.pause.at == first.pause.at
     assert second.pause.by == "ann"
     assert second.pause.seconds is not None
     assert second.pause.seconds >= 60
-    assert pauses.resume_queue(kit.database, "inbox").changed
-    again = pauses.resume_queue(kit.database, "inbox")
+    assert Operator(kit.database, "ann").resume_queue("inbox").changed
+    again = Operator(kit.database, "ann").resume_queue("inbox")
     assert (again.changed, again.pause.at, again.pause.by) == (False, None, None)
     assert acts(conn) == [("queue pause", {"queue": "inbox"}, 1), ("queue resume", {"queue": "inbox"}, 1)]
 
 
 def test_a_queue_that_does_not_exist(kit: Kit, conn: Conn) -> None:
-    for act in (pauses.pause_queue, pauses.resume_queue):
+    operator = Operator(kit.database, "ann")
+    for act in (operator.pause_queue, operator.resume_queue):
         with pytest.raises(UnknownQueue, match=r"queue 'inbx' does not exist .* Did you mean 'inbox'"):
-            act(kit.database, "inbx")
+            act("inbx")
     assert acts(conn) == []
 
 
@@ -97,7 +94,7 @@ def test_nothing_of_a_paused_task_is_claimed_and_what_is_due_is_set_aside(kit: K
     due, later = enqueue(conn, 1) + enqueue(conn, 1, delay=3600.0)
     (other,) = enqueue(conn, task="other")
     (low,) = enqueue(conn, priority=-5)
-    done = pauses.pause_task(kit.database, "work")
+    done = Operator(kit.database, "ann").pause_task("work")
     assert (done.changed, done.moved, done.left) == (True, 2, None)
     assert [status(conn, i) for i in (due, low, later, other)] == ["held", "held", "scheduled", "pending"]
     assert one(conn, "SELECT hold_reason FROM holdfast.work WHERE id = %s", due) == REASON
@@ -126,19 +123,19 @@ def test_resume_brings_back_what_the_pause_set_aside_and_nothing_else(kit: Kit, 
     first, second = enqueue(conn, 2)
     (mail,) = enqueue(conn, queue="mail")
     (other,) = enqueue(conn, task="other")
-    pauses.pause_task(kit.database, "work")
-    pauses.pause_task(kit.database, "other")
+    Operator(kit.database, "ann").pause_task("work")
+    Operator(kit.database, "ann").pause_task("other")
     (unknown,) = enqueue(conn)
     conn.execute(
         "UPDATE holdfast.work SET status = 'held', hold_reason = 'no worker here knows it' WHERE id = %s",
         [unknown],
     )
-    done = pauses.resume_task(kit.database, "work")
+    done = Operator(kit.database, "ann").resume_task("work")
     assert (done.changed, done.moved, done.pause) == (True, 3, None)
     states = [status(conn, i) for i in (first, second, mail, other, unknown)]
     assert states == ["pending", "pending", "pending", "held", "held"]
     assert [job.id for job in take(conn, worker)] == [first, second]
-    again = pauses.resume_task(kit.database, "work")
+    again = Operator(kit.database, "ann").resume_task("work")
     assert (again.changed, again.moved) == (False, 0)
     assert acts(conn) == [
         ("task pause", {"task": "work"}, 1),
@@ -147,11 +144,9 @@ def test_resume_brings_back_what_the_pause_set_aside_and_nothing_else(kit: Kit, 
     ]
 
 
-def test_pausing_a_paused_task_keeps_who_and_when(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_ACTOR", "ann")
-    first = pauses.pause_task(kit.database, "work")
-    monkeypatch.setenv("HOLDFAST_ACTOR", "bob")
-    second = pauses.pause_task(kit.database, "work")
+def test_pausing_a_paused_task_keeps_who_and_when(kit: Kit) -> None:
+    first = Operator(kit.database, "ann").pause_task("work")
+    second = Operator(kit.database, "bob").pause_task("work")
     assert second.changed is False
     assert first.pause
     assert second.pause
@@ -159,21 +154,22 @@ def test_pausing_a_paused_task_keeps_who_and_when(kit: Kit, monkeypatch: pytest.
 
 
 def test_a_task_name_that_cannot_be(kit: Kit) -> None:
-    for act in (pauses.pause_task, pauses.resume_task):
+    operator = Operator(kit.database, "ann")
+    for act in (operator.pause_task, operator.resume_task):
         with pytest.raises(ConfigurationError, match="a task name must be 1 to 200 letters"):
-            act(kit.database, "a b\n")
+            act("a b\n")
 
 
 def test_paused_jobs_may_be_cancelled_and_keep_their_place(kit: Kit, conn: Conn) -> None:
     (job,) = enqueue(conn)
     before = one(conn, "SELECT available_at FROM holdfast.work WHERE id = %s", job)
-    pauses.pause_task(kit.database, "work")
-    pauses.resume_task(kit.database, "work")
+    Operator(kit.database, "ann").pause_task("work")
+    Operator(kit.database, "ann").resume_task("work")
     assert one(conn, "SELECT available_at FROM holdfast.work WHERE id = %s", job) == before
-    pauses.pause_task(kit.database, "work")
+    Operator(kit.database, "ann").pause_task("work")
     assert run(conn, jobs.cancel(job, "inbox"))
     assert status(conn, job) == "cancelled"
-    assert pauses.resume_task(kit.database, "work").moved == 0
+    assert Operator(kit.database, "ann").resume_task("work").moved == 0
 
 
 # Races -------------------------------------------------------------------------------------------------------------
@@ -187,7 +183,7 @@ def test_a_resume_waits_for_whoever_sets_jobs_aside_and_then_brings_those_back_t
     holder = connect()
     holder.execute("BEGIN")
     assert run(holder, pause.hold_paused("inbox")) == 1
-    thread = threading.Thread(target=lambda: pauses.resume_task(kit.database, "work"))
+    thread = threading.Thread(target=lambda: Operator(kit.database, "ann").resume_task("work"))
     thread.start()
     try:
         blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -251,7 +247,7 @@ def test_a_task_paused_again_while_it_is_resumed_stays_set_aside(conn: Conn) -> 
 def test_a_bad_row_keeps_nobody_from_pausing(kit: Kit, conn: Conn, bad_rows: Callable[[str], None]) -> None:
     enqueue(conn, task="bad")
     bad_rows("bad")
-    done = pauses.pause_task(kit.database, "bad")
+    done = Operator(kit.database, "ann").pause_task("bad")
     assert done.changed
     assert done.left is not None
     assert "this row is bad" in done.left
@@ -283,7 +279,7 @@ def test_100_000_paused_jobs_ahead_cost_a_claim_nothing(kit: Kit, conn: Conn) ->
     load(conn, 100_000, task="'slow'", available_at="holdfast.now() - interval '1 day'")
     run(conn, pause.pause_task("slow", "me"))
     assert cost() > 20 * (before + 40)  # not set aside yet: every claim passes all of them
-    assert pauses.pause_task(kit.database, "slow").moved == 100_000
+    assert Operator(kit.database, "ann").pause_task("slow").moved == 100_000
     conn.execute("VACUUM holdfast.inbox")  # as autovacuum does after 2,000 dead rows
     assert min(cost() for _ in range(5)) <= before + 40
 

@@ -29,11 +29,13 @@ from tests.sql.test_plans import buffers, explain, nodes
 from typer.testing import CliRunner
 
 from holdfast.cli import app as cli
+from holdfast.cli.refusals import words
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, DatabaseError, UnknownQueue
 from holdfast.model.outcome import DeadLettered, ErrorText, Failed
 from holdfast.model.tally import Sums
 from holdfast.operate import runbook
+from holdfast.operate.operator import Operator
 from holdfast.store import runbook as store
 from holdfast.store.renew import heartbeat, renew
 from holdfast.store.runbook import QUESTIONS
@@ -381,10 +383,9 @@ def test_the_printed_sql_is_what_is_asked(conn: Conn, two_workers: dict[str, Any
 def test_what_is_not_by_queue_takes_none() -> None:
     for question in QUESTIONS.values():
         if not question.by_queue:
-            with pytest.raises(
-                ConfigurationError, match=f"{question.name} is not about a queue. Leave --queue out"
-            ):
+            with pytest.raises(ConfigurationError) as caught:
                 runbook.sql_of(question.name, queue="inbox")
+            assert words(caught.value) == f"{question.name} is not about a queue. Leave --queue out"
 
 
 def test_a_look_cannot_change_anything(conn: Conn) -> None:
@@ -402,7 +403,7 @@ def test_a_look_that_takes_too_long_ends_with_a_word(
     with conn.transaction():
         conn.execute("LOCK TABLE holdfast.claims")
         with pytest.raises(DatabaseError, match=r"holdfast\.expired_claims gave no answer within a minute"):
-            runbook.ask(database, "expired-claims")
+            Operator(database, "ann").ask("expired-claims")
 
 
 def test_the_looks_that_are_quick_read_no_queue_from_end_to_end(conn: Conn) -> None:
@@ -430,7 +431,7 @@ def test_the_looks_that_are_quick_read_no_queue_from_end_to_end(conn: Conn) -> N
 
 def test_nothing_is_wrong_with_an_empty_database(database: Database) -> None:
     for name in QUESTIONS:
-        answer = runbook.ask(database, name)
+        answer = Operator(database, "ann").ask(name)
         assert answer.good, answer
         assert answer.found
         assert answer.expected
@@ -451,7 +452,7 @@ def test_what_is_wrong_is_said(
         """INSERT INTO holdfast.work (id, queue, task, payload, available_at)
            VALUES (holdfast.uuid7(), 'inbox', 'work', '{}', holdfast.now() - interval '100 s')"""
     )
-    answer = runbook.ask(database, name)
+    answer = Operator(database, "ann").ask(name)
     assert not answer.good
     assert answer.found.replace("41 s", "40 s") == found.format(**two_workers)
 
@@ -462,27 +463,29 @@ def test_what_is_wrong_is_said_of_failures(conn: Conn, kit: Kit, database: Datab
     for _ in range(2):
         for job in take(conn, worker):
             end(conn, job.grant, Failed(BOOM, 0.0), worker)
-    assert runbook.ask(database, "attempts").found == "2 jobs of work one failure from the dead letters"
-    assert runbook.ask(database, "keys").found == "held or failing again and again: k in inbox"
+    assert (
+        Operator(database, "ann").ask("attempts").found == "2 jobs of work one failure from the dead letters"
+    )
+    assert Operator(database, "ann").ask("keys").found == "held or failing again and again: k in inbox"
     (job, _) = take(conn, worker)
     end(conn, job.grant, Failed(BOOM, 0.0), worker)
-    assert runbook.ask(database, "dead-letters").found == "1 of work"
+    assert Operator(database, "ann").ask("dead-letters").found == "1 of work"
     run(conn, tally({("inbox", "work"): Sums(completed=90, failed=10)}))
-    assert runbook.ask(database, "throughput").found == "10 of 100 attempts failed"
+    assert Operator(database, "ann").ask("throughput").found == "10 of 100 attempts failed"
     conn.execute("DELETE FROM holdfast.claims")
-    assert runbook.ask(database, "stranded-jobs").found.startswith("1 job, the first ")
+    assert Operator(database, "ann").ask("stranded-jobs").found.startswith("1 job, the first ")
     later(kit, 30, conn)
     sweep_all(conn, dead_after=20)
-    assert runbook.ask(database, "lost-workers").found == "1 on host (alive for 0.0 s)"
+    assert Operator(database, "ann").ask("lost-workers").found == "1 on host (alive for 0.0 s)"
 
 
 def test_failures_that_are_few_are_no_symptom(conn: Conn, database: Database) -> None:
     run(conn, tally({("inbox", "work"): Sums(completed=96, failed=4)}))
-    assert runbook.ask(database, "throughput").good
+    assert Operator(database, "ann").ask("throughput").good
     enqueue(conn, partition_key="k")
     end(conn, take_one(conn, register(conn)).grant, Failed(BOOM, 0.0))
     for name in ("attempts", "keys"):
-        answer = runbook.ask(database, name)
+        answer = Operator(database, "ann").ask(name)
         assert (answer.good, len(answer.rows)) == (True, 1)
 
 
@@ -518,7 +521,7 @@ def test_a_queue_that_does_not_exist_is_no_good_news(database: Database) -> None
     with pytest.raises(
         UnknownQueue, match=r"queue 'inbx' does not exist \(known: inbox\). Did you mean 'inbox'\?"
     ):
-        runbook.ask(database, "dead-letters", queue="inbx")
+        Operator(database, "ann").ask("dead-letters", queue="inbx")
 
 
 def test_dead_letters_of_a_queue_that_is_no_more_are_shown(conn: Conn, database: Database) -> None:
@@ -527,7 +530,9 @@ def test_dead_letters_of_a_queue_that_is_no_more_are_shown(conn: Conn, database:
     (job,) = take(conn, register(conn), queue="old")
     end(conn, job.grant, DeadLettered(BOOM))
     conn.execute("DELETE FROM holdfast.queues WHERE name = 'old'")
-    assert of(runbook.ask(database, "dead-letters", queue="old").rows, "queue", "dead") == [("old", 1)]
+    assert of(Operator(database, "ann").ask("dead-letters", queue="old").rows, "queue", "dead") == [
+        ("old", 1)
+    ]
 
 
 # A role that may only look ------------------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed
 from holdfast.model.state import STATES
-from holdfast.operate import acts, jobs, preview
+from holdfast.operate import acts
 from holdfast.operate import search as searching
+from holdfast.operate.operator import Operator
 from holdfast.sql import query
 from holdfast.store import dead, owner, search
 from holdfast.store.operate import CAP, Count, prefer_indexes
@@ -40,7 +41,7 @@ def create_queue(conn: Conn, name: str) -> None:
 
 
 def listed(database: Database, **filters: Any) -> list[UUID]:
-    return [job.id for job in jobs.list_jobs(database, JobFilter(**filters)).jobs]
+    return [job.id for job in Operator(database, "ann").list_jobs(JobFilter(**filters)).jobs]
 
 
 # Lists ------------------------------------------------------------------------------------------------------------
@@ -54,12 +55,12 @@ def test_each_state_lists_its_job(conn: Conn, database: Database, worker: str) -
     expected["blocked"] = fail_key(conn, "k")
     for state in STATES:
         wanted = JobFilter(states=(state,))
-        page = jobs.list_jobs(database, wanted)
+        page = Operator(database, "ann").list_jobs(wanted)
         assert [(j.id, j.state) for j in page.jobs] == [(expected[state], state)], state
         assert (page.next, page.cut) == (None, False)
-        assert jobs.list_jobs(database, replace(wanted, task="other")).jobs == []
-        assert jobs.list_jobs(database, replace(wanted, queue="outbox")).jobs == []
-    everything = jobs.list_jobs(database)
+        assert Operator(database, "ann").list_jobs(replace(wanted, task="other")).jobs == []
+        assert Operator(database, "ann").list_jobs(replace(wanted, queue="outbox")).jobs == []
+    everything = Operator(database, "ann").list_jobs()
     assert {j.state: j.id for j in everything.jobs} == expected
     assert [j.id for j in everything.jobs] == sorted(expected.values(), reverse=True)
 
@@ -137,7 +138,7 @@ def test_pages_leave_nothing_out_and_repeat_nothing(
             seen: list[UUID] = []
             after = None
             while True:
-                page = jobs.list_jobs(database, JobFilter(task=task), after=after, limit=limit)
+                page = Operator(database, "ann").list_jobs(JobFilter(task=task), after=after, limit=limit)
                 seen += [j.id for j in page.jobs]
                 after = page.next
                 if after is None:
@@ -155,14 +156,14 @@ def test_a_long_search_stops_and_says_where(
     rare = JobFilter(task="rare")
     monkeypatch.setattr(search, "LOOK", 10)
     monkeypatch.setattr(searching, "PATIENCE", -1.0)
-    first = jobs.list_jobs(database, rare)
+    first = Operator(database, "ann").list_jobs(rare)
     assert (first.jobs, first.cut) == ([], True)
     assert first.next is not None
-    assert preview.preview_all(database, acts.cancel_verb(), rare).count == Count(0, capped=True)
+    assert Operator(database, "ann").preview_all(acts.cancel_verb(), rare).count == Count(0, capped=True)
     monkeypatch.setattr(searching, "PATIENCE", 10.0)
-    rest = jobs.list_jobs(database, rare, after=first.next)
+    rest = Operator(database, "ann").list_jobs(rare, after=first.next)
     assert ([j.task for j in rest.jobs], rest.next) == (["rare"], None)
-    assert preview.preview_all(database, acts.cancel_verb(), rare).count == Count(1)
+    assert Operator(database, "ann").preview_all(acts.cancel_verb(), rare).count == Count(1)
 
 
 def test_few_that_are_many_are_found_all_the_same(
@@ -175,7 +176,7 @@ def test_few_that_are_many_are_found_all_the_same(
     seen: list[UUID] = []
     after = None
     while True:
-        page = jobs.list_jobs(database, JobFilter(states=("held",)), after=after, limit=4)
+        page = Operator(database, "ann").list_jobs(JobFilter(states=("held",)), after=after, limit=4)
         seen += [job.id for job in page.jobs]
         after = page.next
         if after is None:
@@ -193,7 +194,7 @@ def test_a_processing_job_without_a_claim_is_listed_too(conn: Conn, database: Da
     conn.execute("DELETE FROM holdfast.claims")
     take_one(conn, worker)
     for wanted in (JobFilter(states=("processing",)), JobFilter(states=("processing",), queue="inbox")):
-        found = jobs.list_jobs(database, wanted).jobs
+        found = Operator(database, "ann").list_jobs(wanted).jobs
         assert [(job.id, job.claimed_by) for job in found] == [(running, worker), (stranded, None)]
 
 
@@ -205,16 +206,18 @@ def test_a_queue_that_is_not_there_is_refused_unless_its_jobs_may_outlive_it(
     conn.execute("UPDATE holdfast.archive SET queue = 'lost'")
     slip = JobFilter(queue="mial")
     for look in (
-        lambda: jobs.list_jobs(database, slip),
-        lambda: preview.preview_all(database, acts.RETRY, slip),
-        lambda: acts.select(database, acts.cancel_verb(), slip),
+        lambda: Operator(database, "ann").list_jobs(slip),
+        lambda: Operator(database, "ann").preview_all(acts.RETRY, slip),
+        lambda: Operator(database, "ann").select(acts.cancel_verb(), slip),
     ):
         with pytest.raises(UnknownQueue, match=r"queue 'mial' does not exist .* Did you mean 'mail'\?"):
             look()
-    assert len(jobs.search_archive(database, JobFilter(queue="lost")).jobs) == 1
-    assert jobs.search_archive(database, slip).jobs == []
-    assert searching.no_queue_now(database, "mial") == "queue 'mial' does not exist (known: inbox, mail)"
-    assert searching.no_queue_now(database, "mail") is None
+    assert len(Operator(database, "ann").search_archive(JobFilter(queue="lost")).jobs) == 1
+    assert Operator(database, "ann").search_archive(slip).jobs == []
+    assert (
+        Operator(database, "ann").no_queue_now("mial") == "queue 'mial' does not exist (known: inbox, mail)"
+    )
+    assert Operator(database, "ann").no_queue_now("mail") is None
 
 
 def test_a_list_that_makes_no_sense_is_refused(database: Database) -> None:
@@ -228,29 +231,29 @@ def test_a_list_that_makes_no_sense_is_refused(database: Database) -> None:
     ]
     for wanted, said in wrong:
         with pytest.raises(ConfigurationError) as caught:
-            jobs.list_jobs(database, wanted)
+            Operator(database, "ann").list_jobs(wanted)
         assert said in str(caught.value)
     for limit in (0, 1001):
         with pytest.raises(ConfigurationError):
-            jobs.list_jobs(database, limit=limit)
+            Operator(database, "ann").list_jobs(limit=limit)
     with pytest.raises(ConfigurationError, match=r"no state 'pending' \(known: completed, cancelled\)"):
-        jobs.search_archive(database, JobFilter(states=("pending",)))
+        Operator(database, "ann").search_archive(JobFilter(states=("pending",)))
 
 
 def test_the_archive_holds_finished_jobs_alone(conn: Conn, database: Database, worker: str) -> None:
     expected = one_of_each(conn, worker)
-    found = jobs.search_archive(database).jobs
+    found = Operator(database, "ann").search_archive().jobs
     assert {j.state: j.id for j in found} == {s: expected[s] for s in ("completed", "cancelled")}
-    (only,) = jobs.search_archive(database, JobFilter(states=("cancelled",))).jobs
+    (only,) = Operator(database, "ann").search_archive(JobFilter(states=("cancelled",))).jobs
     assert only.id == expected["cancelled"]
-    assert jobs.find_archived(database, only.id).job.state == "cancelled"
+    assert Operator(database, "ann").find_archived(only.id).job.state == "cancelled"
     with pytest.raises(ConfigurationError, match="is not in the archive: it is pending, in queue inbox"):
-        jobs.find_archived(database, expected["pending"])
+        Operator(database, "ann").find_archived(expected["pending"])
     with pytest.raises(ConfigurationError, match="is no dead letter: it is completed, in the archive"):
-        jobs.find_dead(database, expected["completed"])
-    assert jobs.find_dead(database, expected["dead_letter"]).place == "dead_letters"
+        Operator(database, "ann").find_dead(expected["completed"])
+    assert Operator(database, "ann").find_dead(expected["dead_letter"]).place == "dead_letters"
     with pytest.raises(ConfigurationError, match="there is no job"):
-        jobs.find_job(database, uuid4())
+        Operator(database, "ann").find_job(uuid4())
 
 
 # Ages -------------------------------------------------------------------------------------------------------------
@@ -271,7 +274,7 @@ def test_ages_are_counted_from_creation(conn: Conn, database: Database) -> None:
         load(conn, 1, id=id_of(ago), created_at=f"holdfast.now() - interval '{ago}'", task=f"'{ago}'")
 
     def found(**ages: Any) -> list[str]:
-        return [job.task for job in jobs.list_jobs(database, JobFilter(**ages)).jobs]
+        return [job.task for job in Operator(database, "ann").list_jobs(JobFilter(**ages)).jobs]
 
     assert found(older_than=60) == ["10 minutes", "3 hours", "5 days"]
     assert found(older_than=3600) == ["3 hours", "5 days"]
@@ -298,9 +301,11 @@ def test_an_age_is_a_place_among_the_ids(
     load(conn, 20, id=id_of("5 days"), created_at="holdfast.now() - interval '5 days'")
     load(conn, 1, id=id_of("3 hours"), created_at="holdfast.now() - interval '3 hours'", task="'it'")
     load(conn, 20)
-    page = jobs.list_jobs(database, JobFilter(task="it", older_than=7200, newer_than=86_400), limit=1)
+    page = Operator(database, "ann").list_jobs(
+        JobFilter(task="it", older_than=7200, newer_than=86_400), limit=1
+    )
     assert [job.task for job in page.jobs] == ["it"]
-    rest = jobs.list_jobs(database, JobFilter(older_than=7200, newer_than=86_400), after=page.next)
+    rest = Operator(database, "ann").list_jobs(JobFilter(older_than=7200, newer_than=86_400), after=page.next)
     assert (rest.jobs, rest.next) == ([], None)
 
 
@@ -312,7 +317,7 @@ def test_show_tells_who_holds_a_job_and_until_when(conn: Conn, database: Databas
     claimed = take_one(conn, worker, lease=30.0)
     run(conn, owner.progress([(claimed.grant, 0.5, "half")]))
     run(conn, owner.once_put(claimed.grant, "email", "1"))
-    report = jobs.show_job(database, job_id)
+    report = Operator(database, "ann").show_job(job_id)
     assert report is not None
     job = report.job
     assert (job.state, job.claimed_by, job.generation, job.fence) == ("processing", worker, 1, claimed.fence)
@@ -328,7 +333,7 @@ def test_show_has_every_failed_attempt(conn: Conn, database: Database, worker: s
     (job_id,) = enqueue(conn, max_attempts=3)
     for _ in range(3):
         end(conn, take_one(conn, worker).grant, Failed(BOOM, 0.0), worker)
-    report = jobs.show_job(database, job_id)
+    report = Operator(database, "ann").show_job(job_id)
     assert report is not None
     assert (report.job.state, report.job.attempts, report.job.fence) == ("dead_letter", 3, None)
     assert [(e.attempt, e.generation, e.kind, e.trace) for e in report.errors] == [
@@ -341,11 +346,11 @@ def test_show_knows_finished_jobs_and_says_when_there_is_none(
 ) -> None:
     (job_id,) = enqueue(conn)
     end(conn, take_one(conn, worker).grant, Completed('{"ok": true}'), worker)
-    report = jobs.show_job(database, job_id)
+    report = Operator(database, "ann").show_job(job_id)
     assert report is not None
     assert (report.job.state, report.job.result, report.job.claimed_by) == ("completed", {"ok": True}, worker)
     assert report.place == "archive"
-    assert jobs.show_job(database, uuid4()) is None
+    assert Operator(database, "ann").show_job(uuid4()) is None
 
 
 def test_show_tells_a_reason_from_an_old_error(conn: Conn, database: Database, worker: str) -> None:
@@ -353,7 +358,7 @@ def test_show_tells_a_reason_from_an_old_error(conn: Conn, database: Database, w
     for outcome in (Cancelled("not needed"), Cancelled()):
         end(conn, take_one(conn, worker).grant, Failed(BOOM, 0.0), worker)
         end(conn, take_one(conn, worker).grant, outcome, worker)
-    reasons = [jobs.find_job(database, i).cancel_reason for i in (named, unnamed)]
+    reasons = [Operator(database, "ann").find_job(i).cancel_reason for i in (named, unnamed)]
     assert sorted(reasons, key=str) == [None, "not needed"]
 
 

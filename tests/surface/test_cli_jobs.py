@@ -12,6 +12,8 @@ from tests.surface.running import Cli, unsafe
 
 from holdfast import Holdfast, Job
 from holdfast.operate import acts, preview, search
+from holdfast.operate.bulk import Batches
+from holdfast.operate.procedure import Procedure
 from holdfast.testing import Kit
 
 NASTY = "\x1b[31mred\x07\x9b2J\u202e"
@@ -359,14 +361,14 @@ def test_a_queue_that_is_not_there(shop: Kit, cli: Cli) -> None:
 def test_interrupted_it_says_what_was_done(shop: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acts, "BATCH", 2)
     ids = send(shop, 5)
-    batch = acts._Run.batch
+    batch = Batches.batch
 
-    def interrupted(run: acts._Run, found: Any) -> None:
+    def interrupted(run: Batches[Any], found: Any) -> Procedure[None]:
         if run.count:
             raise KeyboardInterrupt
-        batch(run, found)
+        return batch(run, found)
 
-    monkeypatch.setattr(acts._Run, "batch", interrupted)
+    monkeypatch.setattr(Batches, "batch", interrupted)
     ran = cli("jobs", "cancel", "--task", "good", "--yes")
     assert (ran.code, ran.err) == (130, "Interrupted: 2 cancelled, and counted in the audit.\n")
     assert [state(shop, i) for i in ids].count("cancelled") == 2

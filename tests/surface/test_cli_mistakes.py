@@ -140,7 +140,7 @@ def test_ctrl_c_ends_with_130(program: Program, monkeypatch: pytest.MonkeyPatch)
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.cli.status.open_database", interrupted)
+    monkeypatch.setattr("holdfast.cli.command.operator_at", interrupted)
     code, out, _ = program("status")
     assert (code, out) == (exits.INTERRUPTED, "")
 

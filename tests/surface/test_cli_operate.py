@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast import Holdfast, Job
 from holdfast.cli import app as cli
+from holdfast.cli.refusals import words as words_of
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.testing import Kit
 
@@ -35,7 +36,7 @@ def refused(dsn: str) -> Callable[..., str]:
     def run(kind: type[Exception], *words: str) -> str:
         result = CliRunner().invoke(cli, [*words, "-d", dsn])
         assert isinstance(result.exception, kind), result.exception
-        return str(result.exception)
+        return words_of(result.exception)
 
     return run
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from holdfast import Backoff, Breaker, Holdfast
 from holdfast.cli import app as cli
+from holdfast.cli.refusals import words as words_of
 from holdfast.errors import ConfigurationError, UnknownQueue
-from holdfast.operate import pauses
-from holdfast.operate.queues import list_queues
+from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
 Call = Callable[..., Result]
@@ -46,7 +46,7 @@ def refused(dsn: str) -> Callable[..., str]:
     def run(kind: type[Exception], *words: str) -> str:
         result = CliRunner().invoke(cli, [*words, "-d", dsn])
         assert isinstance(result.exception, kind), result.output
-        return str(result.exception)
+        return words_of(result.exception)
 
     return run
 
@@ -121,7 +121,7 @@ def test_sync_makes_what_the_app_declares(kit: Kit, call: Call, shop: str) -> No
     unknown = "In the database, but not declared by the app: old\n"
     dry = call("queue", "sync", "--app", shop, "--dry-run")
     assert dry.stdout == f"Queue mail would be created.\n{unknown}"
-    assert [q.name for q in list_queues(kit.database)] == ["bulk", "inbox", "old"]
+    assert [q.name for q in Operator(kit.database, "ann").list_queues()] == ["bulk", "inbox", "old"]
     assert call("queue", "sync", "--app", shop).stdout == f"Queue mail created.\n{unknown}"
     assert read(call("queue", "sync", "--app", shop, "--json")) == {
         "created": [],
@@ -192,9 +192,9 @@ def test_an_open_breaker_is_listed_and_resume_closes_it(app: Holdfast, kit: Kit,
 
     work.enqueue()
     kit.run_worker(concurrency=1)
-    pauses.pause_task(kit.database, "work")
+    Operator(kit.database, "ann").pause_task("work")
     assert line() == r"closed, 1 failure: ConnectionError: the shop\x1b[31m is closed"
-    pauses.resume_task(kit.database, "work")
+    Operator(kit.database, "ann").resume_task("work")
     work.enqueue()
     kit.run_worker(concurrency=1)
     work.enqueue()

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast import Holdfast
 from holdfast.cli import app as cli
+from holdfast.cli.refusals import words as words_of
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.store.runbook import QUESTIONS
 from holdfast.testing import Kit
@@ -39,7 +40,7 @@ def refused(kit: Kit) -> Callable[..., str]:
     def run(kind: type[Exception], *words: str) -> str:
         result = CliRunner().invoke(cli, ["runbook", *words, "-d", kit.url])
         assert isinstance(result.exception, kind), result.exception
-        return str(result.exception)
+        return words_of(result.exception)
 
     return run
 

@@ -12,7 +12,8 @@ from holdfast.cli import app as cli
 from holdfast.cli.render import seconds, size
 from holdfast.db.executors import drive
 from holdfast.errors import ConfigurationError, UnknownQueue
-from holdfast.operate.stats import _stats, stats
+from holdfast.operate.operator import Operator
+from holdfast.operate.stats import _stats
 from holdfast.testing import Kit
 
 Call = Callable[..., Result]
@@ -89,10 +90,10 @@ def test_filters_and_nothing_found(summed: Kit, call: Call) -> None:
 
 def test_mistakes(summed: Kit) -> None:
     with pytest.raises(UnknownQueue, match="Did you mean 'mail'"):
-        stats(summed.database, queue="mial")
+        Operator(summed.database, "ann").stats(queue="mial")
     for minutes in (0, 1441):
         with pytest.raises(ConfigurationError, match="minutes must be between 1 and 1440"):
-            stats(summed.database, minutes=minutes)
+            Operator(summed.database, "ann").stats(minutes=minutes)
 
 
 def test_no_job_is_counted(summed: Kit) -> None:

@@ -10,11 +10,11 @@ from tests.wake.conftest import Ear
 
 from holdfast.db.database import Database
 from holdfast.model.queue import OnDeadLetter, QueueRules
-from holdfast.operate.acts import DISCARD, RETRY, act_on, cancel_verb
+from holdfast.operate.acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.dead import redrive_verb
-from holdfast.operate.edit import Changes, edit_job
-from holdfast.operate.keys import How, release_keys
-from holdfast.operate.pauses import pause_queue, pause_task, resume_queue, resume_task
+from holdfast.operate.edit import Changes
+from holdfast.operate.keys import How
+from holdfast.operate.operator import Operator
 from holdfast.store.queues import create_queue
 from holdfast.testing import Kit
 
@@ -46,8 +46,10 @@ def buried(kit: Kit, job: UUID) -> None:
 @pytest.mark.parametrize(
     "act",
     [
-        lambda database, job: act_on(database, RETRY, [job]),
-        lambda database, job: edit_job(database, job, Changes(run_after=timedelta(seconds=0))),
+        lambda database, job: Operator(database, "ann").act_on(RETRY, [job]),
+        lambda database, job: Operator(database, "ann").edit_job(
+            job, Changes(run_after=timedelta(seconds=0))
+        ),
     ],
 )
 def test_a_job_that_is_made_due(sleepy: Kit, ear: Ear, job: UUID, act: Act) -> None:
@@ -60,32 +62,32 @@ def test_a_job_that_is_made_due(sleepy: Kit, ear: Ear, job: UUID, act: Act) -> N
 )
 def test_a_dead_letter(sleepy: Kit, ear: Ear, job: UUID, verb: object, told: list[tuple[str, str]]) -> None:
     buried(sleepy, job)
-    act_on(sleepy.database, verb, [job])  # type: ignore[arg-type]
+    Operator(sleepy.database, "ann").act_on(verb, [job])  # type: ignore[arg-type]
     assert ear.heard() == told
 
 
 def test_a_queue_that_is_resumed(sleepy: Kit, ear: Ear, job: UUID) -> None:
-    pause_queue(sleepy.database, "inbox")
+    Operator(sleepy.database, "ann").pause_queue("inbox")
     assert ear.heard() == []
-    resume_queue(sleepy.database, "inbox")
+    Operator(sleepy.database, "ann").resume_queue("inbox")
     assert ear.heard() == TOLD
-    resume_queue(sleepy.database, "inbox")  # it was not paused
+    Operator(sleepy.database, "ann").resume_queue("inbox")  # it was not paused
     assert ear.heard() == []
 
 
 def test_a_task_that_is_resumed(sleepy: Kit, ear: Ear, job: UUID) -> None:
-    act_on(sleepy.database, RETRY, [job])
-    pause_task(sleepy.database, "note")
+    Operator(sleepy.database, "ann").act_on(RETRY, [job])
+    Operator(sleepy.database, "ann").pause_task("note")
     assert sleepy.job(job)["status"] == "held"
     ear.heard()
-    resume_task(sleepy.database, "note")
+    Operator(sleepy.database, "ann").resume_task("note")
     assert ear.heard() == TOLD * 2  # by the resume itself, and with the jobs that were put back
     assert sleepy.job(job)["status"] == "pending"
 
 
 def test_a_job_that_is_cancelled_or_deleted_wakes_nobody(sleepy: Kit, ear: Ear, job: UUID) -> None:
-    act_on(sleepy.database, cancel_verb(), [job])
-    act_on(sleepy.database, DISCARD, [job])
+    Operator(sleepy.database, "ann").act_on(cancel_verb(), [job])
+    Operator(sleepy.database, "ann").act_on(DISCARD, [job])
     assert ear.heard() == []
 
 
@@ -98,5 +100,5 @@ def test_a_key_that_is_released(sleepy: Kit, ear: Ear, policy: OnDeadLetter, how
         put_key(conn, "k", 2, queue="orders")
         fail_key(conn, "k", queue="orders")
     sleepy.sql("INSERT INTO holdfast.sleepers VALUES ('orders', 'somebody', 1)")
-    release_keys(sleepy.database, "orders", ["k"], how)
+    Operator(sleepy.database, "ann").release_keys("orders", ["k"], how)
     assert ear.heard() == [("holdfast_orders", "")]

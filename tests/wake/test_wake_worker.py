@@ -12,10 +12,10 @@ from tests.conftest import await_until
 from tests.wake.conftest import LISTENER, SLEEPY, Ear, Notes, sleepers, until_asleep, working
 
 from holdfast import DeadLetter, Holdfast, Retry, Snooze
-from holdfast.operate.acts import RETRY, act_on
+from holdfast.operate.acts import RETRY
 from holdfast.operate.dead import redrive_verb
-from holdfast.operate.edit import Changes, edit_job
-from holdfast.operate.pauses import pause_queue, pause_task, resume_queue, resume_task
+from holdfast.operate.edit import Changes
+from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
 
@@ -112,26 +112,26 @@ async def test_an_operator_wakes(asleep: Kit, notes: Notes) -> None:
     notes.ends = [DeadLetter("no")]
     job = (await notes.task.aenqueue(1)).id
     await await_until(lambda: asleep.job(job)["status"] == "dead_letter", "it is dead")
-    await asyncio.to_thread(act_on, database, redrive_verb(), [job])
+    await asyncio.to_thread(Operator(database, "ann").act_on, redrive_verb(), [job])
     await notes.until(1, 1)
 
     job = (await notes.task.using(run_after=3600).aenqueue(2)).id
-    await asyncio.to_thread(act_on, database, RETRY, [job])
+    await asyncio.to_thread(Operator(database, "ann").act_on, RETRY, [job])
     await notes.until(1, 1, 2)
 
     job = (await notes.task.using(run_after=3600).aenqueue(3)).id
-    await asyncio.to_thread(edit_job, database, job, Changes(run_after=timedelta(seconds=0)))
+    await asyncio.to_thread(Operator(database, "ann").edit_job, job, Changes(run_after=timedelta(seconds=0)))
     await notes.until(1, 1, 2, 3)
 
-    await asyncio.to_thread(pause_queue, database, "inbox")
+    await asyncio.to_thread(Operator(database, "ann").pause_queue, "inbox")
     await notes.task.aenqueue(4)
-    await asyncio.to_thread(resume_queue, database, "inbox")
+    await asyncio.to_thread(Operator(database, "ann").resume_queue, "inbox")
     await notes.until(1, 1, 2, 3, 4)
 
-    await asyncio.to_thread(pause_task, database, "note")
+    await asyncio.to_thread(Operator(database, "ann").pause_task, "note")
     job = (await notes.task.aenqueue(5)).id
     await await_until(lambda: asleep.job(job)["status"] == "held", "it is set aside")
-    await asyncio.to_thread(resume_task, database, "note")
+    await asyncio.to_thread(Operator(database, "ann").resume_task, "note")
     await notes.until(1, 1, 2, 3, 4, 5)
 
 

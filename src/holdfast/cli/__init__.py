@@ -3,6 +3,7 @@
 apps       which app and which database a command means
 arguments  values as a person types them
 bulk       an act over many jobs: look, say yes, watch, read
+command    what every command does alike: open the database, run, print for a person or as JSON
 completion what the shell offers behind a TAB
 exits      the exit codes
 filters    the options that say which jobs
@@ -11,6 +12,7 @@ render     tables, ages and JSON
 report     everything about one job
 serving    a worker in this process, from its start to a clean exit
 supervising  worker processes below this one
+refusals   what is said of a refusal: the way out, as a command
 """
 
 import importlib
@@ -45,6 +47,7 @@ from holdfast.cli.doctor import doctor_command
 from holdfast.cli.enqueue import enqueue_command
 from holdfast.cli.exits import ENVIRONMENT, INTERRUPTED, USER
 from holdfast.cli.explain import explain_command
+from holdfast.cli.refusals import words
 from holdfast.cli.ring import ring_command
 from holdfast.cli.runbook import runbook_command
 from holdfast.cli.stats import stats_command
@@ -126,7 +129,7 @@ def main() -> None:
         app(prog_name="holdfast")
     except HoldfastError as error:
         mistake = isinstance(error, ConfigurationError | TaskDefinitionError | EnqueueError)
-        _leave(str(error), USER if mistake else ENVIRONMENT)
+        _leave(words(error), USER if mistake else ENVIRONMENT)
     except BrokenPipeError:
         _forget_output()  # the reader has what it wanted
     except KeyboardInterrupt:

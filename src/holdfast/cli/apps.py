@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import importlib
 import os
 import shlex
@@ -20,8 +21,9 @@ from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe, masked
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.operate.operator import Operator
 from holdfast.operate.wording import AppName
-from holdfast.settings import database_url, load_settings
+from holdfast.settings import database_url, default_actor, load_settings
 
 APP_VARIABLE = "HOLDFAST_APP"
 
@@ -161,6 +163,18 @@ def open_database(url: str | None, app: str | None = None, *, checked: bool = Tr
         yield database
     finally:
         database.close()
+
+
+@contextlib.contextmanager
+def operator_at(where: Where, *, checked: bool = True) -> Iterator[Operator]:
+    """The operator at this command line. The database is opened when a verb needs it, and closed in the end."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def database() -> Database:
+            return stack.enter_context(open_database(where.database_url, where.app, checked=checked))
+
+        yield Operator(database, default_actor())
 
 
 def check(database: Database) -> None:

@@ -1,39 +1,34 @@
 """`holdfast archive`: look at finished jobs."""
 
+from functools import partial
+
 import typer
 
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_database
 from holdfast.cli.bulk import print_page
+from holdfast.cli.command import Shown, command
 from holdfast.cli.filters import FinishedOptions, IdArgument, Page, note_queue
-from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
-from holdfast.operate.jobs import find_archived, search_archive
+from holdfast.operate.jobs import JobPage, JobReport
+from holdfast.operate.operator import Operator
 
 app = typer.Typer(help="Look at finished jobs.", no_args_is_help=True)
 
 
 @app.command("search")
-@spread
+@command
 def search_command(
     which: FinishedOptions,
     page: Page,
-    where: Where,
-) -> None:
+    operator: Operator,
+) -> Shown[JobPage]:
     """Search finished jobs, completed and cancelled, the newest first."""
-    with open_database(where.database_url, where.app) as database:
-        found = search_archive(database, which.filter(), **page.arguments())
-        note_queue(database, which.queue)
-    print_page(found, "No finished jobs.", where.as_json)
+    found = operator.search_archive(which.filter(), **page.arguments())
+    note_queue(operator, which.queue)
+    return Shown(found, partial(print_page, nothing="No finished jobs."))
 
 
 @app.command("show")
-def show_command(
-    job_id: IdArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
     """Show everything about one finished job."""
-    with open_database(database_url, app) as database:
-        report = find_archived(database, job_id)
-    print_report(report, as_json)
+    return Shown(operator.find_archived(job_id), print_report)

@@ -1,34 +1,36 @@
 """`holdfast audit`: who did what."""
 
 import json
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.command import Shown, command
 from holdfast.cli.filters import LimitOption
-from holdfast.operate.audit import list_audit
+from holdfast.operate.operator import Operator
 from holdfast.operate.search import check_limit
+from holdfast.store.audit import AuditLine
 
 
+@command
 def audit_command(
     limit: LimitOption = 50,
     before: Annotated[
         int | None, typer.Option(metavar="ENTRY", min=0, max=2**63 - 1, help="Go on below this entry.")
     ] = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[list[AuditLine]]:
     """List what operators did to jobs, queues, tasks and workers, the last act first."""
     check_limit(limit)
-    with open_database(database_url, app) as database:
-        found = list_audit(database, before=before, limit=limit)
+    found = operator.list_audit(before=before, limit=limit)
     more = found[-1].id if len(found) == limit else None
-    if as_json:
-        render.print_json({"audit": found, "next": more})
-        return
+    return Shown(found, partial(_print, more=more), {"audit": found, "next": more})
+
+
+def _print(found: list[AuditLine], more: int | None) -> None:
     if not found:
         typer.echo("No acts.")
         return

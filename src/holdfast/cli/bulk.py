@@ -9,15 +9,20 @@ from uuid import UUID
 import typer
 
 from holdfast.cli import render
+from holdfast.cli.command import Shown
 from holdfast.cli.confirm import How, confirm
-from holdfast.db.database import Database
+from holdfast.cli.refusals import worded
 from holdfast.model.state import CANCELLED, DISCARDED, PROCESSING, SCHEDULED
-from holdfast.operate.acts import Done, Selection, Verb, act_on, act_on_all
+from holdfast.operate.acts import Verb
+from holdfast.operate.bulk import Done, Selection
 from holdfast.operate.jobs import JobPage
-from holdfast.operate.preview import Preview, preview_of
+from holdfast.operate.operator import Operator
+from holdfast.operate.preview import Preview
+from holdfast.store.search import Found
 from holdfast.store.show import JobLine
 
-P = TypeVar("P")
+F = TypeVar("F")
+D = TypeVar("D")
 _RESULTS = {
     "due_now": "due now",
     "redriven": "redriven",
@@ -32,41 +37,64 @@ _RESULTS = {
 }
 
 
-def act_on_ids(database: Database, verb: Verb, job_ids: Sequence[UUID], dry_run: bool, as_json: bool) -> None:
+Acted = Shown[Preview] | Shown[Done]
+
+
+def act_on_ids(operator: Operator, verb: Verb, job_ids: Sequence[UUID], dry_run: bool) -> Acted:
     """Named jobs need no further yes."""
     if dry_run:
-        print_preview(preview_of(database, verb, job_ids), as_json)
-    else:
-        print_done(act_on(database, verb, job_ids), as_json)
+        return Shown(operator.preview_of(verb, job_ids), print_preview)
+    return show_done(operator.act_on(verb, job_ids))
 
 
 @dataclass(frozen=True)
-class Many(Generic[P]):
-    """Jobs that fit a filter: how to select them, and how to look at them first."""
+class Many(Generic[F, D]):
+    """An act over many: how to look at them first, what to ask, and the act."""
 
-    select: Callable[[], Selection[P]]
-    preview: Callable[[], Preview]
+    done: str  # 'cancelled', for messages
+    preview: Callable[[], Shown[F]]
+    question: Callable[[F], str | Shown[D]]  # as in 'cancel 12 jobs'; or what to show instead: there are none
+    act: Callable[["Progress"], Shown[D]]
 
 
-def act_on_many(database: Database, verb: Verb, many: Many[P], how: How, as_json: bool) -> None:
+def go_through(many: Many[F, D], how: How) -> Shown[F] | Shown[D]:
+    """Look first, ask, act, and say what was done, also when it was interrupted."""
     if how.dry_run:
-        print_preview(many.preview(), as_json)
-        return
+        return many.preview()
     if not how.yes:
-        found = many.preview()
-        if not found.count.count and not found.count.capped:
-            print_done(Done(verb.action, 0, {}, {}, None), as_json)
-            return
-        confirm(f"{verb.action.split()[1]} {_what(found)}", how.yes)
-    progress = Progress(verb.done)
+        question = many.question(many.preview().value)
+        if isinstance(question, Shown):
+            return question
+        confirm(question, how.yes)
+    progress = Progress(many.done)
     try:
-        done = act_on_all(database, verb, many.select(), progress)
+        shown = many.act(progress)
     except KeyboardInterrupt:
         progress.end()
-        typer.echo(f"Interrupted: {progress.count:,} {verb.done}, and counted in the audit.", err=True)
+        typer.echo(f"Interrupted: {progress.count:,} {many.done}, and counted in the audit.", err=True)
         raise
     progress.end()
-    print_done(done, as_json)
+    return shown
+
+
+def act_on_many(
+    operator: Operator,
+    verb: Verb,
+    select: Callable[[], Selection[Found]],
+    preview: Callable[[], Preview],
+    how: How,
+) -> Acted:
+    """Jobs that fit a filter."""
+
+    def question(found: Preview) -> str | Shown[Done]:
+        if found.count.count or found.count.capped:
+            return f"{verb.action.split()[1]} {_what(found)}"
+        return show_done(Done(verb.action, 0, {}, {}, None))
+
+    def act(progress: Progress) -> Shown[Done]:
+        return show_done(operator.act_on_all(verb, select(), progress))
+
+    return go_through(Many(verb.done, lambda: Shown(preview(), print_preview), question, act), how)
 
 
 class Progress:
@@ -100,33 +128,29 @@ def _listed(results: Mapping[str, int]) -> str:
     return ", ".join(f"{n:,} {_RESULTS.get(name, name)}" for name, n in results.items())
 
 
-def print_preview(found: Preview, as_json: bool) -> None:
-    if as_json:
-        render.print_json(found)
-        return
+def print_preview(found: Preview) -> None:
     if found.sample:
         print_jobs(found.sample)
     more = f", of which {len(found.sample)} are shown" if found.count.count > len(found.sample) else ""
     typer.echo(f"Dry run: {found.action} would act on {_what(found)}{more}. Nothing was changed.")
 
 
-def print_done(done: Done, as_json: bool) -> None:
-    if as_json:
-        render.print_json(done)
-        return
+def show_done(done: Done) -> Shown[Done]:
+    answer = {name: getattr(done, name) for name in ("action", "count", "results", "left", "audit")}
+    return Shown(done, _print_done, answer | {"left": worded(done.left)})
+
+
+def _print_done(done: Done) -> None:
     verb = done.action.split()[1]
     if not done.results and not done.left:
         typer.echo(f"Nothing to {verb}.")
     elif done.results:
         typer.echo(f"{verb.capitalize()}: {_listed(done.results)}.")
-    for reason, count in done.left.items():
+    for reason, count in worded(done.left).items():
         typer.echo(f"Left: {count:,}, {render.one_line(reason, 300)}")
 
 
-def print_page(page: JobPage, nothing: str, as_json: bool) -> None:
-    if as_json:
-        render.print_json(page)
-        return
+def print_page(page: JobPage, nothing: str) -> None:
     if page.jobs:
         print_jobs(page.jobs)
     else:

@@ -13,12 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import typer
 
-from holdfast.cli.apps import APP_VARIABLE, load_app, open_database
-from holdfast.db.database import Database
+from holdfast.cli.apps import APP_VARIABLE, Where, load_app, operator_at
 from holdfast.model.state import STATES
-from holdfast.operate.pauses import known_tasks
-from holdfast.operate.queues import queue_names
-from holdfast.operate.workers import list_workers
+from holdfast.operate.operator import Operator
 
 LIMIT = 1.0  # seconds
 Offer = tuple[str, str]  # the word, and what it is
@@ -41,31 +38,31 @@ def complete_state(incomplete: str) -> list[str]:
 
 
 def _queues(context: typer.Context) -> Iterator[Offer]:
-    with database_of(context) as database:
-        yield from ((name, "queue") for name in queue_names(database))
+    with operator_of(context) as operator:
+        yield from ((name, "queue") for name in operator.queue_names())
 
 
 def _tasks(context: typer.Context) -> Iterator[Offer]:
     app = context.params.get("app")
     if app or os.environ.get(APP_VARIABLE):
         yield from ((name, "task") for name, _ in load_app(app).tasks.known())
-    with database_of(context) as database:
-        yield from ((name, "task") for name in known_tasks(database))
+    with operator_of(context) as operator:
+        yield from ((name, "task") for name in operator.known_tasks())
 
 
 def _workers(context: typer.Context) -> Iterator[Offer]:
-    with database_of(context) as database:
-        for worker in list_workers(database):
+    with operator_of(context) as operator:
+        for worker in operator.list_workers():
             yield worker.id.rpartition(":")[2], f"{worker.host}, process {worker.pid}, {worker.status}"
 
 
 @contextlib.contextmanager
-def database_of(context: typer.Context) -> Iterator[Database]:
+def operator_of(context: typer.Context) -> Iterator[Operator]:
     given = context.params
-    with open_database(given.get("database_url"), given.get("app"), checked=False) as database:
-        if database.is_embedded:
+    with operator_at(Where(given.get("database_url"), given.get("app")), checked=False) as operator:
+        if operator.database.is_embedded:
             raise LookupError
-        yield database
+        yield operator
 
 
 def offered(incomplete: str, find: Callable[[], Iterable[Offer]]) -> list[Offer]:

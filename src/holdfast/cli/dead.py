@@ -1,16 +1,16 @@
 """`holdfast dead`: look at dead letters, put them back to work, delete them."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, open_database
 from holdfast.cli.arguments import parse_rate
-from holdfast.cli.bulk import Many, act_on_ids, act_on_many
+from holdfast.cli.bulk import Acted, act_on_ids, act_on_many
+from holdfast.cli.command import Shown, command
 from holdfast.cli.confirm import How
 from holdfast.cli.filters import DeadOptions, IdArgument, IdsArgument, LimitOption, note_queue
-from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
 from holdfast.operate.acts import Verb
@@ -19,13 +19,10 @@ from holdfast.operate.dead import (
     DeadGroups,
     DeadPage,
     check_dead,
-    group_dead,
-    list_dead,
-    preview_dead,
     redrive_verb,
-    select_dead,
 )
-from holdfast.operate.jobs import find_dead
+from holdfast.operate.jobs import JobReport
+from holdfast.operate.operator import Operator
 from holdfast.store.dead import DeadFilter
 
 app = typer.Typer(help="Look at dead letters, put them back to work, delete them.", no_args_is_help=True)
@@ -34,29 +31,23 @@ AllOption = Annotated[bool, typer.Option("--all", help="All there are.")]
 
 
 @app.command("list")
-@spread
+@command
 def list_command(
     which: DeadOptions,
-    where: Where,
+    operator: Operator,
     each: Annotated[bool, typer.Option("--each", help="One by one, the last to die first.")] = False,
     limit: LimitOption = 50,
     after: Annotated[str | None, typer.Option(help="Go on where a page of --each ended.")] = None,
-) -> None:
+) -> Shown[DeadPage] | Shown[DeadGroups]:
     """List dead letters by task and error, the largest group first; with --each or --group one by one."""
     wanted = which.filter()
-    with open_database(where.database_url, where.app) as database:
-        found: DeadPage | DeadGroups
-        if each or which.group is not None or after is not None:
-            found = list_dead(database, wanted, after=after, limit=limit)
-        else:
-            found = group_dead(database, wanted, limit=limit)
-        note_queue(database, wanted.queue)
-    if where.as_json:
-        render.print_json(found)
-    elif isinstance(found, DeadPage):
-        _print_page(found)
+    shown: Shown[DeadPage] | Shown[DeadGroups]
+    if each or which.group is not None or after is not None:
+        shown = Shown(operator.list_dead(wanted, after=after, limit=limit), _print_page)
     else:
-        _print_groups(found)
+        shown = Shown(operator.group_dead(wanted, limit=limit), _print_groups)
+    note_queue(operator, wanted.queue)
+    return shown
 
 
 def _print_groups(found: DeadGroups) -> None:
@@ -103,24 +94,18 @@ def _print_page(page: DeadPage) -> None:
 
 
 @app.command("show")
-def show_command(
-    job_id: IdArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
     """Show everything about one dead letter."""
-    with open_database(database_url, app) as database:
-        report = find_dead(database, job_id)
-    print_report(report, as_json)
+    return Shown(operator.find_dead(job_id), print_report)
 
 
 @app.command("redrive")
-@spread
+@command
 def redrive_command(
     which: DeadOptions,
     how: How,
-    where: Where,
+    operator: Operator,
     ids: IdsArgument = None,
     everything: AllOption = False,
     rate: Annotated[
@@ -129,38 +114,38 @@ def redrive_command(
             metavar="N/UNIT", help="Spread out: 100/s, 5/m, 1000/h. They are due one after the other."
         ),
     ] = None,
-) -> None:
+) -> Acted:
     """Put dead letters back to work, each with a fresh set of attempts.
 
     At a rate, nothing has to stay running: each job gets the time at which it is due, the first one now.
     """
     verb = redrive_verb(None if rate is None else parse_rate(rate, "--rate"))
-    _act(verb, ids, which.filter(), everything, how, where)
+    return _act(operator, verb, ids, which.filter(), everything, how)
 
 
 @app.command("discard")
-@spread
+@command
 def discard_command(
     which: DeadOptions,
     how: How,
-    where: Where,
+    operator: Operator,
     ids: IdsArgument = None,
     everything: AllOption = False,
-) -> None:
+) -> Acted:
     """Delete dead letters for good, with their errors and steps."""
-    _act(DISCARD_DEAD, ids, which.filter(), everything, how, where)
+    return _act(operator, DISCARD_DEAD, ids, which.filter(), everything, how)
 
 
-def _act(verb: Verb, ids: IdsArgument, wanted: DeadFilter, everything: bool, how: How, where: Where) -> None:
+def _act(
+    operator: Operator, verb: Verb, ids: IdsArgument, wanted: DeadFilter, everything: bool, how: How
+) -> Acted:
     if sum((bool(ids), bool(wanted.given()), everything)) != 1:
         raise ConfigurationError(
             "say which dead letters: their ids, or filters such as --group, --task, --queue or --error, or --all"
         )
-    with open_database(where.database_url, where.app) as database:
-        if ids:
-            act_on_ids(database, verb, ids, how.dry_run, where.as_json)
-        else:
-            check_dead(wanted)
-            note_queue(database, wanted.queue)
-            many = Many(lambda: select_dead(database, wanted), lambda: preview_dead(database, verb, wanted))
-            act_on_many(database, verb, many, how, where.as_json)
+    if ids:
+        return act_on_ids(operator, verb, ids, how.dry_run)
+    check_dead(wanted)
+    note_queue(operator, wanted.queue)
+    select, preview = partial(operator.select_dead, wanted), partial(operator.preview_dead, verb, wanted)
+    return act_on_many(operator, verb, select, preview, how)

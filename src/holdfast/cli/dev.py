@@ -10,8 +10,8 @@ from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.cli.serving import HealthHostOption, HealthPortOption, Work, serve
 from holdfast.db import migrate
 from holdfast.db.embedded import parse_embedded_url
-from holdfast.operate.queues import create_queue
-from holdfast.settings import load_settings
+from holdfast.operate.operator import Operator
+from holdfast.settings import default_actor, load_settings
 
 
 def dev_command(
@@ -34,8 +34,9 @@ def dev_command(
         folder = parse_embedded_url(database.url)
         typer.echo(f"embedded PostgreSQL in {folder}, for development or one host", err=True)
     migrate.up(database.dsn)
+    operator = Operator(database, default_actor())
     for name, rules in found.tasks.queue_rules().items():
-        create_queue(database, name, rules=rules)
+        operator.create_queue(name, rules=rules)
     work = Work((), concurrency, exit_when_idle, health_port, health_host)
     serve(found, work, chosen)
 

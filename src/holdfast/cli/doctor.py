@@ -1,21 +1,25 @@
 """`holdfast doctor`: is everything around the jobs as it should be?"""
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, app_name, note_for_pasting, open_database
+from holdfast.cli.apps import Where, app_name, note_for_pasting
+from holdfast.cli.command import Shown, command
 from holdfast.cli.confirm import YesOption, confirm
-from holdfast.cli.exits import ENVIRONMENT
+from holdfast.cli.exits import DONE, ENVIRONMENT
 from holdfast.errors import ConfigurationError
 from holdfast.model.text import printable
 from holdfast.operate.doctor.finding import Finding, read_limits
-from holdfast.operate.doctor.run import FIXES, Checked, Diagnosis, doctor, fix
+from holdfast.operate.doctor.run import FIXES, Checked, Diagnosis
+from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
 from holdfast.shapes import CHECKS
 
 
+@command(checked=False)
 def doctor_command(
     only: Annotated[
         list[str] | None,
@@ -32,10 +36,10 @@ def doctor_command(
     ] = None,
     yes: YesOption = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings and checks not made count too.")] = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    where: Where,
+    operator: Operator,
+) -> Shown[Diagnosis]:
     """Check the schema, the server, the connection and the jobs. Every finding comes with the command that mends it.
 
     Changes nothing, except with --fix. Exits with 0 when there is no error (--strict: no warning either, and every check
@@ -46,34 +50,26 @@ def doctor_command(
     wanted = read_limits(limits or ())
     if fixed == "horizon":  # with :PID it names whom it ends
         confirm(f"end every session in a transaction for more than {wanted.horizon:g} s", yes)
-    with open_database(database_url, app, checked=False) as database:
-        if fixed:
-            say = (lambda _: None) if as_json else _say
-            found = fix(database, fixed, limits=wanted, app=app_name(app), on_step=say)
-        else:
-            found = doctor(database, only=only or (), limits=wanted, app=app_name(app), checks=CHECKS)
-    if as_json:
-        _print_json(found)
+    if fixed:
+        say = (lambda _: None) if where.as_json else _say
+        found = operator.fix(fixed, limits=wanted, app=app_name(where.app), on_step=say)
     else:
-        _print(found)
-        if any(finding.fix for finding in found.findings) and (note := note_for_pasting(database_url, app)):
-            typer.echo(note)
-    if not found.is_fine(strict=strict):
-        raise typer.Exit(ENVIRONMENT)
+        found = operator.doctor(only=only or (), limits=wanted, app=app_name(where.app), checks=CHECKS)
+    note = note_for_pasting(where.database_url, where.app)
+    code = DONE if found.is_fine(strict=strict) else ENVIRONMENT
+    return Shown(found, partial(_print, note=note), _for_programs(found), code)
 
 
 def _say(line: str) -> None:
     typer.echo(printable(line))
 
 
-def _print_json(found: Diagnosis) -> None:
+def _for_programs(found: Diagnosis) -> dict[str, Any]:
     counts = {level: found.count(level) for level in ("error", "warning", "info")}
-    render.print_json(
-        {"done": found.done, "checks": found.checks, **counts, "not_checked": found.not_checked}
-    )
+    return {"done": found.done, "checks": found.checks, **counts, "not_checked": found.not_checked}
 
 
-def _print(found: Diagnosis) -> None:
+def _print(found: Diagnosis, note: str | None) -> None:
     if found.done:
         typer.echo("")
     for check in found.checks:
@@ -83,6 +79,8 @@ def _print(found: Diagnosis) -> None:
     if found.not_checked:
         counts.append(f"{found.not_checked} not checked")
     typer.echo(", ".join(counts) if counts else "Nothing found.")
+    if note and any(finding.fix for finding in found.findings):
+        typer.echo(note)
 
 
 def _print_check(check: Checked) -> None:

@@ -2,23 +2,27 @@
 
 import sys
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import Where
 from holdfast.cli.arguments import parse_arguments, parse_moment, parse_span
+from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue, complete_task
-from holdfast.cli.exits import ENVIRONMENT, TIMED_OUT
+from holdfast.cli.exits import DONE, ENVIRONMENT, TIMED_OUT
 from holdfast.cli.producing import given, known_tasks, say_unchecked
 from holdfast.errors import ConfigurationError, JobCancelled, JobFailed, ResultError, ResultTimeout
 from holdfast.model.state import CANCELLED, COMPLETED, DEAD_LETTER, WAITING
 from holdfast.model.text import printable
-from holdfast.operate.producing import enqueue, make_job
+from holdfast.operate.operator import Operator
+from holdfast.operate.producing import make_job
 from holdfast.tasks.handle import JobHandle
 
 
+@command
 def enqueue_command(
     task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=complete_task)],
     items: Annotated[
@@ -50,12 +54,12 @@ def enqueue_command(
             metavar="SPAN", help="Wait so long for its result, such as 30s; if none comes: exit 124."
         ),
     ] = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    where: Where,
+    operator: Operator,
+) -> Shown[Any]:
     """Write one job and print its id. With an app its arguments are checked; without one they are sent as given."""
-    tasks = known_tasks(app)
+    tasks = known_tasks(where.app)
     options = given(
         queue=queue,
         partition_key=key,
@@ -68,13 +72,12 @@ def enqueue_command(
     )
     job = make_job(tasks, task, parse_arguments(items or ()), options, version)
     patience = None if wait is None else parse_span(wait, "--wait")
-    with open_database(database_url, app) as database:
-        handle = enqueue(database, job, tasks.queue_rules() if tasks else None)
-        say_unchecked(tasks)
-        if patience is None:
-            _print_job(handle, as_json, replaced=replace_key is not None)
-        else:
-            _wait(handle, patience, as_json)
+    handle = operator.enqueue(job, tasks.queue_rules() if tasks else None)
+    say_unchecked(tasks)
+    if patience is not None:
+        return _wait(handle, patience, where.as_json)
+    answer = {"id": handle.id, "created": handle.created}
+    return Shown(handle, partial(_print_job, replaced=replace_key is not None), answer)
 
 
 def _when(delay: str | None, run_after: str | None) -> datetime | timedelta | float | None:
@@ -85,10 +88,7 @@ def _when(delay: str | None, run_after: str | None) -> datetime | timedelta | fl
     return None if run_after is None else parse_moment(run_after, "--run-after")
 
 
-def _print_job(handle: JobHandle[Any], as_json: bool, *, replaced: bool) -> None:
-    if as_json:
-        render.print_json({"id": handle.id, "created": handle.created})
-        return
+def _print_job(handle: JobHandle[Any], *, replaced: bool) -> None:
     if not handle.created:
         found = "the job that waited under this replace key was changed"
         note = found if replaced else "a job with this idempotency key was there already"
@@ -96,7 +96,7 @@ def _print_job(handle: JobHandle[Any], as_json: bool, *, replaced: bool) -> None
     typer.echo(f"Enqueued {handle.id}." if sys.stdout.isatty() and handle.created else str(handle.id))
 
 
-def _wait(handle: JobHandle[Any], seconds: float, as_json: bool) -> None:
+def _wait(handle: JobHandle[Any], seconds: float, as_json: bool) -> Shown[dict[str, Any]]:
     """The result goes to stdout, everything else to stderr."""
     if not as_json:
         typer.echo(f"note: job {handle.id}, waiting for its result", err=True)
@@ -111,12 +111,12 @@ def _wait(handle: JobHandle[Any], seconds: float, as_json: bool) -> None:
         _say(error, answer, DEAD_LETTER)
     except JobCancelled as error:
         _say(error, answer, CANCELLED)
-    if as_json:
-        render.print_json(answer)
-    elif "result" in answer:
+    return Shown(answer, _print_result, code=DONE if "result" in answer else code)
+
+
+def _print_result(answer: dict[str, Any]) -> None:
+    if "result" in answer:
         typer.echo(render.pretty_json(answer["result"]))
-    if "result" not in answer:
-        raise typer.Exit(code)
 
 
 def _say(error: ResultError, answer: dict[str, Any], state: str) -> None:

@@ -9,9 +9,8 @@ import typer
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_queue, complete_state, complete_task
 from holdfast.cli.render import line
-from holdfast.db.database import Database
 from holdfast.model.state import STATES
-from holdfast.operate.search import no_queue_now
+from holdfast.operate.operator import Operator
 from holdfast.store.dead import DeadFilter
 from holdfast.store.search import JobFilter
 
@@ -128,9 +127,9 @@ class DeadOptions:
         return DeadFilter(self.group, self.queue, self.task, self.error, self.key, self.tag, *ages)
 
 
-def note_queue(database: Database, name: str | None) -> None:
+def note_queue(operator: Operator, name: str | None) -> None:
     """Finished and dead jobs may outlive their queue: a queue that is not there is no mistake, but worth a word."""
-    if note := no_queue_now(database, name):
+    if note := operator.no_queue_now(name):
         typer.echo(f"note: {line(note)}", err=True)
 
 

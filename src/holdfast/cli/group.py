@@ -5,28 +5,30 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.command import Shown, command
 from holdfast.cli.filters import IdArgument, LimitOption
-from holdfast.operate.groups import GroupLine, find_group, list_groups
+from holdfast.operate.groups import GroupLine, GroupReport
+from holdfast.operate.operator import Operator
 
 app = typer.Typer(help="Groups of jobs with a callback.", no_args_is_help=True)
 _NUMBERS = ("total", "open", "discarded")
 
 
 @app.command("list")
+@command
 def list_command(
     only_open: Annotated[bool, typer.Option("--open", help="Only those that are not finished.")] = False,
     limit: LimitOption = 50,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[list[GroupLine]]:
     """List groups, the newest first."""
-    with open_database(database_url, app) as database:
-        found = list_groups(database, only_open=only_open, limit=limit)
-    if as_json:
-        render.print_json({"groups": found})
-    elif not found:
+    found = operator.list_groups(only_open=only_open, limit=limit)
+    return Shown(found, _print_list, {"groups": found})
+
+
+def _print_list(found: list[GroupLine]) -> None:
+    if not found:
         typer.echo("No groups.")
     else:
         columns = ("group", "state", "wants", *_NUMBERS, "created", "finished", "fault")
@@ -47,18 +49,13 @@ def _row(line: GroupLine) -> list[str]:
 
 
 @app.command("show")
-def show_command(
-    group_id: IdArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def show_command(group_id: IdArgument, operator: Operator) -> Shown[GroupReport]:
     """Show one group: how many have ended, how, and its callback."""
-    with open_database(database_url, app) as database:
-        report = find_group(database, group_id)
-    if as_json:
-        render.print_json(report)
-        return
+    return Shown(operator.find_group(group_id), _print)
+
+
+def _print(report: GroupReport) -> None:
     group = report.group
     facts = {
         "group": group.id,

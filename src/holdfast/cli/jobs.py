@@ -3,120 +3,105 @@
 import os
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import (
-    APP_VARIABLE,
-    AppOption,
-    DatabaseOption,
-    JsonOption,
-    Where,
-    load_app,
-    open_database,
-)
+from holdfast.cli.apps import APP_VARIABLE, Where, load_app
 from holdfast.cli.arguments import parse_arguments, parse_moment
-from holdfast.cli.bulk import Many, act_on_ids, act_on_many, print_page
+from holdfast.cli.bulk import Acted, act_on_ids, act_on_many, print_page
+from holdfast.cli.command import Shown, command
 from holdfast.cli.confirm import How
 from holdfast.cli.filters import IdArgument, IdsArgument, JobOptions, Page
-from holdfast.cli.groups import spread
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
 from holdfast.model import exact
-from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb, select
-from holdfast.operate.edit import Changes, Edited, edit_job
-from holdfast.operate.jobs import find_job, list_jobs
-from holdfast.operate.preview import preview_all
+from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb
+from holdfast.operate.edit import Changes, Edited
+from holdfast.operate.jobs import JobPage, JobReport
+from holdfast.operate.operator import Operator
 from holdfast.store.search import JobFilter
 
 app = typer.Typer(help="List jobs, show one, and change them.", no_args_is_help=True)
 
 
 @app.command("list")
-@spread
+@command
 def list_command(
     which: JobOptions,
     page: Page,
-    where: Where,
-) -> None:
+    operator: Operator,
+) -> Shown[JobPage]:
     """List jobs, live, finished and dead, the newest first."""
-    with open_database(where.database_url, where.app) as database:
-        found = list_jobs(database, which.filter(), **page.arguments())
-    print_page(found, "No jobs.", where.as_json)
+    found = operator.list_jobs(which.filter(), **page.arguments())
+    return Shown(found, partial(print_page, nothing="No jobs."))
 
 
 @app.command("show")
-def show_command(
-    job_id: IdArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
     """Show everything about one job: payload, owner, progress, every failed attempt."""
-    with open_database(database_url, app) as database:
-        report = find_job(database, job_id)
-    print_report(report, as_json)
+    return Shown(operator.find_job(job_id), print_report)
 
 
 @app.command("retry")
-@spread
+@command
 def retry_command(
     which: JobOptions,
     how: How,
-    where: Where,
+    operator: Operator,
     ids: IdsArgument = None,
-) -> None:
+) -> Acted:
     """Run jobs now: scheduled ones are due at once, dead and cancelled ones go back to work, quarantined ones are freed.
 
     By filters, cancelled jobs are meant only with --state cancelled.
     """
-    _act(RETRY, ids, which.filter(), how, where)
+    return _act(operator, RETRY, ids, which.filter(), how)
 
 
 @app.command("cancel")
-@spread
+@command
 def cancel_command(
     which: JobOptions,
     how: How,
-    where: Where,
+    operator: Operator,
     ids: IdsArgument = None,
     reason: Annotated[str, typer.Option(help="Kept with the job.")] = "",
-) -> None:
+) -> Acted:
     """End waiting jobs, and ask running ones to stop."""
-    _act(cancel_verb(reason), ids, which.filter(), how, where)
+    return _act(operator, cancel_verb(reason), ids, which.filter(), how)
 
 
 @app.command("discard")
-@spread
+@command
 def discard_command(
     which: JobOptions,
     how: How,
-    where: Where,
+    operator: Operator,
     ids: IdsArgument = None,
-) -> None:
+) -> Acted:
     """Delete jobs that do not run, for good, with their errors and steps. Their idempotency keys are free again.
 
     By filters, --state says which: waiting jobs, finished ones and dead letters are never meant all at once.
     """
-    _act(DISCARD, ids, which.filter(), how, where)
+    return _act(operator, DISCARD, ids, which.filter(), how)
 
 
-def _act(verb: Verb, ids: IdsArgument, wanted: JobFilter, how: How, where: Where) -> None:
+def _act(operator: Operator, verb: Verb, ids: IdsArgument, wanted: JobFilter, how: How) -> Acted:
     if bool(ids) == bool(wanted.given()):
         raise ConfigurationError(
             "say which jobs: their ids, or filters such as --state, --queue or --task, and not both"
         )
-    with open_database(where.database_url, where.app) as database:
-        if ids:
-            act_on_ids(database, verb, ids, how.dry_run, where.as_json)
-        else:
-            many = Many(lambda: select(database, verb, wanted), lambda: preview_all(database, verb, wanted))
-            act_on_many(database, verb, many, how, where.as_json)
+    if ids:
+        return act_on_ids(operator, verb, ids, how.dry_run)
+    select, preview = partial(operator.select, verb, wanted), partial(operator.preview_all, verb, wanted)
+    return act_on_many(operator, verb, select, preview, how)
 
 
 @app.command("edit")
+@command
 def edit_command(
     job_id: IdArgument,
     items: Annotated[
@@ -133,10 +118,10 @@ def edit_command(
         list[str] | None, typer.Option("--tag", help="Its tags from now on; may be repeated.")
     ] = None,
     no_tags: Annotated[bool, typer.Option("--no-tags", help="No tags any more.")] = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    where: Where,
+    operator: Operator,
+) -> Shown[Edited]:
     """Change a job that waits, is held or is dead. With an app, its arguments are checked against the handler."""
     if tags and no_tags:
         raise ConfigurationError("give --tag or --no-tags, not both")
@@ -148,14 +133,9 @@ def edit_command(
         None if run_after is None else parse_moment(run_after, "--run-after"),
         [] if no_tags else tags or None,
     )
-    named = app or os.environ.get(APP_VARIABLE)
+    named = where.app or os.environ.get(APP_VARIABLE)
     known = load_app(named).tasks.definition if named else None
-    with open_database(database_url, app) as database:
-        edited = edit_job(database, job_id, changes, known)
-    if as_json:
-        render.print_json(edited)
-    else:
-        _print_edited(edited)
+    return Shown(operator.edit_job(job_id, changes, known), _print_edited)
 
 
 def _print_edited(edited: Edited) -> None:

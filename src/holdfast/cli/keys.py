@@ -1,33 +1,31 @@
 """`holdfast keys`: the keys of ordered queues: which do not move, what is in their way, and letting them go on."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import Where, open_database
 from holdfast.cli.arguments import parse_span
-from holdfast.cli.bulk import Progress
+from holdfast.cli.bulk import Many, go_through
+from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue
-from holdfast.cli.confirm import How, confirm
+from holdfast.cli.confirm import How
 from holdfast.cli.filters import LimitOption
-from holdfast.cli.groups import spread
+from holdfast.cli.refusals import worded
 from holdfast.errors import ConfigurationError
 from holdfast.model.state import PARKED, SCHEDULED
+from holdfast.operate.bulk import Tell
 from holdfast.operate.keys import (
     HotKey,
     KeyPage,
     Released,
     Stream,
     StuckKeys,
-    hot_keys,
-    list_keys,
-    release_all,
-    release_keys,
-    show_key,
-    stuck_keys,
 )
-from holdfast.operate.wording import command, several
+from holdfast.operate.operator import Operator
+from holdfast.operate.wording import command as shell
+from holdfast.operate.wording import several
 from holdfast.store.keys import StuckKey, Target
 
 app = typer.Typer(
@@ -44,20 +42,15 @@ _DONE = {"retried": "retried in place", "skipped": "going on without it", "relea
 
 
 @app.command("list")
-@spread
+@command
 def list_command(
     queue: QueueArgument,
-    where: Where,
+    operator: Operator,
     limit: LimitOption = 50,
     after: Annotated[str | None, typer.Option(metavar="KEY", help="Go on where a page ended.")] = None,
-) -> None:
+) -> Shown[KeyPage]:
     """List the keys of a queue that have live jobs, with the first job of each. Ordered by bucket, not by name."""
-    with open_database(where.database_url, where.app) as database:
-        page = list_keys(database, queue, after=after, limit=limit)
-    if where.as_json:
-        render.print_json(page)
-    else:
-        _print_page(page)
+    return Shown(operator.list_keys(queue, after=after, limit=limit), _print_page)
 
 
 def _print_page(page: KeyPage) -> None:
@@ -77,13 +70,13 @@ def _print_page(page: KeyPage) -> None:
     ]
     render.print_table(("key", "jobs", "first job", "task", "state", "note"), rows, ("jobs",))
     if page.next is not None:
-        typer.echo(f"There may be more: {command('--after', page.next)}")
+        typer.echo(f"There may be more: {shell('--after', page.next)}")
 
 
 @app.command("blocked")
-@spread
+@command
 def blocked_command(
-    where: Where,
+    operator: Operator,
     queue: AnyQueueArgument = None,
     waiting: Annotated[
         bool, typer.Option("--waiting", help="Also keys whose first job is only due later.")
@@ -92,15 +85,11 @@ def blocked_command(
         str, typer.Option(metavar="SPAN", help="With --waiting: due later than so much from now.")
     ] = "1m",
     limit: LimitOption = 50,
-) -> None:
+) -> Shown[StuckKeys]:
     """List the keys that do not move, each with the job in its way and why."""
     seconds = parse_span(later, "--later")
-    with open_database(where.database_url, where.app) as database:
-        found = stuck_keys(database, queue, waiting=waiting, later=seconds, limit=limit)
-    if where.as_json:
-        render.print_json(found)
-    else:
-        _print_stuck(found)
+    found = operator.stuck_keys(queue, waiting=waiting, later=seconds, limit=limit)
+    return Shown(found, _print_stuck)
 
 
 def _print_stuck(found: StuckKeys) -> None:
@@ -131,20 +120,15 @@ def _when(k: StuckKey) -> str:
 
 
 @app.command("show")
-@spread
+@command
 def show_command(
     queue: QueueArgument,
     key: Annotated[str, typer.Argument(metavar="KEY")],
-    where: Where,
+    operator: Operator,
     limit: LimitOption = 20,
-) -> None:
+) -> Shown[Stream]:
     """Show one key: its first jobs in their order, how many there are, and who runs it."""
-    with open_database(where.database_url, where.app) as database:
-        stream = show_key(database, queue, key, limit=limit)
-    if where.as_json:
-        render.print_json(stream)
-    else:
-        _print_stream(stream)
+    return Shown(operator.show_key(queue, key, limit=limit), _print_stream)
 
 
 def _print_stream(stream: Stream) -> None:
@@ -172,22 +156,18 @@ def _print_stream(stream: Stream) -> None:
 
 
 @app.command("hot")
-@spread
+@command
 def hot_command(
-    where: Where,
+    operator: Operator,
     queue: AnyQueueArgument = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most.")] = 10,
-) -> None:
+) -> Shown[list[HotKey]]:
     """List the keys that most due jobs belong to. Without a QUEUE: of every ordered queue.
 
     Reads the oldest and the newest 10,000 due jobs of each priority and the end of the archive, whatever waits.
     """
-    with open_database(where.database_url, where.app) as database:
-        found = hot_keys(database, queue, limit=limit)
-    if where.as_json:
-        render.print_json({"keys": found})
-    else:
-        _print_hot(found)
+    found = operator.hot_keys(queue, limit=limit)
+    return Shown(found, _print_hot, {"keys": found})
 
 
 def _print_hot(found: list[HotKey]) -> None:
@@ -215,10 +195,10 @@ def _print_hot(found: list[HotKey]) -> None:
 
 
 @app.command("release")
-@spread
+@command
 def release_command(
     how: How,
-    where: Where,
+    operator: Operator,
     queue: AnyQueueArgument = None,
     keys: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY]...", help="These keys, all or none.")
@@ -230,32 +210,36 @@ def release_command(
         bool, typer.Option("--skip", help="Let the key go on without it; it stays a dead letter.")
     ] = False,
     everything: AllOption = False,
-) -> None:
+) -> Shown[Released]:
     """Let blocked and parked keys go on. A parked key needs neither --retry nor --skip: then its dead letter stays dead."""
     if retry and skip:
         raise ConfigurationError("give --retry or --skip, not both")
     if everything == bool(keys) or (keys and queue is None):
         raise ConfigurationError("say which keys: QUEUE KEY..., or --all (of one queue: QUEUE --all)")
     chosen = "retry" if retry else "skip" if skip else None
-    with open_database(where.database_url, where.app) as database:
-        if keys and queue is not None:
-            _print_released(release_keys(database, queue, keys, chosen, dry_run=how.dry_run), where.as_json)
-            return
-        found = release_all(database, queue, chosen, dry_run=True)
-        if how.dry_run or not found.count:
-            _print_released(found, where.as_json)
-            return
-        confirm(f"release {several(found.count, 'key')}", how.yes)
-        progress = Progress("released")
-        done = release_all(database, queue, chosen, on_batch=progress)
-        progress.end()
-    _print_released(done, where.as_json)
+    if keys and queue is not None:
+        return _show_released(operator.release_keys(queue, keys, chosen, dry_run=how.dry_run))
+    return go_through(_release_all(operator, queue, chosen), how)
 
 
-def _print_released(done: Released, as_json: bool) -> None:
-    if as_json:
-        render.print_json(done)
-        return
+def _release_all(operator: Operator, queue: str | None, chosen: str | None) -> Many[Released, Released]:
+    def show(dry_run: bool, on_batch: Tell = lambda _: None) -> Shown[Released]:
+        done = operator.release_all(queue, chosen, dry_run=dry_run, on_batch=on_batch)
+        return _show_released(done)
+
+    def question(found: Released) -> str | Shown[Released]:
+        return f"release {several(found.count, 'key')}" if found.count else _show_released(found)
+
+    return Many("released", partial(show, True), question, partial(show, False))
+
+
+def _show_released(done: Released) -> Shown[Released]:
+    names = ("count", "results", "left", "audit", "targets", "dry_run")
+    answer = {name: getattr(done, name) for name in names}
+    return Shown(done, _print_released, answer | {"left": worded(done.left)})
+
+
+def _print_released(done: Released) -> None:
     said = ", ".join(f"{n:,} {_DONE[name]}" for name, n in done.results.items())
     if done.dry_run and done.count:
         render.print_table(("queue", "key", "why", "job in its way"), [_target(t) for t in done.targets])
@@ -264,7 +248,7 @@ def _print_released(done: Released, as_json: bool) -> None:
         typer.echo("Nothing to release.")
     elif done.results:
         typer.echo(f"Release: {said}.")
-    for reason, count in done.left.items():
+    for reason, count in worded(done.left).items():
         typer.echo(f"Left: {count:,}, {reason}")
 
 

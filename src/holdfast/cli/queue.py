@@ -1,19 +1,23 @@
 """`holdfast queue`: make queues, list them, change, pause and resume them."""
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import limits, render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.apps import AppOption, load_app
 from holdfast.cli.arguments import parse_span
+from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
 from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED
-from holdfast.operate.limits import list_rules, rules_of, show_rules
-from holdfast.operate.pauses import QueuePause, pause_queue, resume_queue
-from holdfast.operate.queues import QueueSync, create_queue, list_queues, set_queue, sync_queues
+from holdfast.operate.limits import QueueRulesSeen
+from holdfast.operate.operator import Operator
+from holdfast.operate.pauses import QueuePause
+from holdfast.operate.queues import QueueMade, QueueSet, QueueSync
 from holdfast.store.operate import QueueLoad
 from holdfast.tasks.queueing import queue_rules
 
@@ -36,6 +40,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 
 
 @app.command("create")
+@command
 def create_command(
     name: Annotated[str, typer.Argument(help="Small letters, digits and _, a letter first.")],
     lease: Annotated[
@@ -64,33 +69,31 @@ def create_command(
     key_rate: limits.KeyRateOption = None,
     key_burst: limits.KeyBurstOption = None,
     aging: limits.AgingOption = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[QueueMade]:
     """Make a queue. Safe to run twice, and while workers run."""
     made_so = {"ordering": ordering.value, "on_dead_letter": on_dead_letter.value, "fair": fair}
     named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging)
     wanted = {name: value for name, value in named.items() if value is not None}
     rules = queue_rules(made_so | wanted, ConfigurationError)
-    with open_database(database_url, app) as database:
-        made = create_queue(database, name, None if lease is None else parse_span(lease, "--lease"), rules)
-    if as_json:
-        render.print_json(made)
-    else:
-        typer.echo(f"Queue {made.name} {'created' if made.created else 'exists already'}.")
+    made = operator.create_queue(name, None if lease is None else parse_span(lease, "--lease"), rules)
+    return Shown(made, _print_made)
+
+
+def _print_made(made: QueueMade) -> None:
+    typer.echo(f"Queue {made.name} {'created' if made.created else 'exists already'}.")
 
 
 @app.command("list")
-def list_command(
-    database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
-) -> None:
+@command
+def list_command(operator: Operator) -> Shown[list[QueueLoad]]:
     """List the queues with what waits and runs in each."""
-    with open_database(database_url, app) as database:
-        loads, rules = list_queues(database), list_rules(database)
-    if as_json:
-        render.print_json({"queues": loads, "rules": rules})
-        return
+    loads, rules = operator.list_queues(), operator.list_rules()
+    return Shown(loads, partial(_print_list, rules=rules), {"queues": loads, "rules": rules})
+
+
+def _print_list(loads: list[QueueLoad], rules: Mapping[str, QueueRulesSeen]) -> None:
     ordered = any(load.ordering == "key" for load in loads)
     said = {load.name: limits.rules_text(rules.get(load.name)) for load in loads}
     limited = any(text != "-" for text in said.values())
@@ -101,18 +104,13 @@ def list_command(
 
 
 @app.command("show")
-def show_command(
-    name: NameArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def show_command(name: NameArgument, operator: Operator) -> Shown[QueueRulesSeen]:
     """Show the rules of a queue, and how much of each limit is used now."""
-    with open_database(database_url, app) as database:
-        seen = show_rules(database, name)
-    if as_json:
-        render.print_json(seen)
-        return
+    return Shown(operator.show_rules(name), _print_rules)
+
+
+def _print_rules(seen: QueueRulesSeen) -> None:
     lines = limits.rules_lines(seen) or [("rules", "none: claimed by priority, as fast as workers can")]
     for what, text in lines:
         typer.echo(f"{what:<20} {text}")
@@ -134,6 +132,7 @@ def _row(load: QueueLoad, ordered: bool, rules: list[str]) -> list[str]:
 
 
 @app.command("set")
+@command
 def set_command(
     name: NameArgument,
     ordering: Annotated[
@@ -150,75 +149,55 @@ def set_command(
     key_rate: limits.KeyRateOption = None,
     key_burst: limits.KeyBurstOption = None,
     aging: limits.AgingOption = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[QueueSet]:
     """Change the rules of a queue; `none` takes a limit away. Keys that are blocked or parked stay so until released."""
-    with open_database(database_url, app) as database:
-        named = limits.given(
-            weight,
-            concurrency,
-            key_concurrency,
-            rate,
-            burst,
-            key_rate,
-            key_burst,
-            aging,
-            rules_of(database, name),
+    has = operator.rules_of(name)
+    named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging, has)
+    if ordering is None and on_dead_letter is None and not named:
+        raise ConfigurationError(
+            "say what to change: --on-dead-letter skip, block or park, --ordering none or key, "
+            "or a limit, as --concurrency 20 or --rate none"
         )
-        if ordering is None and on_dead_letter is None and not named:
-            raise ConfigurationError(
-                "say what to change: --on-dead-letter skip, block or park, --ordering none or key, "
-                "or a limit, as --concurrency 20 or --rate none"
-            )
-        done = set_queue(
-            database,
-            name,
-            ordering=None if ordering is None else ordering.value,
-            on_dead_letter=None if on_dead_letter is None else on_dead_letter.value,
-            limits=named,
-        )
-    if as_json:
-        render.print_json(done)
-    else:
-        said = "is like this already" if not done.changed else "is changed"
-        what = [f"ordering {done.ordering}, on dead letter {done.on_dead_letter}"]
-        if named:
-            what = [limits.changes_text(done.changes)] + (what if ordering or on_dead_letter else [])
-        typer.echo(f"Queue {name} {said}{': ' if any(what) else ''}{', '.join(filter(None, what))}.")
+    done = operator.set_queue(
+        name,
+        ordering=None if ordering is None else ordering.value,
+        on_dead_letter=None if on_dead_letter is None else on_dead_letter.value,
+        limits=named,
+    )
+    shown = (["limits"] if named else []) + (["rules"] if ordering or on_dead_letter or not named else [])
+    return Shown(done, partial(_print_set, shown=shown))
+
+
+def _print_set(done: QueueSet, shown: Sequence[str]) -> None:
+    what = {
+        "limits": limits.changes_text(done.changes),
+        "rules": f"ordering {done.ordering}, on dead letter {done.on_dead_letter}",
+    }
+    texts = [what[name] for name in shown if what[name]]
+    said = "is changed" if done.changed else "is like this already"
+    typer.echo(f"Queue {done.name} {said}{': ' if texts else ''}{', '.join(texts)}.")
 
 
 @app.command("pause")
-def pause_command(
-    name: NameArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def pause_command(name: NameArgument, operator: Operator) -> Shown[QueuePause]:
     """Claim nothing more from a queue. What runs finishes; what waits stays where it is."""
-    with open_database(database_url, app) as database:
-        done = pause_queue(database, name)
-    _print_pause(done, as_json, f"Queue {name} is paused.", "was paused already")
+    said = partial(_print_pause, changed=f"Queue {name} is paused.", already="was paused already")
+    return Shown(operator.pause_queue(name), said)
 
 
 @app.command("resume")
-def resume_command(
-    name: NameArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def resume_command(name: NameArgument, operator: Operator) -> Shown[QueuePause]:
     """Claim from a paused queue again."""
-    with open_database(database_url, app) as database:
-        done = resume_queue(database, name)
-    _print_pause(done, as_json, f"Queue {name} is resumed.", "was not paused")
+    said = partial(_print_pause, changed=f"Queue {name} is resumed.", already="was not paused")
+    return Shown(operator.resume_queue(name), said)
 
 
-def _print_pause(done: QueuePause, as_json: bool, changed: str, already: str) -> None:
-    if as_json:
-        render.print_json(done)
-    elif done.changed:
+def _print_pause(done: QueuePause, changed: str, already: str) -> None:
+    if done.changed:
         typer.echo(changed)
     else:
         since = f", for {render.since(done.pause.seconds, done.pause.by)}" if done.pause.at else ""
@@ -226,22 +205,18 @@ def _print_pause(done: QueuePause, as_json: bool, changed: str, already: str) ->
 
 
 @app.command("sync")
+@command
 def sync_command(
     app: AppOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be made; make nothing.")] = False,
-    database_url: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[QueueSync]:
     """Make the queues that an app declares and the database lacks, and bring the others to the rules it declares.
 
     Safe to run twice, and while workers run."""
     declared = load_app(app).tasks.queue_rules()
-    with open_database(database_url, app) as database:
-        done = sync_queues(database, declared, dry_run=dry_run)
-    if as_json:
-        render.print_json(done)
-    else:
-        _print_sync(done, dry_run)
+    return Shown(operator.sync_queues(declared, dry_run=dry_run), partial(_print_sync, dry_run=dry_run))
 
 
 def _print_sync(done: QueueSync, dry_run: bool) -> None:

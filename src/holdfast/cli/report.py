@@ -12,14 +12,7 @@ from holdfast.store.show import JobDetail
 _PLACES = {"queue": "live, in queue {}", "archive": "the archive", "dead_letters": "the dead letters"}
 
 
-def print_report(report: JobReport, as_json: bool) -> None:
-    if as_json:
-        render.print_json(report)
-    else:
-        _print_report(report)
-
-
-def _print_report(report: JobReport) -> None:
+def print_report(report: JobReport) -> None:
     for name, value in _facts(report):
         if value not in (None, "", "-"):
             typer.echo(f"{name:<12}{render.line(str(value))}")

@@ -1,18 +1,22 @@
 """`holdfast ring`: who looks after which keys of an ordered queue."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
 from holdfast.cli.arguments import parse_span
+from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
-from holdfast.operate.ring import LAST, RingReport, affinities, rings
+from holdfast.operate.operator import Operator
+from holdfast.operate.ring import LAST, RingReport
 from holdfast.store.ring import Affinity
 
 
+@command
 def ring_command(
     queue: Annotated[
         str | None,
@@ -28,20 +32,22 @@ def ring_command(
     last: Annotated[
         str | None, typer.Option("--last", metavar="SPAN", help="With --affinity: how far back; 5m.")
     ] = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[list[RingReport]]:
     """Say which workers look after which of the 1024 buckets of an ordered queue."""
     if last is not None and not affinity:
         raise ConfigurationError("--last goes with --affinity: holdfast ring --affinity --last 5m")
     span = LAST if last is None else parse_span(last, "--last")
-    with open_database(database_url, app) as database:
-        found = rings(database, queue, key=key)
-        kept = affinities(database, queue, last=span) if affinity else None
-    if as_json:
-        render.print_json({"queues": found} | ({} if kept is None else {"affinity": kept}))
-        return
+    found = operator.rings(queue, key=key)
+    kept = operator.affinities(queue, last=span) if affinity else None
+    answer = {"queues": found} | ({} if kept is None else {"affinity": kept})
+    return Shown(found, partial(_print_all, buckets=buckets, kept=kept, span=span), answer)
+
+
+def _print_all(
+    found: list[RingReport], buckets: bool, kept: Mapping[str, Affinity] | None, span: float
+) -> None:
     if not found:
         typer.echo("No queue is claimed key by key. Make one: holdfast queue create NAME --ordering key")
     for number, report in enumerate(found):

@@ -1,22 +1,25 @@
 """`holdfast runbook`: the support queries, one per question."""
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
-from holdfast.operate.runbook import Answer, ask, find, sql_of
-from holdfast.store.runbook import QUESTIONS
+from holdfast.operate.operator import Operator
+from holdfast.operate.runbook import Answer, sql_of
+from holdfast.store.runbook import QUESTIONS, Question
 
 
 def _complete_name(incomplete: str) -> list[str]:
     return [name for name in QUESTIONS if name.startswith(incomplete)]
 
 
+@command
 def runbook_command(
     name: Annotated[
         str | None,
@@ -31,39 +34,26 @@ def runbook_command(
     as_sql: Annotated[
         bool, typer.Option("--sql", help="Print the query instead; needs no database.")
     ] = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[Any]:
     """Ask one of the questions of docs/runbook.md: the rows, the worst first, and whether that is good."""
     if name is None:
         if as_sql:
             raise ConfigurationError(
                 "say which query: holdfast runbook NAME --sql. Without --sql they are listed"
             )
-        _list(as_json)
-        return
+        questions = list(QUESTIONS.values())
+        answer = [{"name": q.name, "view": q.view, "asks": q.asks} for q in questions]
+        return Shown(questions, _print_list, answer)
     if as_sql:
         text = sql_of(name, queue=queue, limit=limit)
-        if as_json:
-            render.print_json({"name": name, "sql": text})
-        else:
-            typer.echo(text)
-        return
-    find(name, queue, limit)
-    with open_database(database_url, app) as database:
-        answer = ask(database, name, queue=queue, limit=limit)
-    if as_json:
-        render.print_json(answer)
-    else:
-        _print(answer, limit)
+        return Shown(text, typer.echo, {"name": name, "sql": text})
+    return Shown(operator.ask(name, queue=queue, limit=limit), partial(_print, limit=limit))
 
 
-def _list(as_json: bool) -> None:
-    if as_json:
-        render.print_json([{"name": q.name, "view": q.view, "asks": q.asks} for q in QUESTIONS.values()])
-        return
-    render.print_table(("name", "asks"), [[q.name, q.asks] for q in QUESTIONS.values()])
+def _print_list(questions: list[Question]) -> None:
+    render.print_table(("name", "asks"), [[q.name, q.asks] for q in questions])
 
 
 def _print(answer: Answer, limit: int) -> None:

@@ -6,30 +6,26 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.command import Shown, command
 from holdfast.cli.filters import QueueOption, TaskOption
 from holdfast.model.state import COMPLETED
-from holdfast.operate.stats import Stats, stats
+from holdfast.operate.operator import Operator
+from holdfast.operate.stats import Stats
 from holdfast.store.stats import Done
 
 NUMBERS = (COMPLETED, "failed", "dead", "per min", "mean run", "mean wait", "max wait")
 
 
+@command
 def stats_command(
     minutes: Annotated[int, typer.Option("--minutes", "-m", help="How far back to look.")] = 60,
     queue: QueueOption = None,
     task: TaskOption = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[Stats]:
     """Say how much was done in the last minutes, by queue and by task, and what takes the space."""
-    with open_database(database_url, app) as database:
-        found = stats(database, minutes=minutes, queue=queue, task=task)
-    if as_json:
-        render.print_json(found)
-    else:
-        _print(found)
+    return Shown(operator.stats(minutes=minutes, queue=queue, task=task), _print)
 
 
 def _print(found: Stats) -> None:

@@ -1,26 +1,29 @@
 """`holdfast status`: how things stand."""
 
+from functools import partial
+
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database, place_of
+from holdfast.cli.apps import place_of
+from holdfast.cli.command import Shown, command
 from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED
-from holdfast.operate.overview import Overview, overview
+from holdfast.operate.operator import Operator
+from holdfast.operate.overview import Overview
 from holdfast.store.operate import Count
 
 NUMBERS = (PENDING, "oldest", SCHEDULED, PROCESSING, HELD, QUARANTINED, "dead")
 
 
-def status_command(
-    database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
-) -> None:
+@command
+def status_command(operator: Operator) -> Shown[Overview]:
     """Say how things stand: queues, workers, dead letters, throughput."""
-    with open_database(database_url, app) as database:
-        found = overview(database)
-        place = place_of(database).removeprefix("database ")
-    if as_json:
-        render.print_json(found)
-        return
+    found = operator.overview()
+    place = place_of(operator.database).removeprefix("database ")
+    return Shown(found, partial(_print, place=place))
+
+
+def _print(found: Overview, place: str) -> None:
     _print_queues(found)
     late = f", {found.workers.late} late" if found.workers.late else ""
     about = "about " if found.finished_is_estimate else ""

@@ -8,17 +8,15 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.apps import APP_VARIABLE, Where, load_app
+from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_task
 from holdfast.model.state import HELD
 from holdfast.model.text import printable
+from holdfast.operate.operator import Operator
 from holdfast.operate.pauses import (
     TaskLine,
     TaskPause,
-    doubt,
-    list_tasks,
-    pause_task,
-    resume_task,
 )
 from holdfast.operate.wording import cut, several, span
 from holdfast.store.breaker import BreakerSeen
@@ -31,16 +29,15 @@ TaskArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 
 
 @app.command("list")
-def list_command(
-    database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
-) -> None:
+@command
+def list_command(where: Where, operator: Operator) -> Shown[list[TaskLine]]:
     """List the tasks that living workers know, and those that are paused or whose breaker is open."""
-    tasks = _tasks(app)
-    with open_database(database_url, app) as database:
-        lines = list_tasks(database, _names(tasks))
-    if as_json:
-        render.print_json({"tasks": lines})
-    elif not lines:
+    lines = operator.list_tasks(_names(_tasks(where.app)))
+    return Shown(lines, _print_list, {"tasks": lines})
+
+
+def _print_list(lines: list[TaskLine]) -> None:
+    if not lines:
         typer.echo("No tasks: no worker runs, and none is paused.")
     else:
         heads = ("task", "workers", HELD, "paused", "breaker")
@@ -70,49 +67,41 @@ def _breaker(seen: BreakerSeen) -> str:
 
 
 @app.command("pause")
-def pause_command(
-    name: TaskArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def pause_command(name: TaskArgument, where: Where, operator: Operator) -> Shown[TaskPause]:
     """Claim nothing more of a task, in any queue. What runs finishes; what is due is set aside (held)."""
-    tasks = _tasks(app)
-    with open_database(database_url, app) as database:
-        why = doubt(database, name, _names(tasks))
-        done = pause_task(database, name, _tell)
+    tasks = _tasks(where.app)
+    why = operator.doubt(name, _names(tasks))
+    done = operator.pause_task(name, _tell)
     if why:
         _note(why)
     _note_aliases(tasks, name)
-    if as_json:
-        render.print_json(done)
-        return
+    return Shown(done, _print_paused)
+
+
+def _print_paused(done: TaskPause) -> None:
     since = f", for {render.since(done.pause.paused_seconds, done.pause.paused_by)}" if done.pause else ""
     state = "is paused" if done.changed else f"was paused already{since}"
-    typer.echo(f"Task {name} {state}. Jobs set aside: {done.moved:,}")
+    typer.echo(f"Task {done.task} {state}. Jobs set aside: {done.moved:,}")
     _note_left(done)
 
 
 @app.command("resume")
-def resume_command(
-    name: TaskArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def resume_command(name: TaskArgument, where: Where, operator: Operator) -> Shown[TaskPause]:
     """Claim a paused task's jobs again; those that were set aside go back to waiting. Closes the task's breaker."""
-    tasks = _tasks(app)
-    with open_database(database_url, app) as database:
-        done = resume_task(database, name, _tell)
-        why = None if done.changed else doubt(database, name, _names(tasks))
+    tasks = _tasks(where.app)
+    done = operator.resume_task(name, _tell)
+    why = None if done.changed else operator.doubt(name, _names(tasks))
     if why:
         _note(why)
-    if as_json:
-        render.print_json(done)
-        return
+    return Shown(done, _print_resumed)
+
+
+def _print_resumed(done: TaskPause) -> None:
     state = "is resumed" if done.changed else "was not paused"
     closed = " Its breaker is closed." if done.breaker_closed else ""
-    typer.echo(f"Task {name} {state}.{closed} Jobs put back: {done.moved:,}")
+    typer.echo(f"Task {done.task} {state}.{closed} Jobs put back: {done.moved:,}")
     _note_left(done)
 
 

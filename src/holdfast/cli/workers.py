@@ -1,17 +1,21 @@
 """`holdfast workers`: who is there, and asking them to leave."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption
 from holdfast.cli.arguments import parse_span
+from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_worker
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.cli.exits import TIMED_OUT
 from holdfast.errors import ConfigurationError
-from holdfast.operate.workers import Drained, drain_workers, list_workers, wait_until_gone
+from holdfast.operate.operator import Operator
+from holdfast.operate.workers import Drained
+from holdfast.store.operate import WorkerLine
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -28,25 +32,22 @@ def workers_command(
 ) -> None:
     """List workers and ask them to leave. Without a command: list them."""
     if context.invoked_subcommand is None:
-        list_command(database_url, app, everyone, as_json)
+        list_command(database_url=database_url, app=app, everyone=everyone, as_json=as_json)
     elif database_url or app or everyone or as_json:
         verb = context.invoked_subcommand
         raise ConfigurationError(f"options go behind the command: holdfast workers {verb} ...")
 
 
 @app.command("list")
-def list_command(
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    everyone: EveryoneOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@command
+def list_command(operator: Operator, everyone: EveryoneOption = False) -> Shown[list[WorkerLine]]:
     """List the workers: where each runs, when it was last heard of, and how many jobs it has."""
-    with open_database(database_url, app) as database:
-        found = list_workers(database, with_gone=everyone)
-    if as_json:
-        render.print_json({"workers": found})
-    elif not found:
+    found = operator.list_workers(with_gone=everyone)
+    return Shown(found, _print_list, {"workers": found})
+
+
+def _print_list(found: list[WorkerLine]) -> None:
+    if not found:
         typer.echo("No workers. Start one: holdfast worker MODULE:APP")
     else:
         rows = [
@@ -67,6 +68,7 @@ def list_command(
 
 
 @app.command("drain")
+@command
 def drain_command(
     ids: Annotated[
         list[str] | None,
@@ -84,36 +86,30 @@ def drain_command(
     ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[Drained]:
     """Ask workers to stop claiming, finish or hand back what they have, and leave. Their process ends with 0."""
     patience = None if wait is None else parse_span(wait, "--wait")
-    with open_database(database_url, app) as database:
-        if dry_run or not ids:
-            would = drain_workers(database, ids=ids or (), host=host, everyone=everyone, dry_run=True)
-            if dry_run:
-                _print_would(would, as_json)
-                return
-            if would.asked:
-                confirm(f"drain {len(would.asked)} worker{'' if len(would.asked) == 1 else 's'}", yes)
-        done = drain_workers(database, ids=ids or (), host=host, everyone=everyone)
-        meant = [*done.asked, *done.draining]
-        left = wait_until_gone(database, meant, patience) if patience is not None else []
-    if as_json:
-        render.print_json({"asked": done.asked, "draining": done.draining, "gone": done.gone, "left": left})
-    else:
-        _print_drained(done, waited=wait is not None and not left)
-    if left:
-        typer.echo(f"holdfast: not gone after {patience:g} s: {', '.join(left)}", err=True)
-        raise typer.Exit(TIMED_OUT)
+    if dry_run or not ids:
+        would = operator.drain_workers(ids=ids or (), host=host, everyone=everyone, dry_run=True)
+        if dry_run:
+            answer = {"would_ask": would.asked, "draining": would.draining, "gone": would.gone}
+            return Shown(would, _print_would, answer)
+        if would.asked:
+            confirm(f"drain {len(would.asked)} worker{'' if len(would.asked) == 1 else 's'}", yes)
+    done = operator.drain_workers(ids=ids or (), host=host, everyone=everyone)
+    left = []
+    if patience is not None:
+        left = operator.wait_until_gone([*done.asked, *done.draining], patience)
+    said = partial(_print_drained, waited=patience is not None and not left)
+    answer = {"asked": done.asked, "draining": done.draining, "gone": done.gone, "left": left}
+    if not left:
+        return Shown(done, said, answer)
+    return Shown(done, said, answer, TIMED_OUT, f"not gone after {patience:g} s: {', '.join(left)}")
 
 
-def _print_would(would: Drained, as_json: bool) -> None:
-    if as_json:
-        render.print_json({"would_ask": would.asked, "draining": would.draining, "gone": would.gone})
-        return
+def _print_would(would: Drained) -> None:
     for worker in would.asked:
         typer.echo(render.line(worker))
     typer.echo(f"Dry run: {len(would.asked)} would be asked to drain. Nothing was changed.")

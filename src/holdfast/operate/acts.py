@@ -5,22 +5,14 @@ together with its count in the audit. So an act may run beside workers and other
 done and counted what it did. What is created after it began is not touched.
 """
 
-import functools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
 from uuid import UUID
 
-from .. import telemetry
-from ..db.database import Database
-from ..db.faults import BadRow, LockTimeout
-from ..errors import ConfigurationError
 from ..model.state import (
     BLOCKED,
     CANCELLED,
-    COMPLETED,
     DEAD_LETTER,
     DISCARDED,
     FINISHED,
@@ -34,23 +26,17 @@ from ..model.text import storable
 from ..store import acts as store
 from ..store import dead, keys
 from ..store.acts import Locked, Place
-from ..store.audit import audit_add, audit_begin
 from ..store.operate import prefer_indexes
 from ..store.search import Found, JobFilter
 from ..store.statement import Flow
 from ..store.wake import wake
-from .audit import actor
+from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected
 from .jobs import no_such_job
+from .procedure import Procedure
+from .refusal import NothingDone, Refused, Why, why
 from .search import begin, check_filter, check_queue, find
 
-BATCH = 1000
-WAIT = 5.0  # seconds to wait for named jobs that somebody else holds
-_PAUSE = 0.05
-P = TypeVar("P")
-T = TypeVar("T")
-
-Results = dict[str, int]
-Tell = Callable[[int], None]
+MOVED_ON = why("moved_on", "in use by somebody else, or changed meanwhile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,48 +47,35 @@ class Verb:
     done: str  # 'cancelled', for messages
     states: tuple[str, ...]  # that it can change
     usual: tuple[str, ...]  # of those, which are meant when many are asked for; empty: a state must be named
-    refuse: Callable[[Locked], str | None]  # how this job stands, when that is in the way
+    refuse: Callable[[Locked], Why | None]  # how this job stands, when that is in the way
     apply: Callable[[Sequence[Locked], int], Flow[Results]]  # the int: how many were done before
     more: Mapping[str, object] = field(default_factory=dict)  # for the audit
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What an act did."""
-
-    action: str
-    count: int  # jobs changed
-    results: dict[str, int]  # how, and how many
-    left: dict[str, int]  # why not, and how many
-    audit: int | None  # the entry in the audit; None: nothing was changed
 
 
 # Verbs ------------------------------------------------------------------------------------------------------------
 
 
-def no_queue(job: Locked) -> str | None:
+def no_queue(job: Locked) -> Why | None:
     if job.table != "work" and not job.has_queue:
-        return f"belongs to queue {job.queue}, which does not exist. Create it: holdfast queue create {job.queue}"
+        return why("no_queue", f"belongs to queue {job.queue}, which does not exist", queue=job.queue)
     return None
 
 
-def stranded(job: Locked) -> str | None:
+def stranded(job: Locked) -> Why | None:
     if job.stranded:
-        return (
-            "says that it runs, but no claim holds it. Put it back to waiting: holdfast doctor --fix stranded"
-        )
+        return why("stranded", "says that it runs, but no claim holds it")
     return None
 
 
-def _no_retry(job: Locked) -> str | None:
+def _no_retry(job: Locked) -> Why | None:
     if job.stranded:
         return stranded(job)
     if job.running:
-        return "is running"
-    if job.state == HELD:
-        return f"is held: {job.hold_reason}. It runs by itself when that is over"
-    if job.state == COMPLETED:
-        return f"completed. To run it again enqueue a new one: holdfast enqueue {job.task}"
+        return why("running", "is running")
+    if job.state == "held":
+        return why("held", f"is held: {job.hold_reason}. It runs by itself when that is over")
+    if job.state == "completed":
+        return why("completed", "completed", task=job.task)
     return no_queue(job)
 
 
@@ -141,12 +114,14 @@ RETRY = Verb(
 def cancel_verb(reason: str = "") -> Verb:
     reason = storable(reason)
 
-    def refuse(job: Locked) -> str | None:
+    def refuse(job: Locked) -> Why | None:
         if job.table == "work":
             return stranded(job)
-        if job.state == DEAD_LETTER:
-            return "is a dead letter: it does not run. To delete it: holdfast dead discard"
-        return f"is finished: it {'was cancelled' if job.state == CANCELLED else 'completed'}"
+        if job.state == "dead_letter":
+            return why("dead_letter", "is a dead letter: it does not run")
+        return why(
+            "finished", f"is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}"
+        )
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         yield from store.free([job for job in locked if not job.running])
@@ -158,8 +133,8 @@ def cancel_verb(reason: str = "") -> Verb:
     return Verb("jobs cancel", CANCELLED, LIVE, LIVE, refuse, apply, more)
 
 
-def _no_discard(job: Locked) -> str | None:
-    return stranded(job) or ("is running: cancel it first" if job.running else None)
+def _no_discard(job: Locked) -> Why | None:
+    return stranded(job) or (why("running", "is running: cancel it first") if job.running else None)
 
 
 def _discard(locked: Sequence[Locked], done: int) -> Flow[Results]:
@@ -174,46 +149,15 @@ DISCARD = Verb("jobs discard", DISCARDED, _AT_REST, (), _no_discard, _discard)
 # Named jobs -------------------------------------------------------------------------------------------------------
 
 
-class Busy(Exception):
-    """Somebody else holds these jobs at this moment."""
-
-    def __init__(self, job_ids: Sequence[UUID]) -> None:
-        self.job_ids = job_ids
-
-
-def act_on(database: Database, verb: Verb, job_ids: Iterable[UUID]) -> Done:
+def act_on(verb: Verb, job_ids: Iterable[UUID]) -> Procedure[Done]:
     """All of them or, with an error that says why, none."""
     wanted = sorted(set(job_ids))
-    who = actor()
-    done = patiently(database, lambda: _act_on(verb, wanted, who))
-    _tell(done, who)
-    return done
 
+    def apply() -> Flow[Results]:
+        return (yield from verb.apply((yield from able_ones(verb, wanted)), 0))
 
-def patiently(database: Database, make: Callable[[], Flow[T]]) -> T:
-    """Wait for jobs that somebody else holds, and start over."""
-    deadline = time.monotonic() + WAIT
-    while True:
-        try:
-            return database.run(make)
-        except Busy as busy:
-            if time.monotonic() > deadline:
-                names = some([str(i) for i in busy.job_ids])
-                raise LockTimeout(
-                    f"nothing was changed: another session holds {names} for more than {WAIT:g} s"
-                ) from None
-            time.sleep(_PAUSE)
-
-
-def _act_on(verb: Verb, wanted: Sequence[UUID], who: str) -> Flow[Done]:
-    able = yield from able_ones(verb, wanted)
-    results = yield from verb.apply(able, 0)
-    count = _changed(results)
-    entry = None
-    if count:
-        entry = yield from audit_begin(who, verb.action, {"ids": [str(i) for i in wanted], **verb.more})
-        yield from audit_add(entry, count)
-    return Done(verb.action, count, _some_of(results), {}, entry)
+    given = {"ids": [str(i) for i in wanted], **verb.more}
+    return (yield from do_named(verb.action, given, apply))
 
 
 def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
@@ -221,127 +165,63 @@ def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
     yield from prefer_indexes()
     places = yield from store.locate_jobs(wanted)
     missing = [i for i in wanted if i not in {place.id for place in places}]
-    faults = [no_such_job(i) for i in missing]
+    faults = [why("no_job", no_such_job(i)) for i in missing]
     locked = yield from store.lock(places)
     if busy := sorted({place.id for place in places} - {job.id for job in locked}):
         raise Busy(busy)
-    faults += [f"job {job.id} {why}" for job in locked if (why := verb.refuse(job))]
+    refusals = [(job, reason) for job in locked if (reason := verb.refuse(job))]
+    faults += [replace(reason, text=f"job {job.id} {reason.text}") for job, reason in refusals]
     if faults:
-        raise ConfigurationError(f"nothing was {verb.done}: {some(faults)}")
+        raise NothingDone(verb.done, faults)
     return locked
-
-
-def some(names: Sequence[str]) -> str:
-    return "; ".join(names[:5]) + (f"; and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 # All that fit -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Selection(Generic[P]):
-    """Many jobs: how they are found, a batch at a time from a place on, and in which states they still count."""
+def select(verb: Verb, wanted: JobFilter) -> Procedure[Selection[Found]]:
+    wanted = yield from asked_for(verb, wanted)
+    window = yield from begin(wanted)
 
-    states: Sequence[str]
-    next: Callable[[P | None], tuple[list[Found], P | None]]
-    given: Mapping[str, object]  # for the audit
-
-
-def select(database: Database, verb: Verb, wanted: JobFilter) -> Selection[UUID]:
-    wanted = asked_for(database, verb, wanted)
-    window = begin(database, wanted)
-
-    def batch(place: UUID | None) -> tuple[list[Found], UUID | None]:
-        finding = find(database, wanted, after=place, limit=BATCH, window=window, patience=0)
+    def batch(place: UUID | None) -> Procedure[tuple[list[Found], UUID | None]]:
+        finding = yield from find(wanted, after=place, limit=BATCH, window=window, patience=0)
         return finding.found, finding.next
 
     return Selection(wanted.states or (), batch, wanted.given())
 
 
-def asked_for(database: Database, verb: Verb, wanted: JobFilter) -> JobFilter:
+def asked_for(verb: Verb, wanted: JobFilter) -> Procedure[JobFilter]:
     check_filter(wanted)
     if not wanted.given():
-        raise ConfigurationError("say which jobs: their ids, or filters such as --state, --queue or --task")
+        raise Refused("no_filter", "say which jobs: their ids, or filters such as state, queue or task")
     for state in wanted.states or ():
         if state not in verb.states:
-            raise ConfigurationError(
-                f"{verb.action} cannot change jobs that are {state} (it can: {', '.join(verb.states)})"
-            )
+            text = f"{verb.action} cannot change jobs that are {state} (it can: {', '.join(verb.states)})"
+            raise Refused("wrong_state", text, state=state, states=verb.states)
     if not wanted.states and not verb.usual:
-        raise ConfigurationError(
-            f"say which states: --state {', '.join(verb.states[:-1])} or {verb.states[-1]}"
-            f" ({verb.action.split()[1]} deletes for good)"
-        )
-    check_queue(database, wanted.queue)
+        text = f"say which states: {', '.join(verb.states[:-1])} or {verb.states[-1]}"
+        raise Refused("no_states", text, states=verb.states, verb=verb.action.split()[1])
+    yield from check_queue(wanted.queue)
     return wanted if wanted.states else replace(wanted, states=verb.usual)
 
 
-def act_on_all(
-    database: Database, verb: Verb, selection: Selection[P], on_batch: Tell = lambda _: None
-) -> Done:
+def act_on_all(verb: Verb, selection: Selection[Found], on_batch: Tell = lambda _: None) -> Procedure[Done]:
     """Batch by batch, each with its count in the audit. `on_batch` is told how many were changed so far."""
-    run = _Run(database, verb, selection.states, selection.given, actor())
-    place: P | None = None
-    while True:
-        found, place = selection.next(place)
-        if found:
-            run.batch(found)
-            on_batch(run.count)
-        if place is None:
-            break
-    done = Done(verb.action, run.count, _some_of(run.results), dict(run.left), run.entry)
-    _tell(done, run.who)
-    return done
 
-
-@dataclass(slots=True)
-class _Run:
-    database: Database
-    verb: Verb
-    states: Sequence[str]
-    given: Mapping[str, object]
-    who: str
-    entry: int | None = None
-    results: Counter[str] = field(default_factory=Counter)
-    left: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def count(self) -> int:
-        return _changed(self.results)
-
-    def batch(self, found: Sequence[Found]) -> None:
-        """A row that the database refuses to change is found by halving, and left; the others are done."""
-        try:
-            results, left, self.entry = self.database.run(functools.partial(self._flow, found))
-        except BadRow as error:
-            if len(found) == 1:
-                self.left[f"refused by the database: {error}"] += 1
-                return
-            self.batch(found[: len(found) // 2])
-            self.batch(found[len(found) // 2 :])
-            return
-        self.results.update(results)
-        self.left.update(left)
-
-    def _flow(self, found: Sequence[Found]) -> Flow[tuple[Results, Counter[str], int | None]]:
-        yield from prefer_indexes()
+    def apply(found: Sequence[Found], done: int) -> Flow[tuple[Results, Reasons]]:
         locked = {job.id: job for job in (yield from store.lock(_places(found)))}
-        left = Counter[str]()
+        left = Reasons()
         able: list[Locked] = []
         for job in (locked.get(f.id) for f in found):
-            if job is None or job.state not in self.states:
-                left["in use by somebody else, or changed meanwhile"] += 1
-            elif why := self.verb.refuse(job):
-                left[why] += 1
+            if job is None or job.state not in selection.states:
+                left[MOVED_ON] += 1
+            elif reason := verb.refuse(job):
+                left[reason] += 1
             else:
                 able.append(job)
-        results = (yield from self.verb.apply(able, self.count)) if able else {}
-        entry = self.entry
-        if changed := _changed(results):
-            if entry is None:
-                entry = yield from audit_begin(self.who, self.verb.action, {**self.given, **self.verb.more})
-            yield from audit_add(entry, changed)
-        return results, left, entry
+        return ((yield from verb.apply(able, done)) if able else {}), left
+
+    return (yield from do_selected(verb.action, selection, apply, on_batch, verb.more))
 
 
 def _places(found: Sequence[Found]) -> list[Place]:
@@ -352,17 +232,3 @@ def _table(state: str) -> str:
     if state in LIVE:
         return "work"
     return "archive" if state in FINISHED else "dead_letters"
-
-
-def _changed(results: Mapping[str, int]) -> int:
-    return sum(count for name, count in results.items() if name not in ("unchanged", "asked_before"))
-
-
-def _some_of(results: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in results.items() if count}
-
-
-def _tell(done: Done, who: str) -> None:
-    telemetry.emit(
-        "operator.acted", action=done.action, actor=who, count=done.count, left=sum(done.left.values())
-    )

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..model.state import BLOCKED, DEAD_LETTER
 from ..store import dead as store
@@ -23,8 +22,11 @@ from ..store.operate import CAP, Count, prefer_indexes
 from ..store.search import Found
 from ..store.statement import Flow
 from ..store.wake import wake
-from .acts import BATCH, DISCARD, Results, Selection, Verb, no_queue
+from .acts import DISCARD, Verb, no_queue
+from .bulk import BATCH, Results, Selection
 from .preview import Preview, preview_found
+from .procedure import Procedure, run
+from .refusal import Refused, Why, why
 from .search import check_ages, check_limit, check_texts
 
 PATIENCE = 2.0  # seconds a search goes on when its filters fit few
@@ -49,20 +51,18 @@ def check_dead(wanted: DeadFilter) -> None:
     check_texts({name: getattr(wanted, name) for name in ("queue", "task", "error", "key", "tag")})
     check_ages(wanted.older_than, wanted.newer_than)
     if wanted.group is not None and not _GROUP.fullmatch(wanted.group):
-        raise ConfigurationError(
-            f"{wanted.group!r} is no group. Use one that holdfast dead list shows, such as 1f3a9c02"
-        )
+        raise Refused("no_group", f"{wanted.group!r} is no group", group=wanted.group)
 
 
 # Looks ------------------------------------------------------------------------------------------------------------
 
 
-def group_dead(database: Database, wanted: DeadFilter | None = None, *, limit: int = 50) -> DeadGroups:
+def group_dead(wanted: DeadFilter | None = None, *, limit: int = 50) -> Procedure[DeadGroups]:
     """The newest dead letters by task and error, the largest group first."""
     wanted = wanted or DeadFilter()
     check_dead(wanted)
     check_limit(limit)
-    return database.run(lambda: _groups(wanted, limit))
+    return (yield from run(lambda: _groups(wanted, limit)))
 
 
 def _groups(wanted: DeadFilter, limit: int) -> Flow[DeadGroups]:
@@ -74,18 +74,18 @@ def _groups(wanted: DeadFilter, limit: int) -> Flow[DeadGroups]:
 
 
 def list_dead(
-    database: Database, wanted: DeadFilter | None = None, *, after: str | None = None, limit: int = 50
-) -> DeadPage:
+    wanted: DeadFilter | None = None, *, after: str | None = None, limit: int = 50
+) -> Procedure[DeadPage]:
     """The last to die first."""
     wanted = wanted or DeadFilter()
     check_dead(wanted)
     check_limit(limit)
-    _, window = database.run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
+    _, window = yield from run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
     place = _read_place(after) if after else None
     lines: list[DeadLine] = []
     deadline = time.monotonic() + PATIENCE
     while True:
-        found, place = database.run(functools.partial(_page, wanted, window, place, limit - len(lines)))
+        found, place = yield from run(functools.partial(_page, wanted, window, place, limit - len(lines)))
         lines += found
         cut = place is not None and len(lines) < limit
         if not cut or time.monotonic() > deadline:
@@ -114,15 +114,12 @@ def _read_place(text: str) -> Died:
 # Acts -------------------------------------------------------------------------------------------------------------
 
 
-def _no_dead_letter(job: Locked) -> str | None:
+def _no_dead_letter(job: Locked) -> Why | None:
     if job.table == "dead_letters":
         return None
     if job.state == BLOCKED:
-        return (
-            f"is blocked: a dead letter that its key waits for. Run it again in its place: holdfast jobs retry {job.id}, "
-            "or let its key go on without it: holdfast keys release --skip"
-        )
-    return f"is no dead letter: it is {job.state}"
+        return why("blocked", "is blocked: a dead letter that its key waits for", id=job.id)
+    return why("not_dead", f"is no dead letter: it is {job.state}", state=job.state)
 
 
 def redrive_verb(rate: float | None = None) -> Verb:
@@ -134,7 +131,7 @@ def redrive_verb(rate: float | None = None) -> Verb:
         yield from wake([job.queue for job in locked], delays)
         return {"redriven": len(moved)}
 
-    def refuse(job: Locked) -> str | None:
+    def refuse(job: Locked) -> Why | None:
         return _no_dead_letter(job) or no_queue(job)
 
     more = {"per_second": rate} if rate else {}
@@ -150,20 +147,20 @@ DISCARD_DEAD = replace(
 )
 
 
-def select_dead(database: Database, wanted: DeadFilter) -> Selection[Died]:
+def select_dead(wanted: DeadFilter) -> Procedure[Selection[Found]]:
     """Those that are dead now, in the order in which they died."""
     check_dead(wanted)
-    window = _begin(database, wanted)
+    window = yield from _begin(wanted)
 
-    def batch(place: Died | None) -> tuple[list[Found], Died | None]:
-        return database.run(functools.partial(_next, wanted, window, place, BATCH))
+    def batch(place: Died | None) -> Procedure[tuple[list[Found], Died | None]]:
+        return (yield from run(functools.partial(_next, wanted, window, place, BATCH)))
 
     return Selection((DEAD_LETTER,), batch, wanted.given() or {"all": True})
 
 
-def _begin(database: Database, wanted: DeadFilter) -> DeadWindow:
+def _begin(wanted: DeadFilter) -> Procedure[DeadWindow]:
     """The window of an act: nothing that dies after this moment."""
-    now, window = database.run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
+    now, window = yield from run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
     return window._replace(until=window.until or now)
 
 
@@ -174,18 +171,18 @@ def _next(
     return (yield from store.next_dead(wanted, window, after, limit))
 
 
-def preview_dead(database: Database, verb: Verb, wanted: DeadFilter) -> Preview:
+def preview_dead(verb: Verb, wanted: DeadFilter) -> Procedure[Preview]:
     """How many there are, up to a cap, and some of them."""
     check_dead(wanted)
-    window = _begin(database, wanted)
+    window = yield from _begin(wanted)
     found: list[Found] = []
     place: Died | None = None
     deadline = time.monotonic() + PATIENCE
     while True:
         step = functools.partial(_next, wanted, window, place, CAP + 1 - len(found))
-        more, place = database.run(step)
+        more, place = yield from run(step)
         found += more
         if place is None or len(found) > CAP or time.monotonic() > deadline:
             break
     count = Count(min(len(found), CAP), place is not None)
-    return preview_found(database, verb.action, found, count)
+    return (yield from preview_found(verb.action, found, count))

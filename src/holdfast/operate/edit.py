@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from ..db.database import Database
 from ..errors import ConfigurationError, InvalidPayload
 from ..model import exact
 from ..model.state import BLOCKED, CANCELLED
@@ -19,9 +18,11 @@ from ..store.wake import wake
 from ..tasks.definition import Definition
 from ..tasks.options import enqueue_values
 from ..tasks.payload import PAYLOAD_BYTES, dump
-from .acts import Busy, patiently, stranded
-from .audit import actor
+from .acts import stranded
+from .bulk import Busy, patiently
 from .jobs import no_such_job
+from .procedure import Procedure, actor
+from .refusal import Refused
 from .search import check_texts
 
 Known = Callable[[str], Definition | None]
@@ -58,19 +59,17 @@ class Edited:
     checked: bool  # against the handler's signature
 
 
-def edit_job(database: Database, job_id: UUID, changes: Changes, known: Known | None = None) -> Edited:
+def edit_job(job_id: UUID, changes: Changes, known: Known | None = None) -> Procedure[Edited]:
     """Change one job, or say why not and change nothing. `known` finds the task whose signature the arguments must fit."""
     values = enqueue_values(changes.options())
     dump(dict(changes.arguments))
     check_texts({f"argument {n}": name for n, name in enumerate(changes.unset, 1)})
     if not values and not changes.arguments and not changes.unset:
-        raise ConfigurationError(
-            "say what to change: NAME=TEXT, NAME:=JSON, --unset, --priority or another option"
-        )
+        raise Refused("no_change", "say what to change: arguments, or an option such as priority")
     if both := sorted(set(changes.unset) & set(changes.arguments)):
         raise ConfigurationError(f"argument {both[0]!r} is both set and unset. Say one of them")
-    who = actor()
-    return patiently(database, lambda: _edit(job_id, changes, values, known, who))
+    who = yield from actor()
+    return (yield from patiently(lambda: _edit(job_id, changes, values, known, who)))
 
 
 def _edit(
@@ -100,25 +99,19 @@ def _edit(
 
 
 def _check_state(job: Locked, moved: bool) -> None:
-    if job.stranded:
-        raise ConfigurationError(f"job {job.id} {stranded(job)}")
+    if reason := stranded(job):
+        raise Refused(reason.code, f"job {job.id} {reason.text}", id=job.id)
     if job.running:
         raise ConfigurationError(
             f"job {job.id} is running: its handler has its arguments already. Wait for it, or cancel it"
         )
     if job.table == "archive":
-        raise ConfigurationError(
-            f"job {job.id} is finished: it {'was cancelled' if job.state == CANCELLED else 'completed'}. "
-            f"Enqueue a new one: holdfast enqueue {job.task}"
-        )
+        how = "was cancelled" if job.state == CANCELLED else "completed"
+        raise Refused("edit_finished", f"job {job.id} is finished: it {how}", id=job.id, task=job.task)
     if moved and job.state == BLOCKED:
-        raise ConfigurationError(
-            f"job {job.id} is blocked: it waits for no time. Run it again in its place: holdfast jobs retry {job.id}"
-        )
+        raise Refused("edit_blocked", f"job {job.id} is blocked: it waits for no time", id=job.id)
     if moved and job.table == "dead_letters":
-        raise ConfigurationError(
-            f"job {job.id} is a dead letter: it waits for no time. Put it back to work: holdfast dead redrive {job.id}"
-        )
+        raise Refused("edit_dead_letter", f"job {job.id} is a dead letter: it waits for no time", id=job.id)
 
 
 def _check_payload(job: Locked, old: Editable, changes: Changes) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from ..db import migrate
-from ..db.database import Database
 from ..model import state
 from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
+from .procedure import Procedure, block, run, settings
 from .waiting import limit_reasons, misfit_reason
 from .wording import AppName, command, cut, key_command, moment, several, some, span
 
@@ -46,17 +46,17 @@ class Explanation:
         return self.reasons[0].advice
 
 
-def explain(database: Database, job_id: UUID, app: AppName | None = None) -> Explanation:
+def explain(job_id: UUID, app: AppName | None = None) -> Procedure[Explanation]:
     """`app` is how the application is named in commands that start a worker."""
-    found = migrate.status(database.dsn)
+    found = yield from block(lambda database: migrate.status(database.dsn))
     if problem := schema_problem(found):
         facts = {"schema_version": found.current, "needed_version": found.known}
         return Explanation(job_id, None, [problem], facts)
-    seen = database.run(lambda: store.explain(job_id))
+    seen = yield from run(lambda: store.explain(job_id))
     if seen is None:
         said = f"There is no job {job_id}, or it is finished and no longer kept."
         return Explanation(job_id, None, [Reason(NO_SUCH_JOB, said, ["holdfast jobs list"])], {})
-    view = View(job_id, seen, database.settings, app or AppName())
+    view = View(job_id, seen, (yield from settings()), app or AppName())
     return Explanation(job_id, seen.job.state, list(view.reasons()), view.facts())
 
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..store import chains
 from ..store.chains import GroupStatus
 from ..store.operate import prefer_indexes
 from ..store.statement import Flow
+from .procedure import Procedure, run
 from .search import check_limit
 
 
@@ -25,16 +25,16 @@ class GroupReport:
     members: dict[str, int]  # how many are in each state, of those that are still kept
 
 
-def list_groups(database: Database, *, only_open: bool = False, limit: int = 50) -> list[GroupLine]:
+def list_groups(*, only_open: bool = False, limit: int = 50) -> Procedure[list[GroupLine]]:
     """The newest first."""
     check_limit(limit)
-    found = database.run(lambda: chains.list_groups(only_open=only_open, limit=limit))
+    found = yield from run(lambda: chains.list_groups(only_open=only_open, limit=limit))
     return [GroupLine(group.state, group) for group in found]
 
 
-def find_group(database: Database, group_id: UUID) -> GroupReport:
+def find_group(group_id: UUID) -> Procedure[GroupReport]:
     """Refuses an id that is no group's."""
-    report = database.run(lambda: _report(group_id))
+    report = yield from run(lambda: _report(group_id))
     if report is None:
         raise ConfigurationError(f"there is no group {group_id}, or it is finished and no longer kept")
     return report

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..model.state import CANCELLED, DEAD_LETTER, FINISHED
 from ..store import chains, show
@@ -13,6 +12,8 @@ from ..store.operate import prefer_indexes
 from ..store.search import JobFilter
 from ..store.show import Attempt, JobDetail, JobLine, Progress, Step
 from ..store.statement import Flow
+from .procedure import Procedure, run
+from .refusal import Refused
 from .search import check_filter, check_limit, check_queue, find
 
 _ERROR = 8192  # characters that are kept of an error
@@ -40,34 +41,31 @@ class JobReport:
 
 
 def list_jobs(
-    database: Database,
     wanted: JobFilter | None = None,
     *,
     after: UUID | None = None,
     limit: int = 50,
     patience: float | None = None,
-) -> JobPage:
+) -> Procedure[JobPage]:
     """Jobs by id from the newest back. A search that finds few gives up after a while and says where to go on."""
     wanted = wanted or JobFilter()
     check_filter(wanted)
     check_limit(limit)
-    check_queue(database, wanted.queue)
-    return _list(database, wanted, after, limit, patience)
+    yield from check_queue(wanted.queue)
+    return (yield from _list(wanted, after, limit, patience))
 
 
-def _list(
-    database: Database, wanted: JobFilter, after: UUID | None, limit: int, patience: float | None
-) -> JobPage:
-    finding = find(database, wanted, after=after, limit=limit, patience=patience)
-    lines = lines_of(database, [job.id for job in finding.found])
+def _list(wanted: JobFilter, after: UUID | None, limit: int, patience: float | None) -> Procedure[JobPage]:
+    finding = yield from find(wanted, after=after, limit=limit, patience=patience)
+    lines = yield from lines_of([job.id for job in finding.found])
     # A job may have moved on between the search and here; one that left the asked-for state is not shown.
     kept = [line for line in lines if wanted.states is None or line.state in wanted.states]
     return JobPage(kept, finding.next, finding.cut)
 
 
-def lines_of(database: Database, job_ids: Sequence[UUID]) -> list[JobLine]:
+def lines_of(job_ids: Sequence[UUID]) -> Procedure[list[JobLine]]:
     """Named jobs, the newest first; one that is no more is left out."""
-    return database.run(lambda: _lines(job_ids)) if job_ids else []
+    return (yield from run(lambda: _lines(job_ids))) if job_ids else []
 
 
 def _lines(job_ids: Sequence[UUID]) -> Flow[list[JobLine]]:
@@ -76,32 +74,31 @@ def _lines(job_ids: Sequence[UUID]) -> Flow[list[JobLine]]:
 
 
 def search_archive(
-    database: Database,
     wanted: JobFilter | None = None,
     *,
     after: UUID | None = None,
     limit: int = 50,
     patience: float | None = None,
-) -> JobPage:
+) -> Procedure[JobPage]:
     """Like list_jobs, among finished jobs, whose queue may be gone."""
     wanted = wanted or JobFilter()
     check_filter(wanted, FINISHED)
     check_limit(limit)
-    return _list(database, _finished(wanted), after, limit, patience)
+    return (yield from _list(_finished(wanted), after, limit, patience))
 
 
 def _finished(wanted: JobFilter) -> JobFilter:
     return wanted if wanted.states else replace(wanted, states=FINISHED)
 
 
-def show_job(database: Database, job_id: UUID) -> JobReport | None:
+def show_job(job_id: UUID) -> Procedure[JobReport | None]:
     """None: there is no such job, or it is finished and no longer kept."""
-    return database.run(lambda: _report(job_id))
+    return (yield from run(lambda: _report(job_id)))
 
 
-def find_job(database: Database, job_id: UUID) -> JobReport:
+def find_job(job_id: UUID) -> Procedure[JobReport]:
     """Like show_job; refuses an id that is no job's."""
-    report = show_job(database, job_id)
+    report = yield from show_job(job_id)
     if report is None:
         raise ConfigurationError(no_such_job(job_id))
     return report
@@ -111,13 +108,13 @@ def no_such_job(job_id: UUID) -> str:
     return f"there is no job {job_id}, or it is finished and no longer kept"
 
 
-def find_dead(database: Database, job_id: UUID) -> JobReport:
+def find_dead(job_id: UUID) -> Procedure[JobReport]:
     """Refuses a job that is no dead letter, and says what it is."""
-    return _placed(find_job(database, job_id), "dead_letters", "no dead letter")
+    return _placed((yield from find_job(job_id)), "dead_letters", "no dead letter")
 
 
-def find_archived(database: Database, job_id: UUID) -> JobReport:
-    return _placed(find_job(database, job_id), "archive", "not in the archive")
+def find_archived(job_id: UUID) -> Procedure[JobReport]:
+    return _placed((yield from find_job(job_id)), "archive", "not in the archive")
 
 
 def _placed(report: JobReport, place: str, otherwise: str) -> JobReport:
@@ -126,9 +123,8 @@ def _placed(report: JobReport, place: str, otherwise: str) -> JobReport:
         where = (
             f"in queue {job.queue}" if report.place == "queue" else f"in the {report.place.replace('_', ' ')}"
         )
-        raise ConfigurationError(
-            f"job {job.id} is {otherwise}: it is {job.state}, {where}. See: holdfast jobs show {job.id}"
-        )
+        text = f"job {job.id} is {otherwise}: it is {job.state}, {where}"
+        raise Refused("elsewhere", text, id=job.id, state=job.state, place=report.place)
     return report
 
 

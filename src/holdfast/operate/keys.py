@@ -5,26 +5,23 @@ jobs from either end of a queue. A release locks what it changes and looks at it
 workers and other operators.
 """
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from .. import telemetry
-from ..db.database import Database
-from ..errors import ConfigurationError
 from ..model.state import BLOCKED, HELD, PARKED, QUARANTINED, SCHEDULED
 from ..store import acts as store_acts
 from ..store import dead, keys
 from ..store.acts import Locked, Place
-from ..store.audit import audit_add, audit_begin
 from ..store.keys import KeyLine, StreamJob, StuckKey, Target
 from ..store.operate import Count, prefer_indexes
 from ..store.statement import Flow
 from ..store.wake import wake
-from .acts import BATCH, Busy, patiently
-from .audit import actor
+from .acts import MOVED_ON
+from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected, patiently
+from .procedure import Procedure, run
+from .refusal import Refused, Why, why
 from .search import check_limit, check_queue, check_texts
 
 FRONT = 20  # jobs of a key that are shown
@@ -43,18 +40,17 @@ class StuckKeys:
 
 
 def stuck_keys(
-    database: Database,
     queue: str | None = None,
     *,
     waiting: bool = False,
     later: float = 0.0,
     limit: int = 50,
-) -> StuckKeys:
+) -> Procedure[StuckKeys]:
     """Keys that do not move until somebody acts. With `waiting`, also those whose first job is due later than that."""
     check_limit(limit)
     if queue is not None:
-        check_ordered(database, queue)
-    return database.run(lambda: stuck(queue, waiting, later, limit))
+        yield from check_ordered(queue)
+    return (yield from run(lambda: stuck(queue, waiting, later, limit)))
 
 
 def stuck(queue: str | None, waiting: bool, later: float, limit: int) -> Flow[StuckKeys]:
@@ -80,12 +76,12 @@ class KeyPage:
     next: str | None  # pass it as `after` to go on; None: there is no more
 
 
-def list_keys(database: Database, queue: str, *, after: str | None = None, limit: int = 50) -> KeyPage:
+def list_keys(queue: str, *, after: str | None = None, limit: int = 50) -> Procedure[KeyPage]:
     """The keys of a queue that have live jobs, in the order of their buckets."""
     check_limit(limit)
-    check_ordered(database, queue)
+    yield from check_ordered(queue)
     check_texts({"after": after})
-    found = database.run(lambda: _list(queue, after, limit + 1))
+    found = yield from run(lambda: _list(queue, after, limit + 1))
     return KeyPage(queue, found[:limit], found[limit - 1].key if len(found) > limit else None)
 
 
@@ -103,11 +99,11 @@ class Stream:
     front: list[StreamJob]  # the first jobs, in their order
 
 
-def show_key(database: Database, queue: str, key: str, *, limit: int = FRONT) -> Stream:
+def show_key(queue: str, key: str, *, limit: int = FRONT) -> Procedure[Stream]:
     check_limit(limit)
-    check_ordered(database, queue)
+    yield from check_ordered(queue)
     check_texts({"key": key})
-    return database.run(lambda: _show(queue, key, limit))
+    return (yield from run(lambda: _show(queue, key, limit)))
 
 
 def _show(queue: str, key: str, limit: int) -> Flow[Stream]:
@@ -130,11 +126,11 @@ class HotKey:
     hot: bool
 
 
-def hot_keys(database: Database, queue: str | None = None, *, limit: int = 10) -> list[HotKey]:
+def hot_keys(queue: str | None = None, *, limit: int = 10) -> Procedure[list[HotKey]]:
     """The keys that most of the due jobs belong to, by looking at the oldest and the newest of each queue."""
     check_limit(limit)
-    check_queue(database, queue)
-    return database.run(lambda: _hot(queue, limit))
+    yield from check_queue(queue)
+    return (yield from run(lambda: _hot(queue, limit)))
 
 
 def _hot(queue: str | None, limit: int) -> Flow[list[HotKey]]:
@@ -161,15 +157,13 @@ def _hot(queue: str | None, limit: int) -> Flow[list[HotKey]]:
     return sorted(found, key=lambda k: (-(k.jobs.count if k.jobs else k.seen), k.queue, k.key))[:limit]
 
 
-def check_ordered(database: Database, queue: str) -> None:
-    check_queue(database, queue)
-    ordered = database.run(keys.ordered_queues)
+def check_ordered(queue: str) -> Procedure[None]:
+    yield from check_queue(queue)
+    ordered = yield from run(keys.ordered_queues)
     if queue not in ordered:
         known = f"ordered are: {', '.join(ordered)}" if ordered else "no queue is"
-        raise ConfigurationError(
-            f"queue {queue!r} is not ordered by key ({known}): there no job waits for another. "
-            f"See its jobs: holdfast jobs list --queue {queue} --key KEY"
-        )
+        text = f"queue {queue!r} is not ordered by key ({known}): there no job waits for another"
+        raise Refused("not_ordered", text, queue=queue)
 
 
 # Release ----------------------------------------------------------------------------------------------------------
@@ -181,80 +175,67 @@ class Released:
 
     count: int  # keys
     results: dict[str, int]  # how, and how many: retried, skipped or released
-    left: dict[str, int]  # why not, and how many
+    left: dict[Why, int]  # why not, and how many
     audit: int | None
     targets: list[Target]  # some of them
     dry_run: bool = False
 
 
+ACTION = "keys release"
 How = str | None  # 'retry', 'skip', or None: what is obvious
-_CHOOSE = (
-    "say what becomes of the job in its way: --retry runs it again in its place, "
-    "--skip makes it a dead letter and lets its key go on"
-)
 
 
 def release_keys(
-    database: Database, queue: str, wanted: Sequence[str], how: How = None, *, dry_run: bool = False
-) -> Released:
+    queue: str, wanted: Sequence[str], how: How = None, *, dry_run: bool = False
+) -> Procedure[Released]:
     """Let named keys go on, all of them or, with an error that says why, none."""
-    check_ordered(database, queue)
+    yield from check_ordered(queue)
     names = sorted(set(wanted))
     check_texts({f"key {n}": name for n, name in enumerate(names, 1)})
-    who = actor()
-    done = patiently(database, lambda: _release_named(queue, names, how, dry_run, who))
-    _tell(done, who)
-    return done
+    targets: list[Target] = []
+
+    def apply() -> Flow[Results]:
+        targets[:] = yield from _named(queue, names, how)
+        results, left = yield from _apply(targets, how)
+        if left:
+            raise Busy([t.job_id for t in targets])
+        return results
+
+    if dry_run:
+        return _expected((yield from patiently(lambda: _named(queue, names, how))), how)
+    done = yield from do_named(ACTION, {"queue": queue, "keys": names, "how": how}, apply)
+    return _released(done, targets)
 
 
-def _release_named(queue: str, names: Sequence[str], how: How, dry_run: bool, who: str) -> Flow[Released]:
+def _named(queue: str, names: Sequence[str], how: How) -> Flow[list[Target]]:
     yield from prefer_indexes()
     parked = yield from keys.lock_parked([(queue, name) for name in names])
     blocked = yield from keys.blocked_of(queue, names)
     targets = [*parked, *blocked]
     if free := [name for name in names if name not in {t.key for t in targets}]:
-        raise ConfigurationError(
-            f"nothing was released: key {free[0]!r} of queue {queue!r} is neither blocked nor parked. "
-            f"See what it waits for: holdfast keys show {queue} {free[0]!r}"
-        )
+        text = f"nothing was released: key {free[0]!r} of queue {queue!r} is neither blocked nor parked"
+        raise Refused("not_stuck", text, queue=queue, key=free[0])
     _must_choose(blocked, how)
-    if dry_run:
-        return Released(len(targets), _expected(targets, how), {}, None, targets[:_SHOWN], True)
-    results, left = yield from _apply(targets, how)
-    if left:
-        raise Busy([t.job_id for t in targets])
-    entry = yield from audit_begin(who, "keys release", {"queue": queue, "keys": names, "how": how})
-    yield from audit_add(entry, sum(results.values()))
-    return Released(sum(results.values()), dict(results), {}, entry, targets[:_SHOWN])
+    return targets
 
 
 def release_all(
-    database: Database,
     queue: str | None = None,
     how: How = None,
     *,
     dry_run: bool = False,
-    on_batch: Callable[[int], None] = lambda _: None,
-) -> Released:
+    on_batch: Tell = lambda _: None,
+) -> Procedure[Released]:
     """Let every blocked and parked key go on, in batches, each with its count in the audit. What is blocked later stays."""
     if queue is not None:
-        check_ordered(database, queue)
-    targets = database.run(lambda: _all(queue))
+        yield from check_ordered(queue)
+    targets = yield from run(lambda: _all(queue))
     _must_choose([t for t in targets if t.why == BLOCKED], how)
-    shown = targets[:_SHOWN]
     if dry_run:
-        return Released(len(targets), _expected(targets, how), {}, None, shown, True)
-    who, entry = actor(), None
-    results, left = Counter[str](), Counter[str]()
-    for start in range(0, len(targets), BATCH):
-        batch = targets[start : start + BATCH]
-        done, not_done, entry = database.run(functools.partial(_release_batch, batch, queue, how, who, entry))
-        results.update(done)
-        left.update(not_done)
-        on_batch(sum(results.values()))
-    released = Released(sum(results.values()), dict(results), dict(left), entry, shown)
-    _tell(released, who)
-    return released
+        return _expected(targets, how)
+    selection = _select(targets, {"all": True, "queue": queue, "how": how})
+    done = yield from do_selected(ACTION, selection, lambda batch, _: _apply(batch, how), on_batch)
+    return _released(done, targets)
 
 
 def _all(queue: str | None) -> Flow[list[Target]]:
@@ -263,41 +244,45 @@ def _all(queue: str | None) -> Flow[list[Target]]:
     return blocked + (yield from keys.all_parked(queue))
 
 
-def _release_batch(
-    batch: Sequence[Target], queue: str | None, how: How, who: str, entry: int | None
-) -> Flow[tuple[Counter[str], Counter[str], int | None]]:
-    yield from prefer_indexes()
-    results, left = yield from _apply(batch, how)
-    if changed := sum(results.values()):
-        if entry is None:
-            given = {"all": True, "queue": queue, "how": how}
-            entry = yield from audit_begin(who, "keys release", given)
-        yield from audit_add(entry, changed)
-    return results, left, entry
+def _select(targets: list[Target], given: Mapping[str, object]) -> Selection[Target]:
+    def batch(place: int | None) -> Procedure[tuple[list[Target], int | None]]:
+        yield from ()
+        start = place or 0
+        end = start + BATCH
+        return targets[start:end], end if end < len(targets) else None
+
+    return Selection(("blocked", "parked"), batch, given)
+
+
+def _released(done: Done, targets: Sequence[Target]) -> Released:
+    return Released(done.count, done.results, done.left, done.audit, list(targets[:_SHOWN]))
 
 
 def _must_choose(blocked: Sequence[Target], how: How) -> None:
     if blocked and how is None:
         first = blocked[0]
         others = f", and {len(blocked) - 1:,} more keys are blocked" if len(blocked) > 1 else ""
-        raise ConfigurationError(
-            f"key {first.key!r} of queue {first.queue!r} is blocked by job {first.job_id}{others}: {_CHOOSE}"
-        )
+        held = f"key {first.key!r} of queue {first.queue!r} is blocked by job {first.job_id}{others}"
+        text = f"{held}: say what becomes of the job in its way"
+        raise Refused("choose", text, queue=first.queue, key=first.key, id=first.job_id)
 
 
-def _expected(targets: Sequence[Target], how: How) -> dict[str, int]:
-    return dict(Counter("released" if how is None else _DONE[how] for _ in targets))
+def _expected(targets: Sequence[Target], how: How) -> Released:
+    results = dict(Counter("released" if how is None else _DONE[how] for _ in targets))
+    return Released(len(targets), results, {}, None, list(targets[:_SHOWN]), dry_run=True)
 
 
+_CHANGED = why("moved_on", "changed meanwhile")
+_IN_USE = why("moved_on", "in use by somebody else")
 _DONE = {"retry": "retried", "skip": "skipped"}
 
 
-def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Counter[str], Counter[str]]]:
+def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Results, Reasons]]:
     """Parked keys first, then dead letters, then live jobs: always in this order, and only what nobody else holds."""
-    results, left = Counter[str](), Counter[str]()
+    results, left = Counter[str](), Reasons()
     asked = [(t.queue, t.key) for t in targets if t.why == PARKED]
     parked = (yield from keys.lock_parked(asked)) if asked else []
-    left["changed meanwhile"] += len(asked) - len(parked)
+    left[_CHANGED] += len(asked) - len(parked)
     if how == "retry":
         yield from _redrive(parked, results, left)
     elif parked:
@@ -305,16 +290,16 @@ def _apply(targets: Sequence[Target], how: How) -> Flow[tuple[Counter[str], Coun
     blocked = [t for t in targets if t.why == BLOCKED]
     locked = yield from store_acts.lock([Place(t.job_id, t.queue, "work") for t in blocked])
     able: list[Locked] = [job for job in locked if job.state == BLOCKED]
-    left["in use by somebody else, or changed meanwhile"] += len(blocked) - len(able)
+    left[MOVED_ON] += len(blocked) - len(able)
     if able:
         act = keys.unblock if how == "retry" else keys.bury
         results[_DONE[how or "skip"]] += yield from act(able)
     if results:
         yield from wake(sorted({t.queue for t in targets}))
-    return +results, +left
+    return dict(+results), +left
 
 
-def _redrive(parked: Sequence[Target], results: Counter[str], left: Counter[str]) -> Flow[None]:
+def _redrive(parked: Sequence[Target], results: Counter[str], left: Reasons) -> Flow[None]:
     """Dead letters back in their old places; a key whose dead letter is no more is only released."""
     places = [
         place
@@ -322,21 +307,10 @@ def _redrive(parked: Sequence[Target], results: Counter[str], left: Counter[str]
         if place.table == "dead_letters"
     ]
     locked = yield from store_acts.lock(places)
-    left["in use by somebody else"] += len(places) - len(locked)
+    left[_IN_USE] += len(places) - len(locked)
     if locked:
         moved = yield from dead.redrive([job.id for job in locked], [0.0] * len(locked))
         results["retried"] += len(moved)
     there: set[UUID] = {place.id for place in places}
     if gone := [t for t in parked if t.job_id not in there]:
         results["released"] += len((yield from keys.unpark(gone)))
-
-
-def _tell(done: Released, who: str) -> None:
-    if not done.dry_run:
-        telemetry.emit(
-            "operator.acted",
-            action="keys release",
-            actor=who,
-            count=done.count,
-            left=sum(done.left.values()),
-        )

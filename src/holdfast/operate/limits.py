@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..model.queue import PROMISED, QueueRules, Rate
 from ..store import jobs
@@ -14,6 +13,8 @@ from ..store.operate import prefer_indexes
 from ..store.queues import queue_rules, set_rules
 from ..store.statement import Flow
 from ..tasks.queueing import check_rules_together
+from .procedure import Procedure, run
+from .refusal import Refused
 from .search import check_queue
 
 # What an operator changes while the queue is in use; the ordering and fair are what a queue is made with.
@@ -80,27 +81,26 @@ def _empty(name: str) -> Any:
 def _needs_keys(name: str, changes: Changes, rules: QueueRules) -> None:
     for what in OF_KEYS:
         if what in changes and getattr(rules, what):
-            option = f"--{what.replace('_', '-')}"
-            raise ConfigurationError(
+            text = (
                 f"queue {name!r} was made without keys, so {what} cannot be set: not every job in it has a partition key, "
-                f"and nothing finds the next job of one. Make a queue for it and enqueue there: "
-                f"holdfast queue create {name}_by_key {option} ..."
+                "and nothing finds the next job of one"
             )
+            raise Refused("no_keys", text, queue=name, rule=what)
 
 
-def rules_of(database: Database, name: str) -> QueueRules:
-    check_queue(database, name)
-    return database.run(lambda: queue_rules([name]))[name]
+def rules_of(name: str) -> Procedure[QueueRules]:
+    yield from check_queue(name)
+    return (yield from run(lambda: queue_rules([name])))[name]
 
 
-def show_rules(database: Database, name: str) -> QueueRulesSeen:
-    check_queue(database, name)
-    return database.run(lambda: _seen(name))
+def show_rules(name: str) -> Procedure[QueueRulesSeen]:
+    yield from check_queue(name)
+    return (yield from run(lambda: _seen(name)))
 
 
-def list_rules(database: Database) -> dict[str, QueueRulesSeen]:
+def list_rules() -> Procedure[dict[str, QueueRulesSeen]]:
     """Of every queue that has more than the plain rules."""
-    return database.run(_all_seen)
+    return (yield from run(_all_seen))
 
 
 def _all_seen() -> Flow[dict[str, QueueRulesSeen]]:

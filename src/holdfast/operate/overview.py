@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from ..db.database import Database
 from ..store import jobs, operate
 from ..store.operate import CAP, Count, QueueLoad
 from ..store.pause import PausedTask, paused_tasks
 from ..store.statement import Flow
+from .procedure import Procedure, run, settings
 from .queues import queue_loads
 
 
@@ -31,9 +31,9 @@ class Overview:
     durability: str
 
 
-def overview(database: Database) -> Overview:
-    late_after = database.settings.dead_after
-    return database.run(lambda: _overview(late_after))
+def overview() -> Procedure[Overview]:
+    late_after = (yield from settings()).dead_after
+    return (yield from run(lambda: _overview(late_after)))
 
 
 def _overview(late_after: float) -> Flow[Overview]:

@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..db.database import Database
 from ..db.faults import BadRow
 from ..errors import ConfigurationError
 from ..store import breaker, jobs, operate
@@ -23,7 +22,7 @@ from ..store.statement import Flow, Statement
 from ..store.wake import wake
 from ..tasks.checks import task_name
 from ..tasks.writer import unknown_queue
-from .audit import actor
+from .procedure import Procedure, actor, run, settings
 
 Tell = Callable[[int], None]
 
@@ -54,15 +53,15 @@ class TaskLine:
     breaker: BreakerSeen | None = None  # None: closed without a failure, or it has none
 
 
-def pause_queue(database: Database, name: str) -> QueuePause:
+def pause_queue(name: str) -> Procedure[QueuePause]:
     """Keep the queue's jobs from being claimed. Paused already is no error: the answer says since when and by whom."""
-    who = actor()
-    return database.run(lambda: _turn_queue(name, store.pause_queue(name, who), "queue pause", who))
+    who = yield from actor()
+    return (yield from run(lambda: _turn_queue(name, store.pause_queue(name, who), "queue pause", who)))
 
 
-def resume_queue(database: Database, name: str) -> QueuePause:
-    who = actor()
-    return database.run(lambda: _turn_queue(name, store.resume_queue(name), "queue resume", who))
+def resume_queue(name: str) -> Procedure[QueuePause]:
+    who = yield from actor()
+    return (yield from run(lambda: _turn_queue(name, store.resume_queue(name), "queue resume", who)))
 
 
 def _turn_queue(name: str, turn: Statement[bool], action: str, who: str) -> Flow[QueuePause]:
@@ -76,23 +75,24 @@ def _turn_queue(name: str, turn: Statement[bool], action: str, who: str) -> Flow
     return QueuePause(name, changed, pause)
 
 
-def pause_task(database: Database, task: str, on_batch: Tell = lambda _: None) -> TaskPause:
+def pause_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPause]:
     """Keep the task's jobs from being claimed, in every queue, and set aside those that are due."""
     task_name(task, "a task name", ConfigurationError)
-    who = actor()
-    changed = database.run(lambda: _turn_task(store.pause_task(task, who), task, "task pause", who))
-    moved, left = _move(database, store.queues_to_hold(), store.hold_paused, on_batch)
-    pause = next((p for p in database.run(store.paused_tasks) if p.task == task and not p.by_breaker), None)
+    who = yield from actor()
+    changed = yield from run(lambda: _turn_task(store.pause_task(task, who), task, "task pause", who))
+    moved, left = yield from _move(store.queues_to_hold(), store.hold_paused, on_batch)
+    paused = yield from run(store.paused_tasks)
+    pause = next((p for p in paused if p.task == task and not p.by_breaker), None)
     return TaskPause(task, changed, pause, moved, left)
 
 
-def resume_task(database: Database, task: str, on_batch: Tell = lambda _: None) -> TaskPause:
+def resume_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPause]:
     """Let the task's jobs run again, whoever paused it, and put back those that were set aside. Closes its breaker."""
     task_name(task, "a task name", ConfigurationError)
-    who = actor()
-    closed, changed = database.run(lambda: _resume_task(task, who))
-    moved, left = _move(
-        database, store.queues_with_held(task), lambda queue: store.release_paused(queue, task), on_batch
+    who = yield from actor()
+    closed, changed = yield from run(lambda: _resume_task(task, who))
+    moved, left = yield from _move(
+        store.queues_with_held(task), lambda queue: store.release_paused(queue, task), on_batch
     )
     return TaskPause(task, changed, None, moved, left, closed)
 
@@ -115,19 +115,18 @@ def _turn_task(turn: Statement[bool], task: str, action: str, who: str) -> Flow[
 
 
 def _move(
-    database: Database,
     queues: Statement[list[str]],
     step: Callable[[str], Flow[int]],
     on_batch: Tell,
-) -> tuple[int, str | None]:
+) -> Procedure[tuple[int, str | None]]:
     """Step through the queues in batches that commit one by one, until a batch finds little more."""
     moved = 0
     left = None
-    for queue in database.run(lambda: queues):
+    for queue in (yield from run(lambda: queues)):
         count = store.HOLD_BATCH
         try:
             while count >= store.HOLD_BATCH // 4:
-                count = database.run(functools.partial(step, queue))
+                count = yield from run(functools.partial(step, queue))
                 moved += count
                 on_batch(moved)
         except BadRow as error:  # the pause holds all the same: claims ask for it
@@ -135,17 +134,21 @@ def _move(
     return moved, left
 
 
-def known_tasks(database: Database) -> list[str]:
+def known_tasks() -> Procedure[list[str]]:
     """The tasks that live workers know."""
-    known = database.run(lambda: store.known_tasks(database.settings.dead_after))
-    return sorted(known)
+    return sorted((yield from _known()))
 
 
-def list_tasks(database: Database, declared: Iterable[str] = ()) -> list[TaskLine]:
+def _known() -> Procedure[dict[str, int]]:
+    late_after = (yield from settings()).dead_after
+    return (yield from run(lambda: store.known_tasks(late_after)))
+
+
+def list_tasks(declared: Iterable[str] = ()) -> Procedure[list[TaskLine]]:
     """Every task that is paused, that a living worker knows, or that is in `declared`."""
-    late_after = database.settings.dead_after
+    late_after = (yield from settings()).dead_after
     names = sorted(set(declared))
-    return database.run(lambda: _task_lines(late_after, names))
+    return (yield from run(lambda: _task_lines(late_after, names)))
 
 
 def _task_lines(late_after: float, declared: list[str]) -> Flow[list[TaskLine]]:
@@ -162,9 +165,9 @@ def _task_lines(late_after: float, declared: list[str]) -> Flow[list[TaskLine]]:
     return lines
 
 
-def doubt(database: Database, task: str, declared: Iterable[str] = ()) -> str | None:
+def doubt(task: str, declared: Iterable[str] = ()) -> Procedure[str | None]:
     """Why the name may be a mistake: nobody knows such a task. None: somebody does, or nobody can tell."""
-    known = {*declared, *database.run(lambda: store.known_tasks(database.settings.dead_after))}
+    known = {*declared, *(yield from _known())}
     if not known or task in known:
         return None
     close = difflib.get_close_matches(task, sorted(known), 1)

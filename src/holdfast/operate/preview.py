@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from ..db.database import Database
 from ..store.operate import CAP, Count
 from ..store.search import Found, JobFilter
 from ..store.show import JobLine
-from .acts import Verb, able_ones, asked_for, patiently
+from .acts import Verb, able_ones, asked_for
+from .bulk import patiently
 from .jobs import lines_of
+from .procedure import Procedure
 from .search import find
 
 SAMPLE = 10  # jobs that a dry run shows
@@ -30,45 +31,46 @@ class Preview:
     dry_run: bool = True
 
 
-def preview_of(database: Database, verb: Verb, job_ids: Iterable[UUID]) -> Preview:
+def preview_of(verb: Verb, job_ids: Iterable[UUID]) -> Procedure[Preview]:
     """Refuses what act_on would refuse, and changes nothing."""
     wanted = sorted(set(job_ids))
-    locked = patiently(database, lambda: able_ones(verb, wanted))
-    lines = lines_of(database, wanted[:SAMPLE])
+    locked = yield from patiently(lambda: able_ones(verb, wanted))
+    lines = yield from lines_of(wanted[:SAMPLE])
     return Preview(verb.action, Count(len(locked)), dict(Counter(job.state for job in locked)), [], lines)
 
 
-def preview_all(database: Database, verb: Verb, wanted: JobFilter) -> Preview:
+def preview_all(verb: Verb, wanted: JobFilter) -> Procedure[Preview]:
     """How many there are, up to a cap, and some of them."""
-    wanted = asked_for(database, verb, wanted)
-    finding = find(database, wanted, limit=CAP + 1)
+    wanted = yield from asked_for(verb, wanted)
+    finding = yield from find(wanted, limit=CAP + 1)
     count = finding.count()
     states = wanted.states or ()
     if not count.capped or len(states) == 1:
-        return preview_found(database, verb.action, finding.found, count)
+        return (yield from preview_found(verb.action, finding.found, count))
     # What was found is the newest alone, and may all be of one state.
-    each = {state: _count_state(database, replace(wanted, states=(state,))) for state in states}
-    return preview_found(database, verb.action, finding.found, count, each)
+    each: dict[str, Count] = {}
+    for state in states:
+        each[state] = yield from _count_state(replace(wanted, states=(state,)))
+    return (yield from preview_found(verb.action, finding.found, count, each))
 
 
-def _count_state(database: Database, wanted: JobFilter) -> Count:
-    finding = find(database, wanted, limit=EACH + 1, patience=_SHARE)
+def _count_state(wanted: JobFilter) -> Procedure[Count]:
+    finding = yield from find(wanted, limit=EACH + 1, patience=_SHARE)
     return Count(min(len(finding.found), EACH), finding.cut or len(finding.found) > EACH)
 
 
 def preview_found(
-    database: Database,
     action: str,
     found: Sequence[Found],
     count: Count,
     each: Mapping[str, Count] | None = None,
-) -> Preview:
+) -> Procedure[Preview]:
     if each is None:
         counted = Counter(job.state for job in found[: count.count])
         each = {state: Count(n, count.capped) for state, n in counted.items()}
     by_state = {state: n.count for state, n in each.items() if n.count or n.capped}
     at_least = [state for state, n in each.items() if n.capped]
     named = [job.id for job in found[:SAMPLE]]
-    lines = {line.id: line for line in lines_of(database, named)}
+    lines = {line.id: line for line in (yield from lines_of(named))}
     sample = [lines[i] for i in named if i in lines]
     return Preview(action, count, by_state, at_least, sample)

@@ -22,7 +22,7 @@ from ..tasks.payload import dump
 from ..tasks.task import enqueue_all, raw_job
 from ..tasks.taskset import TaskSet
 from ..tasks.writer import Writer, queues_of
-from .audit import actor
+from .procedure import Procedure, Runner, actor, block
 from .queues import create_queue
 
 
@@ -86,25 +86,25 @@ def _older(
     return raw_job(definition.name, arguments, options, definition.settings).row
 
 
-def enqueue(
-    database: Database, job: NewJob[Any], declared: Mapping[str, QueueRules] | None = None
-) -> JobHandle[Any]:
+def enqueue(job: NewJob[Any], declared: Mapping[str, QueueRules] | None = None) -> Procedure[JobHandle[Any]]:
     """Write it. On an embedded server a queue that the app declares is made, as the app's own enqueue does."""
-    return enqueue_all(_Audited(database, declared or {}), [job], None)[0]
+    who = yield from actor()
+    handles = yield from block(lambda db: enqueue_all(_Audited(db, declared or {}, who), [job], None))
+    return handles[0]
 
 
 class _Audited(Writer):
     """Writes the job and the row that says who enqueued it in one transaction."""
 
-    def __init__(self, database: Database, declared: Mapping[str, QueueRules]) -> None:
+    def __init__(self, database: Database, declared: Mapping[str, QueueRules], who: str) -> None:
         super().__init__(lambda: database, lambda: declared)
+        self._who = who
 
     def enqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         database = self._database()
-        who = actor()
         for name, rules in self._missing(queues_of(rows), database.run(jobs.queue_names)):
-            create_queue(database, name, rules=rules)
-        return self._checked(rows, database.run(lambda: _write(rows, who)))
+            Runner(database, self._who).run(create_queue(name, rules=rules))
+        return self._checked(rows, database.run(lambda: _write(rows, self._who)))
 
 
 def _write(rows: Sequence[NewRow], who: str) -> Flow[list[Enqueued]]:

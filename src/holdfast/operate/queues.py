@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
 from ..model.queue import OnDeadLetter, Ordering, QueueRules
@@ -16,8 +15,9 @@ from ..store.queues import queue_rules
 from ..store.statement import Flow
 from ..tasks.checks import queue_name
 from ..tasks.writer import check_rules
-from .audit import actor
 from .limits import Changes, change_limits, differences, preview
+from .procedure import Procedure, actor, run
+from .refusal import Refused
 from .search import check_queue
 
 _PLAIN = QueueRules()
@@ -33,20 +33,21 @@ class QueueMade:
 
 
 def create_queue(
-    database: Database, name: str, lease: Duration | None = None, rules: QueueRules = _PLAIN
-) -> QueueMade:
+    name: str, lease: Duration | None = None, rules: QueueRules = _PLAIN
+) -> Procedure[QueueMade]:
     """Make a queue. One that is there is left as it is; to ask for another lease than it has is an error."""
     queue_name(name, ConfigurationError)
     wanted = None if lease is None else _lease(lease)
-    who = actor()
-    created = database.run(lambda: _create({name: rules}, wanted, "queue create", who)) == [name]
-    has = database.run(operate.queue_leases).get(name)
+    who = yield from actor()
+    made = yield from run(lambda: _create({name: rules}, wanted, "queue create", who))
+    created = made == [name]
+    has = (yield from run(operate.queue_leases)).get(name)
     if not created and wanted is not None and wanted != has:
         now = "the worker's own lease" if has is None else f"a lease of {has:g} s"
         raise ConfigurationError(
             f"queue {name!r} exists already, with {now}. To change it, update the column lease of holdfast.queues"
         )
-    found = database.run(lambda: queue_rules([name]))[name]
+    found = (yield from run(lambda: queue_rules([name])))[name]
     if rules != _PLAIN:
         check_rules(name, rules, found)
     return QueueMade(name, created, has, found.ordering, found.on_dead_letter)
@@ -85,13 +86,12 @@ class QueueSet:
 
 
 def set_queue(
-    database: Database,
     name: str,
     *,
     ordering: Ordering | None = None,
     on_dead_letter: OnDeadLetter | None = None,
     limits: Mapping[str, Any] | None = None,
-) -> QueueSet:
+) -> Procedure[QueueSet]:
     """Change the rules of a queue. What is None stays.
 
     What a key does on a dead letter is decided by the database when a job fails: a change counts at once, also for
@@ -99,8 +99,8 @@ def set_queue(
     serves it. Of `limits` (see limits.CHANGEABLE) each that is named changes, and None takes it away; a changed limit counts
     from the next claim on, a new one within seconds, and until then workers that do not know of it take nothing.
     """
-    check_queue(database, name)
-    who = actor()
+    yield from check_queue(name)
+    who = yield from actor()
 
     def change() -> Flow[QueueSet]:
         changes = (yield from change_limits(name, limits, who, "queue set")) if limits else {}
@@ -110,7 +110,7 @@ def set_queue(
         done = yield from _set(name, ordering, on_dead_letter, who)
         return replace(done, changed=done.changed or bool(changes), changes=changes)
 
-    return database.run(change)
+    return (yield from run(change))
 
 
 def _set(
@@ -120,13 +120,12 @@ def _set(
     wanted = ordering or has.ordering
     policy = on_dead_letter or (has.on_dead_letter if wanted == "key" else "skip")
     if wanted != "key" and policy != "skip":
-        raise ConfigurationError(
-            f"queue {name!r} is not ordered by key: there a dead letter is in nobody's way, and on_dead_letter is 'skip'. "
-            f"Order it: holdfast queue set {name} --ordering key --on-dead-letter {policy}"
-        )
+        text = f"queue {name!r} is not ordered by key: there a dead letter is in nobody's way, and on_dead_letter is 'skip'"
+        raise Refused("no_policy", text, queue=name, on_dead_letter=policy)
     if wanted != has.ordering:
         if why := (yield from keys.order_queue(name, wanted, policy)):
-            raise ConfigurationError(_IN_THE_WAY.get(why, why).format(name=name))
+            code, text = _IN_THE_WAY.get(why, ("no_order", why))
+            raise Refused(code, text.format(name=name), queue=name)
         changed = True
     else:
         changed = yield from keys.set_on_dead_letter(name, policy)
@@ -137,19 +136,22 @@ def _set(
 
 _IN_THE_WAY = {
     "jobs": (
-        "queue {name!r} has jobs, which were enqueued without this order. Let them run first, "
-        "or make a queue of another name and enqueue there: holdfast queue create {name}_ordered --ordering key"
+        "has_jobs",
+        (
+            "queue {name!r} has jobs, which were enqueued without this order. Let them run first, "
+            "or make a queue of another name and enqueue there"
+        ),
     ),
     "workers": (
-        "queue {name!r} is served by workers, which read its order when they start. "
-        "Stop them first: holdfast workers, then holdfast workers drain ID"
+        "has_workers",
+        "queue {name!r} is served by workers, which read its order when they start. Stop them first",
     ),
-    "queue": "queue {name!r} does not exist any more",
+    "queue": ("no_queue_now", "queue {name!r} does not exist any more"),
 }
 
 
-def queue_names(database: Database) -> list[str]:
-    return database.run(jobs.queue_names)
+def queue_names() -> Procedure[list[str]]:
+    return (yield from run(jobs.queue_names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +164,16 @@ class QueueSync:
     )  # queues that were there, and what of them differed
 
 
-def sync_queues(
-    database: Database, declared: Mapping[str, QueueRules], *, dry_run: bool = False
-) -> QueueSync:
+def sync_queues(declared: Mapping[str, QueueRules], *, dry_run: bool = False) -> Procedure[QueueSync]:
     """Make the queues that an app declares and the database lacks, and change the others to what it declares.
 
     `inbox` is everybody's. A queue of which the app says nothing but its name keeps the rules it has."""
     rules = {"inbox": _PLAIN, **declared}
     wanted = sorted(rules)
-    there = database.run(jobs.queue_names)
+    there = yield from run(jobs.queue_names)
     missing = [name for name in wanted if name not in there]
-    who = actor()
-    found = database.run(lambda: queue_rules([name for name in wanted if name in there]))
+    who = yield from actor()
+    found = yield from run(lambda: queue_rules([name for name in wanted if name in there]))
     differ = {
         name: differences(has, rules[name])
         for name, has in found.items()
@@ -183,8 +183,8 @@ def sync_queues(
         changed = {name: preview(found[name], wishes) for name, wishes in differ.items()}
     else:
         if missing:
-            missing = database.run(lambda: _create({n: rules[n] for n in missing}, None, "queue sync", who))
-        changed = database.run(lambda: _bring(differ, who))
+            missing = yield from run(lambda: _create({n: rules[n] for n in missing}, None, "queue sync", who))
+        changed = yield from run(lambda: _bring(differ, who))
     existing = [name for name in wanted if name not in missing]
     return QueueSync(missing, existing, [name for name in there if name not in wanted], changed)
 
@@ -197,8 +197,8 @@ def _bring(differ: Mapping[str, Mapping[str, Any]], who: str) -> Flow[dict[str, 
     return changed
 
 
-def list_queues(database: Database) -> list[QueueLoad]:
-    return database.run(queue_loads)
+def list_queues() -> Procedure[list[QueueLoad]]:
+    return (yield from run(queue_loads))
 
 
 def queue_loads() -> Flow[list[QueueLoad]]:

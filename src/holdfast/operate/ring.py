@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..model.bucket import BUCKETS, bucket
 from ..model.ring import owners
@@ -13,6 +12,8 @@ from ..store.ring import Affinity
 from ..store.statement import Flow
 from ..store.workers import Seat, ring_seats
 from ..tasks.writer import unknown_queue
+from .procedure import Procedure, run, settings
+from .refusal import Refused
 
 LAST = 300.0
 LONGEST = 7 * 86400.0
@@ -48,24 +49,24 @@ class RingReport:
     key: RingKey | None
 
 
-def rings(database: Database, queue: str | None = None, *, key: str | None = None) -> list[RingReport]:
+def rings(queue: str | None = None, *, key: str | None = None) -> Procedure[list[RingReport]]:
     """Of one queue that is claimed key by key, or of all of them; with `key`, who looks after that key."""
-    dead_after = database.settings.dead_after
+    dead_after = (yield from settings()).dead_after
     if key is not None and storable(key) != key:
         raise ConfigurationError(
             f"no key can be {key!r}: it is not text that UTF-8 can write, or has a zero in it"
         )
-    return database.run(lambda: _rings(queue, key, dead_after))
+    return (yield from run(lambda: _rings(queue, key, dead_after)))
 
 
-def affinities(database: Database, queue: str | None = None, *, last: float = LAST) -> dict[str, Affinity]:
+def affinities(queue: str | None = None, *, last: float = LAST) -> Procedure[dict[str, Affinity]]:
     """By queue: the share of the jobs of the last seconds that ran where most of their key's jobs ran.
 
     It looks at the newest 100,000 finished jobs and no more.
     """
     if not 0 < last <= LONGEST:
-        raise ConfigurationError(f"--last must be more than 0 s and at most 7 d, not {last:g} s")
-    return database.run(lambda: _affinities(queue, last))
+        raise Refused("last", f"last must be more than 0 s and at most 7 d, not {last:g} s", last=last)
+    return (yield from run(lambda: _affinities(queue, last)))
 
 
 def _rings(queue: str | None, key: str | None, dead_after: float) -> Flow[list[RingReport]]:
@@ -89,10 +90,8 @@ def _names(queue: str | None) -> Flow[list[str]]:
     if queue not in known:
         raise unknown_queue(queue, list(known))
     if not known[queue]:
-        raise ConfigurationError(
-            f"queue {queue!r} has no ring: it is not ordered by key, so every worker takes from all of it. "
-            "Those that have one: holdfast ring"
-        )
+        text = f"queue {queue!r} has no ring: it is not ordered by key, so every worker takes from all of it"
+        raise Refused("no_ring", text, queue=queue)
     return [queue]
 
 

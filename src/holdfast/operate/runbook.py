@@ -4,14 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from ..db.database import Database
 from ..db.faults import LockTimeout
-from ..errors import ConfigurationError, DatabaseError
+from ..errors import ConfigurationError
 from ..model.state import SCHEDULED
 from ..store import runbook
 from ..store.runbook import QUESTIONS, Line, Question
 from ..tasks.checks import queue_name
 from ..tasks.writer import unknown_queue
+from .procedure import Procedure, run
+from .refusal import Refused, Unanswered
 from .wording import several, some, span
 
 LATE = 60.0  # seconds a due job may wait
@@ -36,18 +37,19 @@ class Answer:
     expected: str  # what good looks like
 
 
-def ask(database: Database, name: str, *, queue: str | None = None, limit: int = 50) -> Answer:
+def ask(name: str, *, queue: str | None = None, limit: int = 50) -> Procedure[Answer]:
     """Run one question of the runbook."""
     question = find(name, queue, limit)
     try:
-        rows = database.run(lambda: runbook.ask(question, queue, limit))
+        rows = yield from run(lambda: runbook.ask(question, queue, limit))
         if not rows and queue is not None:
-            _must_exist(database, queue)
+            yield from _must_exist(queue)
     except LockTimeout as error:
-        raise DatabaseError(
+        text = (
             f"{question.view} gave no answer within a minute ({error}). "
-            "Somebody may hold a lock on its tables, or the server is very busy: holdfast runbook horizon"
-        ) from None
+            "Somebody may hold a lock on its tables, or the server is very busy"
+        )
+        raise Unanswered("too_slow", text, view=question.view) from None
     judge = _JUDGES[name]
     found = judge.wrong(rows) if rows else None
     part = f" (of the first {limit} rows; more: --limit)" if len(rows) >= limit else ""
@@ -62,9 +64,9 @@ def ask(database: Database, name: str, *, queue: str | None = None, limit: int =
     )
 
 
-def _must_exist(database: Database, queue: str) -> None:
+def _must_exist(queue: str) -> Procedure[None]:
     """A queue that does not exist shows nothing. A monitoring role may read this view, which has them all."""
-    lines = database.run(lambda: runbook.ask(QUESTIONS["oldest-due"], None, MOST))
+    lines = yield from run(lambda: runbook.ask(QUESTIONS["oldest-due"], None, MOST))
     names = [line["queue"] for line in lines]
     if queue not in names:
         raise unknown_queue(queue, names)
@@ -81,11 +83,11 @@ def find(name: str, queue: str | None = None, limit: int = 50) -> Question:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"the runbook has no query {name!r} (it has: {', '.join(QUESTIONS)}).{hint}")
     if not 1 <= limit <= MOST:
-        raise ConfigurationError(f"--limit must be between 1 and {MOST}, not {limit}")
+        raise Refused("limit", f"limit must be between 1 and {MOST}, not {limit}", most=MOST, limit=limit)
     if queue is not None:
         queue_name(queue, ConfigurationError)
         if not QUESTIONS[name].by_queue:
-            raise ConfigurationError(f"{name} is not about a queue. Leave --queue out")
+            raise Refused("not_by_queue", f"{name} is not about a queue", name=name)
     return QUESTIONS[name]
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..model.state import STATES
 from ..model.text import storable
@@ -20,6 +19,7 @@ from ..store.operate import CAP, Count, prefer_indexes
 from ..store.search import Found, JobFilter, Search, Searcher, Window
 from ..store.statement import Flow
 from ..tasks.writer import unknown_queue
+from .procedure import Procedure, run
 
 MOST = 1000  # lines in one page
 PATIENCE = 2.0  # seconds a search goes on when its filters fit few jobs
@@ -50,19 +50,19 @@ def check_filter(wanted: JobFilter, allowed: Sequence[str] = STATES) -> None:
     check_ages(wanted.older_than, wanted.newer_than)
 
 
-def check_queue(database: Database, name: str | None) -> None:
+def check_queue(name: str | None) -> Procedure[None]:
     """A name that is no queue's is a slip, and finding nothing would hide it."""
     if name is not None:
-        known = database.run(jobs.queue_names)
+        known = yield from run(jobs.queue_names)
         if name not in known:
             raise unknown_queue(name, known)
 
 
-def no_queue_now(database: Database, name: str | None) -> str | None:
+def no_queue_now(name: str | None) -> Procedure[str | None]:
     """For finished and dead jobs, which may outlive their queue: what to say of a queue that is not there."""
     if name is None:
         return None
-    known = database.run(jobs.queue_names)
+    known = yield from run(jobs.queue_names)
     return None if name in known else f"queue {name!r} does not exist (known: {', '.join(known) or 'none'})"
 
 
@@ -85,32 +85,31 @@ def check_ages(older_than: float | None, newer_than: float | None) -> None:
         )
 
 
-def begin(database: Database, wanted: JobFilter) -> Window:
+def begin(wanted: JobFilter) -> Procedure[Window]:
     """The window of an act: nothing that is created after this moment."""
-    window = database.run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
+    window = yield from run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
     return window._replace(below=_lower(window.below, window.now))
 
 
 def find(
-    database: Database,
     wanted: JobFilter,
     *,
     limit: int,
     after: UUID | None = None,
     window: Window | None = None,
     patience: float | None = None,
-) -> Finding:
+) -> Procedure[Finding]:
     """The next jobs that fit, from the newest id back. With `patience` 0, what one step finds."""
     if window is None:
         window = Window()
         if wanted.older_than is not None or wanted.newer_than is not None:
-            window = database.run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
+            window = yield from run(lambda: store.search_window(wanted.older_than, wanted.newer_than))
     step = Search(wanted, window, _lower(after, window.below), limit)
     searchers = store.searchers(wanted.states)
     found: list[Found] = []
     deadline = time.monotonic() + (PATIENCE if patience is None else patience)
     while True:
-        part = database.run(functools.partial(_step, step, searchers))
+        part = yield from run(functools.partial(_step, step, searchers))
         found += part.found
         if not part.cut or time.monotonic() > deadline:
             return replace(part, found=found)

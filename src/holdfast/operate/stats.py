@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..store import jobs
 from ..store import stats as store
 from ..store.statement import Flow
 from ..store.stats import Done, Relation, Window
 from ..tasks.writer import unknown_queue
+from .procedure import Procedure, run
 
 MOST_MINUTES = 24 * 60
 _LINES = 1000
@@ -25,13 +25,11 @@ class Stats:
     archive_bytes: int
 
 
-def stats(
-    database: Database, *, minutes: int = 60, queue: str | None = None, task: str | None = None
-) -> Stats:
+def stats(*, minutes: int = 60, queue: str | None = None, task: str | None = None) -> Procedure[Stats]:
     """The last minutes, of one queue or task or of all. It reads sums by minute and the catalogue: no job is counted."""
     if not 1 <= minutes <= MOST_MINUTES:
         raise ConfigurationError(f"minutes must be between 1 and {MOST_MINUTES}, not {minutes}")
-    return database.run(lambda: _stats(minutes, queue, task))
+    return (yield from run(lambda: _stats(minutes, queue, task)))
 
 
 def _stats(minutes: int, queue: str | None, task: str | None) -> Flow[Stats]:

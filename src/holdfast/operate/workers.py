@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import telemetry
-from ..db.database import Database
 from ..errors import ConfigurationError
 from ..store import operate
 from ..store import workers as store
@@ -13,7 +12,8 @@ from ..store.audit import audit
 from ..store.operate import WorkerLine
 from ..store.statement import Flow
 from ..store.workers import FoundWorker
-from .audit import actor
+from .procedure import Procedure, actor, run, wait
+from .refusal import Refused
 from .search import check_texts
 
 MOST = 1000
@@ -28,35 +28,34 @@ class Drained:
     gone: list[str] = field(default_factory=list)  # had left before
 
 
-def list_workers(database: Database, *, with_gone: bool = False) -> list[WorkerLine]:
+def list_workers(*, with_gone: bool = False) -> Procedure[list[WorkerLine]]:
     """Living workers, the last heard of first; those that are gone only when asked for."""
-    return database.run(lambda: operate.list_workers(with_gone, MOST))
+    return (yield from run(lambda: operate.list_workers(with_gone, MOST)))
 
 
 def drain_workers(
-    database: Database,
     *,
     ids: Sequence[str] = (),
     host: str | None = None,
     everyone: bool = False,
     dry_run: bool = False,
-) -> Drained:
+) -> Procedure[Drained]:
     """Ask workers to drain and leave: these (the beginning of an id or of its last part is enough), those of a host, or all.
 
     Each stops claiming at once, and learns with its next heartbeat that it is to finish or hand back what it has. A dry run
     answers whom it would ask.
     """
     if sum((bool(ids), host is not None, everyone)) != 1:
-        raise ConfigurationError("say which workers: their ids, --host NAME or --all")
+        raise Refused("no_workers", "say which workers: their ids, those of a host, or all")
     if not all(ids):
-        raise ConfigurationError("an id must not be empty. The list: holdfast workers list")
+        raise Refused("no_worker_id", "an id must not be empty")
     check_texts({"host": host, **{f"id {n}": text for n, text in enumerate(ids, 1)}})
     wanted = list(dict.fromkeys(ids))
     selection = {"ids": wanted or None, "host": host, "all": everyone or None}
-    who = actor()
+    who = yield from actor()
     if dry_run:
-        return database.run(lambda: _meant(wanted, host, everyone))
-    done = database.run(lambda: _drain(wanted, host, everyone, selection, who))
+        return (yield from run(lambda: _meant(wanted, host, everyone)))
+    done = yield from run(lambda: _drain(wanted, host, everyone, selection, who))
     telemetry.emit("workers.drained", count=len(done.asked))
     return done
 
@@ -77,7 +76,7 @@ def _meant(ids: Sequence[str], host: str | None, everyone: bool) -> Flow[Drained
     found = yield from store.find_workers(ids, host, everyone, _LOOK)
     meant = [_only(wanted, found) for wanted in ids] if ids else found
     if host is not None and not meant:
-        raise ConfigurationError(f"no worker runs on host {host!r}. The list: holdfast workers list")
+        raise Refused("no_host", f"no worker runs on host {host!r}", host=host)
     return Drained(*(sorted({w.id for w in meant if w.status == s}) for s in ("alive", "draining", "gone")))
 
 
@@ -88,18 +87,18 @@ def _only(wanted: str, found: Sequence[FoundWorker]) -> FoundWorker:
     living = [w for w in fits if w.status != "gone"]
     meant = exact or (living if living else fits)
     if not meant:
-        raise ConfigurationError(f"there is no worker {wanted!r}. The list: holdfast workers list --all")
+        raise Refused("no_worker", f"there is no worker {wanted!r}", id=wanted)
     if len(meant) > 1:
         some = ", ".join(w.id for w in meant[:3]) + (", ..." if len(meant) > 3 else "")
         raise ConfigurationError(f"{len(meant)} workers begin with {wanted!r} ({some}). Write more of the id")
     return meant[0]
 
 
-def wait_until_gone(database: Database, ids: Sequence[str], seconds: float) -> list[str]:
+def wait_until_gone(ids: Sequence[str], seconds: float) -> Procedure[list[str]]:
     """Wait for these workers to leave; answers those that have not."""
     deadline = time.monotonic() + seconds
-    while left := database.run(lambda: store.workers_left(ids)):
+    while left := (yield from run(lambda: store.workers_left(ids))):
         if time.monotonic() >= deadline:
             return left
-        time.sleep(_PAUSE)
+        yield from wait(_PAUSE)
     return []

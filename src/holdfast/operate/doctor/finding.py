@@ -80,11 +80,14 @@ class NotChecked(Exception):
 class Patient:
     """The database under examination, and what several checks want to know about it, asked once."""
 
-    def __init__(self, database: Database, probe: Probe, limits: Limits, app: AppName) -> None:
+    def __init__(
+        self, database: Database, probe: Probe, limits: Limits, app: AppName, actor: str = ""
+    ) -> None:
         self.database = database
         self.probe = probe
         self.limits = limits
         self.app = app
+        self.actor = actor  # of a fix
 
     def knows(self, task: str, version: int) -> bool:
         """Whether the named app can run it; one that was not named may."""

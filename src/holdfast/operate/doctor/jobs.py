@@ -12,7 +12,6 @@ from ...store.audit import audit
 from ...store.doctor import CAP, MOST, LongHeld, Unswept
 from ...store.statement import Flow
 from ...store.wake import wake
-from ..audit import actor
 from ..wording import command, cut, listed, several, some, span
 from .finding import Check, Finding, Left, Patient
 
@@ -43,15 +42,15 @@ def fix_stranded(p: Patient) -> Iterator[str]:
     found = p.probe.look(store.find_stranded())
     for queue, group in groupby(sorted(found, key=lambda s: s.queue), key=lambda s: s.queue):
         ids = [s.id for s in group]
-        freed = p.database.run(functools.partial(_free, queue, ids))
+        freed = p.database.run(functools.partial(_free, queue, ids, p.actor))
         yield f"back to waiting: {several(len(freed), 'job')} of queue {queue}"
 
 
-def _free(queue: str, ids: list[UUID]) -> Flow[list[UUID]]:
+def _free(queue: str, ids: list[UUID], who: str) -> Flow[list[UUID]]:
     freed = yield from store.free_stranded(queue, ids)
     if freed:
         shown = [str(i) for i in freed[:100]]
-        yield from audit(actor(), "doctor fix", {"fix": "stranded", "queue": queue, "ids": shown}, len(freed))
+        yield from audit(who, "doctor fix", {"fix": "stranded", "queue": queue, "ids": shown}, len(freed))
         yield from wake([queue])
     return freed
 

@@ -8,7 +8,7 @@ from ...db.database import Database
 from ...db.probe import Probe
 from ...errors import ConfigurationError, DatabaseError, SchemaTooNew
 from ...store.audit import audit
-from ..audit import actor
+from ..procedure import Procedure, actor, block
 from ..wording import AppName, cut
 from . import connection, jobs, keys, plans, schema, server
 from .finding import Check, Finding, Left, Limits, NotChecked, Patient
@@ -69,38 +69,48 @@ class Diagnosis:
 
 
 def doctor(
-    database: Database,
     *,
     only: Sequence[str] = (),
     limits: Limits | None = None,
     app: AppName | None = None,
     checks: Sequence[Check] = CHECKS,
-) -> Diagnosis:
+) -> Procedure[Diagnosis]:
     """Make every check, or those named by `only`. Nothing is changed.
 
     `app` is how the application is named in commands that start a worker. `checks` are the engine's, unless a surface has
     those of the shapes too.
     """
     wanted = _wanted(only, checks)
-    limits = limits or Limits()
-    with Probe(database, limits.statement) as probe:
-        patient = Patient(database, probe, limits, app or AppName())
-        return Diagnosis(_examine(patient, wanted, set(only)))
+    chosen = limits or Limits()
+
+    def look(database: Database) -> Diagnosis:
+        with Probe(database, chosen.statement) as probe:
+            patient = Patient(database, probe, chosen, app or AppName())
+            return Diagnosis(_examine(patient, wanted, set(only)))
+
+    return (yield from block(look))
 
 
 def fix(
-    database: Database,
     name: str,
     *,
     limits: Limits | None = None,
     app: AppName | None = None,
     on_step: Callable[[str], None] = lambda _: None,
-) -> Diagnosis:
+) -> Procedure[Diagnosis]:
     """Do what a finding's command says, telling each step when it is done, then look again."""
     what, _, which = name.partition(":")
     if what not in FIXES or (which and what != "horizon"):
         raise ConfigurationError(f"there is no fix {name!r} (known: {', '.join(FIXES)}, horizon:PID)")
-    limits = limits or Limits()
+    who = yield from actor()
+    chosen, named = limits or Limits(), app or AppName()
+    return (yield from block(lambda database: _fix(database, name, chosen, named, who, on_step)))
+
+
+def _fix(
+    database: Database, name: str, limits: Limits, app: AppName, who: str, on_step: Callable[[str], None]
+) -> Diagnosis:
+    what, _, which = name.partition(":")
     found = migrate.status(database.dsn)
     found.verify()
     act, check = FIXES[what]
@@ -111,7 +121,7 @@ def fix(
         )
     done: list[str] = []
     with Probe(database, limits.statement) as probe:
-        patient = Patient(database, probe, limits, app or AppName())
+        patient = Patient(database, probe, limits, app, who)
         try:
             for line in server.fix_horizon(patient, which) if which else act(patient):
                 done.append(line)
@@ -120,8 +130,8 @@ def fix(
             acted = [line for line in done if not isinstance(line, Left)]
             if acted and what != "stranded":  # which writes it in the transaction that does it
                 said = {"fix": name, "done": [cut(line, 300) for line in acted[:50]]}
-                database.run(lambda: audit(actor(), "doctor fix", said, len(acted)))
-        again = Patient(database, probe, limits, app or AppName())
+                database.run(lambda: audit(who, "doctor fix", said, len(acted)))
+        again = Patient(database, probe, limits, app)
         return Diagnosis(_examine(again, _wanted([check]), set()), done)
 
 

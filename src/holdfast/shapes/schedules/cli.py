@@ -10,7 +10,7 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
 from holdfast.cli.arguments import parse_moment, parse_object, parse_span
-from holdfast.cli.completion import Offer, complete_queue, complete_task, database_of, offered
+from holdfast.cli.completion import Offer, complete_queue, complete_task, offered, operator_of
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.cli.producing import given, known_tasks, say_unchecked
 from holdfast.errors import ConfigurationError
@@ -39,8 +39,8 @@ app = typer.Typer(
 
 def complete_schedule(context: typer.Context, incomplete: str) -> list[Offer]:
     def find() -> Iterator[Offer]:
-        with database_of(context) as database:
-            yield from ((s.name, s.when) for s in Schedules(lambda: database).list())
+        with operator_of(context) as operator:
+            yield from ((s.name, s.when) for s in Schedules(lambda: operator.database).list())
 
     return offered(incomplete, find)
 

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from ...db.database import Database
 from ...errors import ConfigurationError
-from ...operate.audit import actor
 from ...operate.wording import span
+from ...settings import default_actor
 from ...store import jobs
 from ...store.audit import audit, audit_begin
 from ...store.queues import queue_rules
@@ -76,8 +76,12 @@ class Schedules:
     Each method has an async twin with the prefix `a`. Every change is in the audit.
     """
 
-    def __init__(self, database: Callable[[], Database], producer: Producer | None = None) -> None:
+    def __init__(
+        self, database: Callable[[], Database], producer: Producer | None = None, actor: str | None = None
+    ) -> None:
+        """`actor` is who acts, for the audit; else HOLDFAST_ACTOR, or the system's user and host."""
         self._database = database
+        self._actor = actor or default_actor()
         self._producer = producer or Writer(database, dict)
 
     def list(self) -> _Listed:
@@ -106,7 +110,7 @@ class Schedules:
     ) -> bool:
         """Add one that is not in the code; any worker fires it. False: exactly this one was there."""
         spec = make_spec(name, cron, job, tz, missed, overlap, ConfigurationError)
-        return self._database().run(lambda: _add(spec, actor()))
+        return self._database().run(lambda: _add(spec, self._actor))
 
     async def aadd(
         self,
@@ -119,35 +123,35 @@ class Schedules:
         overlap: Overlap = "allow",
     ) -> bool:
         spec = make_spec(name, cron, job, tz, missed, overlap, ConfigurationError)
-        return await self._database().arun(lambda: _add(spec, actor()))
+        return await self._database().arun(lambda: _add(spec, self._actor))
 
     def remove(self, name: str) -> None:
         """Remove one, and what is known of its firings. What a living worker's code has can only be paused."""
-        self._database().run(lambda: _remove(name, actor()))
+        self._database().run(lambda: _remove(name, self._actor))
 
     async def aremove(self, name: str) -> None:
-        await self._database().arun(lambda: _remove(name, actor()))
+        await self._database().arun(lambda: _remove(name, self._actor))
 
     def pause(self, name: str) -> bool:
         """Fire nothing until it is resumed. False: it was paused already."""
-        return self._database().run(lambda: _pause(name, actor()))
+        return self._database().run(lambda: _pause(name, self._actor))
 
     async def apause(self, name: str) -> bool:
-        return await self._database().arun(lambda: _pause(name, actor()))
+        return await self._database().arun(lambda: _pause(name, self._actor))
 
     def resume(self, name: str) -> bool:
         """Fire again, from the next slot on; slots in the pause are not made up for. False: it was not paused."""
-        return self._database().run(lambda: _resume(name, actor()))
+        return self._database().run(lambda: _resume(name, self._actor))
 
     async def aresume(self, name: str) -> bool:
-        return await self._database().arun(lambda: _resume(name, actor()))
+        return await self._database().arun(lambda: _resume(name, self._actor))
 
     def run(self, name: str) -> JobHandle[Any]:
         """Enqueue its job now, beside its slots, also when it is paused."""
-        return self._handle(*self._database().run(lambda: _run(name, actor())))
+        return self._handle(*self._database().run(lambda: _run(name, self._actor)))
 
     async def arun(self, name: str) -> JobHandle[Any]:
-        return self._handle(*await self._database().arun(lambda: _run(name, actor())))
+        return self._handle(*await self._database().arun(lambda: _run(name, self._actor)))
 
     def next(self, name: str, count: int = 5) -> _Ahead:
         """The next slots."""
@@ -164,7 +168,7 @@ class Schedules:
         found = database.run(lambda: find(name, start, end))
         if dry_run or not found.slots:
             return found.answer()
-        entry = database.run(lambda: audit_begin(actor(), "schedule backfill", found.selection()))
+        entry = database.run(lambda: audit_begin(self._actor, "schedule backfill", found.selection()))
         for batch in found.batches():
             found.jobs += database.run(functools.partial(backfill, name, batch, entry))
         return found.answer()
@@ -176,7 +180,7 @@ class Schedules:
         found = await database.arun(lambda: find(name, start, end))
         if dry_run or not found.slots:
             return found.answer()
-        entry = await database.arun(lambda: audit_begin(actor(), "schedule backfill", found.selection()))
+        entry = await database.arun(lambda: audit_begin(self._actor, "schedule backfill", found.selection()))
         for batch in found.batches():
             found.jobs += await database.arun(functools.partial(backfill, name, batch, entry))
         return found.answer()

@@ -1,0 +1,97 @@
+"""What every command does alike: take options, open the database when it is needed, print for a person or as JSON.
+
+A parameter that is a dataclass of options is spread out: the command line shows each of its fields. `operator: Operator`
+stands for --database-url, --app and --json, except for those that the command names itself, or takes as `where: Where`.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, get_type_hints, overload
+
+import typer
+
+from holdfast.cli import render
+from holdfast.cli.apps import Where, operator_at
+from holdfast.cli.exits import DONE
+from holdfast.operate.operator import Operator
+
+T = TypeVar("T")
+Run = Callable[..., "Shown[Any]"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown(Generic[T]):
+    """What a command found, and how to show it."""
+
+    value: T
+    show: Callable[[T], None]  # to a person
+    json: Any = None  # for programs; None: the value
+    code: int = DONE
+    error: str | None = None  # for stderr, at the end
+
+
+@overload
+def command(run: Run) -> Callable[..., None]: ...
+@overload
+def command(*, checked: bool) -> Callable[[Run], Callable[..., None]]: ...
+def command(run: Run | None = None, *, checked: bool = True) -> Any:
+    """The command that runs this with an operator and shows what it returns. Not `checked`: also on another schema."""
+    return functools.partial(_command, checked=checked) if run is None else _command(run, checked)
+
+
+def _command(run: Run, checked: bool) -> Callable[..., None]:
+    signature = inspect.signature(run, eval_str=True)
+    groups = _groups(signature)
+    own = set(signature.parameters)
+    named = own | ({field.name for field in dataclasses.fields(Where)} if Where in groups.values() else set())
+
+    def called(**given: Any) -> None:
+        where = Where(**{field.name: given[field.name] for field in dataclasses.fields(Where)})
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given[field.name] for field in dataclasses.fields(group)})
+        with operator_at(where, checked=checked) as operator:
+            given["operator"] = operator
+            shown = run(**{name: value for name, value in given.items() if name in own})
+        _print(shown, where.as_json)
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if parameter.annotation is Operator:
+            parameters += [field for field in _fields(Where) if field.name not in named]
+        else:
+            parameters += _fields(groups[name]) if name in groups else [_by_name(parameter)]
+    called.__name__, called.__doc__ = run.__name__, run.__doc__
+    called.__annotations__ = {p.name: p.annotation for p in parameters}
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return called
+
+
+def _groups(signature: inspect.Signature) -> dict[str, Any]:
+    of = {name: p.annotation for name, p in signature.parameters.items()}
+    return {name: group for name, group in of.items() if dataclasses.is_dataclass(group)}
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        for field in dataclasses.fields(group)
+    ]
+
+
+def _by_name(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _print(shown: Shown[Any], as_json: bool) -> None:
+    if as_json:
+        render.print_json(shown.value if shown.json is None else shown.json)
+    else:
+        shown.show(shown.value)
+    if shown.error is not None:
+        typer.echo(f"holdfast: {shown.error}", err=True)
+    if shown.code != DONE:
+        raise typer.Exit(shown.code)

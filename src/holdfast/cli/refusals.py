@@ -1,0 +1,70 @@
+"""What the command line says of a refusal: the sentence of the verb, and the command or option that is the way out."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.operate.refusal import Coded, NothingDone, Why, some
+
+# Said behind the sentence.
+_WAYS_OUT = {
+    "no_queue": ". Create it: holdfast queue create {queue}",
+    "stranded": ". Put it back to waiting: holdfast doctor --fix stranded",
+    "completed": ". To run it again enqueue a new one: holdfast enqueue {task}",
+    "dead_letter": ". To delete it: holdfast dead discard",
+    "blocked": ". Run it again in its place: holdfast jobs retry {id}, "
+    "or let its key go on without it: holdfast keys release --skip",
+    "edit_finished": ". Enqueue a new one: holdfast enqueue {task}",
+    "edit_blocked": ". Run it again in its place: holdfast jobs retry {id}",
+    "edit_dead_letter": ". Put it back to work: holdfast dead redrive {id}",
+    "elsewhere": ". See: holdfast jobs show {id}",
+    "no_group": ". Use one that holdfast dead list shows, such as 1f3a9c02",
+    "no_worker_id": ". The list: holdfast workers list",
+    "no_host": ". The list: holdfast workers list",
+    "no_worker": ". The list: holdfast workers list --all",
+    "no_ring": ". Those that have one: holdfast ring",
+    "no_policy": ". Order it: holdfast queue set {queue} --ordering key --on-dead-letter {on_dead_letter}",
+    "has_jobs": ": holdfast queue create {queue}_ordered --ordering key",
+    "has_workers": ": holdfast workers, then holdfast workers drain ID",
+    "not_ordered": ". See its jobs: holdfast jobs list --queue {queue} --key KEY",
+    "not_stuck": ". See what it waits for: holdfast keys show {queue} {key!r}",
+    "choose": ": --retry runs it again in its place, --skip makes it a dead letter and lets its key go on",
+    "too_slow": ": holdfast runbook horizon",
+    "not_by_queue": ". Leave --queue out",
+}
+
+# Said instead of it: it names options.
+_INSTEAD: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "no_filter": lambda _: "say which jobs: their ids, or filters such as --state, --queue or --task",
+    "no_states": lambda of: (
+        f"say which states: --state {', '.join(of['states'][:-1])} or {of['states'][-1]} ({of['verb']} deletes for good)"
+    ),
+    "no_change": lambda _: "say what to change: NAME=TEXT, NAME:=JSON, --unset, --priority or another option",
+    "no_workers": lambda _: "say which workers: their ids, --host NAME or --all",
+    "last": lambda of: f"--last must be more than 0 s and at most 7 d, not {of['last']:g} s",
+    "limit": lambda of: f"--limit must be between 1 and {of['most']}, not {of['limit']}",
+}
+
+
+def words(said: Why | Exception) -> str:
+    """The whole sentence, for a person at a shell."""
+    if isinstance(said, NothingDone):
+        return f"nothing was {said.data['done']}: {some([words(fault) for fault in said.faults])}"
+    text = said.text if isinstance(said, Why) else str(said)
+    if not isinstance(said, Why | Coded):
+        return text
+    if instead := _INSTEAD.get(said.code):
+        return instead(said.data)
+    if said.code == "no_keys":
+        option = f"--{said.data['rule'].replace('_', '-')}"
+        new = f"holdfast queue create {said.data['queue']}_by_key {option} ..."
+        return f"{text}. Make a queue for it and enqueue there: {new}"
+    return text + _WAYS_OUT.get(said.code, "").format(**said.data)
+
+
+def worded(left: Mapping[Why, int]) -> dict[str, int]:
+    """Why not, and how many."""
+    counts = Counter[str]()
+    for why, count in left.items():
+        counts[words(why)] += count
+    return dict(counts)

@@ -1,0 +1,180 @@
+"""Acts on many, whatever they are: on named ones, all or none; or on all that are selected, in batches. Each act is counted,
+audited and reported in the same way.
+
+A batch commits together with its count in the audit. So an act that is interrupted has done and counted what it did.
+"""
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from .. import telemetry
+from ..db.faults import BadRow, LockTimeout
+from ..store.audit import audit_add, audit_begin
+from ..store.operate import prefer_indexes
+from ..store.statement import Flow
+from .procedure import Procedure, actor, run, wait
+from .refusal import Why, some, why
+
+BATCH = 1000
+WAIT = 5.0  # seconds to wait for named jobs that somebody else holds
+_PAUSE = 0.05
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+Results = dict[str, int]  # how, and how many
+Reasons = Counter[Why]  # why not, and how many
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an act did."""
+
+    action: str
+    count: int  # changed
+    results: dict[str, int]  # how, and how many
+    left: dict[Why, int]  # why not, and how many
+    audit: int | None  # the entry in the audit; None: nothing was changed
+
+
+@dataclass(frozen=True, slots=True)
+class Selection(Generic[Item]):
+    """Many: how they are found, a batch at a time from a place on, and in which states they still count."""
+
+    states: Sequence[str]
+    next: Callable[[Any], Procedure[tuple[list[Item], Any]]]  # a batch and its end; None: there is no more
+    given: Mapping[str, object]  # for the audit
+
+
+# Named ones -------------------------------------------------------------------------------------------------------
+
+
+class Busy(Exception):
+    """Somebody else holds these jobs at this moment."""
+
+    def __init__(self, job_ids: Sequence[UUID]) -> None:
+        self.job_ids = job_ids
+
+
+def patiently(make: Callable[[], Flow[T]]) -> Procedure[T]:
+    """Wait for jobs that somebody else holds, and start over."""
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            return (yield from run(make))
+        except Busy as busy:
+            if time.monotonic() > deadline:
+                names = some([str(i) for i in busy.job_ids])
+                raise LockTimeout(
+                    f"nothing was changed: another session holds {names} for more than {WAIT:g} s"
+                ) from None
+            yield from wait(_PAUSE)
+
+
+def do_named(action: str, given: Mapping[str, object], apply: Callable[[], Flow[Results]]) -> Procedure[Done]:
+    """All of them in one transaction, or none. `apply` raises Busy for those that somebody else holds."""
+    who = yield from actor()
+
+    def flow() -> Flow[Done]:
+        results = yield from apply()
+        entry = yield from _count(None, who, action, given, changed(results))
+        return Done(action, changed(results), _some_of(results), {}, entry)
+
+    done = yield from patiently(flow)
+    _tell(done, who)
+    return done
+
+
+# All that are selected --------------------------------------------------------------------------------------------
+
+Apply = Callable[[Sequence[Item], int], Flow[tuple[Results, Reasons]]]  # the int: how many were done before
+
+
+def do_selected(
+    action: str,
+    selection: Selection[Item],
+    apply: Apply[Item],
+    on_batch: Tell = lambda _: None,
+    more: Mapping[str, object] | None = None,
+) -> Procedure[Done]:
+    """Batch by batch, each with its count in the audit. `on_batch` is told how many were changed so far."""
+    who = yield from actor()
+    work = Batches(action, {**selection.given, **(more or {})}, apply, who)
+    place = None
+    while True:
+        found, place = yield from selection.next(place)
+        if found:
+            yield from work.batch(found)
+            on_batch(work.count)
+        if place is None:
+            break
+    done = Done(action, work.count, _some_of(work.results), dict(work.left), work.entry)
+    _tell(done, who)
+    return done
+
+
+@dataclass(slots=True)
+class Batches(Generic[Item]):
+    """An act that is under way."""
+
+    action: str
+    given: Mapping[str, object]
+    apply: Apply[Item]
+    who: str
+    entry: int | None = None
+    results: Counter[str] = field(default_factory=Counter)
+    left: Reasons = field(default_factory=Counter)
+
+    @property
+    def count(self) -> int:
+        return changed(self.results)
+
+    def batch(self, found: Sequence[Item]) -> Procedure[None]:
+        """A row that the database refuses to change is found by halving, and left; the others are done."""
+        try:
+            results, left, self.entry = yield from run(functools.partial(self._flow, found))
+        except BadRow as error:
+            if len(found) == 1:
+                self.left[why("bad_row", f"refused by the database: {error}")] += 1
+                return
+            yield from self.batch(found[: len(found) // 2])
+            yield from self.batch(found[len(found) // 2 :])
+            return
+        self.results.update(results)
+        self.left.update(left)
+
+    def _flow(self, found: Sequence[Item]) -> Flow[tuple[Results, Reasons, int | None]]:
+        yield from prefer_indexes()
+        results, left = yield from self.apply(found, self.count)
+        entry = yield from _count(self.entry, self.who, self.action, self.given, changed(results))
+        return results, left, entry
+
+
+def _count(
+    entry: int | None, who: str, action: str, given: Mapping[str, object], count: int
+) -> Flow[int | None]:
+    """Add to the entry in the audit; the first that is changed makes it."""
+    if count:
+        if entry is None:
+            entry = yield from audit_begin(who, action, given)
+        yield from audit_add(entry, count)
+    return entry
+
+
+def changed(results: Mapping[str, int]) -> int:
+    return sum(count for name, count in results.items() if name not in ("unchanged", "asked_before"))
+
+
+def _some_of(results: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in results.items() if count}
+
+
+def _tell(done: Done, who: str) -> None:
+    telemetry.emit(
+        "operator.acted", action=done.action, actor=who, count=done.count, left=sum(done.left.values())
+    )

@@ -1,0 +1,74 @@
+"""Operate says why in plain sentences with a code; commands and options are words of the command line."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import refusals as said
+from holdfast.cli.refusals import worded, words
+from holdfast.errors import ConfigurationError, DatabaseError
+from holdfast.operate.refusal import NothingDone, Refused, Unanswered, why
+
+OPERATE = Path(said.__file__).parent.parent / "operate"
+# They still put commands together: explain and doctor as advice, the others in a sentence.
+NOT_YET = {"backfill", "configuration", "explain", "runbook", "schedules", "waiting", "wording"}
+MODULES = sorted(p for p in OPERATE.glob("*.py") if p.stem not in NOT_YET)
+SHELL = re.compile(r"\bholdfast [a-z]|(^|\s)--[a-z]")
+
+
+def texts(module: Path) -> list[str]:
+    tree = ast.parse(module.read_text())
+    of = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, of)}
+    found = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [text for text in found if text not in docs]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda p: p.stem)
+def test_operate_names_no_command_and_no_option(module: Path) -> None:
+    assert [text for text in texts(module) if SHELL.search(text)] == []
+
+
+def test_the_command_line_has_words_only_for_codes_that_there_are() -> None:
+    raised = {text for module in [*MODULES, OPERATE / "runbook.py"] for text in texts(module)}
+    assert {*said._WAYS_OUT, *said._INSTEAD, "no_keys"} <= raised
+
+
+def test_a_refusal_has_a_code_data_and_words() -> None:
+    error = Refused("not_stuck", "key 'k' is not blocked", queue="orders", key="k")
+    assert isinstance(error, ConfigurationError)
+    assert (str(error), error.code, error.data) == (
+        "key 'k' is not blocked",
+        "not_stuck",
+        {"queue": "orders", "key": "k"},
+    )
+    assert words(error) == "key 'k' is not blocked. See what it waits for: holdfast keys show orders 'k'"
+    late = Unanswered("too_slow", "no answer")
+    assert isinstance(late, DatabaseError)
+    assert words(late) == "no answer: holdfast runbook horizon"
+    assert words(ConfigurationError("as it is {x}")) == "as it is {x}"
+
+
+def test_each_of_several_has_its_own_way_out() -> None:
+    faults = [why("no_queue", f"job {n} has no queue", queue=f"q{n}") for n in range(7)]
+    error = NothingDone("retried", faults)
+    assert str(error).startswith("nothing was retried: job 0 has no queue; job 1")
+    assert str(error).endswith("; and 2 more")
+    assert "job 1 has no queue. Create it: holdfast queue create q1; " in words(error)
+    assert words(error).endswith("; and 2 more")
+
+
+def test_reasons_that_differ_in_what_they_are_about_are_counted_apart() -> None:
+    left = {why("completed", "completed", task=task): count for task, count in (("a", 2), ("b", 3))}
+    assert worded(left) == {
+        "completed. To run it again enqueue a new one: holdfast enqueue a": 2,
+        "completed. To run it again enqueue a new one: holdfast enqueue b": 3,
+    }
+
+
+def test_data_with_braces_is_not_read_as_a_template() -> None:
+    assert words(why("no_queue", "belongs to {queue}", queue="{x}")) == (
+        "belongs to {queue}. Create it: holdfast queue create {x}"
+    )
