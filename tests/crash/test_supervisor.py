@@ -48,7 +48,7 @@ def test_a_mistake_at_the_start_is_made_once_and_ends_it(supervision: Supervisio
     supervision.behave("mistake")
     supervision.start(size=4)
     assert supervision.wait() == (2, "")  # the child has said what is wrong
-    assert len(supervision.notes("start")) == 1
+    assert len(supervision.events("supervisor.child_started")) == 1
 
 
 def test_what_cannot_start_at_all_is_given_up(supervision: Supervision) -> None:

@@ -74,6 +74,24 @@ async def test_what_is_claimed_while_the_signal_comes_is_not_started(app: Holdfa
     assert akit.sql("SELECT lease_generation FROM holdfast.work") == [{"lease_generation": 1}]
 
 
+async def test_a_batch_that_is_whole_while_the_signal_comes_is_not_started(app: Holdfast, akit: Kit) -> None:
+    ran: list[int] = []
+
+    @app.batch_task(size=2, wait=60)
+    async def work(batch: Batch[int]) -> None:
+        ran.append(len(batch))
+
+    app.enqueue_many([work.job(1), work.job(2)])
+    async with serving(app) as stage:
+        worker = await stage.until_started()
+        failpoints.arm("claim.after", worker.stop)
+        await stage.end()
+    assert ran == []
+    assert akit.sql("SELECT status, lease_generation FROM holdfast.work") == 2 * [
+        {"status": "pending", "lease_generation": 1}
+    ]
+
+
 async def test_a_draining_worker_stays_draining_whatever_the_heartbeat_does(app: Holdfast, akit: Kit) -> None:
     gate = asyncio.Event()
 

@@ -153,6 +153,7 @@ def test_a_limit_applies_to_its_own_task_only(scene: Scene) -> None:
     assert (
         limited_one.result(timeout=25) != big
     )  # the child that is too big already is left alone, or replaced
+    assert scene.end(limited_one.id)[:2] == ("completed", 1)  # at once: it was never tried in the big one
     assert scene.end(free.id)[0] == "completed"
 
 
