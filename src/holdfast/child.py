@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from .app import Holdfast
 from .errors import ConfigurationError
+from .runtime.processes.child_main import Loaded, run
 from .runtime.processes.frames import Frame
-from .runtime.processes.inside import Loaded, run
 from .runtime.processes.origin import Origin
 from .settings import Settings
 

@@ -24,7 +24,7 @@ async def test_a_job_that_commits_out_of_turn_is_claimed_at_once(
 ) -> None:
     """It was enqueued before one that is taken already: its place lies before that one's. No full look finds it."""
     monkeypatch.setattr("holdfast.runtime.claim._FULL_LOOK", 600.0)
-    monkeypatch.setattr("holdfast.runtime.marks._LATE", timedelta(seconds=60))
+    monkeypatch.setattr("holdfast.runtime.low_water._LATE", timedelta(seconds=60))
     ran: list[int] = []
 
     @app.task

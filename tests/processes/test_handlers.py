@@ -28,7 +28,7 @@ from tests.processes.process_app import (
 
 import holdfast
 from holdfast import telemetry
-from holdfast.runtime.processes import keeper, pool
+from holdfast.runtime.processes import child_thread, pool
 
 
 def test_a_child_is_used_again_for_sync_and_async_handlers(
@@ -73,7 +73,7 @@ def test_jobs_at_the_same_time_have_a_child_each(scene: Scene) -> None:
 async def test_idle_children_beyond_a_few_end_after_a_while(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "IDLE", 0.2)
+    monkeypatch.setattr(child_thread, "IDLE", 0.2)
     monkeypatch.setattr(pool, "SPARE", 1)
     handles = [behind.enqueue("go") for _ in range(2)]
     async with working(scene.kit, concurrency=2):
@@ -194,7 +194,7 @@ async def test_progress_is_written_while_it_runs(scene: Scene) -> None:
 
 
 def test_a_child_that_does_not_end_is_killed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "PART", 0.3)
+    monkeypatch.setattr(child_thread, "PART", 0.3)
     handle = forgetful.enqueue()
     scene.kit.run_worker(concurrency=1)
     wait_until(lambda: is_gone(handle.result(timeout=25)), "it is gone")

@@ -8,13 +8,13 @@ from tests.flow.test_run import working
 from tests.processes.conftest import Scene, is_gone
 from tests.processes.process_app import afork, deaf, leave, pid, short, tfork, with_pool
 
-from holdfast.runtime.processes import keeper
+from holdfast.runtime.processes import child_thread
 
 
 async def test_a_job_is_not_charged_for_an_event_loop_that_an_earlier_one_left_blocked(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "BEGIN", 1.0)
+    monkeypatch.setattr(child_thread, "BEGIN", 1.0)
     async with working(scene.kit, concurrency=1):
         first = await leave.enqueue("blocked").aresult(timeout=150)
         await await_until(lambda: scene.notes("blocked"), "its loop is blocked")

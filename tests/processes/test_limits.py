@@ -25,7 +25,7 @@ from tests.processes.process_app import (
     take_together,
 )
 
-from holdfast.runtime.processes import keeper
+from holdfast.runtime.processes import child_thread
 from holdfast.runtime.processes.memory import MemoryLimit, limited, used, used_together
 from holdfast.runtime.processes.process import ChildProcess
 
@@ -36,7 +36,7 @@ TOO_MUCH = "MemoryLimit: used more than its memory_limit of 128 MB"
 def test_a_timeout_kills_a_handler_in_a_loop_and_one_in_c_code_that_is_deaf_to_signals(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "DUMP", 1.0)
+    monkeypatch.setattr(child_thread, "DUMP", 1.0)
     where = {
         "python": "in endless",
         "print": "xxxx",

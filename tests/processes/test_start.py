@@ -20,12 +20,12 @@ from tests.processes.process_app import babble_later, behind, pid
 
 from holdfast import ConfigurationError, Holdfast, telemetry
 from holdfast.model.outcome import Outcome
-from holdfast.runtime.processes import keeper
+from holdfast.runtime.processes import child_thread
 from holdfast.runtime.processes.assignment import NotStarted
-from holdfast.runtime.processes.keeper import Keeper
-from holdfast.runtime.processes.minder import Minder, family
+from holdfast.runtime.processes.child_thread import ChildThread
 from holdfast.runtime.processes.pool import Pool
 from holdfast.runtime.processes.process import ChildProcess
+from holdfast.runtime.processes.reaper import Reaper, family
 from holdfast.testing import Kit
 
 Events = list[telemetry.Event]
@@ -177,7 +177,7 @@ def test_until_idle_a_child_that_cannot_start_is_a_failure(
 
 
 def test_a_child_that_is_never_ready_is_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "START", 1.5)
+    monkeypatch.setattr(child_thread, "START", 1.5)
     monkeypatch.setenv("PROCESS_SLOW", "1")
     handle = pid.using(max_attempts=1).enqueue()
     scene.kit.run_worker(concurrency=1)
@@ -187,7 +187,7 @@ def test_a_child_that_is_never_ready_is_given_up(scene: Scene, monkeypatch: pyte
 
 
 async def test_a_slow_start_is_told(scene: Scene, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "SLOW", 0.01)
+    monkeypatch.setattr(child_thread, "SLOW", 0.01)
     async with working(scene.kit, concurrency=1):
         await await_until(lambda: [e for e in events if e.name == "process.slow_start"], "it is told")
     await scene.kit.database.aclose()
@@ -216,7 +216,7 @@ async def test_a_job_that_comes_while_an_idle_child_dies_is_not_lost(
 ) -> None:
     dying, ended = threading.Event(), Pool.ended
 
-    def late(self: Pool, keeper: Keeper, pid: int | None) -> None:
+    def late(self: Pool, keeper: ChildThread, pid: int | None) -> None:
         """The end is decided, and the pool does not know yet: it gives this keeper the next job."""
         if not dying.is_set():
             dying.set()
@@ -237,9 +237,9 @@ async def test_a_job_that_comes_while_an_idle_child_dies_is_not_lost(
 async def test_a_job_that_a_keeper_took_after_it_decided_to_end_is_not_lost(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = Keeper._finish
+    finish = ChildThread._finish
 
-    def late(self: Keeper, child: ChildProcess, end: Outcome | NotStarted | None = None) -> None:
+    def late(self: ChildThread, child: ChildProcess, end: Outcome | NotStarted | None = None) -> None:
         if end is None and self._job is None and not child.hung_up:
             with self._lock:
                 self._closed = False
@@ -248,7 +248,7 @@ async def test_a_job_that_a_keeper_took_after_it_decided_to_end_is_not_lost(
 
     async with working(scene.kit, concurrency=1):
         first = await babble_later.enqueue("babble").aresult(timeout=150)
-        monkeypatch.setattr(Keeper, "_finish", late)
+        monkeypatch.setattr(ChildThread, "_finish", late)
         scene.open("babble")
         await await_until(lambda: scene.notes("babbled"), "the idle child breaks the rules")
         handle = pid.enqueue()
@@ -270,17 +270,17 @@ async def test_idle_children_that_die_as_jobs_come_cost_nothing(scene: Scene) ->
     await scene.kit.database.aclose()
 
 
-def minders() -> list[int]:
+def reapers() -> list[int]:
     found = [each for each in family(os.getpid())[1:] if not is_gone(each)]
-    return [each for each in found if b"minder.py" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    return [each for each in found if b"reaper.py" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
 async def test_a_minder_that_cannot_start_costs_no_attempt_and_one_that_died_is_replaced(
     scene: Scene, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, failures = Minder._start, ["once"]
+    start, failures = Reaper._start, ["once"]
 
-    def fail_once(self: Minder) -> None:
+    def fail_once(self: Reaper) -> None:
         if failures:
             failures.pop()
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -288,9 +288,9 @@ async def test_a_minder_that_cannot_start_costs_no_attempt_and_one_that_died_is_
 
     async with working(scene.kit, concurrency=1):
         first = await pid.enqueue().aresult(timeout=150)
-        monkeypatch.setattr(Minder, "_start", fail_once)
-        (minder,) = minders()
-        for each in (minder, first):
+        monkeypatch.setattr(Reaper, "_start", fail_once)
+        (reaper,) = reapers()
+        for each in (reaper, first):
             os.kill(each, signal.SIGKILL)
             await await_until(partial(is_gone, each), "it is gone")
         handle = pid.enqueue()
@@ -298,15 +298,15 @@ async def test_a_minder_that_cannot_start_costs_no_attempt_and_one_that_died_is_
         assert scene.end(handle.id) == ("completed", 1, None)
         (event,) = [e for e in events if e.name == "process.not_started"]
         assert "Resource temporarily unavailable" in event.fields["error"]
-        assert len(minders()) == 1
-        assert minders() != [minder]
+        assert len(reapers()) == 1
+        assert reapers() != [reaper]
     await scene.kit.database.aclose()
 
 
 async def test_a_child_that_does_not_take_its_job_is_replaced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "BEGIN", 0.5)
+    monkeypatch.setattr(child_thread, "BEGIN", 0.5)
     async with working(scene.kit, concurrency=1):
         first = await pid.enqueue().aresult(timeout=150)
         os.kill(first, signal.SIGSTOP)

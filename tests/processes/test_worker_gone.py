@@ -58,7 +58,7 @@ def test_a_killed_worker_leaves_no_process(scene: Scene, start: Start, how: str)
     child = scene.until_noted("start")[0][0]
     processes = below(worker.pid)
     assert child in processes
-    assert len(processes) == (2 if how == "stuck" else 3)  # with the minder
+    assert len(processes) == (2 if how == "stuck" else 3)  # with the reaper
     assert {int(text) for _, text in scene.notes("program")} <= set(processes)
     worker.kill()
     worker.wait()
@@ -96,16 +96,16 @@ def test_a_second_ctrl_c_kills_the_child_and_gives_the_job_back(scene: Scene, st
 
 HELD_OPEN = """
 import os, subprocess, sys, time
-from holdfast.runtime.processes.minder import Minder
+from holdfast.runtime.processes.reaper import Reaper
 
 nothing = subprocess.DEVNULL
 program = subprocess.Popen(["sleep", "600"], stdout=nothing, stderr=nothing, start_new_session=True)
-minder = Minder()
-minder.keep(program.pid)
+reaper = Reaper()
+reaper.keep(program.pid)
 heir = os.fork()
 if heir == 0:
     os.closerange(0, 3)
-    time.sleep(600)  # it has the minder's pipe open
+    time.sleep(600)  # it has the reaper's pipe open
 print(program.pid, heir, flush=True)
 os._exit(0)
 """

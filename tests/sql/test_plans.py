@@ -32,8 +32,8 @@ from holdfast.model.job import ClaimedJob, Grant, NewRow
 from holdfast.model.outcome import NOTHING, Completed, Failed, Outcome, Released, Settlement, Snoozed
 from holdfast.store import claim as claims
 from holdfast.store import jobs, owner, sweep
+from holdfast.store.arrays import UuidArray, plain_array
 from holdfast.store.done import settle_done
-from holdfast.store.literal import UuidArray, plain_array
 from holdfast.store.renew import heartbeat, renew
 from holdfast.store.settle import forget, lock_owned, settle, settle_check
 from holdfast.store.statement import Statement

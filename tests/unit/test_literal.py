@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast import sql
-from holdfast.store.literal import int_array, plain_array, text_array, uuid_array
+from holdfast.store.arrays import int_array, plain_array, text_array, uuid_array
 
 
 def test_plain_words_go_without_quotes() -> None:

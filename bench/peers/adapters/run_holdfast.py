@@ -13,7 +13,7 @@ from common import Drain, Latency, analyze, call  # noqa: E402
 from holdfast import Holdfast  # noqa: E402
 from holdfast.bench.loops import loop_factory  # noqa: E402
 from holdfast.db import migrate  # noqa: E402
-from holdfast.runtime.alone import alone  # noqa: E402
+from holdfast.runtime.gc_tuning import tuned_gc  # noqa: E402
 
 app = Holdfast(call.url)
 drain, latency = Drain("SELECT EXISTS (SELECT FROM holdfast.work)"), Latency()
@@ -40,5 +40,5 @@ async def main() -> None:
 
 
 migrate.up(call.url)
-with alone(), asyncio.Runner(loop_factory=loop_factory()) as runner:
+with tuned_gc(), asyncio.Runner(loop_factory=loop_factory()) as runner:
     runner.run(main())

@@ -8,7 +8,7 @@ import psycopg
 from ..db.connect import CONFIGURE, configuration
 from ..db.executors import OurCursor
 from ..model.clock import Clock
-from ..store.literal import text_array
+from ..store.arrays import text_array
 from ..store.statement import Statement
 
 

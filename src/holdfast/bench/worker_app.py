@@ -21,7 +21,7 @@ from ..app import Holdfast
 from ..db.transaction import AsyncTransaction
 from ..model.queue import Rate
 from ..model.state import JOB_COMPLETED
-from ..runtime.alone import alone
+from ..runtime.gc_tuning import tuned_gc
 from ..runtime.job import Job
 from .loops import loop_factory, loop_name
 
@@ -147,7 +147,7 @@ def main() -> None:
     given = options.parse_args()
     if given.timed:
         telemetry.subscribe(note_settled)
-    with alone(), asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with tuned_gc(), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(given.queue, given.concurrency))
 
 

@@ -24,8 +24,8 @@ from holdfast.app import Holdfast, release
 from holdfast.cli.apps import place_of
 from holdfast.cli.logs import LogFormat
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.alone import alone
-from holdfast.runtime.tether import Tether
+from holdfast.runtime.gc_tuning import tuned_gc
+from holdfast.runtime.supervisor_link import SupervisorLink
 from holdfast.runtime.worker import Worker
 from holdfast.settings import Settings
 
@@ -89,7 +89,7 @@ HealthHostOption = Annotated[
 ]
 
 
-def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: Tether | None = None) -> None:
+def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: SupervisorLink | None = None) -> None:
     """Run a worker until it is told to stop, or with `until_idle` until nothing is due. Returns after a clean drain.
 
     With a tether its supervisor has announced it, and may tell it to stop."""
@@ -100,7 +100,7 @@ def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: Tether | Non
     loop.set_default_executor(executor)
     asyncio.set_event_loop(loop)
     try:
-        with alone():
+        with tuned_gc():
             loop.run_until_complete(_serve(app, work, tether))
     finally:
         _close(loop, executor)
@@ -126,7 +126,7 @@ def announce(app: Holdfast, work: Work, log_format: LogFormat, processes: int = 
         print(f"holdfast {release()}: {names}; {many}{concurrency} at a time; {place}", file=sys.stderr)  # noqa: T201
 
 
-async def _serve(app: Holdfast, work: Work, tether: Tether | None) -> None:
+async def _serve(app: Holdfast, work: Work, tether: SupervisorLink | None) -> None:
     stop = _Stop(asyncio.current_task())
     with stop.on_signals(), _tied(tether, stop):
         async with app:
@@ -139,7 +139,7 @@ async def _serve(app: Holdfast, work: Work, tether: Tether | None) -> None:
 
 
 @contextlib.contextmanager
-def _tied(tether: Tether | None, stop: "_Stop") -> Iterator[None]:
+def _tied(tether: SupervisorLink | None, stop: "_Stop") -> Iterator[None]:
     """Hear what the supervisor says, and tell it when the worker is in the registry."""
     if tether is None:
         yield

@@ -9,7 +9,7 @@ from holdfast.cli.completion import complete_queue
 from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.cli.serving import EventLoop, HealthHostOption, HealthPortOption, Work, serve
 from holdfast.cli.supervising import how_many, supervise
-from holdfast.runtime.tether import Tether
+from holdfast.runtime.supervisor_link import SupervisorLink
 
 
 def worker_command(
@@ -51,7 +51,7 @@ def worker_command(
     tether: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the jobs of an app. SIGTERM or Ctrl-C: drain and leave; a second time: leave at once."""
-    supervisor = None if tether is None else Tether(tether)
+    supervisor = None if tether is None else SupervisorLink(tether)
     chosen = configure(log_format, log_level)
     found = load_app(app)
     check(found.database)

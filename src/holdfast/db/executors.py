@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 from psycopg.types import TypesRegistry
 from psycopg.types.array import register_all_arrays
 
-from ..store.literal import UuidArray
+from ..store.arrays import UuidArray
 from ..store.statement import Flow, Row, Statement
 
 T = TypeVar("T")

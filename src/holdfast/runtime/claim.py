@@ -32,7 +32,7 @@ from .doubt import Doubt
 from .handler import Handlers
 from .inflight import InFlight
 from .limiting import Limiter
-from .marks import Marks
+from .low_water import LowWater
 from .pace import Pace
 from .portions import Portions
 from .shares import ShareClaimer
@@ -55,7 +55,7 @@ class Claimer:
         self.aside = Aside(self._session, handlers)
         self._doubt = Doubt(self._session, database.settings.max_crashes)
         self._lease = lease
-        self._marks = {queue: Marks() for queue in lease}
+        self._marks = {queue: LowWater() for queue in lease}
         self._rules = {queue: rules.get(queue, QueueRules()) for queue in lease}
         self._rules_at = time.monotonic()
         self.again_in: float | None = None  # a limit was in the way: when to come again
@@ -255,7 +255,7 @@ class Claimer:
         marks.moved(taken)
         return jobs + taken
 
-    async def _full_look(self, queue: str, worker: str, want: int, marks: Marks) -> list[ClaimedJob]:
+    async def _full_look(self, queue: str, worker: str, want: int, marks: LowWater) -> list[ClaimedJob]:
         began = time.monotonic()
         self._cut = False
         priorities = await self._session.run(store.scan_priorities(queue))

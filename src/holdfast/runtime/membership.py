@@ -13,7 +13,7 @@ from ..model.worker import WorkerIdentity
 from ..store import workers as store
 from ..store.sweep import take_back_blame
 from .handler import Handlers, signatures
-from .tether import predecessor
+from .supervisor_link import predecessor
 
 
 class Membership:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from .tether import LISTENS, READY
+from .supervisor_link import LISTENS, READY
 
 KILL: Final = 3
 NEVER: Final = math.inf

@@ -1,7 +1,7 @@
 """The supervisor: runs no jobs itself, keeps worker processes running, and leaves when they have left.
 
 run       the story: obey signals, reap who ended, start who is due, wait
-Child     one worker process and the socket to it        (supervised.py; its own end of it: tether.py)
+Child     one worker process and the socket to it        (supervised.py; its own end of it: supervisor_link.py)
 _ended    what the end of a child means: it left, it crashed, it cannot start
 _roll_on  a rolling restart: the successor is ready before its predecessor drains
 
@@ -25,7 +25,7 @@ from .. import telemetry
 from ..model.backoff import Backoff
 from .processes.process import ended_by
 from .supervised import KILL, NEVER, Child, Command
-from .tether import DRAIN, HURRY, telling_of
+from .supervisor_link import DRAIN, HURRY, telling_of
 
 MISTAKE: Final = 2  # the exit code for a mistake of the user's: another try would end the same way
 LAST: Final = 30.0  # what a worker may need after its handlers: last writes, to a database that is away

@@ -11,7 +11,7 @@ Batches     jobs that gather to be run in one call      (batches.py, calls.py)
 Suspects    jobs that were in two deaths run apart      (suspects.py)
 Breakers    one job is tried while a breaker is open    (breakers.py)
 Settler     writes outcomes in natural batches          (settle.py)
-Renewal     keeps leases, in its own thread             (renew.py, heed.py)
+Renewal     keeps leases, in its own thread             (renew.py, lease_events.py)
 Sweeper     takes back what dead workers left behind    (sweep.py)
 Tally       counts what was finished, minute by minute  (tally.py)
 Notify      hears that there is something to do         (notify.py)
@@ -51,9 +51,9 @@ from .claim import Claimer
 from .drain import drain
 from .execute import Executor, Middleware, Processes, unforeseen
 from .handler import Handlers
-from .heed import heeding
 from .inflight import InFlight, Running
 from .lanes import Lanes
+from .lease_events import renewal_for
 from .membership import Membership
 from .notify import Notify
 from .options import WorkerOptions
@@ -113,7 +113,7 @@ class Worker:
         self.tally = Tally(self.membership.session)
         self.sweeper = Sweeper(database, self.look_again, self.tally.buried, me, options.prunes)
         lease = max(options.leases.values())
-        self.renewal = RenewalThread(lambda: heeding(self, database, lease), self.inflight)
+        self.renewal = RenewalThread(lambda: renewal_for(self, database, lease), self.inflight)
         self.sleep = Sleep(
             self.membership.session,
             me,

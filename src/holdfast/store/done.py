@@ -8,7 +8,7 @@ from typing import Any
 from ..model.job import ClaimedJob
 from ..model.outcome import NOTHING, Settlement
 from ..sql import query_in
-from .literal import plain_array, uuid_array
+from .arrays import plain_array, uuid_array
 from .statement import Row, Statement
 
 _grant: Callable[[Settlement], Any] = itemgetter(0)

@@ -11,8 +11,8 @@ from ..model.job import Enqueued, Fate, NewRow
 from ..model.outcome import Settled
 from ..model.state import CANCELLED, GONE
 from ..sql import query
+from .arrays import text_array
 from .chains import follow, specs
-from .literal import text_array
 from .statement import Flow, Row, Statement, ids
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from ..model.job import ClaimedJob
 from ..sql import query, query_in
+from .arrays import int_array
 from .claim import Place, taking
-from .literal import int_array
 from .statement import Flow, Row, Statement, count, ids, nothing
 from .streams import Scan, decode_scan
 

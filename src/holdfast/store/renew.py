@@ -6,7 +6,7 @@ from uuid import UUID
 
 from ..model.job import Owned
 from ..sql import query
-from .literal import plain_array, text_array, uuid_array
+from .arrays import plain_array, text_array, uuid_array
 from .statement import Flow, Row, Statement, ids, nothing
 
 OwnedJob = TypeVar("OwnedJob", bound=Owned)

@@ -24,8 +24,8 @@ from ..model.outcome import (
 )
 from ..model.state import ARCHIVED, BUSY, HELD, LOST, PENDING
 from ..sql import query, query_in
+from .arrays import plain_array, text_array
 from .chains import follow
-from .literal import plain_array, text_array
 from .statement import Flow, Row, Statement, ids, nothing
 from .wake import wake
 

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from ..model.job import ClaimedJob
 from ..sql import query_in
+from .arrays import int_array
 from .claim import CLAIM_BYTES, Mark, taking
-from .literal import int_array
 from .statement import Row, Statement, ids
 
 

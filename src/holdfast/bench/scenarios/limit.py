@@ -16,9 +16,9 @@ import psycopg
 from ...model.job import ClaimedJob, Grant
 from ...model.outcome import NOTHING, Settlement
 from ...model.worker import WorkerIdentity
+from ...store.arrays import UuidArray, plain_array, uuid_array
 from ...store.claim import Mark, claim
 from ...store.done import settle_done
-from ...store.literal import UuidArray, plain_array, uuid_array
 from ...store.statement import Statement
 from ...store.workers import register
 from ..context import Bench

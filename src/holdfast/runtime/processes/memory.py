@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from .minder import family
+from .reaper import family
 
 MB = 1024 * 1024
 _PROC = Path("/proc")

@@ -18,10 +18,10 @@ from ..apart import NotApart
 from ..handler import FORGIVEN, Handler
 from ..inflight import Running
 from .assignment import Assignment, Launch, NotStarted
+from .child_thread import PART, ChildThread
 from .emitter import Emitter
-from .keeper import PART, Keeper
 from .memory import MB
-from .minder import Minder
+from .reaper import Reaper
 
 SPARE = 2  # idle children that are kept
 _TRIES = 3
@@ -46,11 +46,11 @@ class Pool:
         self._check = frozenset(check)  # start a child at once, and see that it knows these tasks
         self._patient = patient  # a child that cannot start may do so later
         self._spare = spare  # idle children to keep
-        self._minder = Minder()
+        self._minder = Reaper()
         self._emitter = Emitter()
         self._lock = threading.Lock()
-        self._keepers: list[Keeper] = []
-        self._idle: list[Keeper] = []
+        self._keepers: list[ChildThread] = []
+        self._idle: list[ChildThread] = []
 
     async def __aenter__(self) -> Self:
         if self._check:
@@ -122,13 +122,13 @@ class Pool:
         finally:
             running.on_interrupt = None
 
-    def _assign(self, job: Assignment) -> Keeper:
+    def _assign(self, job: Assignment) -> ChildThread:
         while (keeper := self._idle_keeper(job.handler.memory_limit)) is not None:
             if keeper.assign(job):
                 return keeper
         return self._new_keeper(job)
 
-    def _idle_keeper(self, limit: int | None) -> Keeper | None:
+    def _idle_keeper(self, limit: int | None) -> ChildThread | None:
         """The one that was used last and leaves the job enough memory; if there is none, room is made for a new one."""
         with self._lock:
             for keeper in reversed(self._idle):
@@ -140,9 +140,9 @@ class Pool:
             too_big.end()
         return None
 
-    def _new_keeper(self, job: Assignment | None = None) -> Keeper:
+    def _new_keeper(self, job: Assignment | None = None) -> ChildThread:
         with self._lock:
-            keeper = Keeper(self._launch, self, job)
+            keeper = ChildThread(self._launch, self, job)
             self._keepers.append(keeper)
             if job is None:
                 self._idle.append(keeper)
@@ -186,11 +186,11 @@ class Pool:
     def flush(self, seconds: float) -> None:
         self._emitter.flush(seconds)
 
-    def rests(self, keeper: Keeper) -> None:
+    def rests(self, keeper: ChildThread) -> None:
         with self._lock:
             self._idle.append(keeper)
 
-    def may_leave(self, keeper: Keeper) -> bool:
+    def may_leave(self, keeper: ChildThread) -> bool:
         """An idle child that is one too many."""
         with self._lock:
             if keeper not in self._idle or len(self._idle) <= (SPARE if self._spare is None else self._spare):
@@ -198,7 +198,7 @@ class Pool:
             self._idle.remove(keeper)
             return True
 
-    def ended(self, keeper: Keeper, pid: int | None) -> None:
+    def ended(self, keeper: ChildThread, pid: int | None) -> None:
         with self._lock:
             for keepers in (self._keepers, self._idle):
                 with contextlib.suppress(ValueError):
@@ -208,7 +208,7 @@ class Pool:
             self.tell(partial(telemetry.emit, "process.ended", level=logging.DEBUG, pid=pid))
 
 
-def _join(keepers: list[Keeper]) -> None:
+def _join(keepers: list[ChildThread]) -> None:
     deadline = time.monotonic() + PART + 1.0
     for keeper in keepers:
         keeper.join(deadline - time.monotonic())

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from .frames import Frame, Unpacker, pack
-from .minder import kill_family
+from .reaper import kill_family
 
 LATE = signal.SIGXCPU  # a child that gets it prints where it is; the kill follows
 _READS = 16  # of 64 KB

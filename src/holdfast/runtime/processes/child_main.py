@@ -36,8 +36,8 @@ from ..job import Job
 from . import origin
 from .frames import Frame, Unpacker, job_from_json, outcome_to_json, pack
 from .memory import MemoryLimit, limited, used
-from .minder import kill_family
 from .process import LATE
+from .reaper import kill_family
 
 _BETWEEN_REPORTS = 0.1
 _MESSAGE = 8192

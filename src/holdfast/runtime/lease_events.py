@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .worker import Worker
 
 
-def heeding(worker: "Worker", database: Database, lease: float) -> Renewal:
+def renewal_for(worker: "Worker", database: Database, lease: float) -> Renewal:
     """A renewal that tells this worker."""
 
     def call(function: Callable[..., object], *arguments: object) -> None:

@@ -11,7 +11,7 @@ _LATE = timedelta(seconds=0.2)
 
 
 @dataclass(slots=True)
-class Marks:
+class LowWater:
     """Where the next plain claim of a queue begins, per priority, and when to look from the start again."""
 
     at: dict[int, Mark | None] = field(default_factory=lambda: {0: None})

@@ -8,7 +8,7 @@ _THRESHOLD = 50_000  # objects made between two looks for cycles; Python's own i
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def tuned_gc() -> Iterator[None]:
     """Once everything is imported: what is there by now stays, and need not be looked at again and again.
 
     A worker makes tens of thousands of objects a second that go without the collector's help. It took a fifth of the

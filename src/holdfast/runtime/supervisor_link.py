@@ -35,7 +35,7 @@ def predecessor() -> tuple[int, str] | None:
     return (int(pid), how) if pid else None
 
 
-class Tether:
+class SupervisorLink:
     """The worker's end."""
 
     def __init__(self, descriptor: int) -> None:

@@ -1,8 +1,8 @@
-"""The minder: a tiny process that outlives its worker by a moment, and kills the child processes it left.
+"""The reaper: a tiny process that outlives its worker by a moment, and kills the child processes it left.
 
 A child sees by itself that its worker is gone, unless it is stopped or stuck in C code that never lets go of the
 interpreter. A signal on the parent's death (Linux only) would kill the child, but before it could take along what
-it had started itself. The minder ends whole process groups and families, whatever they do. It is run as a script and
+it had started itself. The reaper ends whole process groups and families, whatever they do. It is run as a script and
 imports nothing of ours, so it starts in milliseconds.
 """
 
@@ -53,7 +53,7 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-class Minder:
+class Reaper:
     """The worker's side: names the process groups to kill when the worker is gone."""
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ import gc
 from datetime import UTC, datetime, timedelta
 
 from holdfast.model.job import ClaimedJob
-from holdfast.runtime.alone import alone
-from holdfast.runtime.marks import Marks
+from holdfast.runtime.gc_tuning import tuned_gc
+from holdfast.runtime.low_water import LowWater
 from holdfast.store.claim import Mark
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -19,7 +19,7 @@ def claimed(seq: int, *, priority: int = 0, due: datetime = DUE, waited: float =
 
 
 def test_a_mark_is_a_place_among_jobs_that_are_due_at_one_moment() -> None:
-    marks = Marks()
+    marks = LowWater()
     marks.moved([claimed(1), claimed(2)])
     assert marks.ordered() == [(0, Mark(DUE, 2))]
     marks.moved([claimed(7)])
@@ -27,28 +27,28 @@ def test_a_mark_is_a_place_among_jobs_that_are_due_at_one_moment() -> None:
 
 
 def test_a_mark_never_goes_back() -> None:
-    marks = Marks()
+    marks = LowWater()
     marks.moved([claimed(7)])
     marks.moved([claimed(3), claimed(1, due=DUE - timedelta(seconds=1))])
     assert marks.ordered() == [(0, Mark(DUE, 7))]
 
 
 def test_each_priority_has_its_own() -> None:
-    marks = Marks()
+    marks = LowWater()
     marks.moved([claimed(9, priority=5), claimed(4)])
     assert marks.ordered() == [(5, Mark(DUE, 9)), (0, Mark(DUE, 4))]
 
 
 def test_in_the_last_moments_it_stays_behind() -> None:
     """A transaction that began earlier may commit a job before this one."""
-    marks = Marks()
+    marks = LowWater()
     marks.moved([claimed(7, waited=0.05)])
     assert marks.ordered() == [(0, Mark(DUE - timedelta(seconds=0.15), -1))]
 
 
 def test_a_process_of_its_own_looks_for_cycles_less_often_and_leaves_things_as_they_were() -> None:
     before = gc.get_threshold()
-    with alone():
+    with tuned_gc():
         assert gc.get_threshold()[0] >= 50_000
         assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == before
