@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
+import hypothesis
 import psycopg
 import pytest
 from tests.claims import SkippedClaims
@@ -24,6 +25,8 @@ QUICK = Settings(
 )
 # Limits are written for a quiet machine, and hold on one that is so many times slower. They only matter where a test fails.
 PATIENCE = float(os.environ.get("HOLDFAST_TEST_PATIENCE", "5"))
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

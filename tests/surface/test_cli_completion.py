@@ -73,7 +73,7 @@ def test_queues_tasks_and_workers_of_the_database(
     kit.sql("SELECT holdfast.create_queue('mail'), holdfast.create_queue('main')")
     kit.sql(
         """INSERT INTO holdfast.workers (id, host, pid, last_seen_at, started_at, queues, tasks, concurrency, release)
-           VALUES ('web:7:abcdef', 'web', 7, now(), now(), '{inbox}', '{billing.charge}', 1, '1')"""
+           VALUES ('web:7:abcdef', 'web', 7, now() + interval '1 hour', now(), '{inbox}', '{billing.charge}', 1, '1')"""
     )
     here = {"HOLDFAST_DATABASE_URL": kit.url}
     assert complete(tmp_path, environment, "holdfast queue pause ma", **here) == ["mail", "main"]

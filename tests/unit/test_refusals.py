@@ -9,6 +9,7 @@ import pytest
 from holdfast.cli import refusals as said
 from holdfast.cli.refusals import worded, words
 from holdfast.errors import ConfigurationError, DatabaseError
+from holdfast.model.state import STATES
 from holdfast.operate.refusal import NothingDone, Refused, Unanswered, why
 
 OPERATE = Path(said.__file__).parent.parent / "operate"
@@ -32,7 +33,7 @@ def test_operate_names_no_command_and_no_option(module: Path) -> None:
 
 
 def test_the_command_line_has_words_only_for_codes_that_there_are() -> None:
-    raised = {text for module in [*MODULES, OPERATE / "runbook.py"] for text in texts(module)}
+    raised = {text for module in [*MODULES, OPERATE / "runbook.py"] for text in texts(module)} | {*STATES}
     assert {*said._WAYS_OUT, *said._INSTEAD, "no_keys"} <= raised
 
 

@@ -4,15 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.model.state import BLOCKED, COMPLETED, DEAD_LETTER
 from holdfast.operate.refusal import Coded, NothingDone, Why, some
 
 # Said behind the sentence.
 _WAYS_OUT = {
     "no_queue": ". Create it: holdfast queue create {queue}",
     "stranded": ". Put it back to waiting: holdfast doctor --fix stranded",
-    "completed": ". To run it again enqueue a new one: holdfast enqueue {task}",
-    "dead_letter": ". To delete it: holdfast dead discard",
-    "blocked": ". Run it again in its place: holdfast jobs retry {id}, "
+    COMPLETED: ". To run it again enqueue a new one: holdfast enqueue {task}",
+    DEAD_LETTER: ". To delete it: holdfast dead discard",
+    BLOCKED: ". Run it again in its place: holdfast jobs retry {id}, "
     "or let its key go on without it: holdfast keys release --skip",
     "edit_finished": ". Enqueue a new one: holdfast enqueue {task}",
     "edit_blocked": ". Run it again in its place: holdfast jobs retry {id}",

@@ -13,6 +13,7 @@ from uuid import UUID
 from ..model.state import (
     BLOCKED,
     CANCELLED,
+    COMPLETED,
     DEAD_LETTER,
     DISCARDED,
     FINISHED,
@@ -72,10 +73,10 @@ def _no_retry(job: Locked) -> Why | None:
         return stranded(job)
     if job.running:
         return why("running", "is running")
-    if job.state == "held":
-        return why("held", f"is held: {job.hold_reason}. It runs by itself when that is over")
-    if job.state == "completed":
-        return why("completed", "completed", task=job.task)
+    if job.state == HELD:
+        return why(HELD, f"is held: {job.hold_reason}. It runs by itself when that is over")
+    if job.state == COMPLETED:
+        return why(COMPLETED, "completed", task=job.task)
     return no_queue(job)
 
 
@@ -117,10 +118,10 @@ def cancel_verb(reason: str = "") -> Verb:
     def refuse(job: Locked) -> Why | None:
         if job.table == "work":
             return stranded(job)
-        if job.state == "dead_letter":
-            return why("dead_letter", "is a dead letter: it does not run")
+        if job.state == DEAD_LETTER:
+            return why(DEAD_LETTER, "is a dead letter: it does not run")
         return why(
-            "finished", f"is finished: it {'was cancelled' if job.state == 'cancelled' else 'completed'}"
+            "finished", f"is finished: it {'was cancelled' if job.state == CANCELLED else 'completed'}"
         )
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:

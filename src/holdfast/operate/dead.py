@@ -118,7 +118,7 @@ def _no_dead_letter(job: Locked) -> Why | None:
     if job.table == "dead_letters":
         return None
     if job.state == BLOCKED:
-        return why("blocked", "is blocked: a dead letter that its key waits for", id=job.id)
+        return why(BLOCKED, "is blocked: a dead letter that its key waits for", id=job.id)
     return why("not_dead", f"is no dead letter: it is {job.state}", state=job.state)
 
 

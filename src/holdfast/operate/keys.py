@@ -251,7 +251,7 @@ def _select(targets: list[Target], given: Mapping[str, object]) -> Selection[Tar
         end = start + BATCH
         return targets[start:end], end if end < len(targets) else None
 
-    return Selection(("blocked", "parked"), batch, given)
+    return Selection((BLOCKED, PARKED), batch, given)
 
 
 def _released(done: Done, targets: Sequence[Target]) -> Released:
