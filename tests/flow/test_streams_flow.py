@@ -389,9 +389,14 @@ def test_a_worker_is_idle_only_when_nothing_is_due_however_many_keys_there_are(
     @app.task(queue="skip")
     async def step(key: str, n: int) -> None: ...
 
+    late = [step.using(partition_key=f"late {n}", run_after=3600).job(key="", n=n) for n in range(300)]
+    behind = [
+        step.using(partition_key=f"late {n}").job(key="", n=n) for n in range(300)
+    ]  # due, and not their turn
+    app.enqueue_many([*late, *behind])
     app.enqueue_many(step.using(partition_key=f"{n}").job(key="", n=n) for n in range(2600))
     kit.run_worker(concurrency=10)
-    assert kit.sql("SELECT id FROM holdfast.work") == []
+    assert kit.sql("SELECT count(*) AS left FROM holdfast.work") == [{"left": 600}]
 
 
 async def test_what_appears_before_every_mark_is_found_by_stepping_through_the_keys(

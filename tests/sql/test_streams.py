@@ -419,24 +419,25 @@ def test_a_settle_whose_answer_was_lost_learns_what_it_had_done(
 # Commit order -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("each", [1, 2])  # alone, and in a call of many
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
 def test_sequence_is_commit_order_also_when_a_transaction_that_began_later_commits_first(
-    conn: Conn, connect: Callable[[], Conn], worker: str, isolation: str
+    conn: Conn, connect: Callable[[], Conn], worker: str, isolation: str, each: int
 ) -> None:
     early, late = connect(), connect()
     early.execute(f"BEGIN ISOLATION LEVEL {isolation}".encode())
     early.execute("SELECT count(*) FROM holdfast.queues")  # its snapshot is the older one
     late.execute("BEGIN")
-    (second,) = fill(late, 1)
+    second = fill(late, each)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(fill, early, 1)
+        waiting = pool.submit(fill, early, each)
         until_blocked(conn, early)
         assert ids(grab(conn, worker)) == []
         late.execute("COMMIT")
-        (first,) = waiting.result(100)
+        first = waiting.result(100)
     early.execute("COMMIT")
-    assert stream(conn) == [second, first]
-    assert ids(grab(conn, worker)) == [second, first]
+    assert stream(conn) == [*second, *first]
+    assert ids(grab(conn, worker)) == [*second, *first]
 
 
 def test_other_keys_and_other_queues_do_not_wait(conn: Conn, connect: Callable[[], Conn]) -> None:

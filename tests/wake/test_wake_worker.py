@@ -24,6 +24,11 @@ async def test_an_enqueue_wakes(asleep: Kit, notes: Notes) -> None:
     await notes.until(1)
 
 
+async def test_an_enqueue_of_many_wakes(asleep: Kit, notes: Notes) -> None:
+    await asleep.app.aenqueue_many([notes.task.job(1), notes.task.job(2)])
+    await notes.until(1, 2)
+
+
 async def test_an_enqueue_in_sql_wakes(asleep: Kit, notes: Notes) -> None:
     asleep.sql("SELECT holdfast.enqueue('note', '{\"n\": 5}', priority => 50)")
     await notes.until(5)
