@@ -25,7 +25,7 @@ from scripts.memory import quick_folder  # noqa: E402
 
 TOGETHER = 3  # most tests wait for something
 NOT_SQL = re.compile(
-    r"psycopg\.errors\.(SyntaxError|Undefined\w+|Indeterminate\w+|Ambiguous\w+)|MigrationFailed.*|\bSyntaxError\b"
+    r"psycopg\.errors\.(SyntaxError|Undefined\w+|Indeterminate\w+|Ambiguous\w+)|MigrationFailed.*"
 )
 
 
@@ -65,7 +65,13 @@ def mutate(tree: Path, mutant: Mutant) -> str:
     text = path.read_text(encoding="utf-8")
     if (times := text.count(mutant.old)) != 1:
         return f"the old text occurs {times} times"
-    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    changed = text.replace(mutant.old, mutant.new)
+    path.write_text(changed, encoding="utf-8")
+    if path.suffix == ".py":
+        try:
+            compile(changed, mutant.file, "exec")
+        except SyntaxError as error:
+            return f"it is no Python: {error}"
     return _mutate_migration(tree, mutant) if path.name == "schema.sql" else ""
 
 
@@ -120,7 +126,10 @@ def judge(mutant: Mutant) -> Verdict:
     tail = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:]
     if error := NOT_SQL.search(done.stdout):  # it would fail whatever is tested
         return Verdict(mutant, "BROKEN", seconds, error[0])
-    if done.returncode == 1 and " failed" in "".join(tail):
+    ended = (
+        done.returncode == 2 and "KeyboardInterrupt" in done.stdout
+    )  # it got out, and ended the tests themselves
+    if ended or (done.returncode == 1 and " failed" in "".join(tail)):
         return Verdict(mutant, "caught", seconds)
     word = "SURVIVED" if done.returncode == 0 else "BROKEN"
     return Verdict(mutant, word, seconds, "".join(tail))
