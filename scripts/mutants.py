@@ -126,9 +126,9 @@ def judge(mutant: Mutant) -> Verdict:
     tail = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:]
     if error := NOT_SQL.search(done.stdout):  # it would fail whatever is tested
         return Verdict(mutant, "BROKEN", seconds, error[0])
-    ended = (
-        done.returncode == 2 and "KeyboardInterrupt" in done.stdout
-    )  # it got out, and ended the tests themselves
+    # What got out may end the tests themselves, or be too deep for their report.
+    signs = ("KeyboardInterrupt", "INTERNALERROR")
+    ended = done.returncode in (2, 3) and any(sign in done.stdout for sign in signs)
     if ended or (done.returncode == 1 and " failed" in "".join(tail)):
         return Verdict(mutant, "caught", seconds)
     word = "SURVIVED" if done.returncode == 0 else "BROKEN"
