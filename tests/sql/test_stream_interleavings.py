@@ -410,7 +410,7 @@ MUTANTS: dict[str, tuple[tuple[Mutant, ...], bool, Case]] = {
         (WAITING, CLAIM_2, CLAIM_SHORT),
     ),
     "a claim from a parked key": (
-        (("claim_streams", "p.queue = $1 AND p.partition_key = k.key", "false"),),
+        (("claim_streams", "p.queue = $1 AND p.partition_key = u.key", "false"),),
         False,
         (PARKED, _take("W2", 3, "park"), REDRIVE),
     ),
