@@ -30,9 +30,7 @@ class Shape:
 
     name: str
     services: Callable[[Database, TaskSet], Sequence[Service]] = _no_services  # that every worker runs
-    check_declared: Callable[[TaskSet], None] = (
-        _nothing_declared  # TaskDefinitionError: what code declares does not fit
-    )
+    check_declared: Callable[[TaskSet], None] = _nothing_declared  # raises TaskDefinitionError
     prunes: Mapping[str, Prune] = field(default_factory=dict)  # table -> what removes its expired rows
     checks: Sequence[Check] = ()  # that `holdfast doctor` makes
     cli: tuple[str, str] | None = None  # the name of its commands, and the module whose `app` has them

@@ -81,8 +81,12 @@ class Schedules:
     ) -> None:
         """`actor` is who acts, for the audit; else HOLDFAST_ACTOR, or the system's user and host."""
         self._database = database
-        self._actor = actor or default_actor()
+        self._named = actor
         self._producer = producer or Writer(database, dict)
+
+    @property
+    def _actor(self) -> str:
+        return self._named or default_actor()
 
     def list(self) -> _Listed:
         """All of them, by name."""
