@@ -4,15 +4,19 @@ from .app import Holdfast
 from .db.transaction import AsyncTransaction, Transaction
 from .errors import (
     BinariesNotFound,
+    ConcurrencyConflict,
     ConfigurationError,
     DatabaseError,
     DatabaseUnavailable,
     DuplicateTask,
     EmbeddedError,
     EnqueueError,
+    EventsGone,
+    ForeignLog,
     HoldfastError,
     IdempotencyConflict,
     InvalidArguments,
+    InvalidEvent,
     InvalidOption,
     InvalidPayload,
     JobCancelled,
@@ -31,6 +35,7 @@ from .errors import (
     UnboundTask,
     UnknownQueue,
     UnknownSchedule,
+    UnknownSubscription,
     WrongConnection,
 )
 from .model.backoff import Backoff
@@ -45,6 +50,18 @@ from .runtime.execute import Middleware, Next
 from .runtime.job import Job
 from .settings import Settings
 from .shapes import Registry
+from .shapes.events.contract import event
+from .shapes.events.declare import (
+    Consumer,
+    ConsumerOptions,
+    OnDecorator,
+    Projection,
+    ProjectionDecorator,
+    ProjectionOptions,
+)
+from .shapes.events.event import Event
+from .shapes.events.store import Published
+from .shapes.events.verbs import Events, Replay, Subscription
 from .shapes.schedules.backfill import Backfill
 from .shapes.schedules.verbs import Schedule, Schedules, Slot
 from .store.chains import GroupStatus
@@ -66,7 +83,10 @@ __all__ = [
     "BinariesNotFound",
     "Breaker",
     "Cancel",
+    "ConcurrencyConflict",
     "ConfigurationError",
+    "Consumer",
+    "ConsumerOptions",
     "DatabaseError",
     "DatabaseUnavailable",
     "DeadLetter",
@@ -75,12 +95,17 @@ __all__ = [
     "EmbeddedError",
     "EnqueueError",
     "EnqueueOptions",
+    "Event",
+    "Events",
+    "EventsGone",
+    "ForeignLog",
     "GroupHandle",
     "GroupStatus",
     "Holdfast",
     "HoldfastError",
     "IdempotencyConflict",
     "InvalidArguments",
+    "InvalidEvent",
     "InvalidOption",
     "InvalidPayload",
     "Item",
@@ -95,12 +120,18 @@ __all__ = [
     "NewJob",
     "Next",
     "NoDatabase",
+    "OnDecorator",
     "Outcome",
+    "Projection",
+    "ProjectionDecorator",
+    "ProjectionOptions",
+    "Published",
     "Queue",
     "QueueOptions",
     "Rate",
     "Registry",
     "ReplaceConflict",
+    "Replay",
     "ResultError",
     "ResultExpired",
     "ResultTimeout",
@@ -113,6 +144,7 @@ __all__ = [
     "Signal",
     "Slot",
     "Snooze",
+    "Subscription",
     "Task",
     "TaskDecorator",
     "TaskDefinitionError",
@@ -121,6 +153,8 @@ __all__ = [
     "UnboundTask",
     "UnknownQueue",
     "UnknownSchedule",
+    "UnknownSubscription",
     "WrongConnection",
+    "event",
     "sharded_key",
 ]

@@ -247,6 +247,9 @@ class Holdfast(Registry, Verbs):
         pulse = Pulse(self.settings, worker.ring.queues, asking)
         for service in (worker.sweeper, worker.ring, *services):
             service.pulse = pulse
+        for service in services:
+            service.worker = lambda: worker.membership.id
+            worker.notify.add(service)
         worker.sleep.pulse = worker.renewal.pulse = pulse
 
         def felt(pulse: Pulse) -> None:

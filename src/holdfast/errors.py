@@ -3,7 +3,8 @@
     HoldfastError
     ├── ConfigurationError          settings or the app cannot work as given
     │   ├── NoDatabase              no database was named
-    │   └── UnknownSchedule         no such schedule
+    │   ├── UnknownSchedule         no such schedule
+    │   └── UnknownSubscription     no such subscription
     ├── TaskDefinitionError         a task, queue or schedule cannot be declared like this
     │   └── DuplicateTask           two functions want the same task name
     ├── EnqueueError                a job was refused before it was written
@@ -14,7 +15,10 @@
     │   ├── UnknownQueue            no such queue
     │   ├── IdempotencyConflict     same key, other payload
     │   ├── ReplaceConflict         same replace key, other task or partition key
-    │   └── WrongConnection         conn= is of the wrong kind for this method
+    │   ├── WrongConnection         conn= is of the wrong kind for this method
+    │   └── InvalidEvent            an event cannot be published like this
+    ├── ConcurrencyConflict         a stream of events has another version than expected
+    ├── EventsGone                  the log no longer has these events
     ├── LeaseLost                   this attempt no longer owns its job
     ├── JobSettled                  the job was already completed by this attempt
     ├── ResultError                 a job has no result to give
@@ -26,6 +30,7 @@
     │   ├── DatabaseUnavailable     it cannot be reached
     │   ├── SchemaMissing           no holdfast schema, or an older one
     │   ├── SchemaTooNew            migrated by a newer release
+    │   ├── ForeignLog              the log of events was restored from another server
     │   └── MigrationFailed         a migration did not go through
     └── EmbeddedError               the embedded server cannot be started or reached
         └── BinariesNotFound        no PostgreSQL programs on this machine
@@ -114,6 +119,30 @@ class WrongConnection(EnqueueError, TypeError):
     """conn= is of the wrong kind for this method."""
 
 
+class InvalidEvent(EnqueueError, ValueError):
+    """The event cannot be published like this."""
+
+
+class ConcurrencyConflict(HoldfastError):
+    """The stream has another version than expected: somebody else wrote to it. Read it again and decide again."""
+
+    def __init__(
+        self, message: str | None = None, *, stream: str = "", expected: int = 0, actual: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+
+
+class UnknownSubscription(ConfigurationError, LookupError):
+    """The subscription does not exist."""
+
+
+class EventsGone(HoldfastError):
+    """The log no longer has these events."""
+
+
 class LeaseLost(HoldfastError):
     """This attempt no longer owns its job: another worker may run it. Stop, and change nothing more."""
 
@@ -159,6 +188,17 @@ class SchemaMissing(DatabaseError):
 
 class SchemaTooNew(DatabaseError):
     """The database was migrated by a newer release of Holdfast."""
+
+
+class ForeignLog(DatabaseError):
+    """The log was restored from another server."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(
+            message
+            or "the log of events holds transaction ids of another server, as after a logical restore, so new events cannot "
+            "be numbered. Run: holdfast events rebase"
+        )
 
 
 class MigrationFailed(DatabaseError):

@@ -33,4 +33,6 @@ class Shape:
     check_declared: Callable[[TaskSet], None] = _nothing_declared  # raises TaskDefinitionError
     prunes: Mapping[str, Prune] = field(default_factory=dict)  # table -> what removes its expired rows
     checks: Sequence[Check] = ()  # that `holdfast doctor` makes
-    cli: tuple[str, str] | None = None  # the name of its commands, and the module whose `app` has them
+    cli: Mapping[str, str] = field(
+        default_factory=dict
+    )  # name of a group of commands -> the module and the Typer in it

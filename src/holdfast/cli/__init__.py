@@ -88,9 +88,9 @@ def root(
 def add_shapes(shapes: Iterable[Shape]) -> None:
     """The commands of each shape that has some."""
     for shape in shapes:
-        if shape.cli is not None:
-            name, module = shape.cli
-            app.add_typer(importlib.import_module(module).app, name=name)
+        for name, where in shape.cli.items():
+            module, _, attribute = where.partition(":")
+            app.add_typer(getattr(importlib.import_module(module), attribute), name=name)
 
 
 app.command("worker")(worker_command)

@@ -170,9 +170,14 @@ class Database:
         return self._ready()[1]
 
     def transact(
-        self, body: Callable[[Transaction], T], finish: Callable[[T], Flow[bool]], limit: float | None = None
+        self,
+        body: Callable[[Transaction], T],
+        finish: Callable[[T], Flow[bool]],
+        limit: float | None = None,
+        first: Callable[[], Flow[bool]] | None = None,
     ) -> T:
-        """Run `body` in a transaction, then `finish` in the same one, then commit. `finish` says False: LeaseLost.
+        """Run `body` in a transaction, then `finish` in the same one, then commit. `first` comes before the body. If it or
+        `finish` returns False, nothing of it stays: LeaseLost.
 
         `limit` seconds end a statement, or an idle transaction, that nobody waits for any more.
 
@@ -185,6 +190,8 @@ class Database:
                 with conn.transaction():
                     if limit is not None:
                         conn.execute(LIMIT, [max(1, round(limit * 1000))])
+                    if first is not None and not drive(conn, first()):
+                        raise LeaseLost
                     with _no_silent_rollback():
                         value = body(Transaction(conn))
                     finishing = True
@@ -200,6 +207,7 @@ class Database:
         body: Callable[[AsyncTransaction], Awaitable[T]],
         finish: Callable[[T], Flow[bool]],
         limit: float | None = None,
+        first: Callable[[], Flow[bool]] | None = None,
     ) -> T:
         finishing = False
         pools = await self._aready()
@@ -208,6 +216,8 @@ class Database:
                 async with conn.transaction():
                     if limit is not None:
                         await conn.execute(LIMIT, [max(1, round(limit * 1000))])
+                    if first is not None and not await adrive(conn, first()):
+                        raise LeaseLost
                     with _no_silent_rollback():
                         value = await body(AsyncTransaction(conn))
                     finishing = True

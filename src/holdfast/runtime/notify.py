@@ -40,8 +40,14 @@ class Notify(Service):
         self._channels = {store.channel(queue): queue for queue in queues}
         self._sleep = sleep
         self._look = look
+        self._topics: dict[str, Service] = {}  # channel -> the service that wants to be woken
         self._proved_at = 0.0
         self._deaf = False
+
+    def add(self, service: Service) -> None:
+        """Also wake this service, for its topic. Before the start."""
+        if service.topic is not None:
+            self._topics[store.channel(service.topic)] = service
 
     async def tick(self) -> float:
         try:
@@ -72,10 +78,12 @@ class Notify(Service):
             await self._tell(heard)
         self._proved_at = time.monotonic()
         if not self._sleep.hears:
-            await self._listener.listen(self._channels)
+            await self._listener.listen([*self._channels, *self._topics])
             self._sleep.hears, self._deaf = True, False
             telemetry.emit("listen.ready", channels=",".join(self._channels))
             self._look()  # what was said while nobody heard
+            for service in self._topics.values():
+                service.listening(True)
         return True
 
     async def _give_up(self) -> None:
@@ -92,6 +100,8 @@ class Notify(Service):
             )
 
     async def _tell(self, heard: list[str]) -> None:
+        for name in set(heard) & self._topics.keys():
+            self._topics[name].heard()
         if queues := [self._channels[name] for name in heard if name in self._channels]:
             self._sleep.heard(queues, self._look)
             await self._sleep.calm()
@@ -101,6 +111,8 @@ class Notify(Service):
         if self._sleep.hears:
             self._sleep.hears = False
             self._look()  # up, and back to polling
+            for service in self._topics.values():
+                service.listening(False)
 
     async def finish(self) -> None:
         await self._listener.close()

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .. import telemetry
@@ -25,6 +26,8 @@ class Service(abc.ABC):
     longest_pause = 5.0  # between tries while the database is away
     question: Question | None = None  # what it wants to know with each pulse of its sleeping worker
     pulse: Pulse | None = None  # which it need not ask by itself while that lasts
+    topic: str | None = None  # what it wants to be woken for, as holdfast.wake() names it
+    worker: Callable[[], str] = staticmethod(lambda: "")  # the identity of its worker
 
     def __init__(self) -> None:
         self._wake = asyncio.Event()
@@ -42,6 +45,12 @@ class Service(abc.ABC):
 
     def told(self, answer: Any) -> None:  # noqa: B027 most services ask nothing
         """The answer to its question."""
+
+    def heard(self) -> None:  # noqa: B027 most services have no topic
+        """A producer said something on its topic."""
+
+    def listening(self, hears: bool) -> None:  # noqa: B027
+        """Whether it would hear what is said on its topic."""
 
     async def finish(self) -> None:  # noqa: B027 most services have nothing to finish
         """Runs once after the last tick."""

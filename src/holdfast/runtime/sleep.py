@@ -146,7 +146,7 @@ class Sleep:
     async def _get_up(self) -> None:
         worker, self._entered = self._entered, None
         if worker is not None:
-            await self._session.run(store.get_up(worker))
+            await self._session.run(store.get_up(worker, self._queues))
 
     # Being told ---------------------------------------------------------------------------------------------------------
 

@@ -5,20 +5,22 @@ The app, the doctor and the command line read this list and nothing else of a sh
 
 from ..operate.doctor.run import CHECKS as ENGINE_CHECKS
 from ..shape import Shape
-from . import schedules
+from . import events, schedules
+from .events.declare import Subscribing
+from .events.verbs import HasEvents
 from .schedules.declare import Scheduling
 from .schedules.verbs import HasSchedules
 
-SHAPES: tuple[Shape, ...] = (schedules.SHAPE,)
+SHAPES: tuple[Shape, ...] = (schedules.SHAPE, events.SHAPE)
 CHECKS = (*ENGINE_CHECKS, *(check for shape in SHAPES for check in shape.checks))
 
 
-class Registry(Scheduling):
+class Registry(Scheduling, Subscribing):
     """Tasks for apps to include: `billing = Registry("billing")`, then `Holdfast(..., include=[billing])`.
 
     A registry that several apps include writes its jobs through the newest of them.
     """
 
 
-class Verbs(HasSchedules):
+class Verbs(HasSchedules, HasEvents):
     """What an app can do beside its tasks, shape by shape."""

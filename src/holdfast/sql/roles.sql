@@ -65,7 +65,8 @@ BEGIN
     REVOKE ALL ON ALL SEQUENCES IN SCHEMA holdfast FROM {{all_users}};
     REVOKE ALL ON ALL FUNCTIONS IN SCHEMA holdfast FROM {{all_users}};
 
-    GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group TO {{producer}}, {{worker}}, {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group, holdfast.publish, holdfast.publish_many,
+        holdfast.append_events TO {{producer}}, {{worker}}, {{operator_rw}};
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
     GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.asleep TO {{worker}};
@@ -79,6 +80,10 @@ BEGIN
     -- A worker that only stood still puts back what was buried because of it: hence INSERT on `work` and DELETE on `dead_letters`.
     GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.work, holdfast.dead_letters, holdfast.errors, holdfast.limits, holdfast.misfits, holdfast.claims, holdfast.workers, holdfast.key_limits, holdfast.paused_tasks, holdfast.quarantine,
         holdfast.once, holdfast.progress, holdfast.fences, holdfast.throughput, holdfast.firings TO {{worker}};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures TO {{worker}};
+    GRANT SELECT, DELETE ON holdfast.event_ids TO {{worker}};
+    GRANT SELECT ON holdfast.event_log, holdfast.event_pages, holdfast.event_seq, holdfast.subscription_lag TO {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots TO {{worker}};
     GRANT SELECT ON holdfast.oldest_due, holdfast.storage TO {{worker}};   -- for its metrics
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
         holdfast.note_breaker, holdfast.close_breaker, holdfast.empty_archive_slot, holdfast.jobs_ended_at_commit, holdfast.try_callback,
@@ -86,10 +91,12 @@ BEGIN
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{worker}};
 
     GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {{operator_ro}};
-    GRANT EXECUTE ON FUNCTION holdfast.scaler_backlog TO {{operator_ro}};
+    GRANT SELECT ON SEQUENCE holdfast.event_seq TO {{operator_ro}};
+    GRANT EXECUTE ON FUNCTION holdfast.scaler_backlog, holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position TO {{operator_ro}};
 
     GRANT INSERT, UPDATE, DELETE ON holdfast.work, holdfast.archive, holdfast.dead_letters, holdfast.paused_tasks, holdfast.schedules,
-        holdfast.firings TO {{operator_rw}};
+        holdfast.firings, holdfast.subscriptions, holdfast.event_failures TO {{operator_rw}};
+    GRANT UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log TO {{operator_rw}};
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
     GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
         TO {{operator_rw}};

@@ -1740,6 +1740,8 @@ REVOKE ALL ON FUNCTION holdfast.note_breaker FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.close_breaker FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
 
+-- with shape: events
+
 -- For people and tools --------------------------------------------------------------------------------------------
 
 CREATE VIEW holdfast.jobs AS

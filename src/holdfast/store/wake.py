@@ -25,8 +25,9 @@ def fall_asleep(worker: str, queues: Sequence[str], poll: float) -> Statement[bo
     )
 
 
-def get_up(worker: str) -> Statement[None]:
-    return Statement("get_up", query("get_up"), (worker,), nothing)
+def get_up(worker: str, queues: Sequence[str] | None = None) -> Statement[None]:
+    """`queues` None: all of them."""
+    return Statement("get_up", query("get_up"), (worker, None if queues is None else list(queues)), nothing)
 
 
 class Prospect(NamedTuple):

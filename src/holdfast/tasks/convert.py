@@ -5,7 +5,7 @@ import sys
 import types
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, Never, NoReturn, Protocol, get_args
+from typing import Any, Never, NoReturn, Protocol, get_args, get_origin
 
 from ..model.shown import short
 from .payload import deeper_than, shown
@@ -250,13 +250,17 @@ _KNOWN: dict[Any, Converter] = {
 
 
 def converter(annotation: Any) -> Converter:
-    """The converter of a resolved annotation; Unsupported when there is none."""
+    """The converter of a resolved annotation; Unsupported when there is none. A class of ours may bring its own."""
     try:
         known = _KNOWN.get(annotation)
     except TypeError:  # unhashable metadata in Annotated[...]
         known = None
     if known is not None:
         return known
+    make = getattr(get_origin(annotation) or annotation, "__holdfast_converter__", None)
+    if make is not None:
+        made: Converter = make(get_args(annotation))
+        return made
     return MsgspecConverter(annotation) if _has_struct(annotation) else PydanticConverter(annotation)
 
 

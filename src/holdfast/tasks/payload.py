@@ -31,6 +31,8 @@ _ADVICE = {
     "payload": "Store it elsewhere (a table, a file, object storage) and pass a reference",
     "result": "Store it elsewhere (a table, a file, object storage) and return a reference",
     "metadata": "Put the data into the payload",
+    "data": "Store it elsewhere (a table, a file, object storage) and publish a reference",
+    "headers": "Put it into the data",
 }
 
 

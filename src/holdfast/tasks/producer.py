@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 from uuid import UUID
 
+from ..db.database import Database
 from ..model.job import Enqueued, Fate, NewRow
 from ..store.chains import GroupStatus
 
@@ -22,6 +23,13 @@ class Producer(Protocol):
     def cancel(self, job_id: UUID, queue: str) -> bool: ...
 
     async def acancel(self, job_id: UUID, queue: str) -> bool: ...
+
+
+class AppProducer(Producer, Protocol):
+    """A Producer that has a database of its own: the app's."""
+
+    @property
+    def database(self) -> Database: ...
 
 
 class GroupProducer(Producer, Protocol):

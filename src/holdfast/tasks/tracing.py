@@ -72,6 +72,17 @@ def tracer() -> "Tracer | None":
         return None
 
 
+def current_context() -> dict[str, str]:
+    """The W3C context of the span that is active here; empty: there is none."""
+    if tracer() is None:
+        return {}
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    context: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(context)
+    return context
+
+
 class Sending:
     """The rows of one enqueue, and what becomes of them."""
 

@@ -31,6 +31,10 @@ class Writer:
         self._declared = declared
         self._known = {"inbox"}
 
+    @property
+    def database(self) -> Database:
+        return self._database()
+
     def forget(self) -> None:
         """Another database was put under the app: what was known of queues is not true there."""
         self._known = {"inbox"}

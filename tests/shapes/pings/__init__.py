@@ -89,5 +89,5 @@ SHAPE = Shape(
     services=lambda database, tasks: [Pinger(database, list(tasks.declared("pings")))],
     prunes={"pings": forget},
     checks=[Check("pings", "somebody pings", ("no_pings",), check_pings)],
-    cli=("pings", __name__),
+    cli={"pings": f"{__name__}:app"},
 )

@@ -23,5 +23,5 @@ SHAPE = Shape(
     check_declared=check_declared,
     prunes={"firings": prune_firings},
     checks=CHECKS,
-    cli=("schedule", f"{__name__}.cli"),
+    cli={"schedule": f"{__name__}.cli:app"},
 )

@@ -18,9 +18,9 @@ WITH me AS MATERIALIZED (
 SELECT EXISTS (SELECT FROM me);
 
 -- name: get_up
--- A worker does not want to be told any more.
--- $1 worker
-DELETE FROM holdfast.sleepers WHERE worker = $1;
+-- A worker does not want to be woken for these queues any more.
+-- $1 worker, $2 queues (NULL: all)
+DELETE FROM holdfast.sleepers WHERE worker = $1 AND ($2::text[] IS NULL OR queue = ANY ($2::text[]));
 
 -- part: due
 -- When the next jobs of these queues are due that a worker of these tasks may take, one row at most for each priority and each task.

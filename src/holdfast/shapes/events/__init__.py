@@ -1,0 +1,24 @@
+"""Events: one log, many subscribers. Publish in your own transaction; jobs and projections follow.
+
+contract      event types: what `@event` says of a class
+event         one event as a subscriber gets it
+publish       what `app.publish()` is given becomes rows of the log
+store         its statements; queries.sql and schema.sql beside it have the text
+declare       what users declare: `@app.on(...)`, `@app.projection(...)`
+log           when there is something new, and how a worker waits for it
+runner        one subscription at work: read, take effect, move the position
+service       owns subscriptions and runs them, in every worker
+verbs         what people do: `app.events`, a declared subscription, the command line
+checks        what `holdfast doctor` asks
+cli           `holdfast events`, `holdfast subscriptions`, `holdfast projection`
+"""
+
+from ...shape import Shape
+from .service import services
+from .store import empty_slots, prune_ids
+
+SHAPE = Shape(
+    "events",
+    services=services,
+    prunes={"events": empty_slots, "event_ids": prune_ids},
+)

@@ -1,0 +1,170 @@
+"""Event types: what `@event` says of a class, how its instances become JSON, and which key they have."""
+
+import dataclasses
+import json
+import string
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from ...errors import InvalidEvent, InvalidPayload, TaskDefinitionError
+from ...tasks import checks
+from ...tasks.convert import Converter, Misfit, Unsupported, converter, type_name
+from ...tasks.payload import dump, shown
+
+T = TypeVar("T")
+
+DATA_BYTES = 224 * 1024  # a job that carries the event has room for the rest
+HEADER_BYTES = 8 * 1024
+_MARK = "__holdfast_event__"
+
+
+class EventType:
+    """A class as version `version` of the event type `name`."""
+
+    def __init__(self, name: str, version: int, cls: type, key: str | None) -> None:
+        self.name = name
+        self.version = version
+        self.cls = cls
+        self.key = key
+        self._fields = _names_in(key) if key is not None else ()
+        self._converter: Converter | None = None
+
+    @property
+    def converter(self) -> Converter:
+        """Built at first use: the types that the class names may come after it."""
+        if self._converter is None:
+            try:
+                self._converter = converter(self.cls)
+            except Unsupported as error:
+                raise TaskDefinitionError(
+                    f"event {self.name!r}: {type_name(self.cls)} has no JSON form: {error} "
+                    "Use a dataclass, a TypedDict, a pydantic model or a msgspec.Struct"
+                ) from error
+        return self._converter
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        """The data as a JSON object; InvalidEvent says what does not fit."""
+        try:
+            made = self.converter.dump(value)
+        except Misfit as error:
+            raise InvalidEvent(f"event {self.name!r} must be {type_name(self.cls)}: {error}") from None
+        if not isinstance(made, dict):
+            raise InvalidEvent(
+                f"event {self.name!r}: {type_name(self.cls)} becomes {type(made).__name__}; event data is a JSON object"
+            )
+        return made
+
+    def key_of(self, data: Mapping[str, Any]) -> str | None:
+        """The key that the template makes of the data."""
+        if self.key is None:
+            return None
+        missing = [name for name in self._fields if data.get(name) is None]
+        if missing:
+            raise InvalidEvent(
+                f"event {self.name!r}: the key {self.key!r} needs {missing[0]!r}, which has no value. Pass key=..."
+            )
+        values = {name: data[name] for name in self._fields}
+        if bad := [name for name, value in values.items() if isinstance(value, dict | list | bool)]:
+            raise InvalidEvent(
+                f"event {self.name!r}: the field {bad[0]!r} of the key is {shown(values[bad[0]])}. "
+                "A key is made of text and numbers: pass key=..."
+            )
+        return self.key.format_map(values)
+
+    def __repr__(self) -> str:
+        return f"EventType({self.name!r}, version={self.version})"
+
+
+def event(name: str, *, version: int = 1, key: str | None = None) -> Callable[[type[T]], type[T]]:
+    """Make a class an event type: `@event("order.paid", key="order:{order_id}")` over a dataclass, a TypedDict, a pydantic
+    model or a msgspec.Struct. `key` is a template over its fields; events of one key are delivered in order."""
+    type_name_of(name, TaskDefinitionError)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise TaskDefinitionError(f"event {name!r}: version must be 1 or more, not {shown(version)}")
+
+    def declare(cls: type[T]) -> type[T]:
+        if not isinstance(cls, type):
+            raise TaskDefinitionError(f"@event takes a class, not {shown(cls)}")
+        _check_key(name, key, cls)
+        setattr(cls, _MARK, EventType(name, version, cls, key))
+        return cls
+
+    return declare
+
+
+def type_of(cls: object) -> EventType | None:
+    """What `@event` said of a class; None: it is no event. A subclass is none unless it is declared itself."""
+    found = getattr(cls, "__dict__", {}).get(_MARK)
+    return cast("EventType | None", found)
+
+
+def type_name_of(name: object, fail: checks.Fail) -> str:
+    """A usable name of an event type."""
+    return checks.task_name(name, "the event's type", fail)
+
+
+def _names_in(template: str) -> tuple[str, ...]:
+    return tuple(name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
+
+
+def _check_key(event_name: str, key: str | None, cls: type) -> None:
+    if key is None:
+        return
+    if not isinstance(key, str) or not key:
+        raise TaskDefinitionError(
+            f'event {event_name!r}: key must be a template such as "order:{{order_id}}", not {shown(key)}'
+        )
+    try:
+        parts = list(string.Formatter().parse(key))
+    except ValueError as error:
+        raise TaskDefinitionError(f"event {event_name!r}: the key {key!r} cannot be read: {error}") from None
+    known = _fields_of(cls)
+    for _, name, spec, conversion in parts:
+        if name is None:
+            continue
+        if spec or conversion or not name.isidentifier():
+            raise TaskDefinitionError(
+                f"event {event_name!r}: the key {key!r} may only have plain fields such as {{order_id}}"
+            )
+        if known and name not in known:
+            raise TaskDefinitionError(
+                f"event {event_name!r}: the key {key!r} names {name!r}, which {cls.__qualname__} does not have "
+                f"(it has {', '.join(known)})"
+            )
+
+
+def _fields_of(cls: type) -> list[str]:
+    if dataclasses.is_dataclass(cls):
+        return [field.name for field in dataclasses.fields(cls)]
+    for attribute in ("model_fields", "__struct_fields__"):
+        if found := getattr(cls, attribute, None):
+            return list(found)
+    return list(typing.get_type_hints(cls)) if hasattr(cls, "__required_keys__") else []
+
+
+def data_text(data: object, what: str) -> str:
+    """Checked JSON text of an event's data."""
+    if not isinstance(data, Mapping):
+        raise InvalidEvent(f"{what}: the data of an event is a JSON object, not {shown(data)}")
+    try:
+        return dump(dict(data), "data", DATA_BYTES)
+    except InvalidPayload as error:
+        raise InvalidEvent(f"{what}: {error}") from None
+
+
+def headers_text(headers: Mapping[str, str] | None, what: str) -> str | None:
+    if not headers:
+        return None
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, str) for k, v in headers.items()
+    ):
+        raise InvalidEvent(f"{what}: headers must map names to strings, not {shown(headers)}")
+    try:
+        return dump(dict(headers), "headers", HEADER_BYTES)
+    except InvalidPayload as error:
+        raise InvalidEvent(f"{what}: {error}") from None
+
+
+def text_of(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,177 @@
+"""Event: one event as a subscriber gets it, and how it travels in a job."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin
+from uuid import UUID
+
+from ...tasks.convert import Converter, Misfit, Raw, converter
+from .contract import EventType, text_of, type_of
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class EventRow(NamedTuple):
+    """One event as the log has it; `headers` and `data` are JSON text. `data` None: it was erased."""
+
+    position: int
+    seq: int
+    id: UUID
+    type: str
+    version: int
+    key: str | None
+    time: datetime
+    headers: str | None
+    data: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Generic[T_co]):
+    """One event as a subscriber gets it: `async def send_receipt(event: Event[OrderPaid])`."""
+
+    id: UUID  # never changes, not by retry, replay or restore
+    position: int  # gapless, the same for all subscribers
+    era: int
+    type: str
+    version: int  # as published
+    key: str | None
+    time: datetime
+    headers: Mapping[str, str] = field(default_factory=dict)
+    data: T_co = None  # type: ignore[assignment]
+    replay: bool = False  # delivered by a replay or a rebuild
+    source: str = "holdfast"
+
+    def cloudevent(self) -> dict[str, Any]:
+        """The event as CloudEvents 1.0 has it, in its JSON form."""
+        envelope: dict[str, Any] = {
+            "specversion": "1.0",
+            "id": str(self.id),
+            "source": self.headers.get("source", self.source),
+            "type": self.type,
+            "time": self.time.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+            "datacontenttype": "application/json",
+            "dataschema": f"{self.type}/v{self.version}",
+        }
+        if self.key is not None:
+            envelope["subject"] = self.key
+        for name in ("traceparent", "tracestate"):
+            if name in self.headers:
+                envelope[name] = self.headers[name]
+        kind = type_of(type(self.data))
+        envelope["data"] = self.data if kind is None else kind.encode(self.data)
+        return envelope
+
+    @classmethod
+    def __holdfast_converter__(cls, arguments: tuple[Any, ...]) -> "EventConverter":
+        return EventConverter(arguments[0] if arguments else Any)
+
+
+class EventConverter:
+    """Event[T] <-> the JSON object that a job carries. T is one event class, a union of them, or anything else that has a
+    JSON form; an event class takes the events of its own type."""
+
+    __slots__ = ("_by_type", "_other")
+
+    def __init__(self, data: Any) -> None:
+        kinds = [type_of(part) for part in _members(data)]
+        self._by_type: dict[str, EventType] = {kind.name: kind for kind in kinds if kind is not None}
+        self._other: Converter | None = None if all(kinds) else converter(data)
+
+    def load_data(self, event_type: str, data: Any) -> Any:
+        """The data of an event of this type; Misfit when it does not fit."""
+        if data is None:
+            raise Misfit(f"the data of this {event_type} was erased")
+        kind = self._by_type.get(event_type)
+        if kind is not None:
+            return kind.converter.load(data)
+        if self._other is not None:
+            return self._other.load(data)
+        raise Misfit(f"{event_type} is none of {', '.join(self._by_type)}")
+
+    def load(self, value: Any) -> Event[Any]:
+        if not isinstance(value, dict):
+            raise Misfit(f"an event is a JSON object, not {type(value).__name__}")
+        try:
+            return Event(
+                UUID(value["id"]),
+                value["position"],
+                value["era"],
+                value["type"],
+                value["version"],
+                value["key"],
+                datetime.fromisoformat(value["time"]),
+                value["headers"] or {},
+                self.load_data(value["type"], value["data"]),
+                bool(value.get("replay")),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Misfit(f"it is no event: {type(error).__name__}: {error}") from None
+
+    def dump(self, value: Any) -> Any:
+        if not isinstance(value, Event):
+            raise Misfit(f"not {type(value).__name__}")
+        kind = self._by_type.get(value.type)
+        other = self._other or Raw()
+        data = other.dump(value.data) if kind is None else kind.encode(value.data)
+        row = (value.id, value.type, value.version, value.key, value.time, text_of(dict(value.headers)))
+        return json.loads(_envelope(value.position, value.era, *row, text_of(data), value.replay))
+
+    def event(self, row: EventRow, era: int, *, replay: bool = False) -> Event[Any]:
+        """The event of a row of the log; Misfit when its data does not fit."""
+        data = None if row.data is None else json.loads(row.data)
+        headers = json.loads(row.headers) if row.headers else {}
+        loaded = self.load_data(row.type, data)
+        return Event(
+            row.id, row.position, era, row.type, row.version, row.key, row.time, headers, loaded, replay
+        )
+
+    def schema(self) -> dict[str, Any]:
+        """What fits, for the fingerprint of a handler's signature."""
+        found: dict[str, Any] = {}
+        for name, kind in sorted(self._by_type.items()):
+            make = getattr(kind.converter, "schema", None)
+            found[name] = make() if make is not None else None
+        make = getattr(self._other, "schema", None)
+        return {**found, "*": make() if make is not None else None}
+
+
+def job_payload(row: EventRow, parameter: str, era: int, *, replay: bool = False) -> str:
+    """The payload of the job that carries an event, put together from the texts of the log."""
+    texts = (row.headers, row.data or "null")
+    whole = _envelope(row.position, era, row.id, row.type, row.version, row.key, row.time, *texts, replay)
+    return f"{{{text_of(parameter)}:{whole}}}"
+
+
+def _envelope(
+    position: int,
+    era: int,
+    event_id: UUID,
+    event_type: str,
+    version: int,
+    key: str | None,
+    time: datetime,
+    headers: str | None,
+    data: str,
+    replay: bool,
+) -> str:
+    again = ',"replay":true' if replay else ""
+    tail = f'"headers":{headers or "null"}{again},"data":{data}}}'
+    return (
+        f'{{"id":"{event_id}","position":{position},"era":{era},"type":{text_of(event_type)},"version":{version},'
+        f'"key":{text_of(key)},"time":"{time.astimezone(UTC).isoformat()}",{tail}'
+    )
+
+
+def _members(data: Any) -> tuple[Any, ...]:
+    """The parts of a union, or the type itself."""
+    origin = get_origin(data)
+    return get_args(data) if origin is not None and type_of(data) is None and _is_union(origin) else (data,)
+
+
+def _is_union(origin: Any) -> bool:
+    import types
+    import typing
+
+    return origin in (typing.Union, types.UnionType)

@@ -1,0 +1,92 @@
+"""The log as a worker sees it: when there is something new, the page is turned once for all of its subscriptions.
+
+While events come, it turns the page every few milliseconds. After half a second without one it enters the sleepers, looks
+once more, and waits until it is woken, or until it looks by itself. When it is woken often it gets up: notifications are for
+idle systems.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from ...db.session import Session
+from ...errors import ForeignLog
+from ...store import wake
+from . import store
+
+BUSY = 0.02  # seconds between two pages while events come
+DROWSY = 0.5  # seconds without an event, after which it lies down
+MANY = 50  # times within a second: too often to be woken one by one
+
+
+class Log:
+    def __init__(self, session: Session, worker: Callable[[], str], longest: float) -> None:
+        self._session = session
+        self._worker = worker
+        self._longest = longest  # seconds between two looks of its own while it sleeps
+        self.last = -1  # the last position that is known
+        self.hears = False
+        self._moved = asyncio.Condition()
+        self._bell = asyncio.Event()
+        self._entered: str | None = None  # as which worker it is among the sleepers
+        self._rung_at: list[float] = []
+
+    def ring(self) -> None:
+        """Somebody published."""
+        self._rung_at = [*self._rung_at, time.monotonic()][-MANY:]
+        self._bell.set()
+
+    async def turn(self) -> int:
+        """Number what was committed, and tell who waits for it."""
+        last = await self._session.run(store.turn_page())
+        if last is None:
+            raise ForeignLog
+        if last != self.last:
+            async with self._moved:
+                self.last = last
+                self._moved.notify_all()
+        return last
+
+    async def beyond(self, position: int) -> None:
+        """Wait until the log has events after this position."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self.last > position)
+
+    async def watch(self) -> None:
+        """Turn pages for ever."""
+        quiet_since = time.monotonic()
+        while True:
+            self._bell.clear()
+            before = self.last
+            if await self.turn() != before:
+                quiet_since = time.monotonic()
+            asleep = await self._rest(time.monotonic() - quiet_since)
+            pause = self._longest if asleep else BUSY if time.monotonic() - quiet_since < DROWSY else 0.25
+            try:
+                async with asyncio.timeout(pause):
+                    await self._bell.wait()
+            except TimeoutError:
+                continue
+
+    async def _rest(self, quiet: float) -> bool:
+        """Lie down, stay down, or get up. True: it sleeps, and may wait to be woken."""
+        now = time.monotonic()
+        often = len(self._rung_at) == MANY and now - self._rung_at[0] < 1.0
+        if not self.hears or often:
+            self._rung_at = []
+            await self.get_up()
+            return False
+        if self._entered == self._worker():
+            return True
+        if quiet >= DROWSY and await self._session.run(
+            wake.fall_asleep(self._worker(), [store.TOPIC], self._longest)
+        ):
+            self._entered = self._worker()
+            self._bell.set()  # once more: of what was committed before that nobody was told
+            return True
+        return False
+
+    async def get_up(self) -> None:
+        worker, self._entered = self._entered, None
+        if worker is not None:
+            await self._session.run(wake.get_up(worker, [store.TOPIC]))

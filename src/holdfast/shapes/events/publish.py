@@ -1,0 +1,155 @@
+"""Publishing: what `app.publish()` is given becomes rows of the log, on our connection or on the caller's."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from ...db.database import Database
+from ...db.guests import async_guest, sync_guest
+from ...errors import InvalidEvent
+from ...tasks import checks, tracing
+from ...tasks.payload import shown
+from . import store
+from .contract import EventType, data_text, headers_text, type_name_of, type_of
+from .store import NewEvent, Published
+
+MOST_AT_ONCE = 100_000
+
+
+def new_event(
+    event: object,
+    data: Mapping[str, Any] | None = None,
+    *,
+    version: int | None = None,
+    key: str | None = None,
+    event_id: UUID | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> NewEvent:
+    """One event, checked and encoded: an instance of an event class, or a type and its data."""
+    if isinstance(event, str):
+        name = type_name_of(event, InvalidEvent)
+        if data is None:
+            raise InvalidEvent(f"event {name!r} needs its data. Write publish({name!r}, {{...}})")
+        number = _version(name, 1 if version is None else version)
+        text, made_key = data_text(data, f"event {name!r}"), None
+    else:
+        kind, value = _kind_of(event, data)
+        if version is not None:
+            raise InvalidEvent(
+                f"event {kind.name!r}: its class says the version, {kind.version}. Leave version out"
+            )
+        name, number = kind.name, kind.version
+        made = kind.encode(value)
+        text, made_key = data_text(made, f"event {name!r}"), kind.key_of(made) if key is None else None
+    chosen = key if key is not None else made_key
+    if chosen is not None:
+        checks.key(chosen, "key", InvalidEvent, empty=True)
+    if event_id is not None and not isinstance(event_id, UUID):
+        raise InvalidEvent(f"event {name!r}: id must be a UUID, not {shown(event_id)}")
+    return NewEvent(name, text, chosen, headers_text(headers, f"event {name!r}"), event_id, number)
+
+
+def _kind_of(event: object, data: object) -> tuple[EventType, object]:
+    """An instance, or an event class with its data, as a TypedDict needs it."""
+    kind = type_of(event) if isinstance(event, type) else type_of(type(event))
+    if kind is None:
+        what = type(event).__qualname__ if not isinstance(event, type) else event.__qualname__
+        raise InvalidEvent(
+            f'{what} is no event. Declare it: @event("order.paid") above the class, or write publish("order.paid", {{...}})'
+        )
+    if isinstance(event, type):
+        if data is None:
+            raise InvalidEvent(
+                f"event {kind.name!r} needs its data. Write publish({event.__qualname__}, {{...}})"
+            )
+        return kind, data
+    if data is not None:
+        raise InvalidEvent(f"event {kind.name!r} has its data already. Leave the second argument out")
+    return kind, event
+
+
+def _version(name: str, version: object) -> int:
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
+        raise InvalidEvent(f"event {name!r}: version must be 1 or more, not {shown(version)}")
+    return version
+
+
+def new_events(events: Iterable[object]) -> list[NewEvent]:
+    """Instances of event classes, or tuples of a type, its data and perhaps a key."""
+    made = []
+    for index, item in enumerate(events):
+        if index >= MOST_AT_ONCE:
+            raise InvalidEvent(f"more than {MOST_AT_ONCE:,} events at once. Publish them in several calls")
+        try:
+            if isinstance(item, NewEvent):
+                made.append(item)
+            elif isinstance(item, tuple) and len(item) in (2, 3):
+                made.append(new_event(item[0], item[1], key=item[2] if len(item) == 3 else None))
+            else:
+                made.append(new_event(item))
+        except InvalidEvent as error:
+            raise InvalidEvent(f"event {index + 1}: {error}") from None
+    return made
+
+
+@contextlib.contextmanager
+def traced(events: Sequence[NewEvent]) -> Iterator[Sequence[NewEvent]]:
+    """The same with the trace of the caller, where somebody traces."""
+    context = tracing.current_context() if tracing.traces() else None
+    if not context:
+        yield events
+        return
+    yield [_carrying(event, context) for event in events]
+
+
+def _carrying(event: NewEvent, context: Mapping[str, str]) -> NewEvent:
+    import json
+
+    headers = json.loads(event.headers) if event.headers else {}
+    if "traceparent" in headers:
+        return event
+    return event._replace(headers=headers_text({**headers, **context}, f"event {event.type!r}"))
+
+
+class Publisher:
+    """Writes events for one app."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def publish(self, events: Sequence[NewEvent], conn: object | None, verb: str) -> list[Published]:
+        guest = None if conn is None else sync_guest(conn, verb, f"a{verb}")
+        if not events:
+            return []
+        with traced(events) as carrying:
+            if guest is None:
+                return self._database.run(lambda: store.publish(carrying))
+            return guest.run(store.publish(carrying))
+
+    async def apublish(self, events: Sequence[NewEvent], conn: object | None, verb: str) -> list[Published]:
+        guest = None if conn is None else async_guest(conn, f"a{verb}", verb)
+        if not events:
+            return []
+        with traced(events) as carrying:
+            if guest is None:
+                return await self._database.arun(lambda: store.publish(carrying))
+            return await guest.arun(store.publish(carrying))
+
+    def append(
+        self, stream: str, events: Sequence[NewEvent], expected: int | None, conn: object | None
+    ) -> tuple[int, list[Published]]:
+        guest = None if conn is None else sync_guest(conn, "append", "aappend")
+        with traced(events) as carrying:
+            if guest is None:
+                return self._database.run(lambda: store.append(stream, carrying, expected))
+            return guest.run(store.append(stream, carrying, expected))
+
+    async def aappend(
+        self, stream: str, events: Sequence[NewEvent], expected: int | None, conn: object | None
+    ) -> tuple[int, list[Published]]:
+        guest = None if conn is None else async_guest(conn, "aappend", "append")
+        with traced(events) as carrying:
+            if guest is None:
+                return await self._database.arun(lambda: store.append(stream, carrying, expected))
+            return await guest.arun(store.append(stream, carrying, expected))

@@ -1,0 +1,184 @@
+"""Services of every worker: one turns pages of a log that nobody reads, one runs the subscriptions of the code."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from uuid import uuid4
+
+from ... import telemetry
+from ...db.database import Database
+from ...errors import DatabaseUnavailable, ForeignLog
+from ...runtime.service import Service
+from ...store.wake import Question
+from ...tasks.taskset import TaskSet
+from . import store
+from .declare import Declared, declared
+from .log import Log
+from .runner import Runner
+
+_UNREAD = 10.0  # seconds between two pages of a log that nobody here reads
+
+
+class Pages(Service):
+    """Turns a page now and then, so that a log without subscribers does not end as one huge page."""
+
+    name = "pages"
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._session = database.session("pages")
+        self._newest: int | None = None
+        self.question = Question(store.NEWEST, ())
+
+    def told(self, answer: int) -> None:
+        if answer != self._newest:
+            self._newest = answer
+            self.wake()
+
+    async def tick(self) -> float:
+        if self.pulse is not None and self.pulse.lasts and self._newest is not None:
+            turned, self._newest = self._newest, None
+            await self._session.run(store.turn_page())
+            self._newest = turned
+            return 3600.0
+        if self.pulse is None or not self.pulse.lasts:
+            await self._session.run(store.turn_page())
+        return _UNREAD
+
+    async def finish(self) -> None:
+        await self._session.close()
+
+
+class Subscriber(Service):
+    """Owns what nobody else owns of the subscriptions in this code, and runs them."""
+
+    name = "subscriptions"
+    topic = store.TOPIC
+
+    def __init__(self, database: Database, subscriptions: Sequence[Declared], tasks: TaskSet) -> None:
+        super().__init__()
+        self._database = database
+        self._session = database.session("subscriptions")
+        self._declared = {d.name: d for d in subscriptions}
+        rules = tasks.queue_rules()
+        self._keyed = {name for name, rule in rules.items() if rule.keyed}
+        settings = database.settings
+        self._lease = settings.dead_after
+        self._every = settings.heartbeat
+        self._token = uuid4()
+        self._log = Log(self._session, self._me, max(settings.poll, settings.heartbeat))
+        self._runners: dict[tuple[str, int, int], tuple[Runner, asyncio.Task[None]]] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._is_declared = False
+        self._foreign = False
+
+    def _me(self) -> str:
+        return self.worker()
+
+    def heard(self) -> None:
+        self._log.ring()
+
+    def listening(self, hears: bool) -> None:
+        self._log.hears = hears
+        self._log.ring()
+
+    async def tick(self) -> float:
+        await self._declare()
+        await self._own()
+        if self._watch is None or self._watch.done():
+            self._watch = self._begin("watch", self._log.watch())
+        return self._every
+
+    async def _declare(self) -> None:
+        """Once: the database learns of what the code subscribes to."""
+        if self._is_declared:
+            return
+        await self._log.turn()
+        for d in self._declared.values():
+            new = await self._session.run(store.subscribe(d.name, d.kind, d.patterns, d.start, d.shards))
+            if new:
+                telemetry.emit(
+                    "subscription.made", subscription=d.name, patterns=", ".join(d.patterns), start=d.start
+                )
+        self._is_declared = True
+
+    async def _own(self) -> None:
+        """Renew, take what is free, let go of what is lost. A row that is locked is at work: it is asked for by itself."""
+        names = list(self._declared)
+        owned = await self._session.run(store.own(names, self._token, self.worker(), self._lease))
+        keys = {o.key for o in owned}
+        if missing := self._runners.keys() - keys:
+            kept = await self._session.run(store.owned_keys(self._token))
+            for key in missing - kept:
+                self._runners[key][1].cancel()
+        for key, (_, task) in list(self._runners.items()):
+            if task.done():
+                del self._runners[key]
+        for o in owned:
+            if o.key not in self._runners:
+                d = self._declared[o.of]
+                keyed = d.task is not None and d.task.settings.queue in self._keyed
+                runner = Runner(self._database, self._log, d, o, self._lease, keyed)
+                self._runners[o.key] = (runner, self._begin(o.name, self._run(runner, o.name)))
+
+    def _begin(self, name: str, work: "asyncio.Future[None] | object") -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(work, name=f"holdfast subscription {name}")  # type: ignore[arg-type]
+
+    async def _run(self, runner: Runner, name: str) -> None:
+        """A runner that ends is begun again by the next tick, unless its subscription is not ours any more."""
+        pause = 0.1
+        while True:
+            before = runner.moved
+            try:
+                await runner.run()
+                self.wake()
+                return
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 whatever it is, the next try may succeed
+                pause = 0.1 if runner.moved > before else min(pause * 2, 5.0)
+                runner.stuck = True
+                level = logging.WARNING if isinstance(error, DatabaseUnavailable) else logging.ERROR
+                problem = f"{type(error).__name__}: {error}"
+                telemetry.emit(
+                    "subscription.failed", level=level, subscription=name, error=problem, next_try_in=pause
+                )
+                await asyncio.sleep(pause)
+
+    async def catch_up(self) -> bool:
+        """For a worker that ends when it is idle: all that is committed is delivered."""
+        try:
+            await self.tick()
+            last = await self._log.turn()
+            before = sum(runner.moved for runner, _ in self._runners.values())
+            while any(  # noqa: ASYNC110 several runners, each at its own pace
+                runner.position < last and not runner.stuck and not task.done()
+                for runner, task in self._runners.values()
+            ):
+                await asyncio.sleep(0.005)
+            return sum(runner.moved for runner, _ in self._runners.values()) > before
+        except (DatabaseUnavailable, ForeignLog):
+            return False
+
+    async def finish(self) -> None:
+        tasks = [task for _, task in self._runners.values()]
+        tasks += [self._watch] if self._watch is not None else []
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        with contextlib.suppress(DatabaseUnavailable):
+            await self._log.get_up()
+            await self._session.run(store.release(self._token))
+        self._runners.clear()
+        await self._session.close()
+
+
+def services(database: Database, tasks: TaskSet) -> list[Service]:
+    """A worker whose code subscribes to something turns the pages while it reads."""
+    subscriptions = declared(tasks)
+    if not subscriptions:
+        return [Pages(database)]
+    return [Subscriber(database, subscriptions, tasks)]

@@ -1,0 +1,551 @@
+-- holdfast: expand
+-- The log of events, its pages and its subscriptions. Nothing of it is used by the release before.
+
+-- Events ----------------------------------------------------------------------------------------------------------
+--
+-- The story of one event
+--
+--   publish()     appends a row to `events`, in the caller's transaction. With a key it first takes a lock on the key that is held to the
+--                 commit, and only then draws the sequence number: so within a key, seq order is commit order.
+--   turn_page()   numbers what was committed since the last page. A page is a window between two snapshots, (s_from, s_to], restricted to
+--                 the sequence numbers lo..hi; its events have positions last_pos - n + 1 .. last_pos, in the order of seq. Nothing is
+--                 written per event, and an open transaction is not waited for: its events get a page of their own when it commits.
+--   read_events() returns the events after a position. A position is one integer without gaps, the same for every subscriber.
+--   advance       moves a subscription's position, guarded by its generation, its token and the position it was read at, in the
+--                 transaction of the effect.
+--
+-- Why it looks like this
+--
+--   * Every committed event is in exactly one page. s_from of a window is s_to of the window before it, or base_snap of the log.
+--   * A window is cut into pages where the slot changes, at a gap of more than 256 in seq, and at 10,000 events: always by seq. A cut by
+--     transaction would break the order within a key.
+--   * A snapshot here never counts the own transaction as finished (event_snapshot()): who publishes after it looked would lose an event.
+--   * The log is a ring of 32 day slots, as the archive is. A slot goes by TRUNCATE, never by DELETE of single events.
+
+CREATE SEQUENCE holdfast.event_seq;   -- CACHE 1: numbers cached by a session would be out of order
+
+CREATE TABLE holdfast.events (
+    seq        bigint      NOT NULL DEFAULT nextval('holdfast.event_seq'),
+    xid        xid8        NOT NULL DEFAULT pg_current_xact_id(),   -- of the whole transaction, also inside a savepoint
+    created_at timestamptz NOT NULL DEFAULT holdfast.now(),
+    id         uuid        NOT NULL DEFAULT holdfast.uuid7(),       -- not seq: a restored database draws the same seq again
+    slot       smallint    NOT NULL,
+    version    int         NOT NULL DEFAULT 1,
+    type       text        NOT NULL,
+    key        text,
+    data       jsonb,                                               -- NULL: erased
+    headers    jsonb
+) PARTITION BY LIST (slot);
+COMMENT ON TABLE holdfast.events IS 'The log, one partition per day';
+
+DO $do$
+BEGIN
+    FOR slot IN 0..31 LOOP
+        EXECUTE format('CREATE TABLE holdfast.events_%s PARTITION OF holdfast.events FOR VALUES IN (%s)
+            WITH (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000)', lpad(slot::text, 2, '0'), slot);
+        EXECUTE format('CREATE UNIQUE INDEX events_%1$s_seq ON holdfast.events_%1$s (seq)', lpad(slot::text, 2, '0'));
+        EXECUTE format('CREATE INDEX events_%1$s_xid ON holdfast.events_%1$s (xid)', lpad(slot::text, 2, '0'));
+    END LOOP;
+END $do$;
+
+-- One row: where the log begins, what it is numbered from, and how long it is kept.
+CREATE TABLE holdfast.event_log (
+    only_row       boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    system_id      bigint      NOT NULL,             -- of the server whose transaction ids the pages hold
+    era            int         NOT NULL DEFAULT 1,   -- rises with every rebase
+    base_pos       bigint      NOT NULL DEFAULT 0,   -- at the last rebase
+    base_top       bigint      NOT NULL DEFAULT 0,
+    base_snap      pg_snapshot NOT NULL,
+    base_at        timestamptz NOT NULL,
+    start_pos      bigint      NOT NULL DEFAULT 0,   -- events up to this position are gone
+    retention_days int         NOT NULL DEFAULT 7 CHECK (retention_days BETWEEN 1 AND 30),
+    hold_days      int         NOT NULL DEFAULT 28 CHECK (hold_days BETWEEN 1 AND 30),   -- a slow subscriber keeps the log so long, and
+    hold_bytes     bigint      NOT NULL DEFAULT 10737418240 CHECK (hold_bytes > 0)       -- so large, and then expires
+);
+
+CREATE TABLE holdfast.event_pages (
+    last_pos bigint      PRIMARY KEY,
+    n        int         NOT NULL CHECK (n > 0),
+    slot     smallint    NOT NULL,
+    lo       bigint      NOT NULL,
+    hi       bigint      NOT NULL,
+    top      bigint      NOT NULL,   -- the highest hi so far
+    s_from   pg_snapshot NOT NULL,
+    s_to     pg_snapshot NOT NULL,
+    at       timestamptz NOT NULL
+);
+
+-- Ids that a caller chose, so that publishing one twice is one event. They go with the log.
+CREATE TABLE holdfast.event_ids (
+    id  uuid        PRIMARY KEY,
+    seq bigint,
+    at  timestamptz NOT NULL
+);
+CREATE INDEX event_ids_at ON holdfast.event_ids (at);
+
+-- How many events each stream has that append() ever wrote to. publish() to such a key counts too.
+CREATE TABLE holdfast.event_streams (
+    key     text   PRIMARY KEY,
+    version bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- Who reads the log, and how far each has come. One owner at a time, under lease and generation.
+CREATE TABLE holdfast.subscriptions (
+    name             text        NOT NULL CHECK (name ~ '^[A-Za-z0-9_.@-]{1,200}$'),
+    shard            int         NOT NULL DEFAULT 0,
+    shards           int         NOT NULL DEFAULT 1 CHECK (shards BETWEEN 1 AND 8),
+    kind             text        NOT NULL CHECK (kind IN ('jobs', 'projection', 'relay')),
+    patterns         text[]      NOT NULL,      -- types, where * stands for anything
+    position         bigint      NOT NULL,      -- all up to here is done
+    seq              bigint      NOT NULL,      -- of the event at it
+    until            bigint,                    -- a replay ends here
+    replay_of        text,                      -- the subscription that it is a replay to
+    status           text        NOT NULL CHECK (status IN ('active', 'paused', 'building', 'expired')),
+    hold             boolean     NOT NULL DEFAULT true,   -- the log is kept for it, up to the limits
+    generation       bigint      NOT NULL DEFAULT 0,
+    token            uuid,
+    owner            text,                      -- the worker that has it
+    lease_expires_at timestamptz NOT NULL DEFAULT '-infinity',
+    delivered        int8multirange NOT NULL DEFAULT '{}',   -- jobs: positions that became jobs, so that a replay makes none twice
+    missed           bigint,                    -- expired: how many events it did not get
+    problem          text,                      -- why it is paused, or what failed last
+    paused_by        text,
+    paused_at        timestamptz,
+    created_at       timestamptz NOT NULL,
+    moved_at         timestamptz NOT NULL,      -- when the position last moved
+    barrier          bigint,                    -- nobody reads beyond it while the number of shards changes
+    PRIMARY KEY (name, shard),
+    CHECK (shard >= 0 AND shard < shards)
+) WITH (fillfactor = 30, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200,
+        autovacuum_vacuum_cost_delay = 0);
+
+-- What a projection skipped, or what waits behind an event of its key that it could not apply. In order, to be applied later.
+CREATE TABLE holdfast.event_failures (
+    subscription text        NOT NULL,
+    position     bigint      NOT NULL,
+    seq          bigint      NOT NULL,
+    shard        int         NOT NULL,
+    kind         text        NOT NULL CHECK (kind IN ('skipped', 'parked', 'behind')),   -- parked: its key waits; behind: waits for such a one
+    event_id     uuid        NOT NULL,
+    type         text        NOT NULL,
+    key          text,
+    error        text,
+    at           timestamptz NOT NULL,
+    PRIMARY KEY (subscription, position)
+);
+CREATE INDEX event_failures_key ON holdfast.event_failures (subscription, key) WHERE kind <> 'skipped';
+
+-- The snapshot of this statement, in which the own transaction counts as in progress.
+CREATE FUNCTION holdfast.event_snapshot() RETURNS pg_snapshot
+    LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT CASE WHEN own IS NULL OR own >= pg_snapshot_xmax(s) THEN s
+                      ELSE (pg_snapshot_xmin(s)::text || ':' || pg_snapshot_xmax(s)::text || ':' ||
+                            (SELECT string_agg(x::text, ',' ORDER BY x) FROM (SELECT pg_snapshot_xip(s) UNION SELECT own) AS u(x)))::pg_snapshot END
+          FROM (SELECT pg_current_snapshot(), pg_current_xact_id_if_assigned()) AS t(s, own) $$;
+
+-- Why an event cannot be stored; NULL: it can. `most` is the limit of its data in bytes.
+CREATE FUNCTION holdfast.event_fault(type text, data jsonb, key text, headers jsonb, version int) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT CASE
+        WHEN type IS NULL OR type ~ '[^A-Za-z0-9_.-]' OR octet_length(type) NOT BETWEEN 1 AND 200
+            THEN format('event type %L is not usable: 1 to 200 letters, digits and _ . -', type)
+        WHEN data IS NULL OR jsonb_typeof(data) <> 'object' THEN 'the data of an event must be a JSON object'
+        WHEN CASE WHEN pg_column_size(data) <= 1024 AND pg_column_compression(data) IS NULL THEN octet_length(data::text)
+                  ELSE holdfast.printed_bytes(data, 229376) END > 229376
+            THEN format('the data of the event is %s bytes, the limit is 229376: store it elsewhere and publish a reference', holdfast.printed_bytes(data, 229376))
+        WHEN octet_length(key) > 512 THEN format('the key is %s bytes, the limit is 512', octet_length(key))
+        WHEN version IS NULL OR version < 1 THEN format('version must be 1 or more, not %s', version)
+        WHEN headers IS NOT NULL AND jsonb_typeof(headers) <> 'object' THEN 'headers must be a JSON object of strings'
+        WHEN headers IS NOT NULL AND EXISTS (SELECT FROM jsonb_each(headers) h WHERE jsonb_typeof(h.value) <> 'string') THEN 'headers must be a JSON object of strings'
+        WHEN headers IS NOT NULL AND holdfast.printed_bytes(headers, 8192) > 8192 THEN format('headers are %s bytes, the limit is 8192', holdfast.printed_bytes(headers, 8192))
+    END $$;
+
+-- One event. `created` is false where the id was published before.
+CREATE FUNCTION holdfast.publish(
+    type text, data jsonb DEFAULT '{}', key text DEFAULT NULL, headers jsonb DEFAULT NULL, event_id uuid DEFAULT NULL, version int DEFAULT 1,
+    OUT id uuid, OUT seq bigint, OUT created boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    AS $$
+DECLARE
+    wrong text := CASE   -- without a subquery: an expression costs next to nothing
+        WHEN type IS NULL OR type ~ '[^A-Za-z0-9_.-]' OR octet_length(type) NOT BETWEEN 1 AND 200 OR data IS NULL OR jsonb_typeof(data) <> 'object'
+             OR pg_column_size(data) > 1024 OR pg_column_compression(data) IS NOT NULL OR octet_length(key) > 512 OR version IS NULL OR version < 1
+             OR headers IS NOT NULL
+            THEN holdfast.event_fault(type, data, key, headers, version) END;
+    hash  bigint;
+    at    timestamptz;
+BEGIN
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF event_id IS NOT NULL THEN
+        INSERT INTO holdfast.event_ids (id, at) VALUES (event_id, holdfast.now()) ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            id := event_id;
+            created := false;
+            SELECT i.seq INTO seq FROM holdfast.event_ids i WHERE i.id = event_id;
+            RETURN;
+        END IF;
+    END IF;
+    IF key IS NOT NULL THEN   -- as lock_streams() does it, for one key
+        hash := hashtextextended(E'+events\x1f' || key, 7236837);
+        PERFORM pg_advisory_xact_lock_shared(7236840, hashtext('+events') # (hash >> 57)::int);
+        PERFORM pg_advisory_xact_lock(hash);
+        UPDATE holdfast.event_streams s SET version = s.version + 1 WHERE s.key = publish.key;
+    END IF;
+    at := holdfast.now();
+    INSERT INTO holdfast.events AS e (seq, id, created_at, slot, type, key, version, data, headers)
+    VALUES (nextval('holdfast.event_seq'), coalesce(event_id, holdfast.uuid7()), at, holdfast.archive_slot(at), type, key, version, data, headers)
+    RETURNING e.id, e.seq INTO id, seq;
+    created := true;
+    IF event_id IS NOT NULL THEN
+        UPDATE holdfast.event_ids i SET seq = publish.seq WHERE i.id = event_id;
+    END IF;
+    IF (SELECT a.sleepers FROM holdfast.asleep a WHERE a.queue = '+events' ORDER BY a.number DESC LIMIT 1) > 0 THEN
+        PERFORM holdfast.wake(ARRAY['+events']);
+    END IF;
+END $$;
+
+-- Many events in one statement, all or none, in the given order.
+CREATE FUNCTION holdfast.publish_many(types text[], datas text[], keys text[], headers text[], event_ids uuid[], versions int[])
+    RETURNS TABLE (id uuid, seq bigint, created boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    AS $$
+DECLARE
+    wrong  text;
+    at     timestamptz;
+    chosen boolean := coalesce(array_remove(event_ids, NULL) <> '{}', false);
+    ids    uuid[];
+    fresh  uuid[];
+BEGIN
+    SELECT CASE WHEN cardinality(types) = 1 THEN f.fault ELSE format('event %s: %s', f.ordinal, f.fault) END INTO wrong
+    FROM (SELECT u.ordinal, holdfast.event_fault(u.type, u.data::jsonb, u.key, u.header::jsonb, u.version) AS fault
+          FROM unnest(types, datas, keys, headers, versions) WITH ORDINALITY AS u(type, data, key, header, version, ordinal)
+          WHERE u.type IS NULL OR u.type ~ '[^A-Za-z0-9_.-]' OR octet_length(u.type) NOT BETWEEN 1 AND 200 OR u.data IS NULL OR left(ltrim(u.data), 1) <> '{'
+             -- jsonb prints more than was written: a space after each separator, and numbers without exponents
+             OR octet_length(u.data) > 114688 OR u.data ~ '[0-9][eE][+-]?[0-9]' OR octet_length(u.key) > 512 OR u.version IS NULL OR u.version < 1
+             OR u.header IS NOT NULL) f
+    WHERE f.fault IS NOT NULL ORDER BY f.ordinal LIMIT 1;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF chosen THEN
+        WITH taken AS (
+            INSERT INTO holdfast.event_ids AS i (id, at)
+            SELECT DISTINCT u.id, holdfast.now() FROM unnest(event_ids) AS u(id) WHERE u.id IS NOT NULL ORDER BY u.id
+            ON CONFLICT DO NOTHING RETURNING i.id)
+        SELECT coalesce(array_agg(t.id), '{}') INTO fresh FROM taken t;
+        ids := ARRAY(SELECT coalesce(u.id, holdfast.uuid7()) FROM unnest(event_ids) WITH ORDINALITY AS u(id, ordinal) ORDER BY u.ordinal);
+    END IF;
+    IF array_remove(keys, NULL) <> '{}' THEN
+        PERFORM holdfast.lock_streams('+events', keys);
+        UPDATE holdfast.event_streams s SET version = s.version + k.n
+        FROM (SELECT u.key, count(*) AS n FROM unnest(keys, event_ids) AS u(key, id)
+              WHERE u.key IS NOT NULL AND (u.id IS NULL OR u.id = ANY (fresh)) GROUP BY u.key) k
+        WHERE s.key = k.key;
+    END IF;
+    at := holdfast.now();
+    IF NOT chosen THEN
+        RETURN QUERY
+        INSERT INTO holdfast.events AS e (created_at, slot, type, key, version, data, headers)
+        SELECT at, holdfast.archive_slot(at), u.type, u.key, u.version, u.data::jsonb, u.header::jsonb
+        FROM unnest(types, datas, keys, headers, versions) WITH ORDINALITY AS u(type, data, key, header, version, ordinal)
+        ORDER BY u.ordinal
+        RETURNING e.id, e.seq, true;
+    ELSE
+        RETURN QUERY
+        WITH given AS MATERIALIZED (
+            SELECT u.*, u.chosen IS NULL OR (u.chosen = ANY (fresh) AND row_number() OVER (PARTITION BY u.id ORDER BY u.ordinal) = 1) AS is_new
+            FROM unnest(types, datas, keys, headers, versions, ids, event_ids) WITH ORDINALITY AS u(type, data, key, header, version, id, chosen, ordinal)
+        ), made AS (
+            INSERT INTO holdfast.events AS e (id, created_at, slot, type, key, version, data, headers)
+            SELECT g.id, at, holdfast.archive_slot(at), g.type, g.key, g.version, g.data::jsonb, g.header::jsonb
+            FROM given g WHERE g.is_new ORDER BY g.ordinal
+            RETURNING e.id, e.seq
+        ), noted AS (
+            UPDATE holdfast.event_ids i SET seq = m.seq FROM made m WHERE i.id = m.id
+        )
+        SELECT g.id, coalesce(m.seq, i.seq), g.is_new
+        FROM given g LEFT JOIN made m ON m.id = g.id LEFT JOIN holdfast.event_ids i ON i.id = g.id ORDER BY g.ordinal;
+    END IF;
+    IF (SELECT a.sleepers FROM holdfast.asleep a WHERE a.queue = '+events' ORDER BY a.number DESC LIMIT 1) > 0 THEN
+        PERFORM holdfast.wake(ARRAY['+events']);
+    END IF;
+END $$;
+
+-- The version of a stream after these events; raises HF002 with the actual version where it is not the expected one. NULL: any.
+CREATE FUNCTION holdfast.append_events(stream text, expected bigint, how_many int) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    actual bigint;
+BEGIN
+    PERFORM holdfast.lock_streams('+events', ARRAY[stream]);
+    SELECT s.version INTO actual FROM holdfast.event_streams s WHERE s.key = stream;
+    IF expected IS NOT NULL AND expected <> coalesce(actual, 0) THEN RETURN - coalesce(actual, 0) - 1; END IF;
+    IF actual IS NULL THEN
+        INSERT INTO holdfast.event_streams (key, version) VALUES (stream, 0);
+    END IF;
+    RETURN coalesce(actual, 0) + how_many;
+END $$;
+
+-- Number what was committed since the last page. Returns the last position; NULL: the transaction ids are of another server, see
+-- rebase_events(). To be called by itself, at READ COMMITTED, on the primary.
+CREATE FUNCTION holdfast.turn_page() RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET jit = off
+    AS $$
+DECLARE
+    log     holdfast.event_log;
+    last    record;
+    s2      pg_snapshot;
+    at      timestamptz;
+    late    xid8[];
+    slots   int[];
+    result  bigint;
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'events are numbered on the primary, and this server is a standby' USING ERRCODE = 'read_only_sql_transaction';
+    END IF;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'turn_page() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
+    END IF;
+    PERFORM pg_advisory_xact_lock(7236843, 0);
+    SELECT * INTO log FROM holdfast.event_log;   -- a new statement: it sees what whoever held the lock has written
+    SELECT p.last_pos, p.top, p.s_to AS snap, p.at INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
+    IF last.last_pos IS NULL OR last.last_pos <= log.base_pos THEN
+        SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap, log.base_at AS at INTO last;
+    END IF;
+    s2 := holdfast.event_snapshot();
+    at := clock_timestamp();
+    IF log.system_id <> (SELECT c.system_identifier FROM pg_control_system() c) OR pg_snapshot_xmax(last.snap) > pg_snapshot_xmax(s2) THEN
+        RETURN NULL;
+    END IF;
+    late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snap) x WHERE pg_visible_in_snapshot(x, s2));
+    -- Transactions that are newer than the last page wrote into the slots of these days. Whether another slot has one of theirs, because a clock
+    -- was moved or it took days, is one look at each.
+    slots := ARRAY(SELECT DISTINCT holdfast.archive_slot(d) FROM generate_series(last.at - interval '1 day', at + interval '1 day', interval '12 hours') d);
+    IF cardinality(slots) > 8 OR EXISTS (SELECT FROM holdfast.events e WHERE e.slot <> ALL (slots) AND e.xid >= pg_snapshot_xmax(last.snap)
+                                                                           AND e.xid < pg_snapshot_xmax(s2)) THEN
+        slots := ARRAY(SELECT generate_series(0, 31));
+    END IF;
+    WITH ranges(a, b) AS MATERIALIZED (   -- between the transactions in progress: a bulk in flight is jumped over
+        SELECT coalesce(lag(u.x) OVER (ORDER BY u.x), (pg_snapshot_xmax(last.snap)::text::bigint - 1)::text::xid8), u.x
+        FROM (SELECT pg_snapshot_xip(s2) UNION SELECT pg_snapshot_xmax(s2)) AS u(x) WHERE u.x >= pg_snapshot_xmax(last.snap)
+    ), found(slot, seq) AS MATERIALIZED (
+        SELECT e.slot, e.seq FROM ranges r CROSS JOIN unnest(slots) AS d(slot)
+        CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = d.slot AND e.xid > r.a AND e.xid < r.b OFFSET 0) e
+      UNION ALL
+        SELECT e.slot, e.seq FROM unnest(late) AS l(x)
+        CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.xid = l.x OFFSET 0) e
+    ), breaks AS (
+        SELECT f.slot, f.seq, row_number() OVER w AS k,
+               (f.seq - lag(f.seq) OVER w > 256 OR f.slot <> lag(f.slot) OVER w)::int AS is_break
+        FROM found f WINDOW w AS (ORDER BY f.seq)
+    ), isles AS (
+        SELECT b.slot, b.seq, b.k, sum(coalesce(b.is_break, 0)) OVER (ORDER BY b.seq) AS isle FROM breaks b
+    ), parts AS (
+        SELECT i.slot, i.seq, i.k, i.isle, (row_number() OVER (PARTITION BY i.isle ORDER BY i.seq) - 1) / 10000 AS part FROM isles i
+    ), pages AS (
+        SELECT max(p.k) AS k, count(*) AS n, min(p.slot) AS slot, min(p.seq) AS lo, max(p.seq) AS hi FROM parts p GROUP BY p.isle, p.part
+    ), written AS (
+        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, lo, hi, top, s_from, s_to, at)
+        SELECT last.last_pos + p.k, p.n, p.slot, p.lo, p.hi, greatest(last.top, max(p.hi) OVER (ORDER BY p.k)), last.snap, s2, at FROM pages p
+        RETURNING w.last_pos
+    )
+    SELECT max(w.last_pos) INTO result FROM written w;
+    RETURN coalesce(result, last.last_pos);
+END $$;
+
+-- Up to `most` events after a position, and of those that match at most about `bytes`. `after_seq` is the seq of the event at that position.
+-- The last row (id NULL) says how far was looked, and what the last position of the log is. Raises HF003 where events after the position are
+-- gone.
+CREATE FUNCTION holdfast.read_events(after bigint, after_seq bigint, most int, bytes bigint, patterns text[], shard int DEFAULT 0, shards int DEFAULT 1,
+                                     up_to bigint DEFAULT NULL)
+    RETURNS TABLE (pos bigint, seq bigint, id uuid, type text, version int, key text, created_at timestamptz, headers text, data text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET jit = off
+    AS $$
+DECLARE
+    start  bigint;
+    looked bigint;
+BEGIN
+    RETURN QUERY
+    WITH p AS MATERIALIZED (
+        SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g
+        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < after + most
+        ORDER BY g.last_pos LIMIT most
+    ), r AS MATERIALIZED (
+        SELECT greatest(p.before, after) + row_number() OVER (PARTITION BY p.last_pos ORDER BY e.seq) AS pos, e.*
+        FROM p CROSS JOIN LATERAL (
+            SELECT e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers, e.data FROM holdfast.events e
+            WHERE e.slot = p.slot AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
+              AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+            ORDER BY e.seq LIMIT after + most - greatest(p.before, after)) e
+    ), b AS (
+        SELECT r.*, (patterns IS NULL OR r.type LIKE ANY (patterns))
+                    AND (shards = 1 OR holdfast.bucket(coalesce(r.key, r.id::text)) * shards / 1024 = shard) AS hit
+        FROM r WHERE r.pos <= least(after + most, up_to)
+    ), w AS (
+        SELECT b.*, sum(b.size) OVER (ORDER BY b.pos) - b.size AS before_bytes
+        FROM (SELECT b.*, CASE WHEN b.hit AND b.data IS NOT NULL THEN pg_column_size(b.data) ELSE 0 END AS size FROM b) b
+    ), cut AS MATERIALIZED (SELECT * FROM w WHERE w.before_bytes < bytes OR w.before_bytes = 0
+    ), far AS (
+        SELECT max(c.pos) AS pos, count(*) AS n FROM cut c
+    )
+    SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text FROM cut c WHERE c.hit
+  UNION ALL
+    SELECT f.pos, (SELECT c.seq FROM cut c WHERE c.pos = f.pos), NULL, NULL, f.n::int, NULL, NULL, NULL,
+           (SELECT q.last_pos FROM holdfast.event_pages q ORDER BY q.last_pos DESC LIMIT 1)::text
+    FROM far f
+    ORDER BY 1, 3;   -- the last row has no id
+    SELECT l.start_pos INTO start FROM holdfast.event_log l;   -- asked afterwards: a slot that was emptied in between had its position moved
+    IF start > after THEN
+        RAISE EXCEPTION 'events after position % are gone: the log begins after position %', after, start USING ERRCODE = 'HF003';
+    END IF;
+END $$;
+
+-- The seq of the event at a position, for a cursor that is set there.
+CREATE FUNCTION holdfast.event_seq_at(wanted bigint) RETURNS bigint
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$ SELECT coalesce((
+              SELECT e.seq FROM (SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g WHERE g.last_pos >= wanted ORDER BY g.last_pos LIMIT 1) p
+              CROSS JOIN LATERAL (
+                  SELECT e.seq FROM holdfast.events e
+                  WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND p.hi AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+                  ORDER BY e.seq OFFSET greatest(wanted - p.before - 1, 0) LIMIT 1) e
+              WHERE wanted > p.before), 0) $$;
+
+-- The position of an event; NULL: not numbered yet, or gone.
+CREATE FUNCTION holdfast.event_position(wanted bigint) RETURNS bigint
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$ SELECT p.last_pos - p.n + (SELECT count(*) FROM holdfast.events e
+                                     WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND wanted AND pg_visible_in_snapshot(e.xid, p.s_to)
+                                       AND NOT pg_visible_in_snapshot(e.xid, p.s_from))
+          FROM (SELECT g.* FROM holdfast.event_pages g
+                WHERE g.lo <= wanted AND g.hi >= wanted
+                  AND EXISTS (SELECT FROM holdfast.events e WHERE e.slot = g.slot AND e.seq = wanted AND pg_visible_in_snapshot(e.xid, g.s_to)
+                                                                AND NOT pg_visible_in_snapshot(e.xid, g.s_from))
+                ORDER BY g.last_pos DESC LIMIT 1) p $$;
+
+-- Empties the slots whose day is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
+-- limits of age and bytes end a hold: then the subscription expires, with the number of events that it did not get. Slots go as a prefix of
+-- the positions. Returns how many slots were emptied.
+CREATE FUNCTION holdfast.empty_event_slots() RETURNS int
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '500ms'
+    AS $$
+DECLARE
+    log      holdfast.event_log;
+    today    date := (holdfast.now() AT TIME ZONE 'UTC')::date;
+    snap     pg_snapshot;
+    fresh    int[];      -- slots of days that are kept in any case
+    within   int[];      -- and of those for which a subscriber may hold the log
+    held     bigint;     -- positions after this are held
+    cut      bigint;
+    next_cut bigint;
+    going    int[];
+    slot     int;
+BEGIN
+    PERFORM pg_advisory_xact_lock(7236843, 0);   -- nobody turns a page meanwhile
+    SELECT * INTO log FROM holdfast.event_log FOR UPDATE;
+    SELECT p.s_to INTO snap FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
+    IF snap IS NULL THEN RETURN 0; END IF;
+    fresh := ARRAY(SELECT holdfast.archive_slot((today - n)::timestamp AT TIME ZONE 'UTC') FROM generate_series(-1, log.retention_days) n);
+    within := ARRAY(SELECT holdfast.archive_slot((today - n)::timestamp AT TIME ZONE 'UTC') FROM generate_series(-1, greatest(log.hold_days, log.retention_days)) n);
+    SELECT coalesce(min(s.position), 9223372036854775807) INTO held FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired';
+    IF (SELECT sum(pg_total_relation_size(i.inhrelid)) FROM pg_inherits i WHERE i.inhparent = 'holdfast.events'::regclass) > log.hold_bytes THEN
+        within := fresh;
+    END IF;
+    -- Up to here every page may go: its slot is past retention, and it is read or past the hold.
+    SELECT coalesce(min(p.last_pos - p.n), 9223372036854775807) INTO cut
+    FROM holdfast.event_pages p WHERE p.slot = ANY (fresh) OR (p.last_pos > held AND p.slot = ANY (within));
+    LOOP   -- a slot goes as a whole
+        SELECT min(p.last_pos - p.n) INTO next_cut FROM holdfast.event_pages p
+        WHERE p.last_pos <= cut AND EXISTS (SELECT FROM holdfast.event_pages q WHERE q.slot = p.slot AND q.last_pos > cut);
+        EXIT WHEN next_cut IS NULL;
+        cut := next_cut;
+    END LOOP;
+    going := ARRAY(SELECT DISTINCT p.slot FROM holdfast.event_pages p WHERE p.last_pos <= cut);
+    IF going = '{}' THEN RETURN 0; END IF;
+    FOREACH slot IN ARRAY going LOOP   -- an open or prepared publisher holds its slot: then none of them goes now
+        EXECUTE format('LOCK TABLE holdfast.events_%s IN ACCESS EXCLUSIVE MODE', lpad(slot::text, 2, '0'));
+        IF EXISTS (SELECT FROM holdfast.events e WHERE e.slot = empty_event_slots.slot AND e.xid >= pg_snapshot_xmax(snap))
+           OR EXISTS (SELECT FROM pg_snapshot_xip(snap) x JOIN holdfast.events e ON e.slot = empty_event_slots.slot AND e.xid = x) THEN
+            RETURN 0;   -- the next page has it
+        END IF;
+    END LOOP;
+    UPDATE holdfast.event_log l SET start_pos = greatest(l.start_pos, (SELECT max(p.last_pos) FROM holdfast.event_pages p WHERE p.slot = ANY (going)))
+    RETURNING l.start_pos INTO cut;
+    DELETE FROM holdfast.event_pages p WHERE p.slot = ANY (going)
+        AND p.last_pos < (SELECT max(q.last_pos) FROM holdfast.event_pages q);   -- the last page is what the next one goes on from
+    UPDATE holdfast.subscriptions s SET status = 'expired', missed = cut - s.position, generation = s.generation + 1, token = NULL, owner = NULL,
+        problem = format('%s events after position %s were removed before it read them', cut - s.position, s.position)
+    WHERE s.position < cut AND s.status <> 'expired';
+    FOREACH slot IN ARRAY going LOOP
+        EXECUTE format('TRUNCATE holdfast.events_%s', lpad(slot::text, 2, '0'));
+    END LOOP;
+    RETURN cardinality(going);
+END $$;
+
+-- After a logical restore the transaction ids in the log are of another server: number it from here on by those of this one. Returns how many
+-- events had no position yet.
+CREATE FUNCTION holdfast.rebase_events() RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    log   holdfast.event_log;
+    last  record;
+    found bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(7236843, 0);
+    LOCK TABLE holdfast.events IN SHARE ROW EXCLUSIVE MODE;   -- no publisher is in flight from here on
+    SELECT * INTO log FROM holdfast.event_log FOR UPDATE;
+    SELECT p.last_pos, p.top, p.s_to AS snap INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
+    IF last.last_pos IS NULL OR last.last_pos <= log.base_pos THEN
+        SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap INTO last;
+    END IF;
+    UPDATE holdfast.events e SET xid = pg_current_xact_id() WHERE e.seq > last.top OR NOT pg_visible_in_snapshot(e.xid, last.snap);
+    GET DIAGNOSTICS found = ROW_COUNT;
+    PERFORM setval('holdfast.event_seq', greatest((SELECT s.last_value FROM holdfast.event_seq s), (SELECT coalesce(max(e.seq), 1) FROM holdfast.events e)));
+    UPDATE holdfast.event_log l SET base_pos = last.last_pos, base_top = last.top, base_snap = holdfast.event_snapshot(), base_at = clock_timestamp(),
+        system_id = (SELECT c.system_identifier FROM pg_control_system() c), era = l.era + 1;
+    RETURN found;
+END $$;
+
+INSERT INTO holdfast.event_log (system_id, base_snap, base_at) SELECT c.system_identifier, holdfast.event_snapshot(), clock_timestamp() FROM pg_control_system() c;
+INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0, 0, 0);
+
+REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.turn_page,
+    holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
+
+CREATE VIEW holdfast.subscription_lag AS
+    SELECT s.name, s.shard, s.kind, s.status, s.position, h.last_pos - s.position AS events,
+           CASE WHEN h.last_pos > s.position THEN extract(epoch FROM holdfast.now() - (
+               SELECT p.at FROM holdfast.event_pages p WHERE p.last_pos > s.position ORDER BY p.last_pos LIMIT 1))::float8 ELSE 0 END AS seconds,
+           s.owner, s.missed, s.problem
+    FROM holdfast.subscriptions s
+    CROSS JOIN LATERAL (SELECT coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), 0) AS last_pos) h;
+COMMENT ON VIEW holdfast.subscription_lag IS 'How far each subscription is behind the log';
