@@ -171,6 +171,34 @@ TARGETS = [
         "bulk through Python, of COPY from Python", of(("enqueue", "bulk"), ("enqueue", "copy")), least=0.4
     ),
     Target("bulk through our COPY, of COPY", of(("enqueue", "bulk-copy"), ("enqueue", "copy")), least=0.8),
+    Target(
+        "publish in a transaction, by the bare INSERT",
+        of(("events", "transaction-sql"), ("events", "transaction-bare")),
+        most=1.35,
+        unit="x",
+    ),
+    Target("publish_many, of COPY", of(("events", "publish-many-raw"), ("events", "copy-raw")), least=0.6),
+    Target(
+        "publish_many from Python, of COPY from Python",
+        of(("events", "publish-many"), ("events", "copy")),
+        least=0.6,
+    ),
+    Target(
+        "a projection, of the same by hand",
+        of(("events", "projection"), ("events", "projection-by-hand")),
+        least=0.6,
+    ),
+    Target(
+        "events that become jobs, of enqueue_many",
+        of(("events", "consumer"), ("events", "consumer-enqueue-many")),
+        least=0.7,
+    ),
+    Target(
+        "16 readers, by 16 SELECTs", of(("events", "read-pages"), ("events", "read-bare")), most=1.5, unit="x"
+    ),
+    Target("publish to projection p50", at("events", "publish to projection p50"), most=8, unit="ms"),
+    Target("reading a commit that came late", at("events", "late-commit"), most=10, unit="ms"),
+    Target("WAL of numbering, per event", at("events", "numbering"), most=60, unit="bytes"),
     Target("largest backlog, of the smallest", largest_by_smallest, least=0.9),
     Target("horizon: last fifth by first", at("horizon", "last / first"), least=0.9),
     Target("beside history, of none", at("history", "finished / none"), least=0.95),

@@ -9,6 +9,7 @@ SCENARIOS = {
     "limit": "the claim and settle statements with no Python per job: what the database can do",
     "drain": "no-op jobs by one process and by two: async, sync, transactions, ordered, limited",
     "enqueue": "one by one, with a business write, in bulk; against a bare INSERT and COPY",
+    "events": "publish, publish_many, projections, consumers and readers; against the same SQL by hand",
     "steady": "a producer and a worker at a given rate: waiting and settling times",
     "latency": "50 jobs/s against an idle worker",
     "idle": "statements per second and processor time of a worker with nothing to do",

@@ -7,9 +7,9 @@ FROM holdfast.publish($1::text, $2::text::jsonb, $3::text, $4::text::jsonb, $5::
 
 -- name: publish_many
 -- anywhere
--- Many events, in their order. Returns the same for each.
--- $1 types, $2 data, $3 keys, $4 headers, $5 ids, $6 versions
-SELECT ARRAY[p.id::text, p.seq::text, p.created::text]
+-- Many events, in their order. Returns their ids, then their seqs, then whether each is new.
+-- $1 types, $2 data, $3 keys, $4 headers, $5 ids, $6 versions; NULL for a column without values
+SELECT array_agg(p.id::text) || array_agg(p.seq::text) || array_agg(p.created::text)
 FROM holdfast.publish_many($1::text[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::int[]) p;
 
 -- name: append_events

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ...errors import ConcurrencyConflict
 from ...sql import query
+from ...store.arrays import int_array, text_array
 from ...store.statement import Flow, Row, Statement, count, nothing
 from .event import EventRow
 
@@ -33,8 +34,7 @@ class NewEvent(NamedTuple):
     version: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(NamedTuple):
     """What `app.publish()` returns."""
 
     id: UUID
@@ -46,11 +46,30 @@ def _published(rows: Sequence[Row]) -> list[Published]:
     return [Published(UUID(r[0]), int(r[1]), r[2] == "true") for (r,) in rows]
 
 
+def _all_published(rows: Sequence[Row]) -> list[Published]:
+    texts = rows[0][0] or []
+    n = len(texts) // 3
+    columns = zip(texts[:n], texts[n : 2 * n], texts[2 * n :], strict=True)
+    return [Published(UUID(text), int(seq), created == "true") for text, seq, created in columns]
+
+
 def publish(events: Sequence[NewEvent]) -> Statement[list[Published]]:
-    if len(events) == 1:
-        return _named("publish", tuple(events[0]), _published)
-    columns = [list(column) for column in zip(*events, strict=True)] or [[] for _ in NewEvent._fields]
-    return _named("publish_many", tuple(columns), _published)
+    return _named("publish", tuple(events[0]), _published) if len(events) == 1 else publish_many(events)
+
+
+def publish_many(events: Sequence[NewEvent]) -> Statement[list[Published]]:
+    """Arrays go as text, which costs a tenth of handing the driver lists; a column without values is left out."""
+    columns = list(zip(*events, strict=True))
+    types, data, keys, headers, ids, versions = columns or [()] * len(NewEvent._fields)
+    params = (
+        text_array(types),
+        text_array(data),
+        text_array(keys) if any(key is not None for key in keys) else None,
+        text_array(headers) if any(headers) else None,
+        text_array([None if i is None else str(i) for i in ids]) if any(ids) else None,
+        int_array(versions) if versions.count(1) != len(versions) else None,
+    )
+    return _named("publish_many", params, _all_published)
 
 
 def append(
@@ -71,11 +90,7 @@ def append(
             expected=expected or 0,
             actual=actual,
         )
-    published = (
-        yield from publish(events)
-        if len(events) != 1
-        else _named("publish_many", tuple([value] for value in events[0]), _published)
-    )
+    published = yield from publish_many(events)
     return version, published
 
 

@@ -313,12 +313,12 @@ def await_position(name: str, what: Published | int, timeout: float) -> Procedur
             yield from turn()
             target = (yield from run(lambda: store.event_positions([what.seq])))[0]
         found = yield from run(lambda: store.position_of(name))
-        if found is None:
-            raise (yield from _unknown(name))
-        position, status = found
-        if target is not None and position >= target:
-            return position
+        if found is not None and target is not None and found[0] >= target:
+            return found[0]
         if time.monotonic() >= deadline:
+            if found is None:
+                raise (yield from _unknown(name))
+            position, status = found
             why = f"it is {status}" if status else f"it is at position {position}"
             missing = "an event that is not committed yet" if target is None else f"position {target}"
             raise ResultTimeout(f"{name} has not passed {missing} within {timeout:g} s: {why}")
