@@ -16,9 +16,14 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 def test_every_named_query_has_exactly_one_caller_and_every_call_names_a_query() -> None:
     calls: dict[str, int] = {}
-    for file in (*(SOURCE / "store").glob("*.py"), *(SOURCE / "shapes").glob("*/store.py")):
+    shapes = SOURCE / "shapes"
+    for file in (
+        *(SOURCE / "store").glob("*.py"),
+        *shapes.glob("*/store.py"),
+        *shapes.glob("*/store/*.py"),
+    ):
         for name in re.findall(
-            r'(?:query\("(?=\w+"\))|query_in\("|query_asking\("|taking\(\s*")(\w+)"',
+            r'(?:query\("(?=\w+"\))|\bnamed\(\s*"|query_in\("|query_asking\("|taking\(\s*")(\w+)"',
             file.read_text(encoding="utf-8"),
         ):
             calls[name] = calls.get(name, 0) + 1

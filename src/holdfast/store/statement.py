@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ..sql import runs_anywhere
+from ..sql import query, runs_anywhere
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -37,6 +37,13 @@ class Statement(Generic[T]):
 
 
 Flow = Generator[Statement[Any], Any, T]
+
+
+def named(
+    name: str, params: tuple[Any, ...], decode: Callable[[Sequence[Row]], T], *, binary: bool = False
+) -> Statement[T]:
+    """The statement of this name in the SQL files."""
+    return Statement(name, query(name), params, decode, binary=binary)
 
 
 def ids(rows: Sequence[Row]) -> list[Any]:

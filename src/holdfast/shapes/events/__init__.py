@@ -6,9 +6,12 @@ publish       what `app.publish()` is given becomes rows of the log
 store         its statements; queries.sql and schema.sql beside it have the text
 declare       what users declare: `@app.on(...)`, `@app.projection(...)`
 log           when there is something new, and how a worker waits for it
-runner        one subscription at work: read, take effect, move the position
+runner        one subscription at work: read a batch, let it take effect
+consume       its events become jobs
+project       its events go to a function, in the transaction that moves the position
 service       owns subscriptions and runs them, in every worker
-verbs         what people do: `app.events`, a declared subscription, the command line
+procedures    what people do with the log and its subscriptions, each once
+verbs         the same from Python: `app.publish()`, `app.events`, a declared subscription
 checks        what `holdfast doctor` asks
 cli           `holdfast events`, `holdfast subscriptions`, `holdfast projection`
 """

@@ -13,9 +13,12 @@ from ...runtime.service import Service
 from ...store.wake import Question
 from ...tasks.taskset import TaskSet
 from . import store
+from .consume import Consume
 from .declare import Declared, declared
 from .log import Log
-from .runner import Runner
+from .project import Project
+from .runner import Effect, Runner
+from .store import Owned
 
 _UNREAD = 10.0  # seconds between two pages of a log that nobody here reads
 
@@ -117,10 +120,16 @@ class Subscriber(Service):
                 del self._runners[key]
         for o in owned:
             if o.key not in self._runners:
-                d = self._declared[o.of]
-                keyed = d.task is not None and d.task.settings.queue in self._keyed
-                runner = Runner(self._database, self._log, d, o, self._lease, keyed)
+                runner = Runner(self._database, self._log, self._effect(o), o)
                 self._runners[o.key] = (runner, self._begin(o.name, self._run(runner, o.name)))
+
+    def _effect(self, o: Owned) -> Effect:
+        d = self._declared[o.of]
+        if d.apply is not None:
+            return Project(self._database, d.apply, o, self._lease)
+        assert d.task is not None
+        keyed = d.task.settings.queue in self._keyed
+        return Consume(self._database, d.task, d.parameter, o, self._lease, keyed)
 
     def _begin(self, name: str, work: "asyncio.Future[None] | object") -> "asyncio.Task[None]":
         return asyncio.get_running_loop().create_task(work, name=f"holdfast subscription {name}")  # type: ignore[arg-type]
@@ -138,7 +147,7 @@ class Subscriber(Service):
                 raise
             except Exception as error:  # noqa: BLE001 whatever it is, the next try may succeed
                 pause = 0.1 if runner.moved > before else min(pause * 2, 5.0)
-                runner.stuck = True
+                runner.failed = True
                 level = logging.WARNING if isinstance(error, DatabaseUnavailable) else logging.ERROR
                 problem = f"{type(error).__name__}: {error}"
                 telemetry.emit(

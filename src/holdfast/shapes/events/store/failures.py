@@ -1,0 +1,79 @@
+"""Events that a projection passed without applying them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from ....store.statement import Flow, Statement, named, nothing
+from ..event import EventRow
+from .log import Page, event_seq_at, read_events
+from .subscriptions import Listed, Owned
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An event that a projection passed without applying it."""
+
+    position: int
+    seq: int
+    shard: int
+    kind: str  # 'skipped', 'parked' or 'behind'
+    event_id: UUID
+    type: str
+    key: str | None
+    error: str | None
+    at: datetime
+
+
+def note_failures(o: Owned, failed: Sequence[tuple[EventRow, str, str | None]]) -> Statement[None]:
+    """(event, kind, error) of each."""
+    rows = [row for row, _, _ in failed]
+    params = (
+        o.name,
+        o.shard,
+        [row.position for row in rows],
+        [row.seq for row in rows],
+        [kind for _, kind, _ in failed],
+        [row.id for row in rows],
+        [row.type for row in rows],
+        [row.key for row in rows],
+        [error for _, _, error in failed],
+    )
+    return named("note_failures", params, nothing)
+
+
+def parked_keys(name: str) -> Statement[set[str]]:
+    return named("parked_event_keys", (name,), lambda rows: {row[0] for row in rows})
+
+
+def list_failures(name: str, key: str | None = None, most: int = 1000) -> Statement[list[Failure]]:
+    return named("list_failures", (name, key, most), lambda rows: [Failure(*row) for row in rows])
+
+
+def forget_failures(name: str, positions: Sequence[int]) -> Statement[None]:
+    return named("forget_failures", (name, list(positions)), nothing)
+
+
+def next_event(listed: Listed) -> Flow[Page]:
+    """The event at which a subscription stands."""
+    position, last = listed.position, None
+    seq = yield from event_seq_at(position)
+    while True:
+        page = yield from read_events(
+            position,
+            seq,
+            1000,
+            patterns=listed.patterns,
+            most_bytes=1,
+            shard=listed.shard,
+            shards=listed.shards,
+        )
+        if page.events or page.position in (position, last):
+            return page
+        position, seq, last = page.position, page.seq, page.last
+
+
+def skip_event(listed: Listed, row: EventRow, why: str) -> Statement[None]:
+    params = (listed.name, listed.shard, row.position, row.seq, row.id, row.type, row.key, why)
+    return named("skip_event", params, nothing)

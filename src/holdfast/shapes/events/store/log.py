@@ -1,0 +1,109 @@
+"""The log: pages, what is read of it, how long it is kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from ....store.statement import Row, Statement, count, named
+from ..event import EventRow
+
+TOPIC = "+events"  # what sleeping workers are woken for; no queue can have this name
+NEWEST = "newest_event"
+
+
+def turn_page() -> Statement[int | None]:
+    """The last position; None: the log is of another server."""
+    return named("turn_page", (), lambda rows: rows[0][0])
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    era: int
+    start: int  # events up to this position are gone
+    last: int
+    unnumbered: int  # at most
+    retention_days: int
+    hold_days: int
+    hold_bytes: int
+
+
+def log_state() -> Statement[LogState]:
+    return named("log_state", (), lambda rows: LogState(*rows[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a read found. `position` and `seq` say how far was looked: there may be more events than matched."""
+
+    events: list[EventRow]
+    position: int
+    seq: int
+    last: int  # of the log
+
+
+def read_events(
+    position: int,
+    seq: int,
+    most: int,
+    *,
+    patterns: Sequence[str] | None = None,
+    most_bytes: int = 2**40,
+    shard: int = 0,
+    shards: int = 1,
+    until: int | None = None,
+) -> Statement[Page]:
+    def decode(rows: Sequence[Row]) -> Page:
+        *found, (looked, looked_seq, _, _, looked_at, _, _, _, last) = rows
+        events = [EventRow(*row) for row in found]
+        if looked is None:
+            return Page([], position, seq, int(last or 0))
+        if looked - position != looked_at:
+            raise RuntimeError(
+                f"the log has {looked_at} events between positions {position} and {looked}, not {looked - position}"
+            )
+        return Page(events, looked, looked_seq, int(last))
+
+    likes = None if patterns is None else [like(pattern) for pattern in patterns]
+    params = (position, seq, most, most_bytes, likes, shard, shards, until)
+    return named("read_events", params, decode)
+
+
+def like(pattern: str) -> str:
+    """A pattern of event types, where * stands for anything, as LIKE has it."""
+    for special in ("\\", "%", "_"):
+        pattern = pattern.replace(special, "\\" + special)
+    return pattern.replace("*", "%")
+
+
+def event_positions(seqs: Sequence[int]) -> Statement[list[int | None]]:
+    return named("event_positions", (list(seqs),), lambda rows: [row[0] for row in rows])
+
+
+def event_by_id(event_id: UUID) -> Statement[int | None]:
+    return named("event_by_id", (event_id,), lambda rows: rows[0][0] if rows else None)
+
+
+def rebase() -> Statement[int]:
+    return named("rebase_events", (), count)
+
+
+def set_retention(days: int | None, hold_days: int | None, hold_bytes: int | None) -> Statement[Row]:
+    return named("set_event_retention", (days, hold_days, hold_bytes), lambda rows: rows[0])
+
+
+def empty_slots(days: int, most: int) -> Statement[int]:
+    return named("empty_event_slots", (), count)
+
+
+def prune_ids(days: int, most: int) -> Statement[int]:
+    return named("prune_event_ids", (days, most), count)
+
+
+def position_at(at: datetime) -> Statement[int | None]:
+    """The position before the first event that was numbered then or later; None: there is none."""
+    return named("position_at", (at,), lambda rows: rows[0][0] if rows else None)
+
+
+def event_seq_at(position: int) -> Statement[int]:
+    return named("event_seq_at", (position,), count)
