@@ -83,7 +83,8 @@ CREATE TABLE holdfast.event_ids (
 );
 CREATE INDEX event_ids_at ON holdfast.event_ids (at);
 
--- How many events each stream has that append() ever wrote to. publish() to such a key counts too.
+-- Streams that append_events() wrote to. A stream begins with its first append; from then on every event of its key counts, also one that
+-- publish() wrote. Versions stay when the log no longer has the events.
 CREATE TABLE holdfast.event_streams (
     key     text   PRIMARY KEY,
     version bigint NOT NULL
@@ -144,23 +145,42 @@ CREATE FUNCTION holdfast.event_snapshot() RETURNS pg_snapshot
                             (SELECT string_agg(x::text, ',' ORDER BY x) FROM (SELECT pg_snapshot_xip(s) UNION SELECT own) AS u(x)))::pg_snapshot END
           FROM (SELECT pg_current_snapshot(), pg_current_xact_id_if_assigned()) AS t(s, own) $$;
 
--- Why an event cannot be stored; NULL: it can. `most` is the limit of its data in bytes.
+-- Why an event cannot be stored; NULL: it can. The header `source` is an attribute of CloudEvents: a URI, or a part of one.
 CREATE FUNCTION holdfast.event_fault(type text, data jsonb, key text, headers jsonb, version int) RETURNS text
     LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp
     AS $$ SELECT CASE
         WHEN type IS NULL OR type ~ '[^A-Za-z0-9_.-]' OR octet_length(type) NOT BETWEEN 1 AND 200
-            THEN format('event type %L is not usable: 1 to 200 letters, digits and _ . -', type)
+            THEN format('event type %L is not usable: 1 to 200 letters, digits and _ . -', left(type, 200))
         WHEN data IS NULL OR jsonb_typeof(data) <> 'object' THEN 'the data of an event must be a JSON object'
         WHEN CASE WHEN pg_column_size(data) <= 1024 AND pg_column_compression(data) IS NULL THEN octet_length(data::text)
                   ELSE holdfast.printed_bytes(data, 229376) END > 229376
             THEN format('the data of the event is %s bytes, the limit is 229376: store it elsewhere and publish a reference', holdfast.printed_bytes(data, 229376))
+        WHEN key = '' THEN 'the key of an event must not be empty: leave it out for none'
         WHEN octet_length(key) > 512 THEN format('the key is %s bytes, the limit is 512', octet_length(key))
         WHEN version IS NULL OR version < 1 THEN format('version must be 1 or more, not %s', version)
         WHEN headers IS NOT NULL AND jsonb_typeof(headers) <> 'object' THEN 'headers must be a JSON object of strings'
         WHEN headers IS NOT NULL AND EXISTS (SELECT FROM jsonb_each(headers) h WHERE jsonb_typeof(h.value) <> 'string') THEN 'headers must be a JSON object of strings'
         WHEN headers IS NOT NULL AND holdfast.printed_bytes(headers, 8192) > 8192 THEN format('headers are %s bytes, the limit is 8192', holdfast.printed_bytes(headers, 8192))
+        WHEN headers->>'source' !~ '^([A-Za-z0-9:/?#@!$&''()*+,;=._~[\]-]|%[0-9A-Fa-f]{2})+$'
+            THEN format('the header source must be a URI or a part of one, not %L', left(headers->>'source', 200))
     END $$;
+
+-- A transaction with a snapshot of its own does not see a stream that began after it. It may not publish to it without counting, so it fails
+-- as a write to a row that changed would: 40001. A row that is put in shows it, and is taken out again. The caller holds the locks of the keys.
+CREATE FUNCTION holdfast.check_streams(keys text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    added text[];
+BEGIN
+    WITH added AS (
+        INSERT INTO holdfast.event_streams AS s (key, version) SELECT DISTINCT u.key, 0 FROM unnest(keys) AS u(key) WHERE u.key IS NOT NULL
+        ON CONFLICT DO NOTHING RETURNING s.key)
+    SELECT array_agg(a.key) INTO added FROM added a;
+    DELETE FROM holdfast.event_streams s WHERE s.key = ANY (added);
+END $$;
 
 -- One event. `created` is false where the id was published before.
 CREATE FUNCTION holdfast.publish(
@@ -172,8 +192,8 @@ CREATE FUNCTION holdfast.publish(
 DECLARE
     wrong text := CASE   -- without a subquery: an expression costs next to nothing
         WHEN type IS NULL OR type ~ '[^A-Za-z0-9_.-]' OR octet_length(type) NOT BETWEEN 1 AND 200 OR data IS NULL OR jsonb_typeof(data) <> 'object'
-             OR pg_column_size(data) > 1024 OR pg_column_compression(data) IS NOT NULL OR octet_length(key) > 512 OR version IS NULL OR version < 1
-             OR headers IS NOT NULL
+             OR pg_column_size(data) > 1024 OR pg_column_compression(data) IS NOT NULL OR octet_length(data::text) > 229376
+             OR octet_length(key) NOT BETWEEN 1 AND 512 OR version IS NULL OR version < 1 OR headers IS NOT NULL
             THEN holdfast.event_fault(type, data, key, headers, version) END;
     hash  bigint;
     at    timestamptz;
@@ -196,6 +216,9 @@ BEGIN
         IF pg_advisory_xact_lock_shared(7236840, hashtext('+events') # (hash >> 57)::int) IS NULL THEN RETURN; END IF;
         IF pg_advisory_xact_lock(hash) IS NULL THEN RETURN; END IF;
         UPDATE holdfast.event_streams s SET version = s.version + 1 WHERE s.key = publish.key;
+        IF NOT FOUND AND current_setting('transaction_isolation') <> 'read committed' THEN
+            PERFORM holdfast.check_streams(ARRAY[key]);
+        END IF;
     END IF;
     at := holdfast.now();
     INSERT INTO holdfast.events AS e (seq, id, created_at, slot, type, key, version, data, headers)
@@ -226,12 +249,15 @@ DECLARE
     ids    uuid[];
     fresh  uuid[];
 BEGIN
+    IF cardinality(types) > 100000 THEN
+        RAISE EXCEPTION '% events at once, the limit is 100000: publish them in several calls', cardinality(types) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     SELECT CASE WHEN cardinality(types) = 1 THEN f.fault ELSE format('event %s: %s', f.ordinal, f.fault) END INTO wrong
     FROM (SELECT u.ordinal, holdfast.event_fault(u.type, u.data::jsonb, u.key, u.header::jsonb, coalesce(u.version, 1)) AS fault
           FROM unnest(types, datas, keys, headers, versions) WITH ORDINALITY AS u(type, data, key, header, version, ordinal)
           WHERE u.type IS NULL OR u.type ~ '[^A-Za-z0-9_.-]' OR octet_length(u.type) NOT BETWEEN 1 AND 200 OR u.data IS NULL OR left(ltrim(u.data), 1) <> '{'
              -- jsonb prints more than was written: a space after each separator, and numbers without exponents
-             OR octet_length(u.data) > 114688 OR u.data ~ '[0-9][eE][+-]?[0-9]' OR octet_length(u.key) > 512 OR u.version < 1
+             OR octet_length(u.data) > 114688 OR u.data ~ '[0-9][eE][+-]?[0-9]' OR octet_length(u.key) NOT BETWEEN 1 AND 512 OR u.version < 1
              OR u.header IS NOT NULL) f
     WHERE f.fault IS NOT NULL ORDER BY f.ordinal LIMIT 1;
     IF wrong IS NOT NULL THEN
@@ -247,10 +273,17 @@ BEGIN
     END IF;
     IF array_remove(keys, NULL) <> '{}' THEN
         PERFORM holdfast.lock_streams('+events', keys);
-        UPDATE holdfast.event_streams s SET version = s.version + k.n
-        FROM (SELECT u.key, count(*) AS n FROM unnest(keys, event_ids) AS u(key, id)
-              WHERE u.key IS NOT NULL AND (u.id IS NULL OR u.id = ANY (fresh)) GROUP BY u.key) k
-        WHERE s.key = k.key;
+        IF EXISTS (SELECT FROM holdfast.event_streams) THEN
+            UPDATE holdfast.event_streams s SET version = s.version + k.n
+            FROM (SELECT g.key, count(*) AS n   -- an id counts where it comes first
+                  FROM (SELECT u.key, u.id IS NULL OR (u.id = ANY (fresh) AND row_number() OVER (PARTITION BY u.id ORDER BY u.ordinal) = 1) AS is_new
+                        FROM unnest(keys, event_ids) WITH ORDINALITY AS u(key, id, ordinal)) g
+                  WHERE g.key IS NOT NULL AND g.is_new GROUP BY g.key) k
+            WHERE s.key = k.key;
+        END IF;
+        IF current_setting('transaction_isolation') <> 'read committed' THEN
+            PERFORM holdfast.check_streams(keys);
+        END IF;
     END IF;
     at := holdfast.now();
     IF NOT chosen THEN
@@ -281,21 +314,43 @@ BEGIN
     END IF;
 END $$;
 
--- The version of a stream after these events; raises HF002 with the actual version where it is not the expected one. NULL: any.
-CREATE FUNCTION holdfast.append_events(stream text, expected bigint, how_many int) RETURNS bigint
+-- Events that are the next ones of a stream, whose key is `stream`, if it is at the version that is expected (NULL: at any). Returns a row for
+-- each, with the version of the stream after all of them. Where it is at another version: raises HF002, or for a caller that is `quiet` and reads
+-- it returns one row without an id, with the version at which the stream is. A stream that nobody has appended to is at version 0.
+-- Without ids of the caller's: those are locked before streams, and the expected version makes a second try safe.
+CREATE FUNCTION holdfast.append_events(stream text, expected bigint, types text[], datas text[], headers text[] DEFAULT NULL, versions int[] DEFAULT NULL,
+                                       quiet boolean DEFAULT false)
+    RETURNS TABLE (version bigint, id uuid, seq bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
+    wrong  text := CASE
+        WHEN stream IS NULL OR octet_length(stream) NOT BETWEEN 1 AND 512 THEN format('a stream is a key of 1 to 512 bytes, not %L', left(stream, 100))
+        WHEN expected < 0 THEN format('the expected version must be 0 or more, not %s', expected)
+        WHEN coalesce(cardinality(types), 0) = 0 THEN 'append needs one event at least' END;
     actual bigint;
 BEGIN
-    PERFORM holdfast.lock_streams('+events', ARRAY[stream]);
-    SELECT s.version INTO actual FROM holdfast.event_streams s WHERE s.key = stream;
-    IF expected IS NOT NULL AND expected <> coalesce(actual, 0) THEN RETURN - coalesce(actual, 0) - 1; END IF;
-    IF actual IS NULL THEN
-        INSERT INTO holdfast.event_streams (key, version) VALUES (stream, 0);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
     END IF;
-    RETURN coalesce(actual, 0) + how_many;
+    PERFORM holdfast.lock_streams('+events', ARRAY[stream]);
+    SELECT coalesce(max(s.version), 0) INTO actual FROM holdfast.event_streams s WHERE s.key = stream;   -- a new statement: after the lock
+    IF expected <> actual THEN
+        IF NOT quiet THEN
+            RAISE EXCEPTION 'stream % is at version %, not %', quote_literal(stream), actual, expected USING ERRCODE = 'HF002',
+                HINT = 'Somebody else wrote to it: read it again and decide again.';
+        END IF;
+        version := actual;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF actual = 0 THEN
+        INSERT INTO holdfast.event_streams AS s (key, version) VALUES (stream, 0) ON CONFLICT DO NOTHING;   -- publish_many() counts
+    END IF;
+    RETURN QUERY
+    SELECT actual + cardinality(types), p.id, p.seq
+    FROM holdfast.publish_many(types, datas, array_fill(stream, ARRAY[cardinality(types)]), headers, NULL, versions) p;
 END $$;
 
 -- Number what was committed since the last page. Returns the last position; NULL: the transaction ids are of another server, see
@@ -548,7 +603,7 @@ END $$;
 INSERT INTO holdfast.event_log (system_id, base_snap, base_at) SELECT c.system_identifier, holdfast.event_snapshot(), clock_timestamp() FROM pg_control_system() c;
 INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0, 0, 0);
 
-REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.turn_page,
+REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
 
 CREATE VIEW holdfast.subscription_lag AS
