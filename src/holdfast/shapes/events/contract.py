@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from ...errors import InvalidEvent, InvalidPayload, TaskDefinitionError
 from ...tasks import checks
 from ...tasks.convert import Converter, Misfit, Unsupported, converter, type_name
-from ...tasks.payload import dump, shown
+from ...tasks.payload import WRITERS, dump, quoted, short, shown
 from ...tasks.tracing import KEYS as TRACE
 
 T = TypeVar("T")
@@ -167,9 +167,17 @@ def data_text(data: object, name: str) -> str:
             raise InvalidEvent(f"event {name!r}: the data of an event is a JSON object, not {shown(data)}")
         data = dict(data)
     try:
-        return dump(data, "data", DATA_BYTES)
+        return _short(data) or dump(data, "data", DATA_BYTES)
     except InvalidPayload as error:
         raise InvalidEvent(f"event {name!r}: {error}") from None
+
+
+def _short(data: dict[Any, Any]) -> str | None:
+    """A short object of plain values, as `dump` writes it, in a third of the time; None: it is not such a one."""
+    try:
+        return short([f"{quoted(name)}:{WRITERS[type(value)](value)}" for name, value in data.items()])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def headers_text(headers: Mapping[str, str] | None, name: str) -> str | None:
