@@ -474,42 +474,44 @@ CREATE FUNCTION holdfast.read_events(after bigint, after_seq bigint, most int, b
     SET enable_seqscan = off
     SET enable_bitmapscan = off
     SET jit = off
+    SET max_parallel_workers_per_gather = 0
     AS $$
 DECLARE
     start bigint;
+    day   smallint;   -- one slot at a time: a plan that is given the slot opens one table and not 32
+    stop  bigint;
 BEGIN
+    SELECT g.slot INTO day FROM holdfast.event_pages g WHERE g.last_pos > after ORDER BY g.last_pos LIMIT 1;
+    SELECT least(after + most, up_to, min(g.last_pos - g.n)) INTO stop
+    FROM holdfast.event_pages g WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.slot <> day;
+    -- Nothing is sorted: pages come in their order, events in that of the index, and the last row, which has no id, last.
     RETURN QUERY
     WITH p AS MATERIALIZED (
         SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g
-        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < after + most
+        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < stop
         ORDER BY g.last_pos LIMIT most
-    ), r AS MATERIALIZED (
-        SELECT greatest(p.before, after) + row_number() OVER (PARTITION BY p.last_pos ORDER BY e.seq) AS pos, e.*
-        FROM p CROSS JOIN LATERAL (
-            SELECT e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers, e.data FROM holdfast.events e
-            WHERE e.slot = p.slot AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
-              AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
-            ORDER BY e.seq LIMIT after + most - greatest(p.before, after)) e
-    ), b AS (
-        SELECT r.*, (patterns IS NULL OR r.type LIKE ANY (patterns))
-                    AND (shards = 1 OR holdfast.bucket(coalesce(r.key, r.id::text)) * shards / 1024 = shard) AS hit
-        FROM r WHERE r.pos <= least(after + most, up_to)
-    ), w AS (
-        SELECT b.*, sum(b.size) OVER (ORDER BY b.pos) - b.size AS before_bytes
-        FROM (SELECT b.*, CASE WHEN b.hit AND b.data IS NOT NULL THEN pg_column_size(b.data) ELSE 0 END AS size FROM b) b
-    ), cut AS MATERIALIZED (SELECT * FROM w WHERE w.before_bytes < bytes OR w.before_bytes = 0
-    ), due AS (   -- what the pages promise; without the limit of bytes all of it was found
-        SELECT least(max(p.last_pos), after + most, up_to) - after AS n, (SELECT count(*) FROM b) AS found FROM p
-    ), far AS (
-        SELECT CASE WHEN d.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN d.found < d.n THEN d.found ELSE c.n END AS n
-        FROM due d CROSS JOIN (SELECT max(c.pos) AS pos, count(*) AS n FROM cut c) c
+    ), w AS MATERIALIZED (   -- numbered as they come: whoever finds fewer than the pages promise takes none of them
+        SELECT after + row_number() OVER o AS pos, h.*, sum(CASE WHEN h.hit THEN coalesce(pg_column_size(h.data), 0) ELSE 0 END) OVER o AS bytes_so_far
+        FROM (SELECT e.*, (patterns IS NULL OR e.type LIKE ANY (patterns))
+                          AND (shards = 1 OR holdfast.bucket(coalesce(e.key, e.id::text)) * shards / 1024 = shard) AS hit
+              FROM p CROSS JOIN LATERAL (
+                  SELECT e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers, e.data
+                  FROM holdfast.events e
+                  WHERE e.slot = day AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
+                    AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+                  ORDER BY e.seq LIMIT stop - greatest(p.before, after)) e) h
+        WINDOW o AS (ROWS UNBOUNDED PRECEDING)
+    ), far AS (   -- what the pages promise was found, else that is how far was looked; the limit of bytes comes after it
+        SELECT CASE WHEN c.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN c.found < d.n THEN c.found ELSE c.pos - after END AS n
+        FROM (SELECT CASE WHEN count(*) > 0 THEN least(max(p.last_pos), stop) - after END AS n FROM p) d
+        CROSS JOIN (SELECT count(*) AS found, max(c.pos) FILTER (WHERE c.bytes_so_far <= bytes OR c.pos = after + 1) AS pos FROM w c) c
     )
-    SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text FROM cut c WHERE c.hit
+    SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text
+    FROM w c WHERE c.hit AND (c.bytes_so_far <= bytes OR c.pos = after + 1)
   UNION ALL
-    SELECT f.pos, (SELECT c.seq FROM cut c WHERE c.pos = f.pos), NULL, NULL, f.n::int, NULL, NULL, NULL,
+    SELECT f.pos, (SELECT c.seq FROM w c WHERE c.pos = f.pos), NULL, NULL, f.n::int, NULL, NULL, NULL,
            (SELECT q.last_pos FROM holdfast.event_pages q ORDER BY q.last_pos DESC LIMIT 1)::text
-    FROM far f
-    ORDER BY 1, 3;   -- the last row has no id
+    FROM far f;
     SELECT l.start_pos INTO start FROM holdfast.event_log l;   -- asked afterwards: a slot that was emptied in between had its position moved
     IF start > after THEN
         RAISE EXCEPTION 'events after position % are gone: the log begins after position %', after, start USING ERRCODE = 'HF003';
