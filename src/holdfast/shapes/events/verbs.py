@@ -302,8 +302,10 @@ class HasEvents:
     def publish_many(self, events: Iterable[object], /, *, conn: object = None) -> list[Published]:
         """Append many events in one statement, all or none, in their order: instances, tuples (type, data, key), or what
         `app.events.new(...)` makes, with an id and headers."""
-        return Publisher(self.database).publish(new_events(events), conn, "publish_many")
+        made = new_events(events)
+        return Publisher(self.database).publish(made, conn, "publish_many")
 
     async def apublish_many(self, events: Iterable[object], /, *, conn: object = None) -> list[Published]:
         """`await app.apublish_many([OrderPaid(1, 5), OrderPaid(2, 5)])`: see publish_many()."""
-        return await Publisher(self.database).apublish(new_events(events), conn, "publish_many")
+        made = new_events(events)
+        return await Publisher(self.database).apublish(made, conn, "publish_many")
