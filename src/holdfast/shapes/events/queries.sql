@@ -7,16 +7,23 @@ FROM holdfast.publish($1::text, $2::text::jsonb, $3::text, $4::text::jsonb, $5::
 
 -- name: publish_many
 -- anywhere
--- Many events, in their order. Returns their ids, then their seqs, then whether each is new.
+-- Many events, in their order. Returns their ids, then their seqs, then, where ids are given, whether each is new.
 -- $1 types, $2 data, $3 keys, $4 headers, $5 ids, $6 versions; NULL for a column without values
-SELECT array_agg(p.id::text) || array_agg(p.seq::text) || array_agg(p.created::text)
+SELECT array_agg(p.id::text) || array_agg(p.seq::text) || CASE WHEN $5::uuid[] IS NULL THEN '{}'::text[] ELSE array_agg(p.created::text) END
 FROM holdfast.publish_many($1::text[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::int[]) p;
 
 -- name: append_events
 -- anywhere
--- The version that a stream will have after so many events; below 0: - actual - 1, and nothing was changed.
--- $1 stream, $2 expected version (NULL: any), $3 how many events
-SELECT ARRAY[holdfast.append_events($1::text, $2::bigint, $3::int)::text];
+-- The next events of a stream. Returns its version, then the ids, then the seqs; a NULL instead of ids: it is at this version, not at the
+-- expected one, and nothing was written.
+-- $1 stream, $2 expected version (NULL: any), $3 types, $4 data, $5 headers, $6 versions; NULL for a column without values
+SELECT array_agg(DISTINCT a.version::text) || array_agg(a.id::text) || array_agg(a.seq::text)
+FROM holdfast.append_events($1::text, $2::bigint, $3::text[], $4::text[], $5::text[], $6::int[], true) a;
+
+-- name: stream_version
+-- anywhere
+-- The version of a stream; no row: nobody has appended to it. $1 stream
+SELECT ARRAY[s.version::text] FROM holdfast.event_streams s WHERE s.key = $1::text;
 
 -- name: turn_page
 -- Number what was committed since the last page. Returns the last position; NULL: the log is of another server.

@@ -85,7 +85,8 @@ CREATE TABLE holdfast.event_ids (
 );
 CREATE INDEX event_ids_at ON holdfast.event_ids (at);
 
--- How many events each stream has that append() ever wrote to. publish() to such a key counts too.
+-- Streams that append_events() wrote to. A stream begins with its first append; from then on every event of its key counts, also one that
+-- publish() wrote. Versions stay when the log no longer has the events.
 CREATE TABLE holdfast.event_streams (
     key     text   PRIMARY KEY,
     version bigint NOT NULL
@@ -146,23 +147,42 @@ CREATE FUNCTION holdfast.event_snapshot() RETURNS pg_snapshot
                             (SELECT string_agg(x::text, ',' ORDER BY x) FROM (SELECT pg_snapshot_xip(s) UNION SELECT own) AS u(x)))::pg_snapshot END
           FROM (SELECT pg_current_snapshot(), pg_current_xact_id_if_assigned()) AS t(s, own) $$;
 
--- Why an event cannot be stored; NULL: it can. `most` is the limit of its data in bytes.
+-- Why an event cannot be stored; NULL: it can. The header `source` is an attribute of CloudEvents: a URI, or a part of one.
 CREATE FUNCTION holdfast.event_fault(type text, data jsonb, key text, headers jsonb, version int) RETURNS text
     LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp
     AS $$ SELECT CASE
         WHEN type IS NULL OR type ~ '[^A-Za-z0-9_.-]' OR octet_length(type) NOT BETWEEN 1 AND 200
-            THEN format('event type %L is not usable: 1 to 200 letters, digits and _ . -', type)
+            THEN format('event type %L is not usable: 1 to 200 letters, digits and _ . -', left(type, 200))
         WHEN data IS NULL OR jsonb_typeof(data) <> 'object' THEN 'the data of an event must be a JSON object'
         WHEN CASE WHEN pg_column_size(data) <= 1024 AND pg_column_compression(data) IS NULL THEN octet_length(data::text)
                   ELSE holdfast.printed_bytes(data, 229376) END > 229376
             THEN format('the data of the event is %s bytes, the limit is 229376: store it elsewhere and publish a reference', holdfast.printed_bytes(data, 229376))
+        WHEN key = '' THEN 'the key of an event must not be empty: leave it out for none'
         WHEN octet_length(key) > 512 THEN format('the key is %s bytes, the limit is 512', octet_length(key))
         WHEN version IS NULL OR version < 1 THEN format('version must be 1 or more, not %s', version)
         WHEN headers IS NOT NULL AND jsonb_typeof(headers) <> 'object' THEN 'headers must be a JSON object of strings'
         WHEN headers IS NOT NULL AND EXISTS (SELECT FROM jsonb_each(headers) h WHERE jsonb_typeof(h.value) <> 'string') THEN 'headers must be a JSON object of strings'
         WHEN headers IS NOT NULL AND holdfast.printed_bytes(headers, 8192) > 8192 THEN format('headers are %s bytes, the limit is 8192', holdfast.printed_bytes(headers, 8192))
+        WHEN headers->>'source' !~ '^([A-Za-z0-9:/?#@!$&''()*+,;=._~[\]-]|%[0-9A-Fa-f]{2})+$'
+            THEN format('the header source must be a URI or a part of one, not %L', left(headers->>'source', 200))
     END $$;
+
+-- A transaction with a snapshot of its own does not see a stream that began after it. It may not publish to it without counting, so it fails
+-- as a write to a row that changed would: 40001. A row that is put in shows it, and is taken out again. The caller holds the locks of the keys.
+CREATE FUNCTION holdfast.check_streams(keys text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    added text[];
+BEGIN
+    WITH added AS (
+        INSERT INTO holdfast.event_streams AS s (key, version) SELECT DISTINCT u.key, 0 FROM unnest(keys) AS u(key) WHERE u.key IS NOT NULL
+        ON CONFLICT DO NOTHING RETURNING s.key)
+    SELECT array_agg(a.key) INTO added FROM added a;
+    DELETE FROM holdfast.event_streams s WHERE s.key = ANY (added);
+END $$;
 
 -- One event. `created` is false where the id was published before.
 CREATE FUNCTION holdfast.publish(
@@ -174,8 +194,8 @@ CREATE FUNCTION holdfast.publish(
 DECLARE
     wrong text := CASE   -- without a subquery: an expression costs next to nothing
         WHEN type IS NULL OR type ~ '[^A-Za-z0-9_.-]' OR octet_length(type) NOT BETWEEN 1 AND 200 OR data IS NULL OR jsonb_typeof(data) <> 'object'
-             OR pg_column_size(data) > 1024 OR pg_column_compression(data) IS NOT NULL OR octet_length(key) > 512 OR version IS NULL OR version < 1
-             OR headers IS NOT NULL
+             OR pg_column_size(data) > 1024 OR pg_column_compression(data) IS NOT NULL OR octet_length(data::text) > 229376
+             OR octet_length(key) NOT BETWEEN 1 AND 512 OR version IS NULL OR version < 1 OR headers IS NOT NULL
             THEN holdfast.event_fault(type, data, key, headers, version) END;
     hash  bigint;
     at    timestamptz;
@@ -198,6 +218,9 @@ BEGIN
         IF pg_advisory_xact_lock_shared(7236840, hashtext('+events') # (hash >> 57)::int) IS NULL THEN RETURN; END IF;
         IF pg_advisory_xact_lock(hash) IS NULL THEN RETURN; END IF;
         UPDATE holdfast.event_streams s SET version = s.version + 1 WHERE s.key = publish.key;
+        IF NOT FOUND AND current_setting('transaction_isolation') <> 'read committed' THEN
+            PERFORM holdfast.check_streams(ARRAY[key]);
+        END IF;
     END IF;
     at := holdfast.now();
     INSERT INTO holdfast.events AS e (seq, id, created_at, slot, type, key, version, data, headers)
@@ -222,19 +245,27 @@ CREATE FUNCTION holdfast.publish_many(types text[], datas text[], keys text[] DE
     SET enable_seqscan = off
     AS $$
 DECLARE
-    wrong  text;
-    at     timestamptz;
-    chosen boolean := coalesce(array_remove(event_ids, NULL) <> '{}', false);
-    ids    uuid[];
-    fresh  uuid[];
+    wrong   text;
+    careful boolean;
+    at      timestamptz;
+    day     smallint;    -- the slot
+    base    text;        -- of the ids
+    low     bigint;
+    chosen  boolean := coalesce(array_remove(event_ids, NULL) <> '{}', false);
+    ids     uuid[];
+    fresh   uuid[];
 BEGIN
+    IF cardinality(types) > 100000 THEN
+        RAISE EXCEPTION '% events at once, the limit is 100000: publish them in several calls', cardinality(types) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- Of many texts as one a pattern is looked for in a quarter of the time. jsonb prints more than was written: a space after each separator,
+    -- and numbers without exponents.
+    careful := pg_column_size(datas) > 16777216 OR array_to_string(types, '') ~ '[^A-Za-z0-9_.-]' OR array_to_string(datas, '') ~ '[0-9][eE][+-]?[0-9]';
     SELECT CASE WHEN cardinality(types) = 1 THEN f.fault ELSE format('event %s: %s', f.ordinal, f.fault) END INTO wrong
     FROM (SELECT u.ordinal, holdfast.event_fault(u.type, u.data::jsonb, u.key, u.header::jsonb, coalesce(u.version, 1)) AS fault
           FROM unnest(types, datas, keys, headers, versions) WITH ORDINALITY AS u(type, data, key, header, version, ordinal)
-          WHERE u.type IS NULL OR u.type ~ '[^A-Za-z0-9_.-]' OR octet_length(u.type) NOT BETWEEN 1 AND 200 OR u.data IS NULL OR left(ltrim(u.data), 1) <> '{'
-             -- jsonb prints more than was written: a space after each separator, and numbers without exponents
-             OR octet_length(u.data) > 114688 OR u.data ~ '[0-9][eE][+-]?[0-9]' OR octet_length(u.key) > 512 OR u.version < 1
-             OR u.header IS NOT NULL) f
+          WHERE careful OR u.type IS NULL OR octet_length(u.type) NOT BETWEEN 1 AND 200 OR u.data IS NULL OR ascii(u.data) <> 123 OR octet_length(u.data) > 114688
+             OR octet_length(u.key) NOT BETWEEN 1 AND 512 OR u.version < 1 OR u.header IS NOT NULL) f
     WHERE f.fault IS NOT NULL ORDER BY f.ordinal LIMIT 1;
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
@@ -249,18 +280,29 @@ BEGIN
     END IF;
     IF array_remove(keys, NULL) <> '{}' THEN
         PERFORM holdfast.lock_streams('+events', keys);
-        UPDATE holdfast.event_streams s SET version = s.version + k.n
-        FROM (SELECT u.key, count(*) AS n FROM unnest(keys, event_ids) AS u(key, id)
-              WHERE u.key IS NOT NULL AND (u.id IS NULL OR u.id = ANY (fresh)) GROUP BY u.key) k
-        WHERE s.key = k.key;
+        IF EXISTS (SELECT FROM holdfast.event_streams) THEN
+            UPDATE holdfast.event_streams s SET version = s.version + k.n
+            FROM (SELECT g.key, count(*) AS n   -- an id counts where it comes first
+                  FROM (SELECT u.key, u.id IS NULL OR (u.id = ANY (fresh) AND row_number() OVER (PARTITION BY u.id ORDER BY u.ordinal) = 1) AS is_new
+                        FROM unnest(keys, event_ids) WITH ORDINALITY AS u(key, id, ordinal)) g
+                  WHERE g.key IS NOT NULL AND g.is_new GROUP BY g.key) k
+            WHERE s.key = k.key;
+        END IF;
+        IF current_setting('transaction_isolation') <> 'read committed' THEN
+            PERFORM holdfast.check_streams(keys);
+        END IF;
     END IF;
     at := holdfast.now();
+    day := holdfast.archive_slot(at);
     IF NOT chosen THEN
-        RETURN QUERY
-        INSERT INTO holdfast.events AS e (created_at, slot, type, key, version, data, headers)
-        SELECT at, holdfast.archive_slot(at), u.type, u.key, coalesce(u.version, 1), u.data::jsonb, u.header::jsonb
+        -- A random id costs 4 us. So the first one is random, and each of the others is the one before plus 1.
+        base := holdfast.uuid7()::text;
+        low := mod(('x' || right(base, 12))::bit(48)::bigint, 281474976000000);
+        base := left(base, 24);
+        RETURN QUERY   -- in the order of the arrays
+        INSERT INTO holdfast.events AS e (id, created_at, slot, type, key, version, data, headers)
+        SELECT (base || lpad(to_hex(low + u.ordinal), 12, '0'))::uuid, at, day, u.type, u.key, coalesce(u.version, 1), u.data::jsonb, u.header::jsonb
         FROM unnest(types, datas, keys, headers, versions) WITH ORDINALITY AS u(type, data, key, header, version, ordinal)
-        ORDER BY u.ordinal
         RETURNING e.id, e.seq, true;
     ELSE
         RETURN QUERY
@@ -269,7 +311,7 @@ BEGIN
             FROM unnest(types, datas, keys, headers, versions, ids, event_ids) WITH ORDINALITY AS u(type, data, key, header, version, id, chosen, ordinal)
         ), made AS (
             INSERT INTO holdfast.events AS e (id, created_at, slot, type, key, version, data, headers)
-            SELECT g.id, at, holdfast.archive_slot(at), g.type, g.key, coalesce(g.version, 1), g.data::jsonb, g.header::jsonb
+            SELECT g.id, at, day, g.type, g.key, coalesce(g.version, 1), g.data::jsonb, g.header::jsonb
             FROM given g WHERE g.is_new ORDER BY g.ordinal
             RETURNING e.id, e.seq
         ), noted AS (
@@ -283,21 +325,43 @@ BEGIN
     END IF;
 END $$;
 
--- The version of a stream after these events; raises HF002 with the actual version where it is not the expected one. NULL: any.
-CREATE FUNCTION holdfast.append_events(stream text, expected bigint, how_many int) RETURNS bigint
+-- Events that are the next ones of a stream, whose key is `stream`, if it is at the version that is expected (NULL: at any). Returns a row for
+-- each, with the version of the stream after all of them. Where it is at another version: raises HF002, or for a caller that is `quiet` and reads
+-- it returns one row without an id, with the version at which the stream is. A stream that nobody has appended to is at version 0.
+-- Without ids of the caller's: those are locked before streams, and the expected version makes a second try safe.
+CREATE FUNCTION holdfast.append_events(stream text, expected bigint, types text[], datas text[], headers text[] DEFAULT NULL, versions int[] DEFAULT NULL,
+                                       quiet boolean DEFAULT false)
+    RETURNS TABLE (version bigint, id uuid, seq bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
+    wrong  text := CASE
+        WHEN stream IS NULL OR octet_length(stream) NOT BETWEEN 1 AND 512 THEN format('a stream is a key of 1 to 512 bytes, not %L', left(stream, 100))
+        WHEN expected < 0 THEN format('the expected version must be 0 or more, not %s', expected)
+        WHEN coalesce(cardinality(types), 0) = 0 THEN 'append needs one event at least' END;
     actual bigint;
 BEGIN
-    PERFORM holdfast.lock_streams('+events', ARRAY[stream]);
-    SELECT s.version INTO actual FROM holdfast.event_streams s WHERE s.key = stream;
-    IF expected IS NOT NULL AND expected <> coalesce(actual, 0) THEN RETURN - coalesce(actual, 0) - 1; END IF;
-    IF actual IS NULL THEN
-        INSERT INTO holdfast.event_streams (key, version) VALUES (stream, 0);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
     END IF;
-    RETURN coalesce(actual, 0) + how_many;
+    PERFORM holdfast.lock_streams('+events', ARRAY[stream]);
+    SELECT coalesce(max(s.version), 0) INTO actual FROM holdfast.event_streams s WHERE s.key = stream;   -- a new statement: after the lock
+    IF expected <> actual THEN
+        IF NOT quiet THEN
+            RAISE EXCEPTION 'stream % is at version %, not %', quote_literal(stream), actual, expected USING ERRCODE = 'HF002',
+                HINT = 'Somebody else wrote to it: read it again and decide again.';
+        END IF;
+        version := actual;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF actual = 0 THEN
+        INSERT INTO holdfast.event_streams AS s (key, version) VALUES (stream, 0) ON CONFLICT DO NOTHING;   -- publish_many() counts
+    END IF;
+    RETURN QUERY
+    SELECT actual + cardinality(types), p.id, p.seq
+    FROM holdfast.publish_many(types, datas, array_fill(stream, ARRAY[cardinality(types)]), headers, NULL, versions) p;
 END $$;
 
 -- Cuts events into pages, in the order of seq, and writes them behind the last position. Returns the new last position.
@@ -411,42 +475,45 @@ CREATE FUNCTION holdfast.read_events(after bigint, after_seq bigint, most int, b
     SET enable_seqscan = off
     SET enable_bitmapscan = off
     SET jit = off
+    SET max_parallel_workers_per_gather = 0
     AS $$
 DECLARE
     start bigint;
+    day   smallint;   -- one slot at a time: a plan that is given the slot opens one table and not 32
 BEGIN
+    SELECT g.slot INTO day FROM holdfast.event_pages g WHERE g.last_pos > after ORDER BY g.last_pos LIMIT 1;
+    -- Nothing is sorted: pages come in their order, events in that of the index, and the last row, which has no id, last.
     RETURN QUERY
-    WITH p AS MATERIALIZED (
+    WITH g AS MATERIALIZED (
         SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g
-        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < after + most
+        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < least(after + most, up_to)
         ORDER BY g.last_pos LIMIT most
-    ), r AS MATERIALIZED (
-        SELECT greatest(p.before, after) + row_number() OVER (PARTITION BY p.last_pos ORDER BY e.seq) AS pos, e.*
-        FROM p CROSS JOIN LATERAL (
-            SELECT e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers, e.data FROM holdfast.events e
-            WHERE e.slot = p.slot AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
-              AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
-            ORDER BY e.seq LIMIT after + most - greatest(p.before, after)) e
-    ), b AS (
-        SELECT r.*, (patterns IS NULL OR r.type LIKE ANY (patterns))
-                    AND (shards = 1 OR holdfast.bucket(coalesce(r.key, r.id::text)) * shards / 1024 = shard) AS hit
-        FROM r WHERE r.pos <= least(after + most, up_to)
-    ), w AS (
-        SELECT b.*, sum(b.size) OVER (ORDER BY b.pos) - b.size AS before_bytes
-        FROM (SELECT b.*, CASE WHEN b.hit AND b.data IS NOT NULL THEN pg_column_size(b.data) ELSE 0 END AS size FROM b) b
-    ), cut AS MATERIALIZED (SELECT * FROM w WHERE w.before_bytes < bytes OR w.before_bytes = 0
-    ), due AS (   -- what the pages promise; without the limit of bytes all of it was found
-        SELECT CASE WHEN max(p.last_pos) IS NOT NULL THEN least(max(p.last_pos), after + most, up_to) - after END AS n, (SELECT count(*) FROM b) AS found FROM p
-    ), far AS (
-        SELECT CASE WHEN d.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN d.found < d.n THEN d.found ELSE c.n END AS n
-        FROM due d CROSS JOIN (SELECT max(c.pos) AS pos, count(*) AS n FROM cut c) c
+    ), s AS MATERIALIZED (   -- up to the first page of another slot, also where a page was turned since we asked for the slot
+        SELECT least(after + most, up_to, min(g.before) FILTER (WHERE g.slot IS DISTINCT FROM day)) AS stop FROM g
+    ), p AS MATERIALIZED (
+        SELECT g.* FROM g WHERE g.before < (SELECT s.stop FROM s)
+    ), w AS MATERIALIZED (   -- numbered as they come: whoever finds fewer than the pages promise takes none of them
+        SELECT after + row_number() OVER o AS pos, h.*, sum(CASE WHEN h.hit THEN coalesce(pg_column_size(h.data), 0) ELSE 0 END) OVER o AS bytes_so_far
+        FROM (SELECT e.*, (patterns IS NULL OR e.type LIKE ANY (patterns))
+                          AND (shards = 1 OR holdfast.bucket(coalesce(e.key, e.id::text)) * shards / 1024 = shard) AS hit
+              FROM p CROSS JOIN LATERAL (
+                  SELECT e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers, e.data
+                  FROM holdfast.events e
+                  WHERE e.slot = day AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
+                    AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+                  ORDER BY e.seq LIMIT (SELECT s.stop FROM s) - greatest(p.before, after)) e) h
+        WINDOW o AS (ROWS UNBOUNDED PRECEDING)
+    ), far AS (   -- what the pages promise was found, else that is how far was looked; the limit of bytes comes after it
+        SELECT CASE WHEN c.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN c.found < d.n THEN c.found ELSE c.pos - after END AS n
+        FROM (SELECT CASE WHEN count(*) > 0 THEN least(max(p.last_pos), (SELECT s.stop FROM s)) - after END AS n FROM p) d
+        CROSS JOIN (SELECT count(*) AS found, max(c.pos) FILTER (WHERE c.bytes_so_far <= bytes OR c.pos = after + 1) AS pos FROM w c) c
     )
-    SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text FROM cut c WHERE c.hit
+    SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text
+    FROM w c WHERE c.hit AND (c.bytes_so_far <= bytes OR c.pos = after + 1)
   UNION ALL
-    SELECT f.pos, (SELECT c.seq FROM cut c WHERE c.pos = f.pos), NULL, NULL, f.n::int, NULL, NULL, NULL,
+    SELECT f.pos, (SELECT c.seq FROM w c WHERE c.pos = f.pos), NULL, NULL, f.n::int, NULL, NULL, NULL,
            (SELECT q.last_pos FROM holdfast.event_pages q ORDER BY q.last_pos DESC LIMIT 1)::text
-    FROM far f
-    ORDER BY 1, 3;   -- the last row has no id
+    FROM far f;
     SELECT l.start_pos INTO start FROM holdfast.event_log l;   -- asked afterwards: a slot that was emptied in between had its position moved
     IF start > after THEN
         RAISE EXCEPTION 'events after position % are gone: the log begins after position %', after, start USING ERRCODE = 'HF003';
@@ -640,7 +707,8 @@ END $$;
 INSERT INTO holdfast.event_log (system_id, base_snap, base_at) SELECT c.system_identifier, holdfast.event_snapshot(), clock_timestamp() FROM pg_control_system() c;
 INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0, 0, 0);
 
-REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.write_pages, holdfast.turn_page,
+REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.write_pages,
+    holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
 
 CREATE VIEW holdfast.subscription_lag AS

@@ -35,7 +35,7 @@ from .log import (
     set_retention,
     turn_page,
 )
-from .publishing import NewEvent, Published, append, publish, publish_many
+from .publishing import NewEvent, Published, append, publish, publish_many, stream_version
 from .subscriptions import (
     Listed,
     Moved,
@@ -106,6 +106,7 @@ __all__ = [
     "set_retention",
     "skip_event",
     "stop_shard",
+    "stream_version",
     "subscribe",
     "turn_page",
 ]

@@ -56,7 +56,7 @@ def read_events(
 ) -> Statement[Page]:
     def decode(rows: Sequence[Row]) -> Page:
         *found, (looked, looked_seq, _, _, looked_at, _, _, _, last) = rows
-        events = [EventRow(*row) for row in found]
+        events = list(map(EventRow._make, found))
         if looked is None:
             return Page([], position, seq, int(last or 0))
         if looked - position != looked_at:
@@ -68,7 +68,7 @@ def read_events(
 
     likes = None if patterns is None else [like(pattern) for pattern in patterns]
     params = (position, seq, most, most_bytes, likes, shard, shards, until)
-    return named("read_events", params, decode)
+    return named("read_events", params, decode, binary=True)
 
 
 def like(pattern: str) -> str:
