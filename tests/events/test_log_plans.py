@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from tests.events.log_support import labels, publish, turn
+from tests.events.log_support import labels, own, publish, turn
 from tests.sql.support import Conn, one, run
 from tests.sql.test_plans import explain
 
@@ -39,7 +39,8 @@ def load(conn: Conn) -> None:
     conn.execute(
         f"""
         INSERT INTO holdfast.events (seq, xid, slot, type, key, data)
-        SELECT n, '10', holdfast.archive_slot(now()), 't', 'k', jsonb_build_object('label', n) FROM generate_series(1, {PAGES}) n;
+        SELECT n, '10', holdfast.archive_slot(now()), 't', 'k', jsonb_build_object('label', n)
+        FROM generate_series(1, {PAGES}) n;
         INSERT INTO holdfast.event_pages (last_pos, n, slot, lo, hi, top, s_from, s_to, at)
         SELECT n, 1, holdfast.archive_slot(now()), n, n, n, '10:10:', '11:11:', now() - make_interval(secs => {PAGES} - n)
         FROM generate_series(1, {PAGES}) n;
@@ -96,7 +97,6 @@ def statements() -> dict[str, Statement[Any]]:
         "lag of one": store.list_subscriptions("s7"),
         "turn": store.turn_page(),
         "nothing to remove": store.empty_slots(0, 5000),
-        "reset by time": store.reset("s3", when),
     }
 
 
@@ -152,7 +152,7 @@ def test_a_held_snapshot_does_not_make_the_log_dearer(conn: Conn, connect: Conne
     publish(conn, 0)
     turn(conn)
     run(conn, store.subscribe("s", "projection", ["*"], "start"))
-    (owned,) = run(conn, store.own(["s"], token, "me", 3600.0))
+    (owned,) = own(conn, "s", token, 3600.0)
 
     def looks() -> dict[str, Statement[Any]]:
         last = one(conn, "SELECT max(last_pos) FROM holdfast.event_pages")
@@ -184,7 +184,8 @@ def steps(conn: Conn, times: int, token: UUID) -> None:
                 FOR i IN 1..{times} LOOP
                     PERFORM holdfast.publish('t', '{{}}', 'k'); COMMIT;
                     at := holdfast.turn_page(); COMMIT;
-                    UPDATE holdfast.subscriptions SET position = position + 1, seq = position + 1 WHERE name = 's' AND token = '{token}'; COMMIT;
+                    UPDATE holdfast.subscriptions SET position = position + 1, seq = position + 1
+                    WHERE name = 's' AND token = '{token}'; COMMIT;
                 END LOOP;
             END $$""".encode()
     )

@@ -611,7 +611,7 @@ BEGIN
         SELECT array_agg(u.stays OR EXISTS (SELECT FROM pg_locks k
                                             WHERE k.relation = format('holdfast.events_%s', lpad(u.slot::text, 2, '0'))::regclass AND k.granted
                                               AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                                              AND k.mode <> 'AccessShareLock') ORDER BY u.ordinal)
+                                              AND k.mode <> 'AccessShareLock' AND k.pid IS DISTINCT FROM pg_backend_pid()) ORDER BY u.ordinal)
         INTO stays FROM unnest(slots, stays) WITH ORDINALITY AS u(slot, stays, ordinal);
     END IF;
     -- Up to here every page may go, and a slot goes as a whole.
