@@ -8,6 +8,7 @@ Every subscriber notes what it took, in the transaction that moves its position:
 """
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -74,6 +75,9 @@ class Run:
     def count(self, what: str, n: int = 1) -> None:
         with self.lock:
             self.seen[what] = self.seen.get(what, 0) + n
+
+    def reached(self, count: int) -> bool:
+        return self.published >= count or self.done.is_set()
 
     def connect(self) -> Conn:
         """As soon as the server is there again."""
@@ -258,13 +262,15 @@ class Publisher(threading.Thread):
     def appended(self) -> int:
         """With the version that it expects; a conflict is somebody else's append."""
         key = f"k{self._rng.randrange(5)}"
-        version = self._conn.execute(
+        found = self._conn.execute(
             "SELECT version FROM holdfast.event_streams WHERE key = %s", [key]
         ).fetchone()
-        rows = [store.NewEvent("base.appended", '{"n": 1}', key) for _ in range(3)]
         self._begin()
-        _, published = run(self._conn, store.append(key, rows, version[0] if version else 0))
-        ids = [p.id for p in published]
+        cursor = self._conn.execute(
+            "SELECT id FROM holdfast.append_events(%s, %s, %s::text[], %s::text[]) ORDER BY seq",
+            [key, found[0] if found else 0, ["base.appended"] * 3, ['{"n": 1}'] * 3],
+        )
+        ids = [row[0] for row in cursor]
         self._conn.execute("SELECT note(%s::uuid[], %s::text[])", [ids, [key] * len(ids)])
         return self._commit(len(ids))
 
@@ -383,11 +389,7 @@ def random_run(server: EmbeddedServer, size: Size, seed: int) -> Run:
     try:
         for stop in range(1, size.stops + 1):
             share = size.events * stop // (size.stops + 1)
-            wait_until(
-                lambda share=share: run_.published >= share or run_.done.is_set(),
-                "events are published",
-                size.seconds,
-            )  # type: ignore[misc]
+            wait_until(functools.partial(run_.reached, share), "events are published", size.seconds)
             stop_at_once(server)
             run_.count("server stopped")
         wait_until(run_.done.is_set, "all events are published", size.seconds)

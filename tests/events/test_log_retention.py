@@ -27,7 +27,8 @@ def status(conn: Conn, name: str) -> tuple[str, int | None, str | None]:
     rows = conn.execute(
         "SELECT status, missed, problem FROM holdfast.subscriptions WHERE name = %s", [name]
     ).fetchall()
-    return rows[0]
+    ((state, missed, problem),) = rows
+    return state, missed, problem
 
 
 def subscribe(conn: Conn, name: str, position: int = 0, *, hold: bool = True) -> None:

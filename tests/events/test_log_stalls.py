@@ -45,7 +45,8 @@ def conn(server: EmbeddedServer) -> Iterator[Conn]:
 def load(conn: Conn, count: int) -> None:
     """Many events in one statement, without publish()."""
     conn.execute(
-        "INSERT INTO holdfast.events (slot, type, data) SELECT holdfast.archive_slot(now()), 't', jsonb_build_object('label', n) "
+        "INSERT INTO holdfast.events (slot, type, data) "
+        "SELECT holdfast.archive_slot(now()), 't', jsonb_build_object('label', n) "
         f"FROM generate_series(1, {count}) n".encode()
     )
 
