@@ -231,24 +231,34 @@ def test_gone_is_not_done(conn: Conn, connect: Connect, kit: Kit) -> None:
 
 
 def test_days_whose_positions_overlap_go_together(conn: Conn, connect: Connect, kit: Kit) -> None:
-    """A transaction of day 0 commits on day 1: positions of day 0 lie between those of day 1."""
-    late = connect()
+    """Transactions of day 0 and day 1 commit a day later: each day has positions between those of the next one."""
+    late_0 = connect()
+    late_0.execute("BEGIN")
+    publish(late_0, "0 late")
     publish(conn, "0")
-    late.execute("BEGIN")
-    publish(late, "0 late")
     turn(conn)
     later(kit, DAY, conn)
+    late_1 = connect()
+    late_1.execute("BEGIN")
+    publish(late_1, "1 late")
     publish(conn, "1")
     turn(conn)
-    late.execute("COMMIT")
+    late_0.execute("COMMIT")
     turn(conn)
-    publish(conn, "1 again")
+    later(kit, DAY, conn)
+    publish(conn, "2")
     turn(conn)
-    subscribe(conn, "slow", 3)
+    late_1.execute("COMMIT")
+    turn(conn)
+    publish(conn, "2 again")
+    turn(conn)
+    assert labels(conn) == ["0", "1", "0 late", "2", "1 late", "2 again"]
+    subscribe(conn, "slow", 5)
     later(kit, 12 * DAY, conn)
-    assert empty(conn) == 0, "day 0 is read, and would take day 1 with it"
-    conn.execute("UPDATE holdfast.subscriptions SET position = 4")
-    assert empty(conn) == 4
+    assert empty(conn) == 0, "day 2 is held, and days 0 and 1 are among it"
+    check_log(conn)
+    conn.execute("UPDATE holdfast.subscriptions SET position = 6")
+    assert empty(conn) == 6
     assert status(conn, "slow")[0] == "active"
 
 

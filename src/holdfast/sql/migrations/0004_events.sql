@@ -530,6 +530,7 @@ CREATE FUNCTION holdfast.event_seq_at(wanted bigint) RETURNS bigint
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
     SET enable_bitmapscan = off
+    SET jit = off
     AS $$
 BEGIN
     RETURN coalesce((
@@ -548,6 +549,7 @@ CREATE FUNCTION holdfast.event_position(wanted bigint) RETURNS bigint
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
     SET enable_bitmapscan = off
+    SET jit = off
     AS $$
 BEGIN
     RETURN (
@@ -575,6 +577,7 @@ CREATE FUNCTION holdfast.empty_event_slots(most int DEFAULT 5000) RETURNS int
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '200ms'
     SET enable_seqscan = off
+    SET jit = off
     AS $$
 DECLARE
     log      holdfast.event_log;
