@@ -45,6 +45,12 @@ LEFT JOIN LATERAL (SELECT g.last_pos, g.top FROM holdfast.event_pages g WHERE g.
 -- The last number that was drawn for an event: a service that sees it rise has a page to turn.
 (SELECT s.last_value FROM holdfast.event_seq s)
 
+-- part: settled_events
+-- The last number that was drawn for an event; NULL while a transaction is open that published: it may commit without a word.
+(SELECT CASE WHEN NOT EXISTS (SELECT FROM pg_locks l WHERE l.relation = 'holdfast.events'::regclass AND l.mode = 'RowExclusiveLock'
+                                                       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+             THEN s.last_value END FROM holdfast.event_seq s)
+
 -- name: subscribe
 -- A subscription that is not there yet, and the patterns of one that is. Returns whether it is new.
 -- $1 name, $2 kind, $3 patterns, $4 start: 'now' or 'start', $5 shards, $6 whether the log is held for it
