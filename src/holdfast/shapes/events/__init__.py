@@ -12,8 +12,9 @@ project       its events go to a function, in the transaction that moves the pos
 service       owns subscriptions and runs them, in every worker
 procedures    what people do with the log and its subscriptions, each once
 verbs         the same from Python: `app.publish()`, `app.events`, a declared subscription
+look          what people look at in the log: pages of it, with filters
 checks        what `holdfast doctor` asks
-cli           `holdfast events`, `holdfast subscriptions`, `holdfast projection`
+cli           `holdfast events`; cli_subscriptions: `holdfast subscriptions`
 """
 
 from ...shape import Shape
@@ -24,4 +25,5 @@ SHAPE = Shape(
     "events",
     services=services,
     prunes={"events": empty_slots, "event_ids": prune_ids},
+    cli={"events": f"{__name__}.cli:app", "subscriptions": f"{__name__}.cli_subscriptions:app"},
 )
