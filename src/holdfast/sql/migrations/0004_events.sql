@@ -22,7 +22,9 @@
 --   * A snapshot here never counts the own transaction as finished (event_snapshot()): who publishes after it looked would lose an event.
 --   * The log is a ring of 32 day slots, as the archive is. A slot goes by TRUNCATE, never by DELETE of single events.
 
-CREATE SEQUENCE holdfast.event_seq;   -- CACHE 1: numbers cached by a session would be out of order
+-- CACHE 1: numbers cached by a session would be out of order. A number is drawn in the INSERT itself, that is under the lock on the table:
+-- rebase_events() counts on it.
+CREATE SEQUENCE holdfast.event_seq;
 
 CREATE TABLE holdfast.events (
     seq        bigint      NOT NULL DEFAULT nextval('holdfast.event_seq'),
@@ -54,7 +56,7 @@ CREATE TABLE holdfast.event_log (
     system_id      bigint      NOT NULL,             -- of the server whose transaction ids the pages hold
     era            int         NOT NULL DEFAULT 1,   -- rises with every rebase
     base_pos       bigint      NOT NULL DEFAULT 0,   -- at the last rebase
-    base_top       bigint      NOT NULL DEFAULT 0,
+    base_top       bigint      NOT NULL DEFAULT 0,   -- every event up to this seq was numbered before it
     base_snap      pg_snapshot NOT NULL,
     base_at        timestamptz NOT NULL,
     start_pos      bigint      NOT NULL DEFAULT 0,   -- events up to this position are gone
@@ -72,8 +74,11 @@ CREATE TABLE holdfast.event_pages (
     top      bigint      NOT NULL,   -- the highest hi so far
     s_from   pg_snapshot NOT NULL,
     s_to     pg_snapshot NOT NULL,
-    at       timestamptz NOT NULL
+    at       timestamptz NOT NULL    -- never before that of the page before it
 );
+CREATE INDEX event_pages_hi ON holdfast.event_pages (hi);                -- where is an event?
+CREATE INDEX event_pages_at ON holdfast.event_pages (at, last_pos);      -- where was the log at a time?
+CREATE INDEX event_pages_slot ON holdfast.event_pages (slot, last_pos);  -- which positions does a slot have?
 
 -- Ids that a caller chose, so that publishing one twice is one event. They go with the log.
 CREATE TABLE holdfast.event_ids (
@@ -298,6 +303,38 @@ BEGIN
     RETURN coalesce(actual, 0) + how_many;
 END $$;
 
+-- Cuts events into pages, in the order of seq, and writes them behind the last position. Returns the new last position.
+CREATE FUNCTION holdfast.write_pages(slots smallint[], seqs bigint[], last_pos bigint, top bigint, s_from pg_snapshot, s_to pg_snapshot, at timestamptz)
+    RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET jit = off
+    AS $$
+DECLARE
+    result bigint;
+BEGIN
+    WITH breaks AS (
+        SELECT f.slot, f.seq, row_number() OVER w AS k,
+               (f.seq - lag(f.seq) OVER w > 256 OR f.slot <> lag(f.slot) OVER w)::int AS is_break
+        FROM unnest(slots, seqs) AS f(slot, seq) WINDOW w AS (ORDER BY f.seq)
+    ), isles AS (
+        SELECT b.slot, b.seq, b.k, sum(coalesce(b.is_break, 0)) OVER (ORDER BY b.seq) AS isle FROM breaks b
+    ), parts AS (
+        SELECT i.slot, i.seq, i.k, i.isle, (row_number() OVER (PARTITION BY i.isle ORDER BY i.seq) - 1) / 10000 AS part FROM isles i
+    ), pages AS (
+        SELECT max(p.k) AS k, count(*) AS n, min(p.slot) AS slot, min(p.seq) AS lo, max(p.seq) AS hi FROM parts p GROUP BY p.isle, p.part
+    ), written AS (
+        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, lo, hi, top, s_from, s_to, at)
+        SELECT write_pages.last_pos + p.k, p.n, p.slot, p.lo, p.hi, greatest(write_pages.top, max(p.hi) OVER (ORDER BY p.k)),
+               write_pages.s_from, write_pages.s_to, write_pages.at
+        FROM pages p
+        RETURNING w.last_pos
+    )
+    SELECT max(w.last_pos) INTO result FROM written w;
+    RETURN coalesce(result, last_pos);
+END $$;
+
 -- Number what was committed since the last page. Returns the last position; NULL: the transaction ids are of another server, see
 -- rebase_events(). To be called by itself, at READ COMMITTED, on the primary.
 CREATE FUNCTION holdfast.turn_page() RETURNS bigint
@@ -313,10 +350,9 @@ DECLARE
     s2      pg_snapshot;
     at      timestamptz;
     late    xid8[];      -- in progress at the last page, and committed since
-    late_slots smallint[];
-    late_seqs  bigint[];
     slots   smallint[];
-    result  bigint;
+    new_slots smallint[];
+    new_seqs  bigint[];
 BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION 'events are numbered on the primary, and this server is a standby' USING ERRCODE = 'read_only_sql_transaction';
@@ -331,12 +367,12 @@ BEGIN
         SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap, log.base_at AS at INTO last;
     END IF;
     s2 := holdfast.event_snapshot();
-    at := clock_timestamp();
     IF log.system_id <> (SELECT c.system_identifier FROM pg_control_system() c) OR pg_snapshot_xmax(last.snap) > pg_snapshot_xmax(s2) THEN
         RETURN NULL;
     END IF;
     late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snap) x WHERE pg_visible_in_snapshot(x, s2));
     IF late = '{}' AND pg_snapshot_xmax(s2) = pg_snapshot_xmax(last.snap) THEN RETURN last.last_pos; END IF;   -- nobody has committed since
+    at := greatest(clock_timestamp() + (holdfast.now() - statement_timestamp()), last.at);
     -- Transactions that are newer than the last page wrote into the slots of these days, of which the plan opens no others. Whether another slot
     -- has something of them, because a clock was moved or a transaction took days, is one look at each.
     IF last.at > at - interval '1 day' THEN
@@ -344,44 +380,30 @@ BEGIN
     END IF;
     IF slots IS NULL OR EXISTS (SELECT FROM generate_series(0, 31) AS d(slot) CROSS JOIN LATERAL (
                                     SELECT FROM holdfast.events e
-                                    WHERE e.slot = d.slot AND e.xid >= pg_snapshot_xmax(last.snap) AND e.xid < pg_snapshot_xmax(s2) LIMIT 1) e
+                                    WHERE e.slot = d.slot AND e.xid >= pg_snapshot_xmax(last.snap) AND e.xid < pg_snapshot_xmax(s2) AND e.seq > log.base_top LIMIT 1) e
                                 WHERE d.slot <> ALL (slots)) THEN
         slots := ARRAY(SELECT generate_series(0, 31));
     END IF;
-    IF late <> '{}' THEN
-        SELECT array_agg(e.slot), array_agg(e.seq) INTO late_slots, late_seqs
-        FROM unnest(late) AS l(x) CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.xid = l.x OFFSET 0) e;
-    END IF;
+    -- Events up to base_top were numbered before the last rebase. Their transaction ids are of another server, and may be in the range.
     WITH ranges(a, b) AS MATERIALIZED (   -- between the transactions in progress: a bulk in flight is jumped over
         SELECT coalesce(lag(u.x) OVER (ORDER BY u.x), (pg_snapshot_xmax(last.snap)::text::bigint - 1)::text::xid8), u.x
         FROM (SELECT pg_snapshot_xip(s2) UNION SELECT pg_snapshot_xmax(s2)) AS u(x) WHERE u.x >= pg_snapshot_xmax(last.snap)
-    ), found(slot, seq) AS MATERIALIZED (
-        SELECT e.slot, e.seq FROM ranges r
-        CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b OFFSET 0) e
-      UNION ALL
-        SELECT l.slot, l.seq FROM unnest(late_slots, late_seqs) AS l(slot, seq)
-    ), breaks AS (
-        SELECT f.slot, f.seq, row_number() OVER w AS k,
-               (f.seq - lag(f.seq) OVER w > 256 OR f.slot <> lag(f.slot) OVER w)::int AS is_break
-        FROM found f WINDOW w AS (ORDER BY f.seq)
-    ), isles AS (
-        SELECT b.slot, b.seq, b.k, sum(coalesce(b.is_break, 0)) OVER (ORDER BY b.seq) AS isle FROM breaks b
-    ), parts AS (
-        SELECT i.slot, i.seq, i.k, i.isle, (row_number() OVER (PARTITION BY i.isle ORDER BY i.seq) - 1) / 10000 AS part FROM isles i
-    ), pages AS (
-        SELECT max(p.k) AS k, count(*) AS n, min(p.slot) AS slot, min(p.seq) AS lo, max(p.seq) AS hi FROM parts p GROUP BY p.isle, p.part
-    ), written AS (
-        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, lo, hi, top, s_from, s_to, at)
-        SELECT last.last_pos + p.k, p.n, p.slot, p.lo, p.hi, greatest(last.top, max(p.hi) OVER (ORDER BY p.k)), last.snap, s2, at FROM pages p
-        RETURNING w.last_pos
     )
-    SELECT max(w.last_pos) INTO result FROM written w;
-    RETURN coalesce(result, last.last_pos);
+    SELECT array_agg(f.slot), array_agg(f.seq) INTO new_slots, new_seqs
+    FROM ranges r
+    CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b AND e.seq > log.base_top OFFSET 0) f;
+    IF late <> '{}' THEN
+        SELECT new_slots || array_agg(f.slot), new_seqs || array_agg(f.seq) INTO new_slots, new_seqs
+        FROM unnest(late) AS l(x) CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.xid = l.x AND e.seq > log.base_top OFFSET 0) f;
+    END IF;
+    IF new_seqs IS NULL THEN RETURN last.last_pos; END IF;
+    RETURN holdfast.write_pages(new_slots, new_seqs, last.last_pos, last.top, last.snap, s2, at);
 END $$;
 
 -- Up to `most` events after a position, and of those that match at most about `bytes`. `after_seq` is the seq of the event at that position.
--- The last row (id NULL) says how far was looked, and what the last position of the log is. Raises HF003 where events after the position are
--- gone.
+-- The last row (id NULL) says how far was looked, how many events were found up to there (as the version), and what the last position of the
+-- log is. Raises HF003 where events after the position are gone. A transaction that is older than their removal sees their pages and not their
+-- rows: then fewer are found than there are positions, which the caller must take for the same.
 CREATE FUNCTION holdfast.read_events(after bigint, after_seq bigint, most int, bytes bigint, patterns text[], shard int DEFAULT 0, shards int DEFAULT 1,
                                      up_to bigint DEFAULT NULL)
     RETURNS TABLE (pos bigint, seq bigint, id uuid, type text, version int, key text, created_at timestamptz, headers text, data text)
@@ -393,8 +415,7 @@ CREATE FUNCTION holdfast.read_events(after bigint, after_seq bigint, most int, b
     SET jit = off
     AS $$
 DECLARE
-    start  bigint;
-    looked bigint;
+    start bigint;
 BEGIN
     RETURN QUERY
     WITH p AS MATERIALIZED (
@@ -416,8 +437,11 @@ BEGIN
         SELECT b.*, sum(b.size) OVER (ORDER BY b.pos) - b.size AS before_bytes
         FROM (SELECT b.*, CASE WHEN b.hit AND b.data IS NOT NULL THEN pg_column_size(b.data) ELSE 0 END AS size FROM b) b
     ), cut AS MATERIALIZED (SELECT * FROM w WHERE w.before_bytes < bytes OR w.before_bytes = 0
+    ), due AS (   -- what the pages promise; without the limit of bytes all of it was found
+        SELECT least(max(p.last_pos), after + most, up_to) - after AS n, (SELECT count(*) FROM b) AS found FROM p
     ), far AS (
-        SELECT max(c.pos) AS pos, count(*) AS n FROM cut c
+        SELECT CASE WHEN d.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN d.found < d.n THEN d.found ELSE c.n END AS n
+        FROM due d CROSS JOIN (SELECT max(c.pos) AS pos, count(*) AS n FROM cut c) c
     )
     SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text FROM cut c WHERE c.hit
   UNION ALL
@@ -436,6 +460,7 @@ CREATE FUNCTION holdfast.event_seq_at(wanted bigint) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
+    SET enable_bitmapscan = off
     AS $$ SELECT coalesce((
               SELECT e.seq FROM (SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g WHERE g.last_pos >= wanted ORDER BY g.last_pos LIMIT 1) p
               CROSS JOIN LATERAL (
@@ -444,111 +469,169 @@ CREATE FUNCTION holdfast.event_seq_at(wanted bigint) RETURNS bigint
                   ORDER BY e.seq OFFSET greatest(wanted - p.before - 1, 0) LIMIT 1) e
               WHERE wanted > p.before), 0) $$;
 
--- The position of an event; NULL: not numbered yet, or gone.
+-- The position of an event; NULL: not numbered yet, or gone. Among the pages whose seqs reach so far, one has it.
 CREATE FUNCTION holdfast.event_position(wanted bigint) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
+    SET enable_bitmapscan = off
     AS $$ SELECT p.last_pos - p.n + (SELECT count(*) FROM holdfast.events e
                                      WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND wanted AND pg_visible_in_snapshot(e.xid, p.s_to)
                                        AND NOT pg_visible_in_snapshot(e.xid, p.s_from))
-          FROM (SELECT g.* FROM holdfast.event_pages g
-                WHERE g.lo <= wanted AND g.hi >= wanted
-                  AND EXISTS (SELECT FROM holdfast.events e WHERE e.slot = g.slot AND e.seq = wanted AND pg_visible_in_snapshot(e.xid, g.s_to)
-                                                                AND NOT pg_visible_in_snapshot(e.xid, g.s_from))
-                ORDER BY g.last_pos DESC LIMIT 1) p $$;
+          FROM holdfast.event_log l
+          CROSS JOIN LATERAL (SELECT e.slot, e.xid FROM holdfast.events e WHERE e.seq = wanted LIMIT 1) w
+          CROSS JOIN LATERAL (SELECT g.last_pos, g.s_to FROM holdfast.event_pages g ORDER BY g.last_pos DESC LIMIT 1) t
+          CROSS JOIN LATERAL (
+              SELECT g.* FROM holdfast.event_pages g
+              WHERE g.hi >= wanted AND g.lo <= wanted AND g.slot = w.slot
+                AND pg_visible_in_snapshot(w.xid, g.s_to) AND NOT pg_visible_in_snapshot(w.xid, g.s_from)
+                -- Without a page of its own it would be looked for in all of them.
+                AND (wanted <= l.base_top OR (t.last_pos > l.base_pos AND pg_visible_in_snapshot(w.xid, t.s_to)))
+              ORDER BY g.hi LIMIT 1) p $$;
 
--- Empties the slots whose day is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
+-- Empties the slots whose last page is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
 -- limits of age and bytes end a hold: then the subscription expires, with the number of events that it did not get. Slots go as a prefix of
--- the positions. Returns how many slots were emptied.
-CREATE FUNCTION holdfast.empty_event_slots() RETURNS int
+-- the positions. A slot that somebody writes to or keeps locked is left for the next time. Removes up to `most` pages of events that are gone,
+-- and returns how many: a caller goes on until it is fewer.
+CREATE FUNCTION holdfast.empty_event_slots(most int DEFAULT 5000) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
-    SET lock_timeout = '500ms'
+    SET lock_timeout = '200ms'
+    SET enable_seqscan = off
     AS $$
 DECLARE
     log      holdfast.event_log;
-    today    date := (holdfast.now() AT TIME ZONE 'UTC')::date;
-    snap     pg_snapshot;
-    fresh    int[];      -- slots of days that are kept in any case
-    within   int[];      -- and of those for which a subscriber may hold the log
+    today    timestamptz := date_trunc('day', holdfast.now(), 'UTC');
+    last     record;
     held     bigint;     -- positions after this are held
+    slots    int[];      -- those that have pages, and of each
+    befores  bigint[];   -- the position before its first event
+    lasts    bigint[];   -- and of its last one
+    stays    boolean[];
     cut      bigint;
     next_cut bigint;
     going    int[];
     slot     int;
+    removed  int;
 BEGIN
-    PERFORM pg_advisory_xact_lock(7236843, 0);   -- nobody turns a page meanwhile
-    SELECT * INTO log FROM holdfast.event_log FOR UPDATE;
-    SELECT p.s_to INTO snap FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
-    IF snap IS NULL THEN RETURN 0; END IF;
-    fresh := ARRAY(SELECT holdfast.archive_slot((today - n)::timestamp AT TIME ZONE 'UTC') FROM generate_series(-1, log.retention_days) n);
-    within := ARRAY(SELECT holdfast.archive_slot((today - n)::timestamp AT TIME ZONE 'UTC') FROM generate_series(-1, greatest(log.hold_days, log.retention_days)) n);
-    SELECT coalesce(min(s.position), 9223372036854775807) INTO held FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired';
-    IF (SELECT sum(pg_total_relation_size(i.inhrelid)) FROM pg_inherits i WHERE i.inhparent = 'holdfast.events'::regclass) > log.hold_bytes THEN
-        within := fresh;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'empty_event_slots() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
-    -- Up to here every page may go: its slot is past retention, and it is read or past the hold.
-    SELECT coalesce(min(p.last_pos - p.n), 9223372036854775807) INTO cut
-    FROM holdfast.event_pages p WHERE p.slot = ANY (fresh) OR (p.last_pos > held AND p.slot = ANY (within));
-    LOOP   -- a slot goes as a whole
-        SELECT min(p.last_pos - p.n) INTO next_cut FROM holdfast.event_pages p
-        WHERE p.last_pos <= cut AND EXISTS (SELECT FROM holdfast.event_pages q WHERE q.slot = p.slot AND q.last_pos > cut);
+    SELECT * INTO log FROM holdfast.event_log;
+    SELECT coalesce(min(s.position), 9223372036854775807) INTO held FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired';
+    SELECT array_agg(x.slot), array_agg(x.before), array_agg(x.last_pos),
+           array_agg(x.at >= today - make_interval(days => log.retention_days)
+                     OR (x.last_pos > held AND x.at >= today - make_interval(days => greatest(log.hold_days, log.retention_days)) AND x.bytes <= log.hold_bytes))
+    INTO slots, befores, lasts, stays
+    FROM (SELECT d.slot, f.before, t.last_pos, t.at,
+                 sum(pg_total_relation_size(format('holdfast.events_%s', lpad(d.slot::text, 2, '0'))::regclass)) OVER (ORDER BY t.last_pos DESC) AS bytes
+          FROM generate_series(0, 31) AS d(slot)
+          CROSS JOIN LATERAL (SELECT p.last_pos - p.n AS before FROM holdfast.event_pages p
+                              WHERE p.slot = d.slot AND p.last_pos > log.start_pos ORDER BY p.last_pos LIMIT 1) f
+          CROSS JOIN LATERAL (SELECT p.last_pos, p.at FROM holdfast.event_pages p
+                              WHERE p.slot = d.slot AND p.last_pos > log.start_pos ORDER BY p.last_pos DESC LIMIT 1) t) x;
+    IF false = ANY (stays) THEN
+        -- An open or prepared publisher, a backup, a vacuum: not waited for, since all that opens the slot afterwards would wait behind us.
+        SELECT array_agg(u.stays OR EXISTS (SELECT FROM pg_locks k
+                                            WHERE k.relation = format('holdfast.events_%s', lpad(u.slot::text, 2, '0'))::regclass AND k.granted
+                                              AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                                              AND k.mode <> 'AccessShareLock') ORDER BY u.ordinal)
+        INTO stays FROM unnest(slots, stays) WITH ORDINALITY AS u(slot, stays, ordinal);
+    END IF;
+    -- Up to here every page may go, and a slot goes as a whole.
+    SELECT coalesce(min(u.before), 9223372036854775807) INTO cut FROM unnest(befores, stays) AS u(before, stays) WHERE u.stays;
+    LOOP
+        SELECT min(u.before) INTO next_cut FROM unnest(befores, lasts) AS u(before, last_pos) WHERE u.last_pos > cut AND u.before < cut;
         EXIT WHEN next_cut IS NULL;
         cut := next_cut;
     END LOOP;
-    going := ARRAY(SELECT DISTINCT p.slot FROM holdfast.event_pages p WHERE p.last_pos <= cut);
-    IF going = '{}' THEN RETURN 0; END IF;
-    FOREACH slot IN ARRAY going LOOP   -- an open or prepared publisher holds its slot: then none of them goes now
-        EXECUTE format('LOCK TABLE holdfast.events_%s IN ACCESS EXCLUSIVE MODE', lpad(slot::text, 2, '0'));
-        IF EXISTS (SELECT FROM holdfast.events e WHERE e.slot = empty_event_slots.slot AND e.xid >= pg_snapshot_xmax(snap))
-           OR EXISTS (SELECT FROM pg_snapshot_xip(snap) x JOIN holdfast.events e ON e.slot = empty_event_slots.slot AND e.xid = x) THEN
-            RETURN 0;   -- the next page has it
+    SELECT array_agg(u.slot ORDER BY u.slot), max(u.last_pos) INTO going, cut FROM unnest(slots, lasts) AS u(slot, last_pos) WHERE u.last_pos <= cut;
+    BEGIN
+        IF going IS NOT NULL THEN
+            PERFORM pg_advisory_xact_lock(7236843, 0);   -- nobody turns a page meanwhile
+            PERFORM FROM holdfast.event_log l WHERE l.start_pos = log.start_pos AND l.era = log.era FOR UPDATE;
+            IF NOT FOUND OR EXISTS (SELECT FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired' AND s.position < held) THEN
+                RAISE lock_not_available;                -- somebody else did it, or a subscription was put back
+            END IF;
+            SELECT p.last_pos, p.s_to AS snap INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
+            IF last.last_pos <= log.base_pos THEN last.snap := log.base_snap; END IF;
+            FOREACH slot IN ARRAY going LOOP
+                EXECUTE format('LOCK TABLE holdfast.events_%s IN ACCESS EXCLUSIVE MODE', lpad(slot::text, 2, '0'));
+                IF EXISTS (SELECT FROM holdfast.events e WHERE e.slot = empty_event_slots.slot AND e.xid >= pg_snapshot_xmax(last.snap) AND e.seq > log.base_top)
+                   OR EXISTS (SELECT FROM pg_snapshot_xip(last.snap) x JOIN holdfast.events e ON e.slot = empty_event_slots.slot AND e.xid = x AND e.seq > log.base_top)
+                   OR EXISTS (SELECT FROM holdfast.event_pages p WHERE p.slot = empty_event_slots.slot AND p.last_pos > cut) THEN
+                    RAISE lock_not_available;   -- it has events without a position, or later ones
+                END IF;
+            END LOOP;
+            UPDATE holdfast.event_log l SET start_pos = cut;
+            FOREACH slot IN ARRAY going LOOP
+                EXECUTE format('TRUNCATE holdfast.events_%s', lpad(slot::text, 2, '0'));
+            END LOOP;
         END IF;
-    END LOOP;
-    UPDATE holdfast.event_log l SET start_pos = greatest(l.start_pos, (SELECT max(p.last_pos) FROM holdfast.event_pages p WHERE p.slot = ANY (going)))
-    RETURNING l.start_pos INTO cut;
-    DELETE FROM holdfast.event_pages p WHERE p.slot = ANY (going)
-        AND p.last_pos < (SELECT max(q.last_pos) FROM holdfast.event_pages q);   -- the last page is what the next one goes on from
-    UPDATE holdfast.subscriptions s SET status = 'expired', missed = cut - s.position, generation = s.generation + 1, token = NULL, owner = NULL,
-        problem = format('%s events after position %s were removed before it read them', cut - s.position, s.position)
-    WHERE s.position < cut AND s.status <> 'expired';
-    FOREACH slot IN ARRAY going LOOP
-        EXECUTE format('TRUNCATE holdfast.events_%s', lpad(slot::text, 2, '0'));
-    END LOOP;
-    RETURN cardinality(going);
+        UPDATE holdfast.subscriptions s SET status = 'expired', missed = l.start_pos - s.position, generation = s.generation + 1, token = NULL, owner = NULL,
+            lease_expires_at = '-infinity',
+            problem = format('%s events after position %s were removed before it read them', l.start_pos - s.position, s.position)
+        FROM holdfast.event_log l
+        WHERE s.position < l.start_pos AND (s.status <> 'expired' OR s.missed IS DISTINCT FROM l.start_pos - s.position);
+    EXCEPTION WHEN lock_not_available THEN
+        NULL;   -- the next time
+    END;
+    SELECT l.start_pos INTO cut FROM holdfast.event_log l;
+    DELETE FROM holdfast.event_pages p USING (SELECT q.last_pos FROM holdfast.event_pages q WHERE q.last_pos <= cut ORDER BY q.last_pos LIMIT most) old
+    WHERE p.last_pos = old.last_pos AND p.last_pos < (SELECT max(q.last_pos) FROM holdfast.event_pages q);   -- the next one goes on from the last one
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    RETURN removed;
 END $$;
 
 -- After a logical restore the transaction ids in the log are of another server: number it from here on by those of this one. Returns how many
--- events had no position yet.
+-- events had no position yet. They are stamped with the transaction id 1, which no window of a server has, and get their pages here: one of
+-- ours could be in the window of an old page by its number. Whatever has a seq up to base_top is not looked for again.
 CREATE FUNCTION holdfast.rebase_events() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '10s'
     AS $$
 DECLARE
-    log   holdfast.event_log;
-    last  record;
-    found bigint;
+    log       holdfast.event_log;
+    last      record;
+    new_slots smallint[];
+    new_seqs  bigint[];
+    drawn     bigint;
+    now_at    timestamptz;
+    final_pos bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(7236843, 0);
-    LOCK TABLE holdfast.events IN SHARE ROW EXCLUSIVE MODE;   -- no publisher is in flight from here on
-    SELECT * INTO log FROM holdfast.event_log FOR UPDATE;
-    SELECT p.last_pos, p.top, p.s_to AS snap INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
-    IF last.last_pos IS NULL OR last.last_pos <= log.base_pos THEN
-        SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap INTO last;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'rebase_events() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
-    UPDATE holdfast.events e SET xid = pg_current_xact_id() WHERE e.seq > last.top OR NOT pg_visible_in_snapshot(e.xid, last.snap);
-    GET DIAGNOSTICS found = ROW_COUNT;
-    PERFORM setval('holdfast.event_seq', greatest((SELECT s.last_value FROM holdfast.event_seq s), (SELECT coalesce(max(e.seq), 1) FROM holdfast.events e)));
-    UPDATE holdfast.event_log l SET base_pos = last.last_pos, base_top = last.top, base_snap = holdfast.event_snapshot(), base_at = clock_timestamp(),
+    BEGIN
+        PERFORM pg_advisory_xact_lock(7236843, 0);
+        LOCK TABLE holdfast.events IN SHARE ROW EXCLUSIVE MODE;   -- no publisher is in flight from here on
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE EXCEPTION 'a transaction that published events is open or prepared, and was waited for 10 s: end it, then rebase again' USING ERRCODE = 'lock_not_available';
+    END;
+    SELECT * INTO log FROM holdfast.event_log FOR UPDATE;
+    SELECT p.last_pos, p.top, p.s_to AS snap, p.at INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
+    IF last.last_pos IS NULL OR last.last_pos <= log.base_pos THEN
+        SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap, log.base_at AS at INTO last;
+    END IF;
+    drawn := greatest((SELECT s.last_value FROM holdfast.event_seq s), (SELECT max(e.seq) FROM holdfast.events e), last.top);
+    now_at := greatest(clock_timestamp() + (holdfast.now() - statement_timestamp()), last.at);
+    WITH stamped AS (
+        UPDATE holdfast.events e SET xid = '1' WHERE e.seq > log.base_top AND (e.seq > last.top OR NOT pg_visible_in_snapshot(e.xid, last.snap))
+        RETURNING e.slot, e.seq
+    )
+    SELECT array_agg(s.slot), array_agg(s.seq) INTO new_slots, new_seqs FROM stamped s;
+    final_pos := holdfast.write_pages(new_slots, new_seqs, last.last_pos, last.top, '1:1:', '2:2:', now_at);
+    PERFORM setval('holdfast.event_seq', drawn);
+    UPDATE holdfast.event_log l SET base_pos = final_pos, base_top = drawn, base_snap = holdfast.event_snapshot(), base_at = now_at,
         system_id = (SELECT c.system_identifier FROM pg_control_system() c), era = l.era + 1;
-    RETURN found;
+    RETURN final_pos - last.last_pos;
 END $$;
 
 INSERT INTO holdfast.event_log (system_id, base_snap, base_at) SELECT c.system_identifier, holdfast.event_snapshot(), clock_timestamp() FROM pg_control_system() c;
 INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0, 0, 0);
 
-REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.turn_page,
+REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.write_pages, holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
 
 CREATE VIEW holdfast.subscription_lag AS
