@@ -1,10 +1,12 @@
 """Publishing: what `app.publish()` is given becomes rows of the log, on our connection or on the caller's."""
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from ... import telemetry
 from ...db.database import Database
 from ...db.guests import async_guest, sync_guest
 from ...errors import InvalidEvent
@@ -95,12 +97,11 @@ def new_events(events: Iterable[object]) -> list[NewEvent]:
 
 @contextlib.contextmanager
 def traced(events: Sequence[NewEvent]) -> Iterator[Sequence[NewEvent]]:
-    """The same with the trace of the caller, where somebody traces."""
+    """The same with the trace of the caller, where somebody traces. Written events are counted, where somebody counts."""
     context = tracing.current_context() if tracing.traces() else None
-    if not context:
-        yield events
-        return
-    yield [_carrying(event, context) for event in events]
+    yield [_carrying(event, context) for event in events] if context else events
+    if telemetry.audible(logging.DEBUG):
+        telemetry.emit("events.published", level=logging.DEBUG, events=len(events))
 
 
 def _carrying(event: NewEvent, context: Mapping[str, str]) -> NewEvent:
