@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Event, Holdfast, Transaction, event
+from holdfast import AsyncTransaction, Event, Holdfast, Transaction, event
 from holdfast.testing import Kit
 
 
@@ -73,7 +73,7 @@ def test_run_projections_reads_all_and_runs_no_job(app: Holdfast, kit: Kit) -> N
         tx.execute("INSERT INTO totals VALUES (%s, %s)", [event.position, event.data["cents"]])
 
     @app.projection("counts", on=["order.*"])
-    async def counts(tx: Any, events: Sequence[Event[Any]]) -> None:
+    async def counts(tx: AsyncTransaction, events: Sequence[Event[Any]]) -> None:
         await tx.execute("INSERT INTO totals SELECT -1, %s", [len(events)])
 
     @app.on(OrderPaid, start="start")
@@ -100,7 +100,7 @@ async def test_run_projections_on_an_event_loop(app: Holdfast, akit: Kit) -> Non
     seen: list[int] = []
 
     @app.projection("totals", on=["*"])
-    async def totals(tx: Any, event: Event[Any]) -> None:
+    async def totals(tx: AsyncTransaction, event: Event[Any]) -> None:
         seen.append(event.position)
 
     await app.apublish(OrderPaid(1, 1))
@@ -108,16 +108,35 @@ async def test_run_projections_on_an_event_loop(app: Holdfast, akit: Kit) -> Non
     assert seen == [1]
 
 
-def test_an_event_that_fails_stops_its_projection_and_the_run_ends(app: Holdfast, kit: Kit) -> None:
-    @app.projection("totals", on=["*"], max_attempts=2, retry=Backoff(first=0, jitter=False))
+@pytest.mark.parametrize("attempts", [1, 5])
+def test_a_projection_that_fails_raises_with_its_error(app: Holdfast, kit: Kit, attempts: int) -> None:
+    @app.projection("totals", on=["*"], max_attempts=attempts)
     def totals(tx: Transaction, event: Event[Any]) -> None:
-        raise ValueError("no such order")
+        if event.data["order_id"] == 7:
+            raise ValueError("no such order")
 
-    app.publish(OrderPaid(1, 1))
+    app.publish_many([OrderPaid(n, 1) for n in range(20)])
+    with pytest.raises(
+        AssertionError, match=r"^totals: event 8 \(order\.paid, key 'order:7'\) failed: .*no such order"
+    ):
+        kit.run_projections()
+    (row,) = kit.sql("SELECT status, position FROM holdfast.subscriptions")
+    assert (row["status"], row["position"]) == ("paused" if attempts == 1 else "active", 7)
+
+
+def test_a_projection_that_skips_goes_on(app: Holdfast, kit: Kit) -> None:
+    seen: list[int] = []
+
+    @app.projection("totals", on=["*"], max_attempts=1, poison="skip")
+    def totals(tx: Transaction, event: Event[Any]) -> None:
+        if event.data["order_id"] == 2:
+            raise ValueError("no such order")
+        seen.append(event.data["order_id"])
+
+    app.publish_many([OrderPaid(n, 1) for n in range(4)])
     kit.run_projections()
-    (row,) = kit.sql("SELECT status, position, problem FROM holdfast.subscriptions")
-    assert (row["status"], row["position"]) == ("paused", 0)
-    assert "no such order" in row["problem"]
+    assert sorted(set(seen)) == [0, 1, 3]
+    assert kit.sql("SELECT position FROM holdfast.event_failures") == [{"position": 3}]
 
 
 def test_the_clock_moves_event_time_lag_and_retention(app: Holdfast, kit: Kit) -> None:

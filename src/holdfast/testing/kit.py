@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -15,8 +16,11 @@ from ..app import Holdfast
 from ..db.database import Database
 from ..model.clock import Clock
 from ..model.state import HELD, PENDING, SCHEDULED
+from ..runtime.service import Service
 from ..settings import Settings
+from ..shapes.events.checks import POISON
 from ..shapes.events.contract import type_of
+from ..shapes.events.declare import declared
 from ..shapes.events.event import Event
 from ..shapes.events.procedures import Subscriptions
 from ..shapes.events.service import services
@@ -26,6 +30,7 @@ from ..tasks.task import Task
 
 Row = dict[str, Any]
 _ALL = 1_000_000  # events
+_PATIENCE = 60.0  # seconds until projections must have read all
 
 
 class Kit:
@@ -111,8 +116,8 @@ class Kit:
         raise AssertionError(f"job {row['id']} of {row['task']} waits with {json.dumps(row['payload'])}")
 
     def run_projections(self) -> None:
-        """Run projections, and let consumers turn events into jobs, until all that is committed is read. No job runs. An
-        event that fails is tried as often as its projection says; with poison="stop" the projection is paused then."""
+        """Run projections, and let consumers turn events into jobs, until all that is committed is read. No job runs. When a
+        projection fails this raises, with its error."""
 
         async def main() -> None:
             try:
@@ -127,10 +132,28 @@ class Kit:
         for service in services(self.database, self.app.tasks):
             service.worker = lambda: "kit"
             try:
-                while await service.catch_up():
-                    pass
+                await self._read_all(service)
             finally:
                 await service.finish()
+
+    async def _read_all(self, service: Service) -> None:
+        names = {d.name for d in declared(self.app.tasks)}
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            await service.catch_up()
+            found = await Subscriptions(self.database, "kit").list.arun()
+            rows = [row for row in found if (row.replay_of or row.name) in names]
+            failed = [row for row in rows if row.problem is not None and row.paused_by in (None, POISON)]
+            if failed:
+                raise AssertionError("; ".join(f"{row.name}: {row.problem}" for row in failed))
+            behind = [row.name for row in rows if row.lag_events and row.status == "active"]
+            if not behind:
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"not all events were read within {_PATIENCE:g} s: {', '.join(behind)} behind"
+                )
+            await asyncio.sleep(0.01)
 
     def published(self, event: str | type, /, **fields: Any) -> list[Event[Any]]:
         """The events of this type, or pattern such as "order.*", whose data has these fields, in order. Only what is
