@@ -388,7 +388,8 @@ BEGIN
     )
     SELECT array_agg(f.slot), array_agg(f.seq) INTO new_slots, new_seqs
     FROM ranges r
-    CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b AND e.seq > log.base_top OFFSET 0) f;
+    CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b AND e.seq > log.base_top OFFSET 0) f
+    WHERE r.a::text::bigint + 1 < r.b::text::bigint;   -- of a thousand in progress, most are neighbours
     IF late <> '{}' THEN
         SELECT new_slots || array_agg(f.slot), new_seqs || array_agg(f.seq) INTO new_slots, new_seqs
         FROM unnest(late) AS l(x) CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.xid = l.x AND e.seq > log.base_top OFFSET 0) f;
@@ -435,7 +436,7 @@ BEGIN
         FROM (SELECT b.*, CASE WHEN b.hit AND b.data IS NOT NULL THEN pg_column_size(b.data) ELSE 0 END AS size FROM b) b
     ), cut AS MATERIALIZED (SELECT * FROM w WHERE w.before_bytes < bytes OR w.before_bytes = 0
     ), due AS (   -- what the pages promise; without the limit of bytes all of it was found
-        SELECT least(max(p.last_pos), after + most, up_to) - after AS n, (SELECT count(*) FROM b) AS found FROM p
+        SELECT CASE WHEN max(p.last_pos) IS NOT NULL THEN least(max(p.last_pos), after + most, up_to) - after END AS n, (SELECT count(*) FROM b) AS found FROM p
     ), far AS (
         SELECT CASE WHEN d.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN d.found < d.n THEN d.found ELSE c.n END AS n
         FROM due d CROSS JOIN (SELECT max(c.pos) AS pos, count(*) AS n FROM cut c) c
