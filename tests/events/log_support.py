@@ -71,16 +71,19 @@ def check_log(conn: Conn) -> None:
         "SELECT l.start_pos, coalesce(max(p.last_pos), l.base_pos) FROM holdfast.event_log l LEFT JOIN holdfast.event_pages p ON true "
         "GROUP BY l.start_pos, l.base_pos"
     ).fetchall()[0]
-    wrong = conn.execute(
-        """
-        SELECT p.last_pos, p.n, count(e.seq) FROM holdfast.event_pages p CROSS JOIN holdfast.event_log l
-        LEFT JOIN holdfast.events e ON e.slot = p.slot AND e.seq BETWEEN p.lo AND p.hi
-             AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
-        WHERE p.last_pos > l.start_pos GROUP BY p.last_pos, p.n HAVING p.n <> count(e.seq)
-        """
-    ).fetchall()
+    with conn.transaction():
+        conn.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+        wrong = conn.execute(
+            """
+            SELECT p.last_pos, p.n, e.n FROM holdfast.event_pages p CROSS JOIN holdfast.event_log l
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS n FROM holdfast.events e WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND p.hi
+                AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from) OFFSET 0) e
+            WHERE p.last_pos > l.start_pos AND p.n <> e.n
+            """
+        ).fetchall()
     assert wrong == []
-    rows = read_all(conn, start)
+    rows = read_all(conn, start, 5000)
     assert [row.position for row in rows] == list(range(start + 1, last + 1))
     assert len({row.id for row in rows}) == len(rows) == committed
 
