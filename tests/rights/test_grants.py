@@ -150,6 +150,7 @@ publish_many         X         X       -            X
 append_events        X         X       -            X
 event_fault          -         -       -            -
 event_snapshot       -         -       -            -
+write_pages          -         -       -            -
 turn_page            -         X       X            X
 read_events          -         X       X            X
 event_seq_at         -         X       X            X

@@ -664,11 +664,11 @@ BEGIN
             ('EXECUTE', 'create_queue', 'UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log'),
             ('EXECUTE', 'create_queue', 'EXECUTE ON FUNCTION holdfast.rebase_events')
         ) AS n(had, before, rights)
-        JOIN LATERAL (SELECT p.proacl AS acl FROM pg_proc p WHERE n.had = 'EXECUTE' AND p.pronamespace = 'holdfast'::regnamespace AND p.proname = n.before
+        JOIN LATERAL (SELECT p.proacl AS acl, p.proowner AS owner FROM pg_proc p WHERE n.had = 'EXECUTE' AND p.pronamespace = 'holdfast'::regnamespace AND p.proname = n.before
                     UNION ALL
-                      SELECT c.relacl FROM pg_class c WHERE n.had <> 'EXECUTE' AND c.relnamespace = 'holdfast'::regnamespace AND c.relname = n.before) o ON true
+                      SELECT c.relacl, c.relowner FROM pg_class c WHERE n.had <> 'EXECUTE' AND c.relnamespace = 'holdfast'::regnamespace AND c.relname = n.before) o ON true
         CROSS JOIN LATERAL aclexplode(o.acl) AS had
-        WHERE had.privilege_type = n.had
+        WHERE had.privilege_type = n.had AND had.grantee <> o.owner
     LOOP
         EXECUTE granted;
     END LOOP;
