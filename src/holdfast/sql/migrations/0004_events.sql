@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 -- holdfast: expand
 -- The log of events, its pages and its subscriptions. Nothing of it is used by the release before. The slot of a time is the same as before; it
 -- is computed where it is called.
@@ -5,6 +6,10 @@
 CREATE OR REPLACE FUNCTION holdfast.archive_slot(at timestamptz) RETURNS int
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     RETURN mod(floor(date_part('epoch', at - '1970-01-01 00:00:00+00'::timestamptz) / 86400)::bigint, 32)::int;   -- immutable in all of its parts: else it is called, for 4 us
+=======
+-- holdfast: expand (needs code >= 1)
+-- The log of events, its pages and its subscriptions. Nothing of it is used by the release before.
+>>>>>>> work/surface
 
 -- Events ----------------------------------------------------------------------------------------------------------
 --
@@ -460,7 +465,8 @@ BEGIN
     )
     SELECT array_agg(f.slot), array_agg(f.seq) INTO new_slots, new_seqs
     FROM ranges r
-    CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b AND e.seq > log.base_top OFFSET 0) f;
+    CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b AND e.seq > log.base_top OFFSET 0) f
+    WHERE r.a::text::bigint + 1 < r.b::text::bigint;   -- of a thousand in progress, most are neighbours
     IF late <> '{}' THEN
         SELECT new_slots || array_agg(f.slot), new_seqs || array_agg(f.seq) INTO new_slots, new_seqs
         FROM unnest(late) AS l(x) CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.xid = l.x AND e.seq > log.base_top OFFSET 0) f;
@@ -582,7 +588,7 @@ DECLARE
     cut      bigint;
     next_cut bigint;
     going    int[];
-    slot     int;
+    this_slot int;
     removed  int;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -626,17 +632,17 @@ BEGIN
             END IF;
             SELECT p.last_pos, p.s_to AS snap INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
             IF last.last_pos <= log.base_pos THEN last.snap := log.base_snap; END IF;
-            FOREACH slot IN ARRAY going LOOP
-                EXECUTE format('LOCK TABLE holdfast.events_%s IN ACCESS EXCLUSIVE MODE', lpad(slot::text, 2, '0'));
-                IF EXISTS (SELECT FROM holdfast.events e WHERE e.slot = empty_event_slots.slot AND e.xid >= pg_snapshot_xmax(last.snap) AND e.seq > log.base_top)
-                   OR EXISTS (SELECT FROM pg_snapshot_xip(last.snap) x JOIN holdfast.events e ON e.slot = empty_event_slots.slot AND e.xid = x AND e.seq > log.base_top)
-                   OR EXISTS (SELECT FROM holdfast.event_pages p WHERE p.slot = empty_event_slots.slot AND p.last_pos > cut) THEN
+            FOREACH this_slot IN ARRAY going LOOP
+                EXECUTE format('LOCK TABLE holdfast.events_%s IN ACCESS EXCLUSIVE MODE', lpad(this_slot::text, 2, '0'));
+                IF EXISTS (SELECT FROM holdfast.events e WHERE e.slot = this_slot AND e.xid >= pg_snapshot_xmax(last.snap) AND e.seq > log.base_top)
+                   OR EXISTS (SELECT FROM pg_snapshot_xip(last.snap) x JOIN holdfast.events e ON e.slot = this_slot AND e.xid = x AND e.seq > log.base_top)
+                   OR EXISTS (SELECT FROM holdfast.event_pages p WHERE p.slot = this_slot AND p.last_pos > cut) THEN
                     RAISE lock_not_available;   -- it has events without a position, or later ones
                 END IF;
             END LOOP;
             UPDATE holdfast.event_log l SET start_pos = cut;
-            FOREACH slot IN ARRAY going LOOP
-                EXECUTE format('TRUNCATE holdfast.events_%s', lpad(slot::text, 2, '0'));
+            FOREACH this_slot IN ARRAY going LOOP
+                EXECUTE format('TRUNCATE holdfast.events_%s', lpad(this_slot::text, 2, '0'));
             END LOOP;
         END IF;
         UPDATE holdfast.subscriptions s SET status = 'expired', missed = l.start_pos - s.position, generation = s.generation + 1, token = NULL, owner = NULL,
