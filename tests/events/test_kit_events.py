@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncTransaction, Event, Holdfast, Transaction, event
+from holdfast import AsyncTransaction, Event, Holdfast, InvalidEvent, Transaction, event
 from holdfast.testing import Kit
 
 
@@ -41,6 +41,12 @@ def test_what_is_not_committed_is_not_published(app: Holdfast, kit: Kit) -> None
         assert kit.published(OrderPaid) == []
         conn.rollback()
     assert kit.published(OrderPaid) == []
+
+
+def test_what_is_refused_is_not_published(app: Holdfast, kit: Kit) -> None:
+    with pytest.raises(InvalidEvent, match="event 2"):
+        app.publish_many([OrderPaid(1, 5), ("order paid!", {})])
+    assert kit.published("*") == []
 
 
 def test_an_assertion_says_what_was_published(app: Holdfast, kit: Kit) -> None:
