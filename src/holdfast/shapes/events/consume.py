@@ -44,6 +44,9 @@ class Consume:
     async def take(self, page: Page) -> bool:
         try:
             await self._enqueue(page)
+        except _NeedsKeys:  # the queue is claimed key by key, and this app does not declare it
+            self._keyed = True
+            return False
         except BadRow as error:
             if (span := page.position - self._owned.position) > 1:  # which of them? A half at a time
                 self.batch = span // 2
@@ -63,9 +66,10 @@ class Consume:
             failpoints.point("events.advanced")
             if rows := [self._row(event) for event in page.events if not _within(event.position, known)]:
                 written = yield from jobs.enqueue(rows)
-                if any(
-                    one.conflict is not None for one in written
-                ):  # for want of a queue: there is no other reason
+                conflicts = {one.conflict for one in written if one.conflict is not None}
+                if "key" in conflicts:
+                    raise _NeedsKeys
+                if conflicts:
                     raise unknown_queue(self._task.settings.queue, (yield from jobs.queue_names()))
             failpoints.point("events.enqueued")
             return True
@@ -114,6 +118,10 @@ class Consume:
             s.priority,
             s.max_attempts,
         )
+
+
+class _NeedsKeys(Exception):
+    """The queue takes no job without a key."""
 
 
 def _within(position: int, spans: Sequence[Span]) -> bool:

@@ -329,7 +329,8 @@ SELECT (SELECT count(*) FROM gone), (SELECT b.owner FROM busy b);
 -- $1 subscription, $2 shard, $3 positions, $4 seqs, $5 kinds, $6 ids, $7 types, $8 keys, $9 errors
 INSERT INTO holdfast.event_failures (subscription, shard, position, seq, kind, event_id, type, key, error, at)
 SELECT $1::text, $2::int, u.position, u.seq, u.kind, u.id, u.type, u.key, u.error, holdfast.now()
-FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::uuid[], $7::text[], $8::text[], $9::text[]) AS u(position, seq, kind, id, type, key, error)
+FROM ROWS FROM (unnest($3::bigint[]), unnest($4::bigint[]), unnest($5::text[]), unnest($6::uuid[]), unnest($7::text[]), unnest($8::text[]), unnest($9::text[]))
+    AS u(position, seq, kind, id, type, key, error)
 ON CONFLICT DO NOTHING
 RETURNING ARRAY[position::text];
 
