@@ -22,10 +22,11 @@ def consume(job: Job, tx: Transaction, event: Event[Any]) -> None:
 
 @app.projection("asynchronous", on=["*"], max_attempts=1000, retry=QUICK)
 async def asynchronous(tx: AsyncTransaction, event: Event[Any]) -> None:
-    """`block`: the event loop stands still for so many seconds."""
+    """`block`: the event loop stands still until this gate is open."""
     if event.data.get("block"):
         write_line("begun", f"{os.getpid()}")
-        time.sleep(event.data["block"])
+        while not is_open(event.data["block"]):
+            time.sleep(0.01)
     await tx.execute(EFFECT, ("asynchronous", event.position, os.getpid()))
     await asyncio.sleep(0)
 
