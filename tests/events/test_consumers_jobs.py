@@ -1,6 +1,6 @@
 """Consumers: events become jobs, with all that a job has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -327,7 +327,7 @@ def test_a_batch_that_took_long_is_followed_by_a_smaller_one(
     sizes: list[int] = []
 
     @app.projection("sizes", on=["*"])
-    def project(tx: Transaction, events: "list[Event[Any]]") -> None:
+    def project(tx: Transaction, events: Sequence[Event[Any]]) -> None:
         sizes.append(len(events))
 
     app.publish_many([("thing.done", {})] * 200)
@@ -340,7 +340,7 @@ def test_batches_grow_while_they_are_quick(app: Holdfast, kit: Kit, monkeypatch:
     sizes: list[int] = []
 
     @app.projection("sizes", on=["*"], batch=300)
-    def project(tx: Transaction, events: "list[Event[Any]]") -> None:
+    def project(tx: Transaction, events: Sequence[Event[Any]]) -> None:
         sizes.append(len(events))
 
     app.publish_many([("thing.done", {})] * 900)

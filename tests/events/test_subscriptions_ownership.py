@@ -300,11 +300,28 @@ def test_a_release_frees_what_is_its_own_only(kit: Kit) -> None:
     first, second = Pretender(kit, ("a",)), Pretender(kit, ("b",))
     (a,) = first.own()
     second.own()
-    kit.database.run(lambda: store.release(first.owner.token, first.owner.worker, a))
-    assert [
-        (r["name"], r["owner"]) for r in kit.sql("SELECT name, owner FROM holdfast.subscriptions ORDER BY 1")
-    ] == [
-        ("a", None),
-        ("b", second.owner.worker),
-    ]
+    owners = "SELECT name, owner FROM holdfast.subscriptions ORDER BY 1"
+    before = [{"name": "a", "owner": first.owner.worker}, {"name": "b", "owner": second.owner.worker}]
+    kit.database.run(lambda: store.release(second.owner.token, second.owner.worker, a))
+    assert kit.sql(owners) == before
+    kit.database.run(lambda: store.release(first.owner.token, first.owner.worker))
+    assert kit.sql(owners) == [{"name": "a", "owner": None}, before[1]]
     assert not first.advance(a, 1)
+
+
+def test_one_that_stops_has_no_share(kit: Kit) -> None:
+    subscribe(kit, *"abcd")
+    first, second = patient(kit, *"abcd"), patient(kit, *"abcd")
+    second.own()
+    kit.database.run(lambda: store.release(second.owner.token, second.owner.worker))
+    assert len(first.own()) == 4
+
+
+def test_what_no_other_could_take_is_kept(kit: Kit) -> None:
+    """The first has one more than its share. The one that could take it has its own, and the one that has not cannot."""
+    subscribe(kit, *"abcuvwz")
+    first, both, other = patient(kit, *"abc"), patient(kit, *"abcuvwz"), patient(kit, *"uvwz")
+    assert len(first.own()) == 3
+    assert {o.name for o in both.own()} == set("uvwz")
+    assert other.own() == []
+    assert set(first.owned().values()) == {False}
