@@ -55,7 +55,10 @@ def read_all(conn: Conn, after: int = 0, batch: int = 1000) -> list[EventRow]:
 
 def own(conn: Conn, name: str, token: UUID, lease: float) -> list[store.Owned]:
     """Renew or take a subscription; empty: somebody else has it."""
-    return run(conn, store.own([name], token, "worker", lease))
+    (patterns,) = conn.execute(
+        "SELECT s.patterns FROM holdfast.subscriptions s WHERE s.name = %s", [name]
+    ).fetchone() or ([],)
+    return run(conn, store.own(store.Owner([(name, patterns)], token, "worker", lease, patience=0)))
 
 
 def label(row: EventRow) -> Any:

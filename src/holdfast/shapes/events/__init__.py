@@ -10,6 +10,8 @@ runner        one subscription at work: read a batch, let it take effect
 consume       its events become jobs
 project       its events go to a function, in the transaction that moves the position
 service       owns subscriptions and runs them, in every worker
+lookups       what several verbs ask first
+steering      what people do to one subscription: pause, resume, reset, replay, skip, remove
 procedures    what people do with the log and its subscriptions, each once
 verbs         the same from Python: `app.publish()`, `app.events`, a declared subscription
 look          what people look at in the log: pages of it, with filters

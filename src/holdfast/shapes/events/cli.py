@@ -23,7 +23,7 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
 from holdfast.shapes.events.event import Event
 from holdfast.shapes.events.look import MOST, EventPage, Looks
-from holdfast.shapes.events.procedures import To
+from holdfast.shapes.events.lookups import To
 from holdfast.shapes.events.store import Listed, LogState
 
 app = typer.Typer(

@@ -148,7 +148,7 @@ def reset_command(
         said = f"Dry run: {name} would go on after position {target:,}: {effect}. Nothing was changed."
     else:
         confirm(f"put {name} to position {target:,}: {effect}", how.yes)
-        target = looks.reset(name, wanted if isinstance(wanted, str) else target)
+        target = looks.reset(name, wanted)
         said = f"Subscription {name} goes on after position {target:,}: {effect}."
     answer = {"subscription": name, "position": target, "dry_run": how.dry_run}
     return Shown(target, partial(_say, said), answer)

@@ -7,7 +7,7 @@ until it looks by itself. When it is woken often it gets up: notifications are f
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...db.session import Session
 from ...errors import ForeignLog
@@ -20,9 +20,19 @@ MANY = 50  # times within a second: too often to be woken one by one
 
 
 class Log:
-    def __init__(self, session: Session, worker: Callable[[], str], longest: float) -> None:
+    def __init__(
+        self,
+        session: Session,
+        worker: Callable[[], str],
+        longest: float,
+        names: Sequence[str],
+        on_free: Callable[[], None],
+    ) -> None:
+        """`on_free` is called when one of these subscriptions has no owner."""
         self._session = session
         self._worker = worker
+        self._names = names
+        self._on_free = on_free
         self._longest = longest  # seconds between two looks of its own while it sleeps
         self.last = -1  # the last position that is known
         self.hears = False
@@ -48,7 +58,9 @@ class Log:
 
     async def turn(self) -> int:
         """Number what was committed, and tell who waits for it."""
-        last = await self._session.run(store.turn_page())
+        last, is_free = await self._session.run(store.turn_and_look(self._names))
+        if is_free:
+            self._on_free()
         if last is None:
             raise ForeignLog
         if last != self.last:
@@ -57,10 +69,15 @@ class Log:
                 self._moved.notify_all()
         return last
 
-    async def beyond(self, position: int) -> None:
-        """Wait until the log has events after this position."""
+    async def beyond(self, position: int, left: asyncio.Event) -> None:
+        """Wait until the log has events after this position, or who waits has been asked to leave."""
         async with self._moved:
-            await self._moved.wait_for(lambda: self.last > position)
+            await self._moved.wait_for(lambda: self.last > position or left.is_set())
+
+    async def nudge(self) -> None:
+        """Who waits looks whether it has been asked to leave."""
+        async with self._moved:
+            self._moved.notify_all()
 
     async def watch(self) -> None:
         """Turn pages for ever."""

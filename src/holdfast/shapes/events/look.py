@@ -14,7 +14,8 @@ from ...operate.procedure import Method, Procedure, run
 from ...operate.refusal import Refused
 from . import procedures, store
 from .event import Event, EventRow
-from .procedures import Subscriptions, To, check_to, turn
+from .lookups import To, check_to, turn
+from .procedures import Subscriptions
 from .store import LogState
 
 MOST = 1000  # events of a page

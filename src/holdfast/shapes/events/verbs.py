@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ...db.database import Database
 from ...errors import InvalidEvent
+from ...model.queue import Rate
 from ...operate.procedure import Procedure, run
 from ...settings import default_actor
 from ...tasks import checks
@@ -16,8 +17,10 @@ from ...tasks.payload import shown
 from ...tasks.producer import AppProducer
 from . import store
 from .event import Event
-from .procedures import Subscriptions, To
+from .lookups import To
+from .procedures import Subscriptions
 from .publish import Publisher, new_event, new_events
+from .steering import begin_replay, remove
 from .store import Listed, NewEvent, Published
 
 
@@ -26,23 +29,37 @@ class Replay:
     """A replay that was begun."""
 
     name: str
+    left_out: int  # positions that became jobs before, and do not become jobs again
     _verbs: Subscriptions
     _since: int
     _until: int
 
     def progress(self) -> tuple[int, int]:
         """Events that were read, and how many there are."""
-        found = self._verbs.run(_listed(self.name))
+        return self._progress(self._verbs.run(_listed(self.name)))
+
+    async def aprogress(self) -> tuple[int, int]:
+        return self._progress(await self._verbs.arun(_listed(self.name)))
+
+    def _progress(self, found: Sequence[Listed]) -> tuple[int, int]:
         total = self._until - self._since
         return (total, total) if not found else (found[0].position - self._since, total)
 
     def cancel(self) -> None:
-        """End it where it is."""
-        self._verbs.remove(self.name)
+        """End it where it is. One that has come to its end stays as it is."""
+        self._verbs.run(_cancel(self.name))
+
+    async def acancel(self) -> None:
+        await self._verbs.arun(_cancel(self.name))
 
 
 def _listed(name: str) -> Procedure[list[Listed]]:
     return (yield from run(lambda: store.list_subscriptions(name)))
+
+
+def _cancel(name: str) -> Procedure[None]:
+    if (yield from _listed(name)):
+        yield from remove(name)
 
 
 class Subscription:
@@ -64,35 +81,52 @@ class Subscription:
     async def alag(self) -> tuple[int, float]:
         return _lag(await self._verbs.find.arun(self.name))
 
-    def pause(self) -> None:
-        """Stop delivering to it, on all workers."""
-        self._verbs.pause(self.name)
+    def pause(self, *, conn: object = None) -> None:
+        """Stop delivering to it, on all workers. With `conn` when the caller's transaction commits."""
+        self._verbs.pause(self.name, conn=conn)
 
-    async def apause(self) -> None:
-        await self._verbs.pause.arun(self.name)
+    async def apause(self, *, conn: object = None) -> None:
+        await self._verbs.pause.arun(self.name, conn=conn)
 
-    def resume(self) -> None:
+    def resume(self, *, conn: object = None) -> None:
         """Go on where it was paused."""
-        self._verbs.resume(self.name)
+        self._verbs.resume(self.name, conn=conn)
 
-    async def aresume(self) -> None:
-        await self._verbs.resume.arun(self.name)
+    async def aresume(self, *, conn: object = None) -> None:
+        await self._verbs.resume.arun(self.name, conn=conn)
 
-    def reset(self, to: To) -> None:
-        """Go on from a position, a time, the "start" or the "end"."""
-        self._verbs.reset(self.name, to)
+    def reset(self, to: To, *, again: bool = False, conn: object = None) -> None:
+        """Go on from a position, a time, the "start" or the "end". Events that became jobs are left out, unless `again`."""
+        self._verbs.reset(self.name, to, again=again, conn=conn)
 
-    async def areset(self, to: To) -> None:
-        await self._verbs.reset.arun(self.name, to)
+    async def areset(self, to: To, *, again: bool = False, conn: object = None) -> None:
+        await self._verbs.reset.arun(self.name, to, again=again, conn=conn)
 
     def replay(
-        self, since: int | datetime, until: int | datetime | None = None, *, again: bool = False
+        self,
+        since: int | datetime,
+        until: int | datetime | None = None,
+        *,
+        again: bool = False,
+        rate: Rate | None = None,
     ) -> Replay:
-        """Deliver a range once more, beside its own position. Events that became jobs are left out, unless `again`."""
+        """Deliver a range once more, beside its own position. Events that became jobs are left out, unless `again`. `rate`:
+        how many events in a second, at most."""
         verbs = self._verbs
-        name = verbs.replay(self.name, since, until, again=again)
-        listed = verbs.run(_listed(name))[0]
-        return Replay(name, verbs, listed.position, listed.until or listed.position)
+        begun = verbs.run(begin_replay(self.name, since, until, again=again, rate=rate))
+        return Replay(begun.name, begun.left_out, verbs, begun.since, begun.until)
+
+    async def areplay(
+        self,
+        since: int | datetime,
+        until: int | datetime | None = None,
+        *,
+        again: bool = False,
+        rate: Rate | None = None,
+    ) -> Replay:
+        verbs = self._verbs
+        begun = await verbs.arun(begin_replay(self.name, since, until, again=again, rate=rate))
+        return Replay(begun.name, begun.left_out, verbs, begun.since, begun.until)
 
     def read_your_writes(self, what: Published | int, *, timeout: float = 5.0) -> int:
         """Wait until it has passed what was published, or a position: `totals.read_your_writes(app.publish(...))`."""

@@ -116,7 +116,7 @@ CREATE TABLE holdfast.subscriptions (
     generation       bigint      NOT NULL DEFAULT 0,
     token            uuid,
     owner            text,                      -- the worker that has it
-    lease_expires_at timestamptz NOT NULL DEFAULT '-infinity',
+    lease_expires_at timestamptz NOT NULL DEFAULT '-infinity',   -- of one without an owner: since when it has none
     delivered        int8multirange NOT NULL DEFAULT '{}',   -- jobs: positions that became jobs, so that a replay makes none twice
     missed           bigint,                    -- expired: how many events it did not get
     problem          text,                      -- why it is paused, or what failed last
@@ -125,6 +125,7 @@ CREATE TABLE holdfast.subscriptions (
     created_at       timestamptz NOT NULL,
     moved_at         timestamptz NOT NULL,      -- when the position last moved
     barrier          bigint,                    -- nobody reads beyond it while the number of shards changes
+    rate             float8 CHECK (rate > 0),   -- a replay reads at most so many events in a second; NULL: as fast as it can
     PRIMARY KEY (name, shard),
     CHECK (shard >= 0 AND shard < shards)
 ) WITH (fillfactor = 30, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200,
@@ -722,11 +723,20 @@ REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.c
     holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
 
+-- Events: to the last position, or to the end of a replay. Seconds: the age of the next event that it has not passed.
 CREATE VIEW holdfast.subscription_lag AS
-    SELECT s.name, s.shard, s.kind, s.status, s.position, h.last_pos - s.position AS events,
-           CASE WHEN h.last_pos > s.position THEN extract(epoch FROM holdfast.now() - (
-               SELECT p.at FROM holdfast.event_pages p WHERE p.last_pos > s.position ORDER BY p.last_pos LIMIT 1))::float8 ELSE 0 END AS seconds,
+    SELECT s.name, s.shard, s.kind, s.status, s.position, g.events, CASE WHEN g.events > 0 THEN greatest(extract(epoch FROM holdfast.now() - n.created_at)::float8, 0) ELSE 0 END AS seconds,
            s.owner, s.missed, s.problem
     FROM holdfast.subscriptions s
-    CROSS JOIN LATERAL (SELECT coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), 0) AS last_pos) h;
+    CROSS JOIN LATERAL (SELECT greatest(least(coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), 0), s.until) - s.position, 0) AS events) g
+    LEFT JOIN LATERAL (
+        SELECT e.created_at FROM (SELECT p.* FROM holdfast.event_pages p WHERE p.last_pos > s.position ORDER BY p.last_pos LIMIT 1) p
+        CROSS JOIN LATERAL (
+            SELECT e.created_at FROM holdfast.events e
+            WHERE e.slot = p.slot AND e.seq >= CASE WHEN p.last_pos - p.n < s.position THEN s.seq + 1 ELSE p.lo END AND e.seq <= p.hi
+              AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+            ORDER BY e.seq LIMIT 1) e) n ON true;
 COMMENT ON VIEW holdfast.subscription_lag IS 'How far each subscription is behind the log';
+
+-- Which subscriptions the code of a worker declares: those that may own one share them. NULL: a release that knows of none.
+ALTER TABLE holdfast.workers ADD COLUMN subscriptions text[];
