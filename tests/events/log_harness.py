@@ -306,7 +306,7 @@ class Owner(threading.Thread):
             quietly_close(self._conn)
 
     def _work(self) -> None:
-        mine = own(self._conn, self._of, self._token, self._run.size.lease)
+        mine = own(self._conn, self._of, self._token, self._run.size.lease, PATTERNS[self._of])
         if not mine:
             self._run.stopped.wait(0.02)
             return
@@ -367,6 +367,7 @@ SUBSCRIPTIONS = (
     ("chain", ["base.*"], 0.01),
     ("bulk", ["base.bulk"], 0.02),
 )
+PATTERNS = {name: patterns for name, patterns, _ in SUBSCRIPTIONS}
 
 
 def random_run(server: EmbeddedServer, size: Size, seed: int) -> Run:

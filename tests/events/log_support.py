@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,12 +53,11 @@ def read_all(conn: Conn, after: int = 0, batch: int = 1000) -> list[EventRow]:
         after, seq = page.position, page.seq
 
 
-def own(conn: Conn, name: str, token: UUID, lease: float) -> list[store.Owned]:
+def own(
+    conn: Conn, name: str, token: UUID, lease: float, patterns: Sequence[str] = ("*",)
+) -> list[store.Owned]:
     """Renew or take a subscription; empty: somebody else has it."""
-    (patterns,) = conn.execute(
-        "SELECT s.patterns FROM holdfast.subscriptions s WHERE s.name = %s", [name]
-    ).fetchone() or ([],)
-    return run(conn, store.own(store.Owner([(name, patterns)], token, "worker", lease, patience=0)))
+    return run(conn, store.own(store.Owner([(name, patterns)], token, "worker", lease, 0.0)))
 
 
 def label(row: EventRow) -> Any:
