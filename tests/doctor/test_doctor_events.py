@@ -143,7 +143,7 @@ def test_a_subscription_that_has_read_all_needs_no_owner(case: Case, app: Holdfa
     publish(app, 1)
     subscribe(case, more="position = 1")
     older(case, "2 hours")
-    assert case.found("unowned_subscription") is None
+    assert case.found("unowned_subscription", "--limit", "stuck=0") is None
 
 
 def test_the_owner_that_is_gone_counts_as_none(case: Case, app: Holdfast) -> None:
@@ -153,6 +153,24 @@ def test_the_owner_that_is_gone_counts_as_none(case: Case, app: Holdfast) -> Non
     )
     publish(app, 1)
     older(case, "2 hours")
+    assert case.found("unowned_subscription") is not None
+
+
+def test_an_owner_whose_batch_is_longer_than_its_lease_is_still_one(case: Case, app: Holdfast) -> None:
+    """It holds the row, so that it cannot renew the lease; nobody can take it over either."""
+    subscribe(
+        case, more="owner = 'w1', token = gen_random_uuid(), lease_expires_at = now() - interval '1 minute'"
+    )
+    case.sql(
+        """INSERT INTO holdfast.workers
+               (id, host, pid, status, last_seen_at, started_at, queues, tasks, concurrency, release)
+           VALUES ('w1', 'h', 1, 'alive', now() + interval '1 hour', now(), '{inbox}', '{}', 1, '1')"""
+    )
+    publish(app, 1)
+    older(case, "2 hours")
+    assert case.found("unowned_subscription") is None
+    assert case.found("lagging_subscription") is not None
+    case.sql("UPDATE holdfast.workers SET last_seen_at = now() - interval '1 hour'")
     assert case.found("unowned_subscription") is not None
 
 

@@ -7,6 +7,8 @@ exactly what was committed, and its counts are in the order in which a key was w
 Every subscriber notes what it took, in the transaction that moves its position: the positions and the ids of a batch.
 """
 
+import contextlib
+import functools
 import json
 import os
 import random
@@ -20,7 +22,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import pq
 from tests.conftest import wait_until, within
-from tests.events.log_support import check_log, session, turn
+from tests.events.log_support import check_log, own, session, turn
 from tests.sql.support import Conn, one, run
 
 from holdfast.db.embedded import EmbeddedServer
@@ -33,13 +35,15 @@ CREATE TABLE oracle (id uuid NOT NULL, key text, n bigint);
 CREATE TABLE taken (at bigserial, subscription text, positions bigint[], ids uuid[]);
 CREATE FUNCTION note(ids uuid[], keys text[]) RETURNS void LANGUAGE sql AS $$
     WITH u AS MATERIALIZED (
-        SELECT u.id, u.key, u.ord, count(*) OVER (PARTITION BY u.key) AS many, row_number() OVER (PARTITION BY u.key ORDER BY u.ord) AS nth
+        SELECT u.id, u.key, u.ord, count(*) OVER (PARTITION BY u.key) AS many,
+               row_number() OVER (PARTITION BY u.key ORDER BY u.ord) AS nth
         FROM unnest(ids, keys) WITH ORDINALITY AS u(id, key, ord)
     ), counted AS (
         INSERT INTO counters AS c SELECT DISTINCT u.key, u.many FROM u WHERE u.key IS NOT NULL ORDER BY u.key
         ON CONFLICT (key) DO UPDATE SET n = c.n + excluded.n RETURNING c.key, c.n
     )
-    INSERT INTO oracle SELECT u.id, u.key, c.n - u.many + u.nth FROM u LEFT JOIN counted c ON c.key = u.key ORDER BY u.ord $$;
+    INSERT INTO oracle
+    SELECT u.id, u.key, c.n - u.many + u.nth FROM u LEFT JOIN counted c ON c.key = u.key ORDER BY u.ord $$;
 """
 
 
@@ -72,6 +76,9 @@ class Run:
         with self.lock:
             self.seen[what] = self.seen.get(what, 0) + n
 
+    def reached(self, count: int) -> bool:
+        return self.published >= count or self.done.is_set()
+
     def connect(self) -> Conn:
         """As soon as the server is there again."""
         deadline = time.monotonic() + within(60)
@@ -91,10 +98,8 @@ class Crash(Exception):
 
 
 def quietly_close(conn: Conn) -> None:
-    try:
+    with contextlib.suppress(psycopg.Error):
         conn.close()
-    except psycopg.Error:
-        pass
 
 
 def events(conn: Conn, rng: random.Random, run_: Run, count: int, *, cold: bool = False) -> int:
@@ -257,19 +262,21 @@ class Publisher(threading.Thread):
     def appended(self) -> int:
         """With the version that it expects; a conflict is somebody else's append."""
         key = f"k{self._rng.randrange(5)}"
-        version = self._conn.execute(
+        found = self._conn.execute(
             "SELECT version FROM holdfast.event_streams WHERE key = %s", [key]
         ).fetchone()
-        rows = [store.NewEvent("base.appended", '{"n": 1}', key) for _ in range(3)]
         self._begin()
-        _, published = run(self._conn, store.append(key, rows, version[0] if version else 0))
-        ids = [p.id for p in published]
+        cursor = self._conn.execute(
+            "SELECT id FROM holdfast.append_events(%s, %s, %s::text[], %s::text[]) ORDER BY seq",
+            [key, found[0] if found else 0, ["base.appended"] * 3, ['{"n": 1}'] * 3],
+        )
+        ids = [row[0] for row in cursor]
         self._conn.execute("SELECT note(%s::uuid[], %s::text[])", [ids, [key] * len(ids)])
         return self._commit(len(ids))
 
 
 class Owner(threading.Thread):
-    """One of two that want the same subscription. It crashes now and then: before its commit, after it, or past its lease."""
+    """One of two that want the same subscription. Now and then it crashes, or stalls for longer than its lease."""
 
     def __init__(self, run_: Run, name: str, number: int, batch: int) -> None:
         super().__init__(name=f"{name} {number}")
@@ -299,7 +306,7 @@ class Owner(threading.Thread):
             quietly_close(self._conn)
 
     def _work(self) -> None:
-        mine = run(self._conn, store.own([self._of], self._token, self.name, self._run.size.lease))
+        mine = own(self._conn, self._of, self._token, self._run.size.lease)
         if not mine:
             self._run.stopped.wait(0.02)
             return
@@ -382,11 +389,7 @@ def random_run(server: EmbeddedServer, size: Size, seed: int) -> Run:
     try:
         for stop in range(1, size.stops + 1):
             share = size.events * stop // (size.stops + 1)
-            wait_until(
-                lambda share=share: run_.published >= share or run_.done.is_set(),
-                "events are published",
-                size.seconds,
-            )  # type: ignore[misc]
+            wait_until(functools.partial(run_.reached, share), "events are published", size.seconds)
             stop_at_once(server)
             run_.count("server stopped")
         wait_until(run_.done.is_set, "all events are published", size.seconds)

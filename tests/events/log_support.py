@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from tests.sql.support import Conn, one, run
@@ -52,6 +53,11 @@ def read_all(conn: Conn, after: int = 0, batch: int = 1000) -> list[EventRow]:
         after, seq = page.position, page.seq
 
 
+def own(conn: Conn, name: str, token: UUID, lease: float) -> list[store.Owned]:
+    """Renew or take a subscription; empty: somebody else has it."""
+    return run(conn, store.own([name], token, "worker", lease))
+
+
 def label(row: EventRow) -> Any:
     assert row.data is not None
     return json.loads(row.data)["label"]
@@ -68,8 +74,8 @@ def check_log(conn: Conn) -> None:
     """Every committed event is in exactly one page, and every page has as many as it says."""
     committed = one(conn, "SELECT count(*) FROM holdfast.events")
     start, last = conn.execute(
-        "SELECT l.start_pos, coalesce(max(p.last_pos), l.base_pos) FROM holdfast.event_log l LEFT JOIN holdfast.event_pages p ON true "
-        "GROUP BY l.start_pos, l.base_pos"
+        "SELECT l.start_pos, coalesce(max(p.last_pos), l.base_pos) "
+        "FROM holdfast.event_log l LEFT JOIN holdfast.event_pages p ON true GROUP BY l.start_pos, l.base_pos"
     ).fetchall()[0]
     with conn.transaction():
         conn.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")

@@ -1,13 +1,13 @@
 """Positions: no gaps, the same for every reader, in commit order within a key, whatever transactions do meanwhile."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import uuid4
 
 import psycopg
 import pytest
-from tests.events.log_support import check_log, labels, publish, publish_bulk, read_all, turn
-from tests.sql.support import Conn, configure, later, one, run, until_blocked
+from tests.events.log_support import check_log, labels, own, publish, publish_bulk, read_all, turn
+from tests.sql.support import DAY, Conn, configure, later, one, run, until_blocked
 
 from holdfast.shapes.events import store
 from holdfast.testing import Kit
@@ -241,6 +241,51 @@ def test_a_read_ends_at_its_limits(conn: Conn) -> None:
     assert (page.events, page.position, page.last) == ([], 10, 10)
 
 
+def held_up(conn: Conn, connect: Connect, act: Callable[[Conn], object]) -> Future[store.Page]:
+    """A read of the whole log that has looked at the pages, and waits for the events while `act` is done and committed."""
+    reader, other = connect(), connect()
+    other.execute("BEGIN")
+    other.execute("LOCK TABLE holdfast.events IN ACCESS EXCLUSIVE MODE")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(run, reader, store.read_events(0, 0, 100))
+        try:
+            until_blocked(conn, reader)
+            act(other)
+        finally:
+            other.execute("COMMIT")
+    return reading
+
+
+def test_a_page_that_is_turned_during_a_read_is_left_for_the_next(conn: Conn, connect: Connect) -> None:
+    """The first one of the log: the reader has seen none."""
+    publish(conn, 1)
+    page = held_up(conn, connect, turn).result()
+    assert (page.events, page.position, page.last) == ([], 0, 1)
+    assert labels(conn) == [1]
+
+
+def test_a_page_of_another_day_that_is_turned_during_a_read_is_left_for_the_next(
+    conn: Conn, connect: Connect, kit: Kit
+) -> None:
+    publish(conn, 1)
+    turn(conn)
+    later(kit, DAY, conn)
+    publish(conn, 2)
+    page = held_up(conn, connect, turn).result()
+    assert ([row.position for row in page.events], page.position, page.last) == ([1], 1, 2)
+    assert labels(conn) == [1, 2]
+
+
+def test_a_day_that_is_removed_during_a_read_is_not_taken_for_read(
+    conn: Conn, connect: Connect, kit: Kit
+) -> None:
+    publish(conn, 1)
+    turn(conn)
+    later(kit, 20 * DAY, conn)
+    with pytest.raises(psycopg.Error, match="events after position 0 are gone"):
+        held_up(conn, connect, lambda other: run(other, store.empty_slots(0, 100))).result()
+
+
 def test_a_fresh_log_has_nothing_and_says_so(conn: Conn) -> None:
     state = run(conn, store.log_state())
     assert (state.start, state.last, state.unnumbered, state.era) == (0, 0, 0, 1)
@@ -257,11 +302,11 @@ def test_an_earlier_generation_moves_nothing(conn: Conn, connect: Connect, kit: 
     turn(conn)
     run(conn, store.subscribe("s", "projection", ["*"], "start"))
     mine, theirs = uuid4(), uuid4()
-    (stale,) = run(conn, store.own(["s"], mine, "me", 10.0))
+    (stale,) = own(conn, "s", mine, 10.0)
     later(kit, 11, conn)
-    (other,) = run(conn, store.own(["s"], theirs, "them", 10.0))
+    (other,) = own(conn, "s", theirs, 10.0)
     later(kit, 11, conn)
-    (again,) = run(conn, store.own(["s"], mine, "me", 10.0))
+    (again,) = own(conn, "s", mine, 10.0)
     assert (stale.token, stale.position) == (again.token, again.position)
     for owned, moves in ((stale, False), (other, False), (again, True)):
         with conn.transaction(force_rollback=True):

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from tests.events.log_support import check_log, labels, publish, read_all, turn
+from tests.events.log_support import check_log, labels, own, publish, read_all, turn
 from tests.sql.support import DAY, Conn, configure, later, one, run
 
 from holdfast.db.faults import translate
@@ -27,7 +27,8 @@ def status(conn: Conn, name: str) -> tuple[str, int | None, str | None]:
     rows = conn.execute(
         "SELECT status, missed, problem FROM holdfast.subscriptions WHERE name = %s", [name]
     ).fetchall()
-    return rows[0]
+    ((state, missed, problem),) = rows
+    return state, missed, problem
 
 
 def subscribe(conn: Conn, name: str, position: int = 0, *, hold: bool = True) -> None:
@@ -120,19 +121,19 @@ def test_a_subscriber_that_may_not_hold_the_log_expires_with_the_number_it_misse
     days(conn, kit, 12)
     subscribe(conn, "eager", 5, hold=False)
     token = uuid4()
-    (owned,) = run(conn, store.own(["eager"], token, "me", 600.0))
+    (owned,) = own(conn, "eager", token, 600.0)
     assert empty(conn) == 12
     assert status(conn, "eager")[:2] == ("expired", 7)
     assert not run(conn, store.advance(owned, 12, 12, 600.0)), "its owner is fenced"
-    assert run(conn, store.own(["eager"], token, "me", 600.0)) == []
+    assert own(conn, "eager", token, 600.0) == []
 
 
 def test_bytes_end_a_hold_day_by_day(conn: Conn, kit: Kit) -> None:
     """The oldest days go until the rest is within the limit; those within retention stay in any case."""
     days(conn, kit, 12)
     subscribe(conn, "slow")
-    sizes = "SELECT pg_total_relation_size(format('holdfast.events_%s', lpad(holdfast.archive_slot(holdfast.now())::text, 2, '0'))::regclass)"
-    day = int(one(conn, sizes))
+    slot = one(conn, "SELECT to_char(holdfast.archive_slot(holdfast.now()), 'FM00')")
+    day = int(one(conn, f"SELECT pg_total_relation_size('holdfast.events_{slot}')"))
     run(conn, store.set_retention(None, None, 12 * day))
     assert empty(conn) == 0
     run(conn, store.set_retention(None, None, 10 * day))
@@ -202,7 +203,7 @@ def test_a_batch_at_work_is_waited_for_shortly_and_not_raised_at(
     """Its subscription would expire, and its owner holds the row."""
     days(conn, kit, 12)
     subscribe(conn, "eager", 5, hold=False)
-    (owned,) = run(conn, store.own(["eager"], uuid4(), "me", 600.0))
+    (owned,) = own(conn, "eager", uuid4(), 600.0)
     worker = connect()
     worker.execute("BEGIN")
     assert run(worker, store.hold(owned))

@@ -46,7 +46,8 @@ def load(conn: Conn, count: int) -> None:
     """Many events in one statement, without publish()."""
     conn.execute(
         "INSERT INTO holdfast.events (slot, type, data) "
-        f"SELECT holdfast.archive_slot(holdfast.now()), 't', jsonb_build_object('label', n) FROM generate_series(1, {count}) n".encode()
+        "SELECT holdfast.archive_slot(now()), 't', jsonb_build_object('label', n) "
+        f"FROM generate_series(1, {count}) n".encode()
     )
 
 
@@ -111,8 +112,6 @@ def test_a_commit_200_000_events_late_costs_readers_little(conn: Conn, server: E
     assert buffers_of(conn, TURN) < FEW
     assert turn(conn) == MANY + 2
     assert labels(conn, MANY) == ["late 1", "late 2"]
-    read = f"SELECT count(*) FROM holdfast.read_events({MANY}, holdfast.event_seq_at({MANY}), 100, 1000000, NULL)"
-    assert buffers_of(conn, "SELECT holdfast.event_seq_at(%d)" % (MANY + 1)) < FEW
     # the seq of the event at a position is counted from the beginning of its page: of at most 10,000
     seq = one(conn, f"SELECT holdfast.event_seq_at({MANY})")
     read = f"SELECT count(*) FROM holdfast.read_events({MANY}, {seq}, 100, 1000000, NULL)"

@@ -245,7 +245,9 @@ SELECT count(*) FROM gone;
 WITH slots AS MATERIALIZED (
     SELECT t.last_pos, pg_total_relation_size(format('holdfast.events_%s', lpad(d.slot::text, 2, '0'))::regclass) AS bytes
     FROM holdfast.event_log l CROSS JOIN generate_series(0, 31) AS d(slot)
-    CROSS JOIN LATERAL (SELECT p.last_pos FROM holdfast.event_pages p WHERE p.slot = d.slot AND p.last_pos > l.start_pos ORDER BY p.last_pos DESC LIMIT 1) t
+    CROSS JOIN LATERAL (SELECT p.slot, p.last_pos FROM holdfast.event_pages p WHERE (p.slot, p.last_pos) < (d.slot + 1, 0)
+                        ORDER BY p.slot DESC, p.last_pos DESC LIMIT 1) t
+    WHERE t.slot = d.slot AND t.last_pos > l.start_pos
 )
 SELECT s.name, coalesce(extract(epoch FROM holdfast.now() - (
            SELECT p.at FROM holdfast.event_pages p WHERE p.last_pos > s.position ORDER BY p.last_pos LIMIT 1)), 0)::float8,

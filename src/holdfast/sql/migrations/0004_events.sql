@@ -488,17 +488,18 @@ CREATE FUNCTION holdfast.read_events(after bigint, after_seq bigint, most int, b
 DECLARE
     start bigint;
     day   smallint;   -- one slot at a time: a plan that is given the slot opens one table and not 32
-    stop  bigint;
 BEGIN
     SELECT g.slot INTO day FROM holdfast.event_pages g WHERE g.last_pos > after ORDER BY g.last_pos LIMIT 1;
-    SELECT least(after + most, up_to, min(g.last_pos - g.n)) INTO stop
-    FROM holdfast.event_pages g WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.slot <> day;
     -- Nothing is sorted: pages come in their order, events in that of the index, and the last row, which has no id, last.
     RETURN QUERY
-    WITH p AS MATERIALIZED (
+    WITH g AS MATERIALIZED (
         SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g
-        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < stop
+        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < least(after + most, up_to)
         ORDER BY g.last_pos LIMIT most
+    ), s AS MATERIALIZED (   -- up to the first page of another slot, also where a page was turned since we asked for the slot
+        SELECT least(after + most, up_to, min(g.before) FILTER (WHERE g.slot IS DISTINCT FROM day)) AS stop FROM g
+    ), p AS MATERIALIZED (
+        SELECT g.* FROM g WHERE g.before < (SELECT s.stop FROM s)
     ), w AS MATERIALIZED (   -- numbered as they come: whoever finds fewer than the pages promise takes none of them
         SELECT after + row_number() OVER o AS pos, h.*, sum(CASE WHEN h.hit THEN coalesce(pg_column_size(h.data), 0) ELSE 0 END) OVER o AS bytes_so_far
         FROM (SELECT e.*, (patterns IS NULL OR e.type LIKE ANY (patterns))
@@ -508,11 +509,11 @@ BEGIN
                   FROM holdfast.events e
                   WHERE e.slot = day AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
                     AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
-                  ORDER BY e.seq LIMIT stop - greatest(p.before, after)) e) h
+                  ORDER BY e.seq LIMIT (SELECT s.stop FROM s) - greatest(p.before, after)) e) h
         WINDOW o AS (ROWS UNBOUNDED PRECEDING)
     ), far AS (   -- what the pages promise was found, else that is how far was looked; the limit of bytes comes after it
         SELECT CASE WHEN c.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN c.found < d.n THEN c.found ELSE c.pos - after END AS n
-        FROM (SELECT CASE WHEN count(*) > 0 THEN least(max(p.last_pos), stop) - after END AS n FROM p) d
+        FROM (SELECT CASE WHEN count(*) > 0 THEN least(max(p.last_pos), (SELECT s.stop FROM s)) - after END AS n FROM p) d
         CROSS JOIN (SELECT count(*) AS found, max(c.pos) FILTER (WHERE c.bytes_so_far <= bytes OR c.pos = after + 1) AS pos FROM w c) c
     )
     SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text
@@ -527,39 +528,48 @@ BEGIN
     END IF;
 END $$;
 
--- The seq of the event at a position, for a cursor that is set there.
+-- The seq of the event at a position, for a cursor that is set there; 0: there is none.
 CREATE FUNCTION holdfast.event_seq_at(wanted bigint) RETURNS bigint
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
     SET enable_bitmapscan = off
-    AS $$ SELECT coalesce((
-              SELECT e.seq FROM (SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g WHERE g.last_pos >= wanted ORDER BY g.last_pos LIMIT 1) p
-              CROSS JOIN LATERAL (
-                  SELECT e.seq FROM holdfast.events e
-                  WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND p.hi AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
-                  ORDER BY e.seq OFFSET greatest(wanted - p.before - 1, 0) LIMIT 1) e
-              WHERE wanted > p.before), 0) $$;
+    AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT e.seq FROM (SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g WHERE g.last_pos >= wanted ORDER BY g.last_pos LIMIT 1) p
+        CROSS JOIN LATERAL (
+            SELECT e.seq FROM holdfast.events e
+            WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND p.hi AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+            ORDER BY e.seq OFFSET greatest(wanted - p.before - 1, 0) LIMIT 1) e
+        WHERE wanted > p.before), 0);
+END $$;
 
 -- The position of an event; NULL: not numbered yet, or gone. Among the pages whose seqs reach so far, one has it.
 CREATE FUNCTION holdfast.event_position(wanted bigint) RETURNS bigint
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
     SET enable_bitmapscan = off
-    AS $$ SELECT p.last_pos - p.n + (SELECT count(*) FROM holdfast.events e
-                                     WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND wanted AND pg_visible_in_snapshot(e.xid, p.s_to)
-                                       AND NOT pg_visible_in_snapshot(e.xid, p.s_from))
-          FROM holdfast.event_log l
-          CROSS JOIN LATERAL (SELECT e.slot, e.xid FROM holdfast.events e WHERE e.seq = wanted LIMIT 1) w
-          CROSS JOIN LATERAL (SELECT g.last_pos, g.s_to FROM holdfast.event_pages g ORDER BY g.last_pos DESC LIMIT 1) t
-          CROSS JOIN LATERAL (
-              SELECT g.* FROM holdfast.event_pages g
-              WHERE g.hi >= wanted AND g.lo <= wanted AND g.slot = w.slot
-                AND pg_visible_in_snapshot(w.xid, g.s_to) AND NOT pg_visible_in_snapshot(w.xid, g.s_from)
-                -- Without a page of its own it would be looked for in all of them.
-                AND (wanted <= l.base_top OR (t.last_pos > l.base_pos AND pg_visible_in_snapshot(w.xid, t.s_to)))
-              ORDER BY g.hi LIMIT 1) p $$;
+    AS $$
+BEGIN
+    RETURN (
+        SELECT p.last_pos - p.n + (SELECT count(*) FROM holdfast.events e
+                                   WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND wanted AND pg_visible_in_snapshot(e.xid, p.s_to)
+                                     AND NOT pg_visible_in_snapshot(e.xid, p.s_from))
+        FROM holdfast.event_log l
+        CROSS JOIN LATERAL (SELECT e.slot, e.xid FROM holdfast.events e WHERE e.seq = wanted LIMIT 1) w
+        CROSS JOIN LATERAL (SELECT g.last_pos, g.s_to FROM holdfast.event_pages g ORDER BY g.last_pos DESC LIMIT 1) t
+        CROSS JOIN LATERAL (
+            SELECT g.* FROM holdfast.event_pages g
+            WHERE g.hi >= wanted AND g.lo <= wanted AND g.slot + 0 = w.slot   -- + 0: by the index on hi, not by the one on slot
+              AND pg_visible_in_snapshot(w.xid, g.s_to) AND NOT pg_visible_in_snapshot(w.xid, g.s_from)
+              -- Without a page of its own it would be looked for in all of them.
+              AND (wanted <= l.base_top OR (t.last_pos > l.base_pos AND pg_visible_in_snapshot(w.xid, t.s_to)))
+            ORDER BY g.hi LIMIT 1) p);
+END $$;
 
 -- Empties the slots whose last page is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
 -- limits of age and bytes end a hold: then the subscription expires, with the number of events that it did not get. Slots go as a prefix of
@@ -598,16 +608,18 @@ BEGIN
     FROM (SELECT d.slot, f.before, t.last_pos, t.at,
                  sum(pg_total_relation_size(format('holdfast.events_%s', lpad(d.slot::text, 2, '0'))::regclass)) OVER (ORDER BY t.last_pos DESC) AS bytes
           FROM generate_series(0, 31) AS d(slot)
-          CROSS JOIN LATERAL (SELECT p.last_pos - p.n AS before FROM holdfast.event_pages p
-                              WHERE p.slot = d.slot AND p.last_pos > log.start_pos ORDER BY p.last_pos LIMIT 1) f
+          -- Its first and its last page. Compared as rows, so that no statistics make another index look as good.
+          CROSS JOIN LATERAL (SELECT p.slot, p.last_pos - p.n AS before FROM holdfast.event_pages p
+                              WHERE (p.slot, p.last_pos) > (d.slot, log.start_pos) ORDER BY p.slot, p.last_pos LIMIT 1) f
           CROSS JOIN LATERAL (SELECT p.last_pos, p.at FROM holdfast.event_pages p
-                              WHERE p.slot = d.slot AND p.last_pos > log.start_pos ORDER BY p.last_pos DESC LIMIT 1) t) x;
+                              WHERE (p.slot, p.last_pos) < (d.slot + 1, 0) ORDER BY p.slot DESC, p.last_pos DESC LIMIT 1) t
+          WHERE f.slot = d.slot) x;
     IF false = ANY (stays) THEN
         -- An open or prepared publisher, a backup, a vacuum: not waited for, since all that opens the slot afterwards would wait behind us.
         SELECT array_agg(u.stays OR EXISTS (SELECT FROM pg_locks k
                                             WHERE k.relation = format('holdfast.events_%s', lpad(u.slot::text, 2, '0'))::regclass AND k.granted
                                               AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                                              AND k.mode <> 'AccessShareLock') ORDER BY u.ordinal)
+                                              AND k.mode <> 'AccessShareLock' AND k.pid IS DISTINCT FROM pg_backend_pid()) ORDER BY u.ordinal)
         INTO stays FROM unnest(slots, stays) WITH ORDINALITY AS u(slot, stays, ordinal);
     END IF;
     -- Up to here every page may go, and a slot goes as a whole.
