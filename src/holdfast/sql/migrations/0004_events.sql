@@ -740,3 +740,33 @@ COMMENT ON VIEW holdfast.subscription_lag IS 'How far each subscription is behin
 
 -- Which subscriptions the code of a worker declares: those that may own one share them. NULL: a release that knows of none.
 ALTER TABLE holdfast.workers ADD COLUMN subscriptions text[];
+
+-- Roles that were given rights by hand, or by the script of the release before: who runs jobs may read the log, who enqueues may publish, who looks
+-- may look at this too, and who makes queues may change subscriptions.
+DO $do$
+DECLARE
+    granted text;
+BEGIN
+    FOR granted IN
+        SELECT format('GRANT %s TO %s', n.rights, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
+        FROM (VALUES
+            ('INSERT',  'claims',       'SELECT, INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures'),
+            ('INSERT',  'claims',       'SELECT, DELETE ON holdfast.event_ids'),
+            ('INSERT',  'claims',       'SELECT ON holdfast.event_log, holdfast.event_pages, holdfast.event_streams, holdfast.event_seq, holdfast.subscription_lag'),
+            ('INSERT',  'claims',       'EXECUTE ON FUNCTION holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots'),
+            ('SELECT',  'jobs',         'SELECT ON holdfast.events, holdfast.event_log, holdfast.event_pages, holdfast.event_ids, holdfast.event_streams, holdfast.event_failures, holdfast.subscriptions, holdfast.event_seq, holdfast.subscription_lag'),
+            ('SELECT',  'jobs',         'EXECUTE ON FUNCTION holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position'),
+            ('EXECUTE', 'enqueue_many', 'EXECUTE ON FUNCTION holdfast.publish, holdfast.publish_many, holdfast.append_events'),
+            ('EXECUTE', 'create_queue', 'INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures'),
+            ('EXECUTE', 'create_queue', 'UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log'),
+            ('EXECUTE', 'create_queue', 'EXECUTE ON FUNCTION holdfast.rebase_events')
+        ) AS n(had, before, rights)
+        JOIN LATERAL (SELECT p.proacl AS acl, p.proowner AS owner FROM pg_proc p WHERE n.had = 'EXECUTE' AND p.pronamespace = 'holdfast'::regnamespace AND p.proname = n.before
+                    UNION ALL
+                      SELECT c.relacl, c.relowner FROM pg_class c WHERE n.had <> 'EXECUTE' AND c.relnamespace = 'holdfast'::regnamespace AND c.relname = n.before) o ON true
+        CROSS JOIN LATERAL aclexplode(o.acl) AS had
+        WHERE had.privilege_type = n.had AND had.grantee <> o.owner
+    LOOP
+        EXECUTE granted;
+    END LOOP;
+END $do$;
