@@ -36,6 +36,7 @@ def test_these_run_anywhere() -> None:
     assert ANYWHERE == [
         "advance",
         "append_events",
+        "audit",
         "enqueue",
         "enqueue_group",
         "enqueue_one",
@@ -46,11 +47,15 @@ def test_these_run_anywhere() -> None:
         "jobs_ended_at_commit",
         "lock_owned",
         "note_failures",
+        "pause_subscription",
         "publish",
         "publish_many",
+        "reset_subscription",
+        "resume_subscription",
         "settle_check",
         "settle_finish",
         "settle_forget",
+        "stream_version",
     ]
 
 
