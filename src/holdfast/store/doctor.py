@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
-from ..model.queue import QueueRules
 from ..sql import query
-from .queues import create_queue, read_rules
-from .statement import Flow, Row, Statement, ids
+from .statement import Statement, ids
 
 MOST = 1000  # rows that a check lists
 CAP = 10_000  # rows that a check counts
@@ -92,7 +89,7 @@ class Slot:
     name: str
     kind: str
     active: bool
-    transactions: int
+    transactions: int | None
     catalogs_only: bool
     wal: int | None  # bytes that it keeps
 
@@ -112,9 +109,9 @@ def horizon_prepared(seconds: float) -> Statement[list[Prepared]]:
     )
 
 
-def horizon_slots(transactions: int) -> Statement[list[Slot]]:
+def horizon_slots(transactions: int, wal: int) -> Statement[list[Slot]]:
     return Statement(
-        "horizon_slots", query("horizon_slots"), (transactions,), lambda rows: [Slot(*r) for r in rows]
+        "horizon_slots", query("horizon_slots"), (transactions, wal), lambda rows: [Slot(*r) for r in rows]
     )
 
 
@@ -364,28 +361,21 @@ def overdue_slots() -> Statement[list[OverdueSlot]]:
     )
 
 
-# Queues -------------------------------------------------------------------------------------------------------------
-
-_Kept = tuple[float | None, QueueRules, datetime, datetime | None, str | None]
+# For a person to run ------------------------------------------------------------------------------------------------
 
 
-def remake_queue(name: str) -> Flow[bool]:
-    """Make the table of a queue that has none. False: it has one by now."""
-
-    def first(rows: Sequence[Row]) -> _Kept | None:
-        if not rows:
-            return None
-        lease, created_at, paused_at, paused_by, *rules = rows[0]
-        return lease, read_rules(rules), created_at, paused_at, paused_by
-
-    kept = yield from Statement("forget_queue", query("forget_queue"), (name,), first)
-    if kept is None:
-        return False
-    lease, rules, *rest = kept
-    yield from create_queue(name, lease, rules)
-    yield from Statement("restore_queue", query("restore_queue"), (name, *rest), ids)
-    return True
+def forget_queue_sql(name: str) -> str:
+    """`name` is a literal of SQL, as are those below."""
+    return _plain(query("forget_queue"), name)
 
 
-def note_queue(name: str, table: str) -> Statement[bool]:
-    return Statement("note_queue", query("note_queue"), (name, table), bool)
+def enter_queue_sql(name: str, table: str) -> str:
+    return _plain(query("enter_queue"), name, table)
+
+
+def _plain(text: str, *literals: str) -> str:
+    """On one line, without comments, and with values for its parameters."""
+    code = " ".join(line.strip() for line in text.splitlines() if not line.startswith("--"))
+    for number, value in enumerate(literals, 1):
+        code = code.replace(f"${number}", value)
+    return code

@@ -12,6 +12,7 @@ from ..db.guests import async_guest, sync_guest
 from ..errors import ConfigurationError, InvalidOption, UnknownQueue
 from ..model.job import Enqueued, Fate, NewRow
 from ..model.queue import PROMISED, QueueRules
+from ..model.text import command
 from ..store import chains, jobs, queues
 from ..store.load import COPY, load_begin
 from ..store.statement import Statement
@@ -179,7 +180,7 @@ def unknown_queue(name: str, existing: Sequence[str], rules: QueueRules | None =
     known = f" (known: {', '.join(existing)})" if existing else ""
     close = difflib.get_close_matches(name, existing, 1)
     guess = f" Did you mean {close[0]!r}?" if close else ""
-    how = f"Create it: holdfast queue create {name}"
+    how = f"Create it: {command('holdfast', 'queue', 'create', name)}"
     if rules is not None and rules != QueueRules():
         how = "Create it with the rules that the app declares: holdfast queue sync --app MODULE:APP"
     return UnknownQueue(f"queue {name!r} does not exist{known}.{guess} {how}")

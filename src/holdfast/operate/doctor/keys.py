@@ -6,7 +6,8 @@ from itertools import groupby
 from ...model.state import BLOCKED
 from ...store import keys as store
 from ...store.keys import StuckKey
-from ..wording import cut, key_command, listed, moment, several
+from ..advice import Advice, advise
+from ..wording import cut, listed, moment, several
 from .finding import Check, Finding, Patient
 
 MOST = 1000  # keys that are looked at
@@ -21,9 +22,9 @@ def check_keys(p: Patient) -> Iterator[Finding]:
             "blocked_keys",
             "warning",
             what,
-            _release(blocked, "--retry"),
+            _release(blocked, "retry"),
             listed(_lines(blocked)),
-            _release(blocked, "--skip"),
+            _release(blocked, "skip"),
         )
     if parked := p.probe.look(store.parked_heads(None, MOST)):
         what = f"{_count(parked)} parked because of a dead letter: nothing of {_them(parked)} runs until somebody decides"
@@ -31,9 +32,9 @@ def check_keys(p: Patient) -> Iterator[Finding]:
             "parked_keys",
             "warning",
             what,
-            _release(parked, "--retry"),
+            _release(parked, "retry"),
             listed(_lines(parked)),
-            _release(parked, "--skip"),
+            _release(parked, "skip"),
         )
 
 
@@ -46,16 +47,14 @@ def _lines(found: Sequence[StuckKey]) -> list[str]:
     ]
 
 
-def _release(found: Sequence[StuckKey], how: str) -> list[str]:
-    """A command for each queue."""
-    commands = []
+def _release(found: Sequence[StuckKey], how: str) -> list[Advice]:
+    """For each queue; of many keys: all that there are."""
+    advice = []
     for queue, group in groupby(sorted(found, key=lambda k: (k.queue, k.key)), key=lambda k: k.queue):
         names = [k.key for k in group]
-        if len(names) > _NAMED:
-            commands.append(key_command("release", queue, options=(how, "--all", "--yes")))
-        else:
-            commands.append(key_command("release", queue, *names, options=(how,)))
-    return commands
+        keys = None if len(names) > _NAMED else names
+        advice.append(advise("release_keys", queue=queue, keys=keys, how=how))
+    return advice
 
 
 def _count(found: Sequence[StuckKey]) -> str:

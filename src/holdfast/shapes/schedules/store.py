@@ -14,6 +14,7 @@ from uuid import UUID
 from ... import failpoints
 from ...errors import ConfigurationError, UnknownQueue
 from ...model.job import NewRow
+from ...model.text import command
 from ...sql import query
 from ...store.jobs import enqueue
 from ...store.statement import Flow, Statement, count, ids, nothing
@@ -153,7 +154,7 @@ def fire_slots(stored: Stored, slots: Sequence[datetime], kind: Kind) -> Flow[li
     if len(fired) < len(new):
         raise UnknownQueue(
             f"schedule {stored.name!r}: queue {stored.queue!r} does not exist. "
-            f"Create it: holdfast queue create {stored.queue}"
+            f"Create it: {command('holdfast', 'queue', 'create', stored.queue)}"
         )
     params = (stored.name, [slot for slot, _ in fired], [job for _, job in fired], stored.queue)
     yield from Statement("firing_jobs", query("firing_jobs"), params, nothing)
