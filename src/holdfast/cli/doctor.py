@@ -28,7 +28,7 @@ def doctor_command(
         typer.Option("--only", metavar="CHECK", help="Only this check or finding; may be repeated."),
     ] = None,
     fixed: Annotated[
-        str | None, typer.Option("--fix", metavar="NAME", help=f"Mend it: {', '.join(FIXES)}, horizon:PID.")
+        str | None, typer.Option("--fix", metavar="NAME", help=f"Fix it: {', '.join(FIXES)}, horizon:PID.")
     ] = None,
     limits: Annotated[
         list[str] | None,
@@ -42,7 +42,7 @@ def doctor_command(
     where: Where,
     operator: Operator,
 ) -> Shown[Diagnosis]:
-    """Check the schema, the server, the connection and the jobs. Every finding comes with the command that mends it.
+    """Check the schema, the server, the connection and the jobs. Every finding comes with the command that fixes it.
 
     Changes nothing, except with --fix. Exits with 0 when there is no error (--strict: no warning either, and every check
     could be made), else with 1.

@@ -15,7 +15,7 @@ dead        dead letters by error and one by one, put back to work or deleted
 audit       who did what
 workers     who runs what, and asking them to leave
 explain     why one job is not running
-doctor      is everything around the jobs as it should be, and what mends it
+doctor      is everything around the jobs as it should be, and what fixes it
 wording     times, lists and commands in the sentences of both
 producing   enqueue by hand
 stats       how much gets done, and what takes the space

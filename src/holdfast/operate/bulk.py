@@ -102,7 +102,7 @@ def do_selected(
     on_batch: Tell = lambda _: None,
     more: Mapping[str, object] | None = None,
 ) -> Procedure[Done]:
-    """Batch by batch, each with its count in the audit. `on_batch` is told how many were changed so far."""
+    """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far."""
     who = yield from actor()
     work = Batches(action, {**selection.given, **(more or {})}, apply, who)
     place = None

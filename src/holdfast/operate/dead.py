@@ -123,7 +123,7 @@ def _no_dead_letter(job: Locked) -> Why | None:
 
 
 def redrive_verb(rate: float | None = None) -> Verb:
-    """Back to work, all at once or so many a second."""
+    """Back to work, all at once or at a rate."""
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         delays = [(done + n) / rate if rate else 0.0 for n in range(len(locked))]

@@ -43,7 +43,7 @@ def drain_workers(
     """Ask workers to drain and leave: these (the beginning of an id or of its last part is enough), those of a host, or all.
 
     Each stops claiming at once, and learns with its next heartbeat that it is to finish or hand back what it has. A dry run
-    answers whom it would ask.
+    returns whom it would ask.
     """
     if sum((bool(ids), host is not None, everyone)) != 1:
         raise Refused("no_workers", "say which workers: their ids, those of a host, or all")
@@ -95,7 +95,7 @@ def _only(wanted: str, found: Sequence[FoundWorker]) -> FoundWorker:
 
 
 def wait_until_gone(ids: Sequence[str], seconds: float) -> Procedure[list[str]]:
-    """Wait for these workers to leave; answers those that have not."""
+    """Wait for these workers to leave; returns those that have not."""
     deadline = time.monotonic() + seconds
     while left := (yield from run(lambda: store.workers_left(ids))):
         if time.monotonic() >= deadline:

@@ -27,7 +27,7 @@ _watch: Callable[[Settlement], Watch | None] = itemgetter(2)
 
 @dataclass(slots=True)
 class Note:
-    """What a breaker is told of attempts that ended."""
+    """What a breaker learns of attempts that ended."""
 
     breaker: Breaker
     succeeded: bool = False

@@ -207,7 +207,7 @@ _EXTRA = ("index", "trigger", "security", "constraint")
 
 
 def _extras(catalog: Catalog, wanted: Mapping[Key, object]) -> list[Key]:
-    """On our tables, and functions by our names. What a partition has from its parent is told of the parent."""
+    """On our tables, and functions by our names. What a partition has from its parent is reported of the parent."""
     tables = {key.of for key in wanted if key.kind == "table"}
     functions = {key.of for key in wanted if key.kind == "function"}
 

@@ -114,7 +114,7 @@ def cancel(job_id: UUID, queue: str, reason: str = "") -> Flow[bool]:
 
 
 def request_cancel(queue: str, job_ids: Sequence[UUID]) -> Statement[list[UUID]]:
-    """Ask running jobs to stop; answers those that were not asked before. Lock them first."""
+    """Ask running jobs to stop; returns those that were not asked before. Lock them first."""
     return Statement("request_cancel", query("request_cancel"), (queue, list(job_ids)), ids)
 
 

@@ -69,7 +69,7 @@ Take = Callable[[Allowance], "Flow[list[ClaimedJob]] | Statement[list[ClaimedJob
 
 
 def within(queue: str, keys: Sequence[str], take: Take, asked: Asked = ANYBODY) -> Flow[Limited]:
-    """Claim under the lock of the queue's limits. `take` is told what is allowed, and takes no more."""
+    """Claim under the lock of the queue's limits. `take` gets what is allowed, and takes no more."""
     ask = allowance(queue, keys, asked)
     locked = yield from Statement("lock_limit", query("lock_limit"), (queue,), ids)
     if not locked:
@@ -162,7 +162,7 @@ def claim_shares(
     suspects: bool = False,
     limited: int = 0,
 ) -> Statement[list[ClaimedJob]]:
-    """Due jobs of some keys, so many of each, `limit` in all."""
+    """Due jobs of some keys, at most that many of each, `limit` in all."""
     keys, takes = [key for key, _ in shares], [take for _, take in shares]
     params = (queue, worker, token, lease, keys, takes, limit, suspects, limited)
     return taking("claim_shares", params, queue, token)

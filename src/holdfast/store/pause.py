@@ -64,7 +64,7 @@ def queues_to_hold() -> Statement[list[str]]:
 
 
 def hold_paused(queue: str, look: int = HOLD_BATCH) -> Flow[int]:
-    """Set aside due jobs of paused tasks among the first `look`; answers how many."""
+    """Set aside due jobs of paused tasks among the first `look`; returns how many."""
     yield from prefer_indexes()  # stale statistics would have the priorities found by reading the queue
     return (yield from Statement("hold_paused", query("hold_paused"), (queue, look), count))
 
@@ -74,7 +74,7 @@ def queues_with_held(task: str) -> Statement[list[str]]:
 
 
 def release_paused(queue: str, task: str, limit: int = HOLD_BATCH) -> Flow[int]:
-    """Put back what a pause of the task set aside; answers how many."""
+    """Put back what a pause of the task set aside; returns how many."""
     yield from prefer_indexes()
     moved = yield from Statement("release_paused", query("release_paused"), (queue, task, limit), count)
     yield from wake([queue])

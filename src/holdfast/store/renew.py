@@ -22,7 +22,7 @@ def report_held(worker: str, ids: Sequence[UUID]) -> Statement[None]:
 
 
 def renew(worker: str, held: Sequence[OwnedJob], lease: float) -> Flow[tuple[list[OwnedJob], list[OwnedJob]]]:
-    """Renew the claims of these jobs; answers (lost, to be cancelled). Drops claim rows nobody needs any more."""
+    """Renew the claims of these jobs; returns (lost, to be cancelled). Drops claim rows nobody needs any more."""
     tokens = uuid_array(sorted({job.token_text for job in held}))
     lost: list[OwnedJob] = []
     cancel: list[OwnedJob] = []

@@ -1,4 +1,4 @@
-"""Searches for jobs by filters: down the ids, from the newest back, reading so many rows at a time and no more."""
+"""Searches for jobs by filters: down the ids, from the newest back, reading a bounded number of rows at a time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -20,8 +20,8 @@ from ..model.state import (
 from ..sql import query
 from .statement import Flow, Row, Statement, ids
 
-LOOK = 100_000  # a search reads so many rows and no more
-FEW = 10_000  # so many ids are looked up one by one; of more, the whole queue is walked
+LOOK = 100_000  # a search reads at most that many rows
+FEW = 10_000  # at most that many ids are looked up one by one; of more, the whole queue is walked
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 A Flow is a generator of statements that run in one transaction. `Statement.__iter__` yields the statement
 itself and returns its decoded answer, so inside a flow `rows = yield from claim(...)` is typed.
 
-A statement that may run on the user's connection (enqueue, guard, settle, lock_owned: `-- anywhere` in its file) answers one
+A statement that may run on the user's connection (enqueue, guard, settle, lock_owned: `-- anywhere` in its file) returns one
 column of text[]: the one type that no driver lets its user redefine.
 """
 

@@ -71,7 +71,7 @@ def sweep_take(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> S
 
 
 def take_back(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> Flow[list[Settled]]:
-    """sweep_take, what follows for the groups of those it buries, and whoever sleeps is told."""
+    """sweep_take, what follows for the groups of those it buries, and sleeping workers are woken."""
     taken = yield from sweep_take(revoked, job_ids, max_crashes)
     yield from follow(taken, patient=False)
     if any(settled.state == PENDING for settled in taken):

@@ -11,7 +11,7 @@ Sheet = Mapping[tuple[str, str], Sums]  # (queue, task) -> sums
 
 
 def tally(sheet: Sheet) -> Flow[str]:
-    """Add a sheet to the sums of this minute; answers the transaction, by which tally_state finds it again."""
+    """Add a sheet to the sums of this minute; returns the transaction, by which tally_state finds it again."""
     yield from Statement("tally_begin", query("tally_begin"), (), nothing)
     rows = [(*key, *sums.columns()) for key, sums in sheet.items()]
     columns = tuple(list(column) for column in zip(*rows, strict=True))

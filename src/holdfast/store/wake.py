@@ -1,4 +1,4 @@
-"""Wake-ups: who sleeps, who is told, and when there is something to do without being told."""
+"""Wake-ups: which workers sleep, which are woken, and when there is something to do without a wake-up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Prospect(NamedTuple):
 def next_due(
     queues: Sequence[str], known: Sequence[tuple[str, int]], within: float, signatures: Sequence[str] = ()
 ) -> Statement[Prospect]:
-    """What a worker of these queues and tasks can expect within so many seconds."""
+    """What a worker of these queues and tasks can expect within that many seconds."""
 
     def decode(rows: Sequence[Row]) -> Prospect:
         return Prospect(*rows[0])

@@ -56,7 +56,7 @@ def find_workers(
 
 
 def drain_workers(workers: Sequence[str]) -> Statement[list[str]]:
-    """Ask these to drain; answers those that were alive."""
+    """Ask these to drain; returns those that were alive."""
     return Statement("drain_workers", query("drain_workers"), (list(workers),), ids)
 
 

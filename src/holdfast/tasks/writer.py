@@ -47,7 +47,7 @@ class Writer:
         return self._checked(rows, await self._awrite(lambda: jobs.enqueue(rows), rows, conn, "enqueue"))
 
     def load(self, new: Iterable[NewJob[Any]]) -> int:
-        """All of them or none, streamed by COPY; answers how many."""
+        """All of them or none, streamed by COPY; returns how many."""
         load = Load(new, self._no_queue, keyless)
         if self._database().is_embedded:
             for name, rules in self._undeclared(self._database().run(jobs.queue_names)):
@@ -199,7 +199,7 @@ def keyless(row: NewRow, *, follows: bool = False) -> InvalidOption:
 def check_rules(queue: str, declared: QueueRules | None, found: QueueRules) -> list[str]:
     """A worker that believed in another order than the queue has would break its app's promises.
 
-    Answers what else differs: limits, which an operator may change at any time, so the database's count."""
+    Returns what else differs: limits, which an operator may change at any time, so the database's values apply."""
     if declared is None or declared == QueueRules():
         return []
     names = declared.differs(found)

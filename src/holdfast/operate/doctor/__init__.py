@@ -1,4 +1,4 @@
-"""`holdfast doctor`: is everything around the jobs as it should be? Every finding names the command that mends it.
+"""`holdfast doctor`: is everything around the jobs as it should be? Every finding names the command that fixes it.
 
 finding     what a check says, and what it has to go by
 thresholds  from where on something is worth a word; the runbook reads it too

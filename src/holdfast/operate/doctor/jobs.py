@@ -180,7 +180,7 @@ def check_paused(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.long_paused(p.limits.paused))
     for kind in ("queue", "task"):
         if some_paused := [x for x in found if x.what == kind]:
-            what = f"{several(len(some_paused), kind)} paused since long"
+            what = f"{several(len(some_paused), kind)} paused for more than {span(p.limits.paused)}"
             fix = [advise(f"resume_{kind}", name=x.name) for x in some_paused]
             details = [
                 f"{kind} {cut(x.name)}: for {span(x.seconds)}, by {cut(x.by) or 'somebody'}"
@@ -243,7 +243,9 @@ CHECKS = (
     Check("quarantine", "no job is in quarantine", ("quarantined",), check_quarantine),
     Check("tasks", "no job is set aside because no worker knew its task", ("unknown_tasks",), check_tasks),
     Check("payloads", "no job is set aside because its payload does not fit", ("misfits",), check_misfits),
-    Check("paused", "nothing is paused since long", ("paused_queue", "paused_task"), check_paused),
+    Check(
+        "paused", "nothing has been paused for more than a day", ("paused_queue", "paused_task"), check_paused
+    ),
     Check("dead", "few dead letters in the last hour", ("dead_letters",), check_dead),
     Check("archive", "finished jobs are removed after their time", ("archive_overdue",), check_archive),
 )

@@ -194,7 +194,7 @@ Declared = Literal["same", "created", "changed", "older", "taken"]
 
 
 def touch(specs: Sequence[Spec], every: float) -> Flow[list[str]]:
-    """Say that this code is alive; answers the names of those that are not stored as it has them."""
+    """Say that this code is alive; returns the names of those that are not stored as it has them."""
     names, prints = [s.name for s in specs], [s.fingerprint for s in specs]
     yield from Statement("schedule_touch", query("schedule_touch"), (names, prints, every), nothing)
     differs = yield from Statement("schedule_differs", query("schedule_differs"), (names, prints), ids)

@@ -230,7 +230,7 @@ FROM (SELECT m.queue, j.id, j.task, j.version, m.reason, m.at, m.signature FROM 
 GROUP BY h.queue, h.task, h.version ORDER BY h.queue, h.task, h.version;
 
 -- name: long_paused
--- Queues and tasks that are paused since long: (what, name, seconds, by whom).
+-- Queues and tasks that have been paused for long: (what, name, seconds, by whom).
 -- $1 seconds
 SELECT 'queue', q.name, extract(epoch FROM holdfast.now() - q.paused_at)::float8, q.paused_by FROM holdfast.queues q
 WHERE q.paused_at <= holdfast.now() - make_interval(secs => $1::float8)
