@@ -193,6 +193,8 @@ def test_the_page_has_a_row_for_every_reason_of_explain() -> None:
     text = PAGE.read_text(encoding="utf-8").split("## holdfast explain")[1]
     rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     folder = Path(operate.__path__[0])
-    source = "".join((folder / name).read_text(encoding="utf-8") for name in ("explain.py", "waiting.py"))
+    source = "".join(
+        (folder / name).read_text(encoding="utf-8") for name in ("explain.py", "limit_reasons.py")
+    )
     said = set(re.findall(r'Reason\(\s*"(\w+)"', source)) | set(re.findall(r'return "(\w+)", said', source))
     assert sorted(rows) == sorted(said | {"no_such_job"})

@@ -12,7 +12,7 @@ import typer
 from holdfast.model import exact
 from holdfast.model.state import BLOCKED, COMPLETED, DEAD_LETTER, HELD, PARKED, PROCESSING, QUARANTINED
 from holdfast.model.text import printable
-from holdfast.store.operate import Count
+from holdfast.store.queue_load import Count
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 

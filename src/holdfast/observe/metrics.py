@@ -26,7 +26,7 @@ from ..model.state import (
     RETRY,
     TABLE,
 )
-from ..store.operate import CAP
+from ..store.queue_load import CAP
 from ..telemetry import Event
 from .health import Health
 from .server import Reply

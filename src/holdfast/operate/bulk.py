@@ -15,7 +15,7 @@ from uuid import UUID
 from .. import telemetry
 from ..db.faults import BadRow, LockTimeout
 from ..store.audit import audit_add, audit_begin
-from ..store.operate import prefer_indexes
+from ..store.queue_load import prefer_indexes
 from ..store.statement import Flow
 from .procedure import Procedure, actor, run, wait
 from .refusal import Why, some, why

@@ -12,8 +12,8 @@ from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
 from .advice import Advice, Knows, advise, start_worker
+from .limit_reasons import limit_reasons, misfit_reason
 from .procedure import Procedure, block, run, settings
-from .waiting import limit_reasons, misfit_reason
 from .wording import cut, moment, several, some, span
 
 NO_SUCH_JOB = "no_such_job"

@@ -20,7 +20,7 @@ from .procedure import Procedure, run
 from .refusal import Refused, Unanswered
 from .wording import several, some, span
 
-MOST = 10_000  # rows of one look
+MOST_ROWS = 10_000  # rows of one look
 
 _HIDDEN = " (sessions of other roles show only to members of pg_monitor)"
 
@@ -78,7 +78,7 @@ def _advice(judge: "_Judge", any_rows: bool) -> list[Advice]:
 
 def _must_exist(queue: str) -> Procedure[None]:
     """A queue that does not exist shows nothing. A monitoring role may read this view, which has them all."""
-    lines = yield from run(lambda: runbook.ask(QUESTIONS["oldest-due"], None, MOST))
+    lines = yield from run(lambda: runbook.ask(QUESTIONS["oldest-due"], None, MOST_ROWS))
     names = [line["queue"] for line in lines]
     if queue not in names:
         raise unknown_queue(queue, names)
@@ -94,8 +94,10 @@ def find(name: str, queue: str | None = None, limit: int = 50) -> Question:
         close = get_close_matches(name, QUESTIONS, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"the runbook has no query {name!r} (it has: {', '.join(QUESTIONS)}).{hint}")
-    if not 1 <= limit <= MOST:
-        raise Refused("limit", f"limit must be between 1 and {MOST}, not {limit}", most=MOST, limit=limit)
+    if not 1 <= limit <= MOST_ROWS:
+        raise Refused(
+            "limit", f"limit must be between 1 and {MOST_ROWS}, not {limit}", most=MOST_ROWS, limit=limit
+        )
     if queue is not None:
         queue_name(queue, ConfigurationError)
         if not QUESTIONS[name].by_queue:

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from .. import telemetry
 from ..errors import ConfigurationError
-from ..store import operate
+from ..store import queue_load
 from ..store import workers as store
 from ..store.audit import audit
-from ..store.operate import WorkerLine
+from ..store.queue_load import WorkerLine
 from ..store.statement import Flow
 from ..store.workers import FoundWorker
 from .procedure import Procedure, actor, run, wait
 from .refusal import Refused
 from .search import check_texts
 
-MOST = 1000
+MOST_WORKERS = 1000
 _LOOK = 10_000
 _PAUSE = 0.2
 
@@ -30,7 +30,7 @@ class Drained:
 
 def list_workers(*, with_gone: bool = False) -> Procedure[list[WorkerLine]]:
     """Living workers, the last heard of first; those that are gone only when asked for."""
-    return (yield from run(lambda: operate.list_workers(with_gone, MOST)))
+    return (yield from run(lambda: queue_load.list_workers(with_gone, MOST_WORKERS)))
 
 
 def drain_workers(

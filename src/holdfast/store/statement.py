@@ -40,10 +40,15 @@ Flow = Generator[Statement[Any], Any, T]
 
 
 def named(
-    name: str, params: tuple[Any, ...], decode: Callable[[Sequence[Row]], T], *, binary: bool = False
+    name: str,
+    params: tuple[Any, ...],
+    decode: Callable[[Sequence[Row]], T],
+    *,
+    prepared: bool = True,
+    binary: bool = False,
 ) -> Statement[T]:
     """The statement of this name in the SQL files."""
-    return Statement(name, query(name), params, decode, binary=binary)
+    return Statement(name, query(name), params, decode, prepared, binary)
 
 
 def ids(rows: Sequence[Row]) -> list[Any]:

@@ -10,13 +10,13 @@ from ..db.database import Database
 from ..db.faults import Forbidden
 from ..db.guests import async_guest, sync_guest
 from ..errors import ConfigurationError, InvalidOption, UnknownQueue
-from ..model.job import Enqueued, Fate, NewRow
+from ..model.job import Enqueued, JobStatus, NewRow
 from ..model.queue import PROMISED, QueueRules
 from ..model.text import command
 from ..store import chains, jobs, queues
-from ..store.load import COPY, load_begin
+from ..store.copy import COPY, load_begin
 from ..store.statement import Statement
-from .loading import Load
+from .copy import Load
 from .newjob import NewJob
 
 T = TypeVar("T")
@@ -153,10 +153,10 @@ class Writer:
     async def agroup_status(self, group_id: UUID) -> chains.GroupStatus | None:
         return await self._database().arun(lambda: chains.group_status(group_id))
 
-    def fate(self, job_id: UUID, queue: str) -> Fate:
+    def fate(self, job_id: UUID, queue: str) -> JobStatus:
         return self._database().run(lambda: jobs.fate(job_id, queue))
 
-    async def afate(self, job_id: UUID, queue: str) -> Fate:
+    async def afate(self, job_id: UUID, queue: str) -> JobStatus:
         return await self._database().arun(lambda: jobs.fate(job_id, queue))
 
     def cancel(self, job_id: UUID, queue: str) -> bool:

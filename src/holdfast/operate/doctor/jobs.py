@@ -9,7 +9,7 @@ from ...model.state import HELD, QUARANTINED
 from ...store import doctor as store
 from ...store import housekeeping
 from ...store.audit import audit
-from ...store.doctor import CAP, MOST, LongHeld, Unswept
+from ...store.doctor import CAP, LISTED, LongHeld, Unswept
 from ...store.statement import Flow
 from ...store.wake import wake
 from ..advice import Advice, advise, start_worker
@@ -227,7 +227,7 @@ def _them(found: Sequence[object]) -> str:
 
 
 def _count(number: int) -> str:
-    return f"{several(number, 'job')}{' or more' if number >= MOST else ''}"
+    return f"{several(number, 'job')}{' or more' if number >= LISTED else ''}"
 
 
 CHECKS = (

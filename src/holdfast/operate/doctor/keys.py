@@ -10,12 +10,12 @@ from ..advice import Advice, advise
 from ..wording import cut, listed, moment, several
 from .finding import Check, Finding, Patient
 
-MOST = 1000  # keys that are looked at
+MOST_KEYS = 1000  # keys that are looked at
 _NAMED = 20  # keys that a command names; of more it means all
 
 
 def check_keys(p: Patient) -> Iterator[Finding]:
-    aside = p.probe.look(store.aside_heads(None, MOST))
+    aside = p.probe.look(store.aside_heads(None, MOST_KEYS))
     if blocked := [k for k in aside if k.why == BLOCKED]:
         what = f"{_count(blocked)} blocked by a dead letter: nothing of {_them(blocked)} runs until somebody decides"
         yield Finding(
@@ -26,7 +26,7 @@ def check_keys(p: Patient) -> Iterator[Finding]:
             listed(_lines(blocked)),
             _release(blocked, "skip"),
         )
-    if parked := p.probe.look(store.parked_heads(None, MOST)):
+    if parked := p.probe.look(store.parked_heads(None, MOST_KEYS)):
         what = f"{_count(parked)} parked because of a dead letter: nothing of {_them(parked)} runs until somebody decides"
         yield Finding(
             "parked_keys",
@@ -58,7 +58,7 @@ def _release(found: Sequence[StuckKey], how: str) -> list[Advice]:
 
 
 def _count(found: Sequence[StuckKey]) -> str:
-    return f"{several(len(found), 'key')}{' or more' if len(found) >= MOST else ''}"
+    return f"{several(len(found), 'key')}{' or more' if len(found) >= MOST_KEYS else ''}"
 
 
 def _them(found: Sequence[StuckKey]) -> str:

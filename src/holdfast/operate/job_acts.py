@@ -27,7 +27,7 @@ from ..model.text import storable
 from ..store import acts as store
 from ..store import dead, keys
 from ..store.acts import Locked, Place
-from ..store.operate import prefer_indexes
+from ..store.queue_load import prefer_indexes
 from ..store.search import Found, JobFilter
 from ..store.statement import Flow
 from ..store.wake import wake
