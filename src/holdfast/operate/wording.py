@@ -31,6 +31,10 @@ def several(number: int, noun: str, nouns: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
+def them(items: Sequence[object]) -> str:
+    return "it" if len(items) == 1 else "them"
+
+
 def cut(text: str | None, width: int = 160) -> str:
     """One printable line."""
     flat = printable(" ".join((text or "").split()))

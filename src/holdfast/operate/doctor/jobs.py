@@ -13,7 +13,7 @@ from ...store.doctor import CAP, LISTED, LongHeld, Unswept
 from ...store.statement import Flow
 from ...store.wake import wake
 from ..advice import Advice, advise, start_worker
-from ..wording import cut, listed, several, some, span
+from ..wording import cut, listed, several, some, span, them
 from .finding import Check, Finding, Left, Patient
 
 # Nobody there -------------------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ def check_workers(p: Patient) -> Iterator[Finding]:
 def check_stranded(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.find_stranded())
     if found:
-        what = f"{_count(len(found))} processing without a claim: nobody would ever take {_them(found)} back"
+        what = f"{_count(len(found))} processing without a claim: nobody would ever take {them(found)} back"
         details = [f"{s.id} ({cut(s.task)}, queue {s.queue}), claimed {span(s.seconds)} ago" for s in found]
         yield Finding("stranded", "error", what, [p.fixing("stranded")], listed(details))
 
@@ -117,7 +117,7 @@ def check_forgotten(p: Patient) -> Iterator[Finding]:
     if found:
         what = (
             f"{_count(len(found))} processing for {p.limits.usual:g} times the usual time, "
-            f"on a live worker that does not run {_them(found)}"
+            f"on a live worker that does not run {them(found)}"
         )
         fix = [advise("drain_workers", workers=sorted({f.worker for f in found}))]
         details = [
@@ -220,10 +220,6 @@ def fix_archive(p: Patient) -> Iterator[str]:
 
 def _they(found: Sequence[object]) -> str:
     return "it" if len(found) == 1 else "they"
-
-
-def _them(found: Sequence[object]) -> str:
-    return "it" if len(found) == 1 else "them"
 
 
 def _count(number: int) -> str:

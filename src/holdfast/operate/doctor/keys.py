@@ -7,7 +7,7 @@ from ...model.state import BLOCKED
 from ...store import keys as store
 from ...store.keys import StuckKey
 from ..advice import Advice, advise
-from ..wording import cut, listed, moment, several
+from ..wording import cut, listed, moment, several, them
 from .finding import Check, Finding, Patient
 
 MOST_KEYS = 1000  # keys that are looked at
@@ -17,7 +17,7 @@ _NAMED = 20  # keys that a command names; of more it means all
 def check_keys(p: Patient) -> Iterator[Finding]:
     aside = p.probe.look(store.aside_heads(None, MOST_KEYS))
     if blocked := [k for k in aside if k.why == BLOCKED]:
-        what = f"{_count(blocked)} blocked by a dead letter: nothing of {_them(blocked)} runs until somebody decides"
+        what = f"{_count(blocked)} blocked by a dead letter: nothing of {them(blocked)} runs until somebody decides"
         yield Finding(
             "blocked_keys",
             "warning",
@@ -27,7 +27,7 @@ def check_keys(p: Patient) -> Iterator[Finding]:
             _release(blocked, "skip"),
         )
     if parked := p.probe.look(store.parked_heads(None, MOST_KEYS)):
-        what = f"{_count(parked)} parked because of a dead letter: nothing of {_them(parked)} runs until somebody decides"
+        what = f"{_count(parked)} parked because of a dead letter: nothing of {them(parked)} runs until somebody decides"
         yield Finding(
             "parked_keys",
             "warning",
@@ -59,10 +59,6 @@ def _release(found: Sequence[StuckKey], how: str) -> list[Advice]:
 
 def _count(found: Sequence[StuckKey]) -> str:
     return f"{several(len(found), 'key')}{' or more' if len(found) >= MOST_KEYS else ''}"
-
-
-def _them(found: Sequence[StuckKey]) -> str:
-    return "it" if len(found) == 1 else "them"
 
 
 CHECKS = (Check("keys", "no key is blocked or parked", ("blocked_keys", "parked_keys"), check_keys),)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ...db import migrate
 from ...store.catalog import Difference, Facts, Key, QueueTable, compare, expand, invalid_indexes
 from ..advice import Advice, advise, run_sql
-from ..wording import listed, several
+from ..wording import listed, several, them
 from . import statements
 from .finding import Check, Finding, Patient
 
@@ -31,10 +31,10 @@ def check_schema(p: Patient) -> Iterator[Finding]:
     ours = [d for d in differ if d.expected is not None]
     storage = [d for d in ours if d.found and set(d.parts()) <= _STORAGE]
     if drift := [d for d in ours if d not in storage]:
-        what = f"{several(len(drift), 'object')} of the schema not as this release makes {_them(drift)}"
+        what = f"{several(len(drift), 'object')} of the schema not as this release makes {them(drift)}"
         yield Finding("schema_drift", "error", what, [advise("print_schema")], listed(_lines(drift)))
     if storage:
-        what = f"{several(len(storage), 'storage setting')} not as this release makes {_them(storage)}"
+        what = f"{several(len(storage), 'storage setting')} not as this release makes {them(storage)}"
         yield Finding("storage_drift", "warning", what, [advise("print_schema")], listed(_lines(storage)))
     yield from _more([d for d in extra if d.key.kind != "trigger"])
     if triggers := [d for d in extra if d.key.kind == "trigger"]:
@@ -54,12 +54,8 @@ def _more(extra: list[Difference]) -> Iterator[Finding]:
             f"{things}: {'it' if len(extra) == 1 else 'they'} may refuse or hide jobs",
             [run_sql(*(statements.drop_extra(d) for d in extra))],
             listed(_lines(extra)),
-            [run_sql(*drops, note=f"loses what is in {_them(columns)}")] if drops else [],
+            [run_sql(*drops, note=f"loses what is in {them(columns)}")] if drops else [],
         )
-
-
-def _them(items: list[Difference]) -> str:
-    return "it" if len(items) == 1 else "them"
 
 
 def _lines(differences: list[Difference]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ...operate.advice import Advice, advise, start_worker
 from ...operate.doctor.finding import Check, Finding, Patient
-from ...operate.wording import cut, listed, several, span
+from ...operate.wording import cut, listed, several, span, them
 from .store import Overdue, overdue
 from .verbs import ALIVE
 
@@ -19,7 +19,7 @@ def check_schedules(p: Patient) -> Iterator[Finding]:
         drops = [advise("pause_schedule", name=s.name) for s in late]
         yield Finding("overdue_schedule", "error", what, fix, listed([_line(s) for s in late]), drops)
     if gone:
-        what = f"{several(len(gone), 'schedule')} in no living worker's code: nobody fires {_them(gone)}"
+        what = f"{several(len(gone), 'schedule')} in no living worker's code: nobody fires {them(gone)}"
         fix = [advise("remove_schedule", name=s.name) for s in gone]
         starts = _once([start_worker(s.queue) for s in gone])
         yield Finding("undeclared_schedule", "warning", what, fix, listed([_line(s) for s in gone]), starts)
@@ -43,10 +43,6 @@ def _once(advice: list[Advice]) -> list[Advice]:
 def _line(s: Overdue) -> str:
     problem = f": {cut(s.problem)}" if s.problem else ""
     return f"{cut(s.name)} (of {s.origin}, queue {s.queue}), overdue for {span(s.seconds)}{problem}"
-
-
-def _them(found: list[Overdue]) -> str:
-    return "it" if len(found) == 1 else "them"
 
 
 CHECKS = (

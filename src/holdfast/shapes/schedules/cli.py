@@ -18,7 +18,7 @@ from holdfast.cli.producing import given, known_tasks, say_unchecked
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.producing import make_job
-from holdfast.operate.wording import moment, several
+from holdfast.operate.wording import several
 from holdfast.shapes.schedules.backfill import Backfill
 from holdfast.shapes.schedules.verbs import Schedule, ScheduleVerbs, Slot
 
@@ -72,8 +72,8 @@ def _print_list(found: list[Schedule]) -> None:
 
 
 def _row(s: Schedule) -> list[str]:
-    last = "-" if s.last_slot is None else f"{_utc(s.last_slot)}{'' if s.last_job else ' (skipped)'}"
-    return [s.name, s.when, s.task, _utc(s.next_at), last, _state(s)]
+    last = "-" if s.last_slot is None else f"{render.moment(s.last_slot)}{'' if s.last_job else ' (skipped)'}"
+    return [s.name, s.when, s.task, render.moment(s.next_at), last, _state(s)]
 
 
 def _state(s: Schedule) -> str:
@@ -83,11 +83,7 @@ def _state(s: Schedule) -> str:
         return f"in no living worker's code for {render.age(s.declared_seconds)}"
     if s.problem is not None:
         return f"fails: {render.one_line(s.problem)}"
-    return "-" if s.waiting_slot is None else f"{_utc(s.waiting_slot)} waits for the job before it"
-
-
-def _utc(at: datetime | None) -> str:
-    return "-" if at is None else moment(at)
+    return "-" if s.waiting_slot is None else f"{render.moment(s.waiting_slot)} waits for the job before it"
 
 
 @app.command("add")
@@ -130,7 +126,7 @@ def add_command(
     made = schedules.get(name)
     say_unchecked(tasks)
     state = "added" if created else "exists already"
-    text = f"Schedule {name} {state}. {made.when}; next: {_utc(made.next_at)}"
+    text = f"Schedule {name} {state}. {made.when}; next: {render.moment(made.next_at)}"
     return Shown(made, lambda _: typer.echo(text), {"created": created, "schedule": made})
 
 
@@ -183,7 +179,7 @@ def resume_command(
     following = schedules.get(name).next_at
     state = "is resumed" if changed else "was not paused"
     answer = {"schedule": name, "changed": changed, "next_at": following}
-    return _said(f"Schedule {name} {state}. Next: {_utc(following)}", answer)
+    return _said(f"Schedule {name} {state}. Next: {render.moment(following)}", answer)
 
 
 @app.command("run")
@@ -214,7 +210,7 @@ def next_command(
 
 
 def _print_slots(found: list[Slot], about: Schedule) -> None:
-    rows = [[s.local.strftime("%a %Y-%m-%d %H:%M:%S %Z"), moment(s.at), s.note or ""] for s in found]
+    rows = [[s.local.strftime("%a %Y-%m-%d %H:%M:%S %Z"), render.moment(s.at), s.note or ""] for s in found]
     render.print_table((about.tz, "UTC", "note"), rows)
     if about.paused_seconds is not None:
         typer.echo(f"note: it is paused, for {render.since(about.paused_seconds, about.paused_by)}", err=True)
@@ -257,7 +253,9 @@ def _time(text: str, option: str) -> datetime:
 
 def _print_backfill(found: Backfill, dry_run: bool) -> None:
     verb = "would be enqueued" if dry_run else "enqueued"
-    between = f", for slots from {_utc(found.first)} to {_utc(found.last)}" if found.fired else ""
+    between = (
+        f", for slots from {render.moment(found.first)} to {render.moment(found.last)}" if found.fired else ""
+    )
     typer.echo(f"{several(found.fired, 'job')} {verb}{between}.")
     if found.decided:
         typer.echo(f"Left alone, because fired or skipped before: {several(found.decided, 'slot')}.")
