@@ -567,7 +567,7 @@ INSERT INTO holdfast.engine DEFAULT VALUES;
 -- when its day is past retention, long before the ring comes round to it again.
 CREATE FUNCTION holdfast.archive_slot(at timestamptz) RETURNS int
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    RETURN mod(floor(extract(epoch FROM at) / 86400)::bigint, 32)::int;
+    RETURN mod(floor(date_part('epoch', at - '1970-01-01 00:00:00+00'::timestamptz) / 86400)::bigint, 32)::int;   -- immutable in all of its parts: else it is called, for 4 us
 
 CREATE TABLE holdfast.archive (
     slot             int         NOT NULL,

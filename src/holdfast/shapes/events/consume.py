@@ -11,7 +11,7 @@ from ...store.statement import Flow
 from ...tasks.definition import Definition
 from ...tasks.writer import unknown_queue
 from . import store
-from .event import EventRow, job_payload
+from .event import EventRow, job_payload, trace_of
 from .store import Owned, Page
 
 
@@ -63,6 +63,7 @@ class Consume:
                 row.key or str(row.id) if self._keyed else row.key,
                 s.priority,
                 s.max_attempts,
+                metadata=trace_of(row),
             )
             for row in events
             if not any(lower <= row.position < upper for lower, upper in done)

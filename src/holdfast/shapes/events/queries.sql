@@ -7,16 +7,23 @@ FROM holdfast.publish($1::text, $2::text::jsonb, $3::text, $4::text::jsonb, $5::
 
 -- name: publish_many
 -- anywhere
--- Many events, in their order. Returns their ids, then their seqs, then whether each is new.
+-- Many events, in their order. Returns their ids, then their seqs, then, where ids are given, whether each is new.
 -- $1 types, $2 data, $3 keys, $4 headers, $5 ids, $6 versions; NULL for a column without values
-SELECT array_agg(p.id::text) || array_agg(p.seq::text) || array_agg(p.created::text)
+SELECT array_agg(p.id::text) || array_agg(p.seq::text) || CASE WHEN $5::uuid[] IS NULL THEN '{}'::text[] ELSE array_agg(p.created::text) END
 FROM holdfast.publish_many($1::text[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::int[]) p;
 
 -- name: append_events
 -- anywhere
--- The version that a stream will have after so many events; below 0: - actual - 1, and nothing was changed.
--- $1 stream, $2 expected version (NULL: any), $3 how many events
-SELECT ARRAY[holdfast.append_events($1::text, $2::bigint, $3::int)::text];
+-- The next events of a stream. Returns its version, then the ids, then the seqs; a NULL instead of ids: it is at this version, not at the
+-- expected one, and nothing was written.
+-- $1 stream, $2 expected version (NULL: any), $3 types, $4 data, $5 headers, $6 versions; NULL for a column without values
+SELECT array_agg(DISTINCT a.version::text) || array_agg(a.id::text) || array_agg(a.seq::text)
+FROM holdfast.append_events($1::text, $2::bigint, $3::text[], $4::text[], $5::text[], $6::int[], true) a;
+
+-- name: stream_version
+-- anywhere
+-- The version of a stream; no row: nobody has appended to it. $1 stream
+SELECT ARRAY[s.version::text] FROM holdfast.event_streams s WHERE s.key = $1::text;
 
 -- name: turn_page
 -- Number what was committed since the last page. Returns the last position; NULL: the log is of another server.
@@ -29,7 +36,7 @@ SELECT * FROM holdfast.read_events($1::bigint, $2::bigint, $3::int, $4::bigint, 
 
 -- name: log_state
 -- The era, where the log begins, its last position, and events that have no position yet (at most).
-SELECT l.era, l.start_pos, coalesce(p.last_pos, l.base_pos), greatest(s.last_value - coalesce(p.top, l.base_top), 0), l.retention_days, l.hold_days, l.hold_bytes
+SELECT l.era, l.start_pos, coalesce(p.last_pos, l.base_pos), greatest(s.last_value - (NOT s.is_called)::int - coalesce(p.top, l.base_top), 0), l.retention_days, l.hold_days, l.hold_bytes
 FROM holdfast.event_log l
 CROSS JOIN holdfast.event_seq s
 LEFT JOIN LATERAL (SELECT g.last_pos, g.top FROM holdfast.event_pages g WHERE g.last_pos > l.base_pos ORDER BY g.last_pos DESC LIMIT 1) p ON true;
@@ -150,7 +157,7 @@ WITH log AS (
     SELECT l.start_pos, coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), l.base_pos) AS last_pos FROM holdfast.event_log l
 ), wanted AS (
     SELECT g.start_pos, g.last_pos, CASE WHEN $2::bigint IS NOT NULL THEN $2::bigint
-        WHEN $3::timestamptz IS NOT NULL THEN greatest(coalesce((SELECT p.last_pos - p.n FROM holdfast.event_pages p WHERE p.at >= $3::timestamptz ORDER BY p.last_pos LIMIT 1), g.last_pos), g.start_pos)
+        WHEN $3::timestamptz IS NOT NULL THEN greatest(coalesce((SELECT p.last_pos - p.n FROM holdfast.event_pages p WHERE p.at >= $3::timestamptz ORDER BY p.at, p.last_pos LIMIT 1), g.last_pos), g.start_pos)
         WHEN $4::text = 'start' THEN g.start_pos ELSE g.last_pos END AS position
     FROM log g
 ), done AS (
@@ -215,8 +222,8 @@ SELECT e.seq FROM holdfast.events e WHERE e.id = $1::uuid LIMIT 1;
 SELECT min(s.position), min(s.status) FILTER (WHERE s.status <> 'active') FROM holdfast.subscriptions s WHERE s.name = $1::text HAVING count(*) > 0;
 
 -- name: empty_event_slots
--- Remove the days of the log that are past retention. $1 and $2 are not used. Returns 0: each call does all there is to do.
-SELECT 0 * holdfast.empty_event_slots();
+-- Remove the days of the log that are past retention. Returns how many pages of them went. $1 most pages
+SELECT holdfast.empty_event_slots($1::int);
 
 -- name: prune_event_ids
 -- Ids that a caller chose go with the log. $1 days that jobs are kept (not used), $2 most
@@ -225,6 +232,22 @@ WITH old AS (
     WHERE i.at < holdfast.now() - make_interval(days => (SELECT greatest(l.retention_days, l.hold_days) FROM holdfast.event_log l)) ORDER BY i.at LIMIT $2::int
 ), gone AS (DELETE FROM holdfast.event_ids i USING old WHERE i.id = old.id AND $1::int IS NOT NULL RETURNING 1)
 SELECT count(*) FROM gone;
+
+-- name: log_pressure
+-- What each subscription makes the log keep: the age of its oldest unread event in seconds, the bytes of the days from there on, and the limits
+-- of both. A day counts as a whole.
+WITH slots AS MATERIALIZED (
+    SELECT t.last_pos, pg_total_relation_size(format('holdfast.events_%s', lpad(d.slot::text, 2, '0'))::regclass) AS bytes
+    FROM holdfast.event_log l CROSS JOIN generate_series(0, 31) AS d(slot)
+    CROSS JOIN LATERAL (SELECT p.slot, p.last_pos FROM holdfast.event_pages p WHERE (p.slot, p.last_pos) < (d.slot + 1, 0)
+                        ORDER BY p.slot DESC, p.last_pos DESC LIMIT 1) t
+    WHERE t.slot = d.slot AND t.last_pos > l.start_pos
+)
+SELECT s.name, coalesce(extract(epoch FROM holdfast.now() - (
+           SELECT p.at FROM holdfast.event_pages p WHERE p.last_pos > s.position ORDER BY p.last_pos LIMIT 1)), 0)::float8,
+       (SELECT coalesce(sum(x.bytes), 0)::bigint FROM slots x WHERE x.last_pos > s.position), greatest(l.hold_days, l.retention_days), l.hold_bytes
+FROM (SELECT h.name, min(h.position) AS position FROM holdfast.subscriptions h WHERE h.hold AND h.status <> 'expired' GROUP BY h.name) s
+CROSS JOIN holdfast.event_log l ORDER BY s.name;
 
 -- name: rebase_events
 -- Number the log from here on by the transaction ids of this server. Returns how many events had no position.
@@ -242,7 +265,8 @@ SELECT holdfast.event_seq_at($1::bigint);
 
 -- name: position_at
 -- The position before the first event that was numbered at a time or later; no row: there is none. $1 time
-SELECT greatest(p.last_pos - p.n, l.start_pos) FROM holdfast.event_pages p CROSS JOIN holdfast.event_log l WHERE p.at >= $1::timestamptz ORDER BY p.last_pos LIMIT 1;
+SELECT greatest(p.last_pos - p.n, l.start_pos) FROM holdfast.event_pages p CROSS JOIN holdfast.event_log l WHERE p.at >= $1::timestamptz
+ORDER BY p.at, p.last_pos LIMIT 1;
 
 -- name: skip_event
 -- Move a stopped subscription past an event, and note it.

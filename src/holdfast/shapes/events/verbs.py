@@ -119,6 +119,20 @@ class Events:
         self._publisher = Publisher(database)
         self._verbs = Subscriptions(database, "app")
 
+    @staticmethod
+    def new(
+        event: object,
+        data: Mapping[str, Any] | None = None,
+        /,
+        *,
+        version: int | None = None,
+        key: str | None = None,
+        id: UUID | None = None,  # noqa: A002 the word of CloudEvents
+        headers: Mapping[str, str] | None = None,
+    ) -> NewEvent:
+        """One event with everything that publish() takes, for publish_many() and append()."""
+        return new_event(event, data, version=version, key=key, event_id=id, headers=headers)
+
     def append(
         self,
         stream: str,
@@ -128,9 +142,10 @@ class Events:
         conn: object = None,
     ) -> int:
         """Add events to a stream, whose key is `stream`; returns its new version. ConcurrencyConflict when it is not at
-        `expected_version`: 0 is a stream that nobody has appended to."""
+        `expected_version`: 0 is a stream that nobody has appended to. From its first append on, every event of its key
+        counts."""
         made = _stream_events(stream, events, expected_version)
-        return self._publisher.append(stream, made, expected_version, conn)[0]
+        return self._publisher.append(stream, made, expected_version, conn)
 
     async def aappend(
         self,
@@ -141,7 +156,14 @@ class Events:
         conn: object = None,
     ) -> int:
         made = _stream_events(stream, events, expected_version)
-        return (await self._publisher.aappend(stream, made, expected_version, conn))[0]
+        return await self._publisher.aappend(stream, made, expected_version, conn)
+
+    def version(self, stream: str, *, conn: object = None) -> int:
+        """The version of a stream; 0: nobody has appended to it."""
+        return self._publisher.version(_stream(stream), conn)
+
+    async def aversion(self, stream: str, *, conn: object = None) -> int:
+        return await self._publisher.aversion(_stream(stream), conn)
 
     def read(self, after: int = 0, most: int = 100, types: Sequence[str] | None = None) -> _Read:
         """Events after a position, in order."""
@@ -158,14 +180,28 @@ class Events:
         return await self._verbs.turn.arun()
 
 
+def _stream(stream: str) -> str:
+    return checks.key(stream, "the stream", InvalidEvent, empty=False)
+
+
 def _stream_events(stream: str, events: Iterable[object], expected: int | None) -> list[NewEvent]:
-    checks.key(stream, "the stream", InvalidEvent, empty=False)
-    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
+    """The events with the key of the stream. A class that has a key of its own says so: it must be the same."""
+    _stream(stream)
+    if expected is not None and (
+        not isinstance(expected, int) or isinstance(expected, bool) or not 0 <= expected < 2**63
+    ):
         raise InvalidEvent(f"expected_version must be 0 or more, not {shown(expected)}")
-    made = [event._replace(key=stream) for event in new_events(events)]
+    made = new_events(events)
+    for n, event in enumerate(made, 1):
+        if event.key not in (None, stream):
+            raise InvalidEvent(f"event {n}: its key is {event.key!r}, and the stream is {stream!r}")
+        if event.id is not None:
+            raise InvalidEvent(
+                f"event {n}: append takes no ids; expected_version makes a second try safe. Leave the id out"
+            )
     if not made:
         raise InvalidEvent("append needs one event at least")
-    return made
+    return [event._replace(key=stream) for event in made]
 
 
 class HasEvents:
@@ -264,9 +300,12 @@ class HasEvents:
         return (await Publisher(self.database).apublish([made], conn, "publish"))[0]
 
     def publish_many(self, events: Iterable[object], /, *, conn: object = None) -> list[Published]:
-        """Append many events in one statement, all or none, in their order: instances, or tuples (type, data, key)."""
-        return Publisher(self.database).publish(new_events(events), conn, "publish_many")
+        """Append many events in one statement, all or none, in their order: instances, tuples (type, data, key), or what
+        `app.events.new(...)` makes, with an id and headers."""
+        made = new_events(events)
+        return Publisher(self.database).publish(made, conn, "publish_many")
 
     async def apublish_many(self, events: Iterable[object], /, *, conn: object = None) -> list[Published]:
         """`await app.apublish_many([OrderPaid(1, 5), OrderPaid(2, 5)])`: see publish_many()."""
-        return await Publisher(self.database).apublish(new_events(events), conn, "publish_many")
+        made = new_events(events)
+        return await Publisher(self.database).apublish(made, conn, "publish_many")

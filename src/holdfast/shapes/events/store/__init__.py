@@ -20,11 +20,13 @@ from .log import (
     TOPIC,
     LogState,
     Page,
+    Pressure,
     empty_slots,
     event_by_id,
     event_positions,
     event_seq_at,
     like,
+    log_pressure,
     log_state,
     position_at,
     prune_ids,
@@ -33,7 +35,7 @@ from .log import (
     set_retention,
     turn_page,
 )
-from .publishing import NewEvent, Published, append, publish, publish_many
+from .publishing import NewEvent, Published, append, publish, publish_many, stream_version
 from .subscriptions import (
     Listed,
     Moved,
@@ -66,6 +68,7 @@ __all__ = [
     "NewEvent",
     "Owned",
     "Page",
+    "Pressure",
     "Published",
     "add_replay",
     "advance",
@@ -80,6 +83,7 @@ __all__ = [
     "like",
     "list_failures",
     "list_subscriptions",
+    "log_pressure",
     "log_state",
     "next_event",
     "note_failures",
@@ -102,6 +106,7 @@ __all__ = [
     "set_retention",
     "skip_event",
     "stop_shard",
+    "stream_version",
     "subscribe",
     "turn_page",
 ]
