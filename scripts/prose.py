@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 120
 COMMITS = 20
 SUBJECT = 72
+SINCE = "2026-11-17T01:00:00+00:00"  # commits before it were made without this check
 
 PHRASES = {
     r"; answers\b|\banswers (?:one row|one number|a handle|as |its |those|how|what |which|where|whom|their|only)": "returns",
@@ -131,7 +132,7 @@ def commits(log: str) -> Iterator[str]:
 
 def read_log() -> str:
     """The last commits that are here: few in a shallow clone, none where there is no git."""
-    command = ["git", "log", f"-{COMMITS}", "--no-merges", "--format=%h%n%s%n%b%x00"]
+    command = ["git", "log", f"-{COMMITS}", f"--since={SINCE}", "--no-merges", "--format=%h%n%s%n%b%x00"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:

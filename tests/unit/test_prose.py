@@ -62,6 +62,7 @@ def test_a_commit_has_a_short_subject_and_a_body() -> None:
 def test_it_works_in_a_fresh_clone_a_shallow_one_and_without_git(
     depth: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2027-01-01T00:00:00+00:00")
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
     source = tmp_path / "source"
     subprocess.run([*git, "init", "-q", str(source)], check=True)

@@ -18,7 +18,11 @@ from holdfast.tasks.writer import unknown_queue
 
 OPERATE = Path(said.__file__).parent.parent / "operate"
 NOT_YET = {"configuration"}  # names the option or variable that a setting came from
-MODULES = sorted(p for p in OPERATE.rglob("*.py") if p.stem not in NOT_YET)
+EVENTS = [
+    OPERATE.parent / "shapes" / "events" / name
+    for name in ("procedures.py", "look.py", "verbs.py", "checks.py")
+]
+MODULES = [*sorted(p for p in OPERATE.rglob("*.py") if p.stem not in NOT_YET), *EVENTS]
 SHELL = re.compile(r"\bholdfast [a-z]|(^|\s)--[a-z]")
 
 

@@ -36,7 +36,8 @@ def shell_for(database: Database, app: str = "MODULE:APP") -> Shell:
 
 
 def _start_worker(of: Data, at: Shell) -> str:
-    return command("holdfast", "worker", at.app if of["able"] else "MODULE:APP", "--queue", of["queue"])
+    queue = [] if of["queue"] is None else ["--queue", of["queue"]]
+    return command("holdfast", "worker", at.app if of["able"] else "MODULE:APP", *queue)
 
 
 def _run_sql(of: Data, at: Shell) -> str:
@@ -86,6 +87,12 @@ def _release_keys(of: Data, _: Shell) -> str:
     if of["keys"] is None:
         return key_command("release", of["queue"], options=(*how, "--all", "--yes"))
     return key_command("release", of["queue"], *of["keys"], options=how)
+
+
+def _subscription(of: Data, _: Shell) -> str:
+    words = ["--to", of["to"]] if "to" in of else []
+    sure = ["--yes"] if of["verb"] in ("remove", "reset") else []
+    return command("holdfast", "subscriptions", of["verb"], of["name"], *words, *sure)
 
 
 def _set_queue(of: Data, _: Shell) -> str:
@@ -158,5 +165,9 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "drain_workers": _holdfast("workers", "drain", "*workers"),
     "overview": _holdfast("status"),
     "pause_schedule": _holdfast("schedule", "pause", "{name}"),
+    "rebase_events": _holdfast("events", "rebase", "--yes"),
+    "events_lag": _holdfast("events", "lag"),
+    "set_retention": _holdfast("events", "retention", "--hold-days", "{days}", "--hold-bytes", "{bytes}"),
+    "subscription": _subscription,
     "remove_schedule": _holdfast("schedule", "remove", "{name}"),
 }

@@ -35,6 +35,8 @@ _WAYS_OUT = {
     "not_by_queue": ". Leave --queue out",
     "schedule_exists": ": holdfast schedule remove {name}",
     "schedule_in_code": ": holdfast schedule pause {name}",
+    "not_stopped": ". Pause it first: holdfast subscriptions pause {subscription}",
+    "applied_twice": ". Build it anew instead: holdfast projection rebuild {subscription}",
 }
 
 # Said instead of it: it names options.

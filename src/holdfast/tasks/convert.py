@@ -124,7 +124,7 @@ _UNEXPECTED = re.compile(
 
 
 def _serialization(said: str) -> str:
-    """What pydantic says of a value that is not of the type of its field: only the first of them, without its class names."""
+    """What pydantic says of a value that is not of the type of its field: the first of them, without class names."""
     found = _UNEXPECTED.search(said.split("\n  Pydantic")[0])
     return f"{found[2]} must be {found[1]}, not {found[4]} {found[3]}" if found else said.split("\n", 1)[0]
 

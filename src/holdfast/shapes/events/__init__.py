@@ -12,11 +12,15 @@ project       its events go to a function, in the transaction that moves the pos
 service       owns subscriptions and runs them, in every worker
 procedures    what people do with the log and its subscriptions, each once
 verbs         the same from Python: `app.publish()`, `app.events`, a declared subscription
+look          what people look at in the log: pages of it, with filters
 checks        what `holdfast doctor` asks
-cli           `holdfast events`, `holdfast subscriptions`, `holdfast projection`
+measure       what Prometheus reads of the log and its subscriptions
+cli           `holdfast events`; cli_subscriptions: `holdfast subscriptions`
 """
 
 from ...shape import Shape
+from .checks import CHECKS
+from .measure import MEASURES
 from .service import services
 from .store import empty_slots, prune_ids
 
@@ -24,4 +28,7 @@ SHAPE = Shape(
     "events",
     services=services,
     prunes={"events": empty_slots, "event_ids": prune_ids},
+    checks=CHECKS,
+    measures=MEASURES,
+    cli={"events": f"{__name__}.cli:app", "subscriptions": f"{__name__}.cli_subscriptions:app"},
 )

@@ -1,8 +1,8 @@
 """The log as a worker sees it: when there is something new, the page is turned once for all of its subscriptions.
 
 While events come, it turns the page every few milliseconds. After half a second without one it enters the sleepers, looks
-once more, and waits until it is woken, or until it looks by itself. When it is woken often it gets up: notifications are for
-idle systems.
+once more, and waits until it is woken, until the pulse of its worker says that there may be something, or, without a pulse,
+until it looks by itself. When it is woken often it gets up: notifications are for idle systems.
 """
 
 import asyncio
@@ -30,6 +30,16 @@ class Log:
         self._bell = asyncio.Event()
         self._entered: str | None = None  # as which worker it is among the sleepers
         self._rung_at: list[float] = []
+        self._told: int | None = None  # what the pulse said last
+        self._told_at = -2 * longest
+
+    def told(self, answer: int | None) -> None:
+        """The last number that was drawn for an event; None: a transaction that published is open. The first answer after
+        that counts as new, because such a one may commit without a word."""
+        self._told_at = time.monotonic()
+        if answer is None or answer != self._told:
+            self._told = answer
+            self._bell.set()
 
     def ring(self) -> None:
         """Somebody published."""
@@ -60,13 +70,20 @@ class Log:
             before = self.last
             if await self.turn() != before:
                 quiet_since = time.monotonic()
-            asleep = await self._rest(time.monotonic() - quiet_since)
-            pause = self._longest if asleep else BUSY if time.monotonic() - quiet_since < DROWSY else 0.25
+            quiet = time.monotonic() - quiet_since
+            asleep = await self._rest(quiet)
+            await self._wait(self._longest if asleep else BUSY if quiet < DROWSY else 0.25, asleep)
+
+    async def _wait(self, pause: float, asleep: bool) -> None:
+        """Until the bell rings, or it is time to look. Asleep, the pulse looks."""
+        while True:
             try:
                 async with asyncio.timeout(pause):
                     await self._bell.wait()
+                return
             except TimeoutError:
-                continue
+                if not asleep or time.monotonic() - self._told_at > 2 * self._longest:
+                    return
 
     async def _rest(self, quiet: float) -> bool:
         """Lie down, stay down, or get up. True: it sleeps, and may wait to be woken."""

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from ...errors import ConfigurationError, EventsGone, ForeignLog, ResultTimeout, UnknownSubscription
 from ...operate.procedure import Method, Procedure, Runner, actor, run, wait
+from ...operate.refusal import Refused
 from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks.payload import shown
@@ -183,8 +184,10 @@ def replay(
             f"the log has positions {log.start} to {last}; a replay from {begin} to {end} is not in it"
         )
     if listed[0].kind == "projection":
-        raise ConfigurationError(
-            f"{name} is a projection: events that it applied would count twice. Use: holdfast projection rebuild {name}"
+        raise Refused(
+            "applied_twice",
+            f"{name} is a projection: events that it applied would count twice",
+            subscription=name,
         )
     replayed = f"{name}@{uuid4().hex[:8]}"
     who = yield from actor()
@@ -210,9 +213,7 @@ def skip(name: str) -> Procedure[Failure]:
     listed = yield from find(name)
     stopped = [row for row in listed if row.status == "paused"]
     if not stopped:
-        raise ConfigurationError(
-            f"{name} is not stopped, so there is nothing to skip. Pause it first: holdfast subscriptions pause {name}"
-        )
+        raise Refused("not_stopped", f"{name} is not stopped, so there is nothing to skip", subscription=name)
     who = yield from actor()
     shard = stopped[0]
 

@@ -1,10 +1,12 @@
 """Publishing: what `app.publish()` is given becomes rows of the log, on our connection or on the caller's."""
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from ... import telemetry
 from ...db.database import Database
 from ...db.guests import async_guest, sync_guest
 from ...errors import InvalidEvent
@@ -105,9 +107,12 @@ def _one_of_many(item: object) -> NewEvent:
 
 @contextlib.contextmanager
 def traced(events: Sequence[NewEvent]) -> Iterator[Sequence[NewEvent]]:
-    """A span around one publish, where somebody traces; every event carries its context."""
+    """A span around one publish, where somebody traces; every event carries its context. Written events are counted, where
+    somebody counts."""
     with tracing.publishing(sorted({event.type for event in events}), len(events)) as context:
         yield [_carrying(event, context) for event in events] if context else events
+    if telemetry.audible(logging.DEBUG):
+        telemetry.emit("events.published", level=logging.DEBUG, events=len(events))
 
 
 def _carrying(event: NewEvent, context: Mapping[str, str]) -> NewEvent:

@@ -45,6 +45,12 @@ LEFT JOIN LATERAL (SELECT g.last_pos, g.top FROM holdfast.event_pages g WHERE g.
 -- The last number that was drawn for an event: a service that sees it rise has a page to turn.
 (SELECT s.last_value FROM holdfast.event_seq s)
 
+-- part: settled_events
+-- The last number that was drawn for an event; NULL while a transaction is open that published: it may commit without a word.
+(SELECT CASE WHEN NOT EXISTS (SELECT FROM pg_locks l WHERE l.relation = 'holdfast.events'::regclass AND l.mode = 'RowExclusiveLock'
+                                                       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+             THEN s.last_value END FROM holdfast.event_seq s)
+
 -- name: subscribe
 -- A subscription that is not there yet, and the patterns of one that is. Returns whether it is new.
 -- $1 name, $2 kind, $3 patterns, $4 start: 'now' or 'start', $5 shards, $6 whether the log is held for it
@@ -277,3 +283,52 @@ WITH moved AS (
 INSERT INTO holdfast.event_failures (subscription, shard, position, seq, kind, event_id, type, key, error, at)
 SELECT $1::text, $2::int, $3::bigint, $4::bigint, 'skipped', $5::uuid, $6::text, $7::text, $8::text, holdfast.now() FROM moved
 ON CONFLICT DO NOTHING;
+
+-- name: subscription_health
+-- Every subscription for the doctor and for metrics: (name, shard, shards, kind, status, position, lag in events, in seconds, owner if it lives, missed,
+-- problem, paused by, paused for seconds, failures up to 10,000, what it is a replay of).
+-- $1 seconds after which a worker is not heard of
+SELECT s.name, s.shard, s.shards, s.kind, s.status, s.position, g.events, g.seconds,
+       -- a batch that takes longer than the lease holds the row, so that its living owner cannot renew it
+       CASE WHEN s.lease_expires_at > holdfast.now() OR EXISTS (
+           SELECT FROM holdfast.workers w WHERE w.id = s.owner AND w.status <> 'gone' AND w.last_seen_at > holdfast.now() - make_interval(secs => $1::float8)) THEN s.owner END,
+       s.missed, s.problem, s.paused_by, extract(epoch FROM holdfast.now() - s.paused_at)::float8,
+       (SELECT count(*) FROM (SELECT FROM holdfast.event_failures f WHERE f.subscription = s.name AND f.shard = s.shard LIMIT 10000) f), s.replay_of
+FROM holdfast.subscriptions s JOIN holdfast.subscription_lag g ON g.name = s.name AND g.shard = s.shard
+ORDER BY s.name, s.shard LIMIT 1000;
+
+-- name: log_health
+-- Whether the log is of another server, how many events wait for a position for long (up to 1,000), and for how long the oldest of them.
+-- $1 seconds
+SELECT l.system_id <> (SELECT c.system_identifier FROM pg_control_system() c)
+           OR pg_snapshot_xmax(coalesce(p.s_to, l.base_snap)) > pg_snapshot_xmax(pg_current_snapshot()),
+       w.n, coalesce(w.seconds, 0)
+FROM holdfast.event_log l
+LEFT JOIN LATERAL (SELECT g.s_to, g.top FROM holdfast.event_pages g WHERE g.last_pos > l.base_pos ORDER BY g.last_pos DESC LIMIT 1) p ON true
+CROSS JOIN LATERAL (
+    SELECT count(*) AS n, extract(epoch FROM holdfast.now() - min(e.created_at))::float8 AS seconds
+    FROM (SELECT e.created_at FROM holdfast.events e WHERE e.seq > coalesce(p.top, l.base_top) ORDER BY e.seq LIMIT 1000) e
+    WHERE e.created_at <= holdfast.now() - make_interval(secs => $1::float8)) w;
+
+-- name: open_publishers
+-- Transactions that published and have not ended for long: (pid, prepared name, role, application, seconds). Until they end nobody can publish to their
+-- keys, and their days of the log cannot be emptied.
+-- $1 seconds
+WITH held AS MATERIALIZED (
+    SELECT DISTINCT k.pid, k.virtualtransaction FROM pg_locks k JOIN pg_inherits i ON i.inhrelid = k.relation
+    WHERE i.inhparent = 'holdfast.events'::regclass AND k.locktype = 'relation' AND k.mode = 'RowExclusiveLock' AND k.granted
+      AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+)
+SELECT a.pid, NULL::text, coalesce(a.usename, ''), coalesce(a.application_name, ''), extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
+FROM held h JOIN pg_stat_activity a ON a.pid = h.pid
+WHERE a.xact_start <= clock_timestamp() - make_interval(secs => $1::float8)
+UNION ALL
+SELECT NULL, p.gid, p.owner, '', extract(epoch FROM clock_timestamp() - p.prepared)::float8
+FROM held h JOIN pg_locks t ON t.virtualtransaction = h.virtualtransaction AND t.pid IS NULL AND t.locktype = 'transactionid'
+JOIN pg_prepared_xacts p ON p.transaction = t.transactionid
+WHERE p.prepared <= clock_timestamp() - make_interval(secs => $1::float8)
+ORDER BY seconds DESC LIMIT 100;
+
+-- name: last_position
+-- The last position of the log. Nothing is turned: what was not numbered yet does not count.
+SELECT coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), l.base_pos) FROM holdfast.event_log l;

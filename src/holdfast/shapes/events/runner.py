@@ -5,6 +5,7 @@ ownership ends the runner; its service takes the subscription up again.
 """
 
 import asyncio
+import logging
 from typing import Protocol
 
 from ... import failpoints, telemetry
@@ -75,6 +76,13 @@ class Runner:
                 return
             if passed:
                 self.moved += page.position - owned.position
+                if page.events and telemetry.audible(logging.DEBUG):
+                    telemetry.emit(
+                        "events.delivered",
+                        level=logging.DEBUG,
+                        subscription=owned.of,
+                        events=len(page.events),
+                    )
                 owned.position, owned.seq = page.position, page.seq
                 self.failed = False
 

@@ -69,15 +69,22 @@ class Subscriber(Service):
         settings = database.settings
         self._lease = settings.dead_after
         self._every = settings.heartbeat
+        self._asleep = max(
+            settings.heartbeat, 0.6 * settings.dead_after
+        )  # between two renewals, with a pulse
         self._token = uuid4()
         self._log = Log(self._session, self._me, max(settings.poll, settings.heartbeat))
         self._runners: dict[tuple[str, int, int], tuple[Runner, asyncio.Task[None]]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._is_declared = False
         self._foreign = False
+        self.question = Question(store.SETTLED, ())
 
     def _me(self) -> str:
         return self.worker()
+
+    def told(self, answer: int | None) -> None:
+        self._log.told(answer)
 
     def heard(self) -> None:
         self._log.ring()
@@ -91,7 +98,7 @@ class Subscriber(Service):
         await self._own()
         if self._watch is None or self._watch.done():
             self._watch = self._begin("watch", self._log.watch())
-        return self._every
+        return self._asleep if self.pulse is not None and self.pulse.lasts else self._every
 
     async def _declare(self) -> None:
         """Once: the database learns of what the code subscribes to."""

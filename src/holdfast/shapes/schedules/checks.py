@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ...operate.advice import Advice, advise, start_worker
+from ...operate.advice import Advice, advise, once, start_worker
 from ...operate.doctor.finding import Check, Finding, Patient
 from ...operate.wording import cut, listed, several, span, them
 from .store import Overdue, overdue
@@ -15,13 +15,13 @@ def check_schedules(p: Patient) -> Iterator[Finding]:
     late = [s for s in found if s not in gone]
     if late:
         what = f"{several(len(late), 'schedule')} overdue: no worker has fired a slot that is past"
-        fix = _once([_fix(s) for s in late])
+        fix = once([_fix(s) for s in late])
         drops = [advise("pause_schedule", name=s.name) for s in late]
         yield Finding("overdue_schedule", "error", what, fix, listed([_line(s) for s in late]), drops)
     if gone:
         what = f"{several(len(gone), 'schedule')} in no living worker's code: nobody fires {them(gone)}"
         fix = [advise("remove_schedule", name=s.name) for s in gone]
-        starts = _once([start_worker(s.queue) for s in gone])
+        starts = once([start_worker(s.queue) for s in gone])
         yield Finding("undeclared_schedule", "warning", what, fix, listed([_line(s) for s in gone]), starts)
 
 
@@ -34,10 +34,6 @@ def _fix(s: Overdue) -> Advice:
     if s.problem is not None:
         return advise("pause_schedule", name=s.name)
     return advise("check", name="horizon")
-
-
-def _once(advice: list[Advice]) -> list[Advice]:
-    return [one for n, one in enumerate(advice) if one not in advice[:n]]
 
 
 def _line(s: Overdue) -> str:

@@ -1,5 +1,10 @@
--- holdfast: expand
--- The log of events, its pages and its subscriptions. Nothing of it is used by the release before.
+-- holdfast: expand (needs code >= 1)
+-- The log of events, its pages and its subscriptions. Nothing of it is used by the release before. The slot of a time is the same as before; it
+-- is computed where it is called.
+
+CREATE OR REPLACE FUNCTION holdfast.archive_slot(at timestamptz) RETURNS int
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN mod(floor(date_part('epoch', at - '1970-01-01 00:00:00+00'::timestamptz) / 86400)::bigint, 32)::int;   -- immutable in all of its parts: else it is called, for 4 us
 
 -- Events ----------------------------------------------------------------------------------------------------------
 --

@@ -17,6 +17,7 @@ from .failures import (
 )
 from .log import (
     NEWEST,
+    SETTLED,
     TOPIC,
     LogState,
     Page,
@@ -60,6 +61,7 @@ from .subscriptions import (
 
 __all__ = [
     "NEWEST",
+    "SETTLED",
     "TOPIC",
     "Failure",
     "Listed",

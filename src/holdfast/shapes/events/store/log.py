@@ -11,6 +11,7 @@ from ..event import EventRow
 
 TOPIC = "+events"  # what sleeping workers are woken for; no queue can have this name
 NEWEST = "newest_event"
+SETTLED = "settled_events"
 
 
 def turn_page() -> Statement[int | None]:
