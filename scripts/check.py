@@ -13,6 +13,7 @@ STEPS: list[tuple[str, list[str]]] = [
     ("pyright, public surface", [str(BIN / "pyright"), "src/holdfast"]),
     ("import layers", [str(BIN / "lint-imports"), "--no-cache"]),
     ("typing files", [sys.executable, "scripts/check_typing.py"]),
+    ("words, docs, commits", [sys.executable, "scripts/prose.py"]),
 ]
 
 

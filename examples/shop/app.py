@@ -75,6 +75,6 @@ def send_mail(job: Job, order_id: int) -> None:
 
 @app.task(queue="parcels")
 def ship(tx: Transaction, customer: str, number: int) -> None:
-    """Enqueued with `ship.using(partition_key=customer)`: one worker looks after all of a customer's parcels."""
+    """Enqueued with `ship.using(partition_key=customer)`: one worker owns all of a customer's parcels."""
     time.sleep(0.1)
     tx.execute("INSERT INTO parcels (customer, number) VALUES (%s, %s)", [customer, number])

@@ -1,4 +1,4 @@
-"""Parcels leave in order while workers come and go: who looks after whom, and what that costs."""
+"""Parcels leave in order while workers come and go: which worker owns which keys, and what that costs."""
 
 import time
 from collections import Counter
@@ -16,7 +16,7 @@ CUSTOMERS = 60
 PARCELS_PER_SECOND = 60
 JOINER = "worker-4"
 
-Owners = dict[int, str]  # bucket -> the name of the worker that looks after it
+Owners = dict[int, str]  # bucket -> the name of the worker that owns it
 
 
 class Fleet(Protocol):
@@ -54,7 +54,7 @@ class Moves:
         self._enqueued = 0
 
     def to_the_end(self) -> Moved:
-        self._screen.say("parcels, in order for each customer; the ring says which worker looks after whom")
+        self._screen.say("parcels, in order for each customer; the ring says which worker owns which")
         first, *others = self._alive()
         before = self._until_shared({first, *others})
 
@@ -78,7 +78,7 @@ class Moves:
         return [name for name in self._fleet.pids().values() if self._fleet.state(name) == "alive"]
 
     def _until_shared(self, names: set[str]) -> Owners:
-        """Until these workers and no others look after the parcels; parcels keep coming meanwhile."""
+        """Until these workers and no others own the parcels; parcels keep coming meanwhile."""
         pids = self._fleet.pids()
         self._until(lambda: {pids.get(w.pid) for w in self._seats()} == names)
         return {

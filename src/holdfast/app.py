@@ -139,7 +139,7 @@ class Holdfast(Registry, Verbs):
         return await aenqueue_all(self._writer, jobs, conn)
 
     def enqueue_copy(self, jobs: Iterable[NewJob[Any]]) -> int:
-        """Load very many jobs by COPY, all or none, and answer how many: `app.enqueue_copy(send.job(i) for i in ids)`.
+        """Load very many jobs by COPY, all or none, and return how many: `app.enqueue_copy(send.job(i) for i in ids)`.
 
         The jobs are streamed, so memory stays the same. They have no idempotency key, replace key or follow-ups, and their
         queue is not ordered by key; for all that, and for handles, there is enqueue_many."""
@@ -333,7 +333,7 @@ class Holdfast(Registry, Verbs):
     async def _check_server(
         self, wanted: Sequence[str], declared: Mapping[str, QueueRules]
     ) -> dict[str, QueueRules]:
-        """The server can be relied on, and has the wanted queues; answers the rules of each."""
+        """The server can be relied on, and has the wanted queues; returns the rules of each."""
         database = self.database
         server = await database.arun(jobs.describe_server)
         if not server.has_schema:
@@ -359,7 +359,7 @@ class Holdfast(Registry, Verbs):
                     level=logging.WARNING,
                     queue=queue,
                     options=", ".join(differs),
-                    advice="the database's count; to take over what the app declares: holdfast queue sync",
+                    advice="the database's values apply; to change them to what the app declares: holdfast queue sync",
                 )
         return found
 

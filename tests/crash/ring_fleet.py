@@ -74,7 +74,7 @@ class Fleet:
         return self.ring()
 
     def mine(self, worker: WorkerProcess, keys: list[str]) -> list[str]:
-        """Those of the keys that a worker looks after."""
+        """Those of the keys that a worker owns."""
         workers = self.ring().workers
         seat = next(w.seat for w in workers if w.pid == worker.pid)
         held = set(buckets_of(seat, [w.seat for w in workers]))

@@ -8,6 +8,7 @@ import pytest
 from tests.doctor.bouncer import bouncer
 from tests.doctor.case import Case
 
+from holdfast.cli.advice import Shell
 from holdfast.db.database import Database
 from holdfast.model.clock import Clock
 from holdfast.operate.operator import Operator
@@ -70,7 +71,7 @@ def test_clock_skew(kit: Kit) -> None:
     """Nobody sets a machine's clock in a test: the movable one stands for it, and is put right in place of the command."""
     kit.clock.advance(5)
     (finding,) = Operator(kit.database, "ann").doctor(only=["clock_skew"]).findings
-    assert (finding.level, finding.fix) == ("warning", ["timedatectl set-ntp true"])
+    assert (finding.level, Shell().lines(finding.fix)) == ("warning", ["timedatectl set-ntp true"])
     assert "is 5.0 s ahead of the server's" in finding.what
     right = Database(kit.url, Settings(), Clock())
     (check,) = Operator(right, "ann").doctor(only=["clock_skew"]).checks

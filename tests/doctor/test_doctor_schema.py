@@ -1,4 +1,4 @@
-"""Drift of the schema, indexes, queues and plans: each fault made, found, mended by the printed command, and gone."""
+"""Drift of the schema, indexes, queues and plans: each fault made, found, and gone after the printed command."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +12,6 @@ from tests.doctor.case import Case, transaction
 from tests.sql.support import load, run
 
 from holdfast.store.catalog import compare, read_catalog
-from holdfast.store.doctor import remake_queue
 from holdfast.testing import TestServer
 
 
@@ -68,8 +67,9 @@ def test_schema_drift(case: Case) -> None:
         ALTER TABLE holdfast.queues ADD CONSTRAINT queues_lease_check CHECK (lease > 0);
         """
     )
-    finding = case.cure("schema_drift")
-    assert finding["level"] == "error"
+    finding = case.found("schema_drift")
+    assert finding is not None
+    assert (finding["level"], finding["fix"]) == ("error", ["holdfast migrate sql"])
     lease = (
         "constraint holdfast.queues.queues_lease_check: definition is CHECK ((lease > (0)::double precision)), "
         "should be CHECK (((lease >= (1)::double precision) AND (lease <= (86400)::double precision)))"
@@ -91,39 +91,6 @@ def test_schema_drift(case: Case) -> None:
         "view holdfast.keys is missing",
         "view holdfast.storage: its text differs",
     }
-    assert case.doctor("--only", "schema", "--only", "indexes", "--strict").exit_code == 0
-    (entry,) = case.sql("SELECT actor, action, selection, count FROM holdfast.audit")
-    assert (entry["actor"], entry["action"], entry["selection"]["fix"]) == ("tester", "doctor fix", "schema")
-    assert entry["count"] == len(finding["details"])
-
-
-def test_a_view_that_is_made_anew_keeps_its_rights(case: Case) -> None:
-    """A monitoring role reads it as before, and may still pass that on."""
-    case.sql(
-        """
-        CREATE ROLE "Doctor monitor" LOGIN;
-        CREATE ROLE doctor_reader LOGIN;
-        DROP VIEW holdfast.storage;
-        CREATE VIEW holdfast.storage AS SELECT 1 AS nonsense;
-        GRANT USAGE ON SCHEMA holdfast TO "Doctor monitor", doctor_reader;
-        GRANT SELECT ON holdfast.storage TO "Doctor monitor" WITH GRANT OPTION;
-        GRANT SELECT ON holdfast.storage TO doctor_reader;
-        """
-    )
-    try:
-        assert case.doctor("--fix", "schema", "--strict").exit_code == 0
-        for role in ("Doctor monitor", "doctor_reader"):
-            with psycopg.connect(case.url, user=role) as conn:
-                assert "nonsense" not in [
-                    c.name for c in conn.execute("TABLE holdfast.storage").description or ()
-                ]
-        (row,) = case.sql(
-            "SELECT has_table_privilege('Doctor monitor', 'holdfast.storage', 'SELECT WITH GRANT OPTION') AS first, "
-            "has_table_privilege('doctor_reader', 'holdfast.storage', 'SELECT WITH GRANT OPTION') AS second"
-        )
-        assert row == {"first": True, "second": False}
-    finally:
-        case.sql('DROP OWNED BY "Doctor monitor", doctor_reader; DROP ROLE "Doctor monitor", doctor_reader')
 
 
 def test_a_function_with_fewer_rights_than_ours_is_no_drift(case: Case) -> None:
@@ -142,7 +109,7 @@ def test_what_a_server_prints_its_own_way_is_compared_on_known_versions_only(cas
     assert "view jobs" in {str(d.key) for d in unknown}  # printed alike everywhere
 
 
-def test_schema_by_hand(case: Case) -> None:
+def test_a_column_that_is_not_ours_is_drift(case: Case) -> None:
     case.sql(
         """
         ALTER TABLE holdfast.engine ALTER COLUMN retention_days TYPE bigint;
@@ -151,15 +118,14 @@ def test_schema_by_hand(case: Case) -> None:
         ALTER TABLE holdfast.fences SET UNLOGGED;
         """
     )
-    finding = case.cure("schema_by_hand")
-    assert finding["level"] == "error"
+    finding = case.found("schema_drift")
+    assert finding is not None
     assert set(finding["details"]) == {
         "column holdfast.engine.retention_days: type is bigint, should be integer",
         "column holdfast.errors.kind: not_null is off, should be on",
         "column holdfast.errors.worker is missing",
         "table holdfast.fences: persistence is u, should be p",
     }
-    assert case.doctor("--only", "schema", "--strict").exit_code == 0
 
 
 def test_storage_drift(case: Case) -> None:
@@ -170,13 +136,13 @@ def test_storage_drift(case: Case) -> None:
         ALTER TABLE holdfast.queue_mail ALTER COLUMN status SET STATISTICS 100;
         """
     )
-    finding = case.cure("storage_drift")
-    assert finding["level"] == "warning"
+    finding = case.found("storage_drift")
+    assert finding is not None
+    assert (finding["level"], finding["fix"]) == ("warning", ["holdfast migrate sql"])
     assert sorted(finding["details"]) == [
         "column holdfast.queue_mail.status: statistics is 100, should be 0",
         "table holdfast.inbox: fillfactor is 90, should be 50; toast_tuple_target is 4096, should be not set",
     ]
-    assert case.doctor("--only", "schema", "--strict").exit_code == 0
 
 
 @pytest.mark.versions
@@ -215,21 +181,6 @@ def test_schema_extra(case: Case) -> None:
     assert case.doctor("--only", "schema", "--only", "indexes", "--strict").exit_code == 0
 
 
-def test_a_function_of_ours_is_mended_beside_another_by_its_name(case: Case) -> None:
-    case.sql(
-        """
-        CREATE FUNCTION holdfast.create_queue(name varchar, more int) RETURNS int LANGUAGE sql AS 'SELECT 1';
-        GRANT EXECUTE ON FUNCTION holdfast.create_queue(text, float8, text, text, boolean) TO PUBLIC;
-        """
-    )
-    assert (
-        "mended: function holdfast.create_queue(text, double precision, text, text, boolean): public is on"
-        in case.doctor("--fix", "schema").stdout
-    )
-    assert case.found("schema_drift") is None
-    case.cure("schema_extra")
-
-
 def test_trigger_extra(case: Case) -> None:
     case.sql(
         """
@@ -247,7 +198,6 @@ def test_trigger_extra(case: Case) -> None:
 
 def test_queue_without_table(case: Case) -> None:
     case.sql("SELECT holdfast.create_queue('mail', 30), holdfast.create_queue('fax')")
-    case.sql("UPDATE holdfast.queues SET paused_at = now(), paused_by = 'alice' WHERE name = 'mail'")
     case.sql("DROP TABLE holdfast.queue_mail")
     case.sql("ALTER TABLE holdfast.work DETACH PARTITION holdfast.queue_fax")
     finding = case.cure("queue_without_table")
@@ -256,17 +206,21 @@ def test_queue_without_table(case: Case) -> None:
         "queue fax: holdfast.queue_fax is not attached to holdfast.work",
         "queue mail: holdfast.queue_mail is not there",
     ]
-    (mail,) = case.sql("SELECT lease, paused_by FROM holdfast.queues WHERE name = 'mail'")
-    assert mail == {"lease": 30.0, "paused_by": "alice"}
     case.sql("SELECT holdfast.enqueue('work', '{}', 'mail'), holdfast.enqueue('work', '{}', 'fax')")
     assert case.doctor("--only", "schema", "--only", "indexes", "--strict").exit_code == 0
 
 
-def test_a_queue_that_has_its_table_is_not_made_again(case: Case) -> None:
-    case.sql("SELECT holdfast.enqueue('work')")
-    with psycopg.connect(case.url, autocommit=True) as conn:
-        assert run(conn, remake_queue("inbox")) is False
-    assert case.sql("SELECT count(*) AS n FROM holdfast.work") == [{"n": 1}]
+def test_a_queue_that_has_its_table_is_not_forgotten(case: Case) -> None:
+    """The printed statement may be run after somebody else has made the table again."""
+    case.sql("SELECT holdfast.create_queue('mail')")
+    case.sql("DROP TABLE holdfast.queue_mail")
+    finding = case.found("queue_without_table")
+    assert finding is not None
+    for _ in range(2):
+        for line in finding["fix"]:
+            case.run(line)
+        case.sql("SELECT holdfast.enqueue('work', '{}', 'mail')")
+    assert case.sql("SELECT count(*) AS n FROM holdfast.work") == [{"n": 2}]
 
 
 def test_table_without_queue(case: Case) -> None:
@@ -287,17 +241,18 @@ def test_a_queue_that_is_written_down_again_is_ordered_if_it_was(case: Case) -> 
     assert row == {"keyed": True, "ordering": "key", "on_dead_letter": "skip"}  # nobody knows what it did
 
 
-def test_what_an_ordered_queue_has_beside_the_others_is_mended(case: Case) -> None:
+def test_what_an_ordered_queue_has_beside_the_others_is_compared(case: Case) -> None:
     case.sql("SELECT holdfast.create_queue('orders', NULL, 'key')")
     case.sql("DROP INDEX holdfast.queue_orders_stream")
     finding = case.found("index_missing")
     assert finding is not None
     assert finding["details"] == ["index holdfast.queue_orders.queue_orders_stream is missing"]
     case.run(finding["fix"][0])
-    case.sql("ALTER TABLE holdfast.queue_orders DROP CONSTRAINT queue_orders_keyed")
-    case.run("holdfast doctor --fix schema")
     assert case.found("index_missing") is None
-    assert case.found("schema_drift") is None
+    case.sql("ALTER TABLE holdfast.queue_orders DROP CONSTRAINT queue_orders_keyed")
+    drift = case.found("schema_drift")
+    assert drift is not None
+    assert drift["details"] == ["constraint holdfast.queue_orders.queue_orders_keyed is missing"]
 
 
 # Indexes -----------------------------------------------------------------------------------------------------------
@@ -350,7 +305,6 @@ def test_an_index_that_is_being_built_is_no_leftover(case: Case) -> None:
             wait_until(lambda: bool(case.sql(building)), "the index is being built")
             assert case.found("index_invalid") is None
             assert case.found("index_extra") is None
-            assert case.doctor("--fix", "indexes").exit_code == 0
         build.result()
     case.cure("index_extra")
 
@@ -358,7 +312,9 @@ def test_an_index_that_is_being_built_is_no_leftover(case: Case) -> None:
 def test_an_index_of_partitions_that_was_not_finished(case: Case) -> None:
     case.sql("DROP INDEX holdfast.archive_id; CREATE INDEX archive_id ON ONLY holdfast.archive (id)")
     case.sql("CREATE INDEX archive_03_id_idx ON holdfast.archive_03 (id)")
-    assert case.doctor("--fix", "indexes", "--strict").exit_code == 0
+    case.cure("index_invalid")
+    case.cure("index_missing")
+    assert case.doctor("--only", "indexes", "--strict").exit_code == 0
 
 
 def test_index_extra(case: Case) -> None:
@@ -392,4 +348,4 @@ def test_slow_plan(case: Case) -> None:
     case.sql("DROP INDEX holdfast.inbox_claim")
     finding = case.cure("slow_plan")
     assert "queue inbox: claim reads all of holdfast.inbox" in finding["details"]
-    assert finding["fix"] == ["holdfast doctor --fix indexes"]
+    assert "CREATE INDEX CONCURRENTLY inbox_claim ON holdfast.inbox" in finding["fix"][0]

@@ -30,7 +30,7 @@ from holdfast import (
     telemetry,
 )
 from holdfast.model.outcome import Cancelled
-from holdfast.operate.acts import cancel_verb
+from holdfast.operate.job_acts import cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 

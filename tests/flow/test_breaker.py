@@ -26,6 +26,7 @@ from holdfast import (
     TaskDefinitionError,
     telemetry,
 )
+from holdfast.cli.advice import Shell
 from holdfast.model.breaker import Watch
 from holdfast.model.job import ClaimedJob
 from holdfast.model.outcome import Completed, ErrorText, Failed, Settlement
@@ -552,7 +553,7 @@ def test_explain_says_that_the_breaker_is_open_and_when_it_tries(kit: Kit, work:
         r"next trial at [-0-9]+ [:0-9]+ UTC \(in (29|30) s\)\.",
         found.sentence,
     )
-    assert found.advice == ["holdfast task resume work", "holdfast task list"]
+    assert Shell().lines(found.advice) == ["holdfast task resume work", "holdfast task list"]
     kit.clock.advance(31)
     assert (
         Operator(kit.database, "ann")

@@ -20,8 +20,8 @@ from holdfast import (
     Transaction,
     UnknownQueue,
 )
-from holdfast.operate.acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.dead import redrive_verb
+from holdfast.operate.job_acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.tasks.newjob import NewJob
 from holdfast.tasks.task import Task

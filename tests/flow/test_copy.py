@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, InvalidOption, InvalidPayload, NewJob, UnknownQueue
+from holdfast.store.copy import Loadable, _ids, load_begin
 from holdfast.store.jobs import enqueue
-from holdfast.store.load import Loadable, _ids, load_begin
 from holdfast.testing import Kit
 
 ODD = 'a\\b "c"\td\ne\\N {f},é🎈'

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, ResultExpired
-from holdfast.operate.acts import DISCARD
+from holdfast.operate.job_acts import DISCARD
 from holdfast.operate.operator import Operator
 from holdfast.runtime.sweep import Sweeper
 from holdfast.testing import Kit

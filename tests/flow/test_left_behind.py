@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from holdfast import Backoff, Batch, Cancel, DeadLetter, Holdfast, Job, Retry, Transaction
-from holdfast.operate.acts import RETRY
+from holdfast.operate.job_acts import RETRY
 from holdfast.operate.operator import Operator
 from holdfast.store import owner
 from holdfast.testing import Kit

@@ -13,7 +13,7 @@ from tests.sql.test_limit_starts import most_beyond
 
 from holdfast import Holdfast, Job, Rate
 from holdfast.model.queue import QueueRules
-from holdfast.operate.acts import cancel_verb
+from holdfast.operate.job_acts import cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 

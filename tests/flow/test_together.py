@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from holdfast import DeadLetter, Holdfast, InvalidOption, TaskDefinitionError
-from holdfast.operate.acts import RETRY
 from holdfast.operate.dead import redrive_verb
+from holdfast.operate.job_acts import RETRY
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 

@@ -35,10 +35,10 @@ from holdfast.db.faults import BadRow, LockTimeout
 from holdfast.errors import ConfigurationError
 from holdfast.model.job import Grant
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed, Released
-from holdfast.operate import acts, bulk, preview
-from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb
+from holdfast.operate import bulk, job_acts, preview
 from holdfast.operate.bulk import Done
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
+from holdfast.operate.job_acts import DISCARD, RETRY, Verb, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure, wait
 from holdfast.runtime.sweep import Sweeper
@@ -46,7 +46,7 @@ from holdfast.store import acts as store
 from holdfast.store import housekeeping, jobs, owner
 from holdfast.store.acts import Place
 from holdfast.store.dead import DeadFilter
-from holdfast.store.operate import CAP, Count
+from holdfast.store.queue_load import CAP, Count
 from holdfast.store.search import Found, JobFilter
 from holdfast.testing import Kit
 
@@ -467,7 +467,7 @@ def test_a_dry_run_of_more_than_it_counts_names_every_state(
 def test_many_are_done_in_batches_with_one_audit_row(
     conn: Conn, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acts, "BATCH", 100)
+    monkeypatch.setattr(job_acts, "BATCH", 100)
     load(conn, 250, task="CASE WHEN n % 5 = 0 THEN 'other' ELSE 'work' END")
     steps: list[int] = []
     verb = cancel_verb()
@@ -487,7 +487,7 @@ def test_many_are_done_in_batches_with_one_audit_row(
 def test_an_interrupted_act_has_counted_what_it_did(
     conn: Conn, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acts, "BATCH", 10)
+    monkeypatch.setattr(job_acts, "BATCH", 10)
     load(conn, 30)
 
     def interrupt(count: int) -> None:
@@ -714,7 +714,7 @@ def test_whatever_happens_together_each_job_is_in_one_place(
     conn: Conn, connect: Callable[[], Conn], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers that claim and settle against operators that retry, cancel, redrive and discard."""
-    monkeypatch.setattr(acts, "BATCH", 7)
+    monkeypatch.setattr(job_acts, "BATCH", 7)
     monkeypatch.setattr(bulk, "WAIT", 0.2)
     ids = enqueue(conn, 300, max_attempts=2)
     with ThreadPoolExecutor(5) as pool:

@@ -20,7 +20,7 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.refusal import why
 from holdfast.store import dead as store
 from holdfast.store.dead import DeadFilter, DeadLine
-from holdfast.store.operate import CAP, Count
+from holdfast.store.queue_load import CAP, Count
 from holdfast.testing import Kit
 
 pytestmark = pytest.mark.versions

@@ -16,8 +16,8 @@ from holdfast.cli.refusals import words
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, InvalidOption, InvalidPayload
 from holdfast.model import exact
-from holdfast.operate.acts import RETRY
 from holdfast.operate.edit import Changes
+from holdfast.operate.job_acts import RETRY
 from holdfast.operate.operator import Operator
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -31,13 +32,13 @@ from typer.testing import CliRunner, Result
 
 from holdfast import operate
 from holdfast.cli import app as cli
+from holdfast.cli.advice import Shell
 from holdfast.db.database import Database
 from holdfast.model.job import ClaimedJob
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, Failed, Held, Released, Snoozed
 from holdfast.model.queue import Rate
 from holdfast.operate.explain import Explanation
 from holdfast.operate.operator import Operator
-from holdfast.operate.wording import AppName
 from holdfast.settings import Settings
 from holdfast.store import jobs, workers
 from holdfast.store.claim import claim, hold_unknown, quarantine
@@ -49,14 +50,36 @@ from holdfast.testing import Kit, TestServer
 
 
 @pytest.fixture
-def why(kit: Kit) -> Iterator[Callable[[UUID], Explanation]]:
+def why(kit: Kit) -> Iterator[Callable[[UUID], "Found"]]:
     """With the timings of production: a worker that a test registers once is live for ten seconds."""
     database = Database(kit.url, Settings(), kit.clock)
-    yield lambda job_id: Operator(database, "ann").explain(job_id)
+    yield lambda job_id: worded(Operator(database, "ann").explain(job_id))
     database.close()
 
 
-def codes(found: Explanation) -> list[str]:
+@dataclass(frozen=True)
+class Told:
+    """A reason, with the commands that the command line prints as advice."""
+
+    code: str
+    sentence: str
+    advice: list[str]
+
+
+@dataclass(frozen=True)
+class Found(Told):
+    state: str | None
+    reasons: list[Told]
+    facts: dict[str, Any]
+
+
+def worded(found: Explanation, app: str = "MODULE:APP") -> Found:
+    shell = Shell(app)
+    reasons = [Told(r.code, r.sentence, shell.lines(r.advice)) for r in found.reasons]
+    return Found(found.code, found.sentence, reasons[0].advice, found.state, reasons, found.facts)
+
+
+def codes(found: Found) -> list[str]:
     return [reason.code for reason in found.reasons]
 
 
@@ -75,7 +98,7 @@ def obey(kit: Kit, advice: str) -> Result:
     return result
 
 
-Why = Callable[[UUID], Explanation]
+Why = Callable[[UUID], Found]
 
 
 # Nothing to wait for -----------------------------------------------------------------------------------------------
@@ -132,13 +155,13 @@ def test_migrations_missing(holdfast_server: TestServer) -> None:
     url = holdfast_server.url(name)
     try:
         database = Database(url, Settings())
-        found = Operator(database, "ann").explain(uuid4())
+        found = worded(Operator(database, "ann").explain(uuid4()))
         assert codes(found) == ["migrations_missing"]
-        assert "The database has no holdfast schema" in found.sentence
+        assert "The database has no schema of Holdfast" in found.sentence
         result = CliRunner().invoke(cli, ["explain", str(uuid4()), "-d", url])
         assert (result.exit_code, "next      holdfast migrate up" in result.stdout) == (1, True)
         assert CliRunner().invoke(cli, [*found.advice[0].split()[1:], "-d", url]).exit_code == 0
-        assert codes(Operator(database, "ann").explain(uuid4())) == ["no_such_job"]
+        assert codes(worded(Operator(database, "ann").explain(uuid4()))) == ["no_such_job"]
         database.close()
     finally:
         holdfast_server.drop(name)
@@ -263,7 +286,7 @@ def test_no_worker(kit: Kit, conn: Conn, why: Why) -> None:
     assert found.advice == ["holdfast worker MODULE:APP --queue mail"]
     other = register(conn)
     assert why(job_id).sentence.endswith(f"Live workers of other queues: {other} (inbox).")
-    assert Operator(kit.database, "ann").explain(job_id, AppName("shop:app")).advice == [
+    assert worded(Operator(kit.database, "ann").explain(job_id), "shop:app").advice == [
         "holdfast worker shop:app --queue mail"
     ]
 
@@ -702,7 +725,7 @@ def workers_of(conn: Conn, queue: str) -> str:
 def test_a_limit_that_is_used_up_is_named_with_the_command_that_changes_it(
     kit: Kit,
     conn: Conn,
-    why: Callable[[UUID], Explanation],
+    why: Callable[[UUID], Found],
     rules: dict[str, Any],
     keys: list[str],
     code: str,

@@ -15,16 +15,16 @@ from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.model.outcome import Completed, Failed, Held
-from holdfast.operate import acts, bulk
-from holdfast.operate.acts import DISCARD, RETRY, cancel_verb
+from holdfast.operate import bulk, job_acts
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
 from holdfast.operate.edit import Changes
+from holdfast.operate.job_acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.store import acts as store_acts
 from holdfast.store import keys as store
 from holdfast.store.acts import Place
 from holdfast.store.claim import quarantine
-from holdfast.store.operate import Count, prefer_indexes
+from holdfast.store.queue_load import Count, prefer_indexes
 from holdfast.store.search import JobFilter
 from holdfast.store.statement import Statement
 from holdfast.testing import Kit
@@ -464,7 +464,7 @@ def test_retry_of_a_blocked_job(conn: Conn, database: Database, worker: str, blo
 
 @pytest.mark.parametrize("verb", [cancel_verb("enough"), DISCARD], ids=["cancel", "discard"])
 def test_a_blocked_job_that_is_cancelled_or_discarded_lets_its_key_go_on(
-    conn: Conn, database: Database, worker: str, blocked: UUID, verb: acts.Verb
+    conn: Conn, database: Database, worker: str, blocked: UUID, verb: job_acts.Verb
 ) -> None:
     assert Operator(database, "ann").act_on(verb, [blocked]).count == 1
     assert status(conn, blocked) in ("cancelled", "missing")

@@ -10,7 +10,7 @@ from holdfast.db.database import Database
 from holdfast.model.outcome import Completed
 from holdfast.operate.operator import Operator
 from holdfast.sql import query
-from holdfast.store.operate import CAP, Count
+from holdfast.store.queue_load import CAP, Count
 
 pytestmark = pytest.mark.versions
 

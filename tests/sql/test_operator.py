@@ -10,8 +10,8 @@ from tests.sql.support import Conn, enqueue
 from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError
-from holdfast.operate import acts, bulk
-from holdfast.operate.acts import RETRY, cancel_verb
+from holdfast.operate import bulk, job_acts
+from holdfast.operate.job_acts import RETRY, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure, actor, block, run, settings, wait
 from holdfast.store import jobs
@@ -34,7 +34,7 @@ async def test_a_verb_runs_sync_and_async(akit: Kit, conn: Conn) -> None:
 async def test_an_act_in_many_transactions_runs_async(
     akit: Kit, conn: Conn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acts, "BATCH", 2)
+    monkeypatch.setattr(job_acts, "BATCH", 2)
     enqueue(conn, 5)
     operator, verb, seen = Operator(akit.database, "ann"), cancel_verb(), list[int]()
     done = await operator.act_on_all.arun(

@@ -35,6 +35,8 @@ from holdfast.errors import ConfigurationError, DatabaseError, UnknownQueue
 from holdfast.model.outcome import DeadLettered, ErrorText, Failed
 from holdfast.model.tally import Sums
 from holdfast.operate import runbook
+from holdfast.operate.doctor.run import CHECKS
+from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.operator import Operator
 from holdfast.store import runbook as store
 from holdfast.store.renew import heartbeat, renew
@@ -490,18 +492,18 @@ def test_failures_that_are_few_are_no_symptom(conn: Conn, database: Database) ->
 
 
 def test_a_table_full_of_dead_rows_and_a_slot_nobody_reads_are_said() -> None:
-    row = {"relation": "inbox", "about_rows": 5, "dead_rows": 20_000, "xid_age": 10}
-    assert runbook._storage([row]) == "more dead rows than live ones in inbox"
-    assert runbook._storage([{**row, "dead_rows": 9_000}]) is None
-    assert (
-        runbook._storage([{**row, "dead_rows": None, "xid_age": 300_000_000}])
-        == "not frozen for too long: inbox"
-    )
+    row = {"relation": "inbox", "about_rows": 5, "dead_rows": 100_000, "xid_age": 10}
+    limits = Limits()
+    assert runbook._storage([row], limits) == "many dead rows in inbox"
+    assert runbook._storage([{**row, "dead_rows": 99_999}], limits) is None
+    old = {**row, "dead_rows": None, "xid_age": 1_000_000_000}
+    assert runbook._storage([old], limits) == "not frozen for too long: inbox"
     session = {
         "kind": "session",
         "name": "12",
         "state": "idle in transaction",
         "seconds": 400.0,
+        "xid_age": 2_000_000,
         "wal_bytes": None,
     }
     slot = {
@@ -509,12 +511,38 @@ def test_a_table_full_of_dead_rows_and_a_slot_nobody_reads_are_said() -> None:
         "name": "old",
         "state": "inactive",
         "seconds": None,
-        "wal_bytes": 5000,
+        "xid_age": None,
+        "wal_bytes": 2**30,
     }
-    assert runbook._horizon([session, slot]) == (
-        "session 12 open for 6 min, replication slot old inactive, keeps 5,000 bytes of WAL"
+    assert runbook._horizon([session, slot], limits) == (
+        "session 12 open for 6 min, replication slot old inactive and far behind, keeps 1,073,741,824 bytes of WAL"
     )
-    assert runbook._horizon([{**session, "seconds": 10.0}, {**slot, "state": "active"}]) is None
+    assert runbook._horizon([{**session, "seconds": 10.0}, {**slot, "wal_bytes": 5000}], limits) is None
+
+
+def test_runbook_and_doctor_have_one_opinion(conn: Conn, database: Database) -> None:
+    """A due job, dead rows, old rows and a long transaction: both say good under one limit and not good under the other."""
+    operator = Operator(database, "ann")
+    (job,) = enqueue(conn)
+    conn.execute("UPDATE holdfast.work SET available_at = now() - interval '100 s' WHERE id = %s", [job])
+    with psycopg.connect(database.dsn) as lunch:
+        lunch.execute("UPDATE holdfast.engine SET retention_days = retention_days")
+        for name, check, few, many in (
+            ("oldest-due", "workers", {"stuck": 50.0}, {"stuck": 500.0}),
+            ("storage", "vacuum", {"xid_age": 1.0}, {"xid_age": 2.0**31, "dead_rows": 2.0**31}),
+            ("horizon", "horizon", {"horizon": 0.0}, {"horizon": 600.0}),
+        ):
+            for limits, good in ((Limits(**few), False), (Limits(**many), True)):
+                answer = operator.ask(name, limits=limits)
+                assert (answer.good, answer.checks) == (good, (check,)), answer
+                found = operator.doctor(only=[check], limits=limits)
+                assert (not found.findings) == good, (check, limits)
+
+
+def test_every_question_names_checks_that_the_doctor_makes(database: Database) -> None:
+    known = {check.name for check in CHECKS}
+    for name in store.QUESTIONS:
+        assert set(runbook._JUDGES[name].checks) <= known
 
 
 def test_a_queue_that_does_not_exist_is_no_good_news(database: Database) -> None:

@@ -18,12 +18,12 @@ from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed
 from holdfast.model.state import STATES
-from holdfast.operate import acts
+from holdfast.operate import job_acts
 from holdfast.operate import search as searching
 from holdfast.operate.operator import Operator
 from holdfast.sql import query
 from holdfast.store import dead, owner, search
-from holdfast.store.operate import CAP, Count, prefer_indexes
+from holdfast.store.queue_load import CAP, Count, prefer_indexes
 from holdfast.store.search import JobFilter, Search, Window
 from holdfast.store.statement import Flow
 from holdfast.testing import Kit, TestServer
@@ -159,11 +159,11 @@ def test_a_long_search_stops_and_says_where(
     first = Operator(database, "ann").list_jobs(rare)
     assert (first.jobs, first.cut) == ([], True)
     assert first.next is not None
-    assert Operator(database, "ann").preview_all(acts.cancel_verb(), rare).count == Count(0, capped=True)
+    assert Operator(database, "ann").preview_all(job_acts.cancel_verb(), rare).count == Count(0, capped=True)
     monkeypatch.setattr(searching, "PATIENCE", 10.0)
     rest = Operator(database, "ann").list_jobs(rare, after=first.next)
     assert ([j.task for j in rest.jobs], rest.next) == (["rare"], None)
-    assert Operator(database, "ann").preview_all(acts.cancel_verb(), rare).count == Count(1)
+    assert Operator(database, "ann").preview_all(job_acts.cancel_verb(), rare).count == Count(1)
 
 
 def test_few_that_are_many_are_found_all_the_same(
@@ -207,8 +207,8 @@ def test_a_queue_that_is_not_there_is_refused_unless_its_jobs_may_outlive_it(
     slip = JobFilter(queue="mial")
     for look in (
         lambda: Operator(database, "ann").list_jobs(slip),
-        lambda: Operator(database, "ann").preview_all(acts.RETRY, slip),
-        lambda: Operator(database, "ann").select(acts.cancel_verb(), slip),
+        lambda: Operator(database, "ann").preview_all(job_acts.RETRY, slip),
+        lambda: Operator(database, "ann").select(job_acts.cancel_verb(), slip),
     ):
         with pytest.raises(UnknownQueue, match=r"queue 'mial' does not exist .* Did you mean 'mail'\?"):
             look()

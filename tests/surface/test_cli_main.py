@@ -16,7 +16,7 @@ from holdfast.cli import app as cli
 from holdfast.cli import main
 from holdfast.cli.apps import load_app, open_database
 from holdfast.cli.render import age, number, one_line
-from holdfast.store.operate import Count
+from holdfast.store.queue_load import Count
 from holdfast.testing import Kit
 
 Outcome = tuple[int, str, str]

@@ -1,4 +1,4 @@
-"""`holdfast ring`: who looks after which buckets, and how well keys stay where they are."""
+"""`holdfast ring`: which worker owns which buckets, and how well keys stay where they are."""
 
 from collections.abc import Sequence
 
@@ -81,7 +81,7 @@ def test_for_programs_and_with_buckets(orders: Kit, cli: Cli) -> None:
 def test_who_looks_after_a_key(orders: Kit, cli: Cli) -> None:
     sit(orders, [0, 1])
     seat = owners([0, 1])[bucket("order:9182")]
-    assert f"Key order:9182: bucket 751, looked after by host:{seat}:alive" in cli.text(
+    assert f"Key order:9182: bucket 751, owned by host:{seat}:alive" in cli.text(
         "ring", "--key", "order:9182"
     )
     assert cli.json("ring", "--key", "")["queues"][0]["key"]["bucket"] == 944
@@ -91,7 +91,7 @@ def test_a_ring_that_nobody_sits_in(orders: Kit, cli: Cli) -> None:
     sit(orders, [0], status="draining")
     text = cli.text("ring", "orders", "--key", "k", "--buckets")
     assert "orders: 0 workers" in text
-    assert "Nobody looks after 1024 buckets. Start a worker of this queue." in text
+    assert "No worker owns 1024 buckets. Start a worker of this queue." in text
     assert f"Key k: bucket {bucket('k')}, nobody's" in text
 
 

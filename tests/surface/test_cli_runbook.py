@@ -112,7 +112,7 @@ def test_the_query_is_printed_without_a_database() -> None:
 def test_every_question_is_answered_with_a_judgement(call: Call, shop: Kit) -> None:
     for name in QUESTIONS:
         last = lines(call(name))[-1]
-        assert re.match(r"(Good: .+|Not good: .+\. Good is: .+)\.$", last), last
+        assert re.match(r"(Good: .+|Not good: .+\. Good is: .+)\.( See also: holdfast .+)?$", last), last
         answer = json.loads(call(name, "--json").stdout)
         assert (answer["name"], answer["view"]) == (name, QUESTIONS[name].view)
         assert all(row.keys() == set(QUESTIONS[name].columns) for row in answer["rows"])
@@ -138,7 +138,7 @@ def test_rows_and_what_is_wrong_with_them(call: Call, shop: Kit) -> None:
     assert {line.split()[0] for line in (first, second)} == {"inbox"}
     assert any("plain" in line and "ValueError: cannot x" in line for line in (first, second))
     assert empty == ""
-    assert verdict == "Not good: 2 of bad. Good is: none."
+    assert verdict == "Not good: 2 of bad. Good is: none. See also: holdfast doctor --only dead"
     assert lines(call("stranded-jobs")) == ["Good: every job in processing has its claim."]
 
 

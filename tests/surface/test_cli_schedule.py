@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast import ConfigurationError, Holdfast, JobHandle, UnknownQueue, UnknownSchedule
 from holdfast.cli import app as cli
+from holdfast.cli.refusals import words as words_of
 from holdfast.errors import EnqueueError
 from holdfast.shapes.schedules.declare import declared
 from holdfast.shapes.schedules.service import Scheduler
@@ -48,7 +49,7 @@ def refused(dsn: str) -> Callable[..., str]:
     def run(kind: type[Exception], *words: str) -> str:
         result = CliRunner().invoke(cli, ["schedule", *words, "-d", dsn])
         assert isinstance(result.exception, kind), result.output
-        return str(result.exception)
+        return words_of(result.exception)
 
     return run
 
@@ -323,7 +324,7 @@ def test_an_unknown_queue_or_schedule_is_named(kit: Kit, call: Call, refused: Ca
         assert refused(UnknownSchedule, verb, "nigtly") == said
     assert refused(UnknownSchedule, "backfill", "nigtly", "--from", "2020-01-01T00:00Z") == said
     assert refused(ConfigurationError, "add", "nightly", "--task", "other", "--every", "1h") == (
-        "schedule 'nightly' exists already: Every hour, t, from operator. Choose another name, or first: "
+        "schedule 'nightly' exists already: Every hour, t, from operator. Choose another name, or first remove it: "
         "holdfast schedule remove nightly"
     )
 

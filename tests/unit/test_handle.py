@@ -10,28 +10,28 @@ from uuid import UUID
 import pytest
 
 from holdfast.errors import JobCancelled, JobFailed, ResultError, ResultExpired, ResultTimeout
-from holdfast.model.job import Enqueued, Fate, NewRow
+from holdfast.model.job import Enqueued, JobStatus, NewRow
 from holdfast.runtime.handler import PayloadError
 from holdfast.tasks.handle import JobHandle, raw_result
 
 JOB_ID = UUID(int=9)
-WAITING = Fate("waiting")
+WAITING = JobStatus("waiting")
 
 
 class Script:
     """A producer that tells the given fates in turn; the last one stays."""
 
-    def __init__(self, *fates: Fate) -> None:
+    def __init__(self, *fates: JobStatus) -> None:
         self.fates = list(fates)
         self.asked = 0
         self.cancelled: list[UUID] = []
 
-    def fate(self, job_id: UUID, queue: str) -> Fate:
+    def fate(self, job_id: UUID, queue: str) -> JobStatus:
         assert job_id == JOB_ID
         self.asked += 1
         return self.fates.pop(0) if len(self.fates) > 1 else self.fates[0]
 
-    async def afate(self, job_id: UUID, queue: str) -> Fate:
+    async def afate(self, job_id: UUID, queue: str) -> JobStatus:
         return self.fate(job_id, queue)
 
     def cancel(self, job_id: UUID, queue: str) -> bool:
@@ -100,13 +100,13 @@ async def both_ways(make: Callable[[], JobHandle[Any]], timeout: float | timedel
 
 
 async def test_waits_for_the_result(clock: Clock) -> None:
-    done = Fate("completed", result='{"a":1}')
+    done = JobStatus("completed", result='{"a":1}')
     assert await both_ways(lambda: handle(Script(WAITING, WAITING, done)), 5) == [{"a": 1}] * 2
     assert clock.slept == pytest.approx([0.02, 0.03] * 2)
 
 
 async def test_no_result_is_none() -> None:
-    assert await both_ways(lambda: handle(Script(Fate("completed"))), None) == [None, None]
+    assert await both_ways(lambda: handle(Script(JobStatus("completed"))), None) == [None, None]
 
 
 async def test_pauses_grow_to_one_second_and_end_at_the_deadline(clock: Clock) -> None:
@@ -120,7 +120,7 @@ async def test_pauses_grow_to_one_second_and_end_at_the_deadline(clock: Clock) -
 
 
 async def test_no_timeout_waits_on(clock: Clock) -> None:
-    fates = [WAITING] * 5000 + [Fate("completed", result="1")]
+    fates = [WAITING] * 5000 + [JobStatus("completed", result="1")]
     assert await both_ways(lambda: handle(Script(*fates)), None) == [1, 1]
     assert clock.now > 9000
 
@@ -132,7 +132,7 @@ async def test_zero_timeout_asks_once(clock: Clock) -> None:
     assert (script.asked, clock.slept) == (1, [])
 
 
-ENDS: list[tuple[Fate, type[ResultError], str]] = [
+ENDS: list[tuple[JobStatus, type[ResultError], str]] = [
     (
         WAITING,
         ResultTimeout,
@@ -141,20 +141,24 @@ ENDS: list[tuple[Fate, type[ResultError], str]] = [
             "Is a worker running for its queue, and is the enqueue committed?"
         ),
     ),
-    (Fate("cancelled"), JobCancelled, f"job {JOB_ID} (billing.f) was cancelled"),
-    (Fate("cancelled", error="too late"), JobCancelled, f"job {JOB_ID} (billing.f) was cancelled: too late"),
+    (JobStatus("cancelled"), JobCancelled, f"job {JOB_ID} (billing.f) was cancelled"),
     (
-        Fate("dead_letter", error="ValueError: no", attempts=5),
+        JobStatus("cancelled", error="too late"),
+        JobCancelled,
+        f"job {JOB_ID} (billing.f) was cancelled: too late",
+    ),
+    (
+        JobStatus("dead_letter", error="ValueError: no", attempts=5),
         JobFailed,
         f"job {JOB_ID} (billing.f) is a dead letter after 5 attempts: ValueError: no",
     ),
     (
-        Fate("dead_letter", attempts=1),
+        JobStatus("dead_letter", attempts=1),
         JobFailed,
         f"job {JOB_ID} (billing.f) is a dead letter after 1 attempt: no error recorded",
     ),
     (
-        Fate("gone"),
+        JobStatus("gone"),
         ResultExpired,
         (
             f"nothing is kept of job {JOB_ID} (billing.f): "
@@ -166,7 +170,7 @@ ENDS: list[tuple[Fate, type[ResultError], str]] = [
 
 
 @pytest.mark.parametrize(("fate", "kind", "message"), ENDS, ids=range(len(ENDS)))
-async def test_other_ends(clock: Clock, fate: Fate, kind: type[ResultError], message: str) -> None:
+async def test_other_ends(clock: Clock, fate: JobStatus, kind: type[ResultError], message: str) -> None:
     for error in await both_ways(lambda: handle(Script(fate)), 0.5):
         assert type(error) is kind
         assert str(error) == message
@@ -177,7 +181,7 @@ async def test_a_result_that_no_longer_fits() -> None:
     def decode(text: str | None) -> Any:
         raise PayloadError("the stored result of billing.f does not fit str: not int 5")
 
-    for error in await both_ways(lambda: handle(Script(Fate("completed", result="5")), decode), 1):
+    for error in await both_ways(lambda: handle(Script(JobStatus("completed", result="5")), decode), 1):
         assert str(error) == f"job {JOB_ID}: the stored result of billing.f does not fit str: not int 5"
 
 

@@ -2,24 +2,27 @@
 
 import ast
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli import advice
 from holdfast.cli import refusals as said
 from holdfast.cli.refusals import worded, words
 from holdfast.errors import ConfigurationError, DatabaseError
 from holdfast.model.state import STATES
+from holdfast.operate.advice import advise
 from holdfast.operate.refusal import NothingDone, Refused, Unanswered, why
+from holdfast.tasks.writer import unknown_queue
 
 OPERATE = Path(said.__file__).parent.parent / "operate"
-# They still put commands together: explain and doctor as advice, the others in a sentence.
-NOT_YET = {"backfill", "configuration", "explain", "runbook", "schedules", "waiting", "wording"}
+NOT_YET = {"configuration"}  # names the option or variable that a setting came from
 EVENTS = [
     OPERATE.parent / "shapes" / "events" / name
-    for name in ("procedures.py", "steering.py", "lookups.py", "look.py", "verbs.py")
+    for name in ("procedures.py", "steering.py", "lookups.py", "look.py", "verbs.py", "checks.py")
 ]
-MODULES = [*sorted(p for p in OPERATE.glob("*.py") if p.stem not in NOT_YET), *EVENTS]
+MODULES = [*sorted(p for p in OPERATE.rglob("*.py") if p.stem not in NOT_YET), *EVENTS]
 SHELL = re.compile(r"\bholdfast [a-z]|(^|\s)--[a-z]")
 
 
@@ -37,8 +40,29 @@ def test_operate_names_no_command_and_no_option(module: Path) -> None:
 
 
 def test_the_command_line_has_words_only_for_codes_that_there_are() -> None:
-    raised = {text for module in [*MODULES, OPERATE / "runbook.py"] for text in texts(module)} | {*STATES}
+    places = [*MODULES, *(OPERATE.parent / "shapes").rglob("verbs.py")]
+    raised = {text for module in places for text in texts(module)} | {*STATES}
     assert {*said._WAYS_OUT, *said._INSTEAD, "no_keys"} <= raised
+
+
+def test_the_command_line_has_words_for_every_advice() -> None:
+    folders = (OPERATE, OPERATE.parent / "shapes")
+    source = "".join(p.read_text() for folder in folders for p in folder.rglob("*.py"))
+    given = set(re.findall(r'advise\(\s*"(\w+)"', source)) | {
+        "resume_queue",
+        "resume_task",
+        "use_listen_url",
+        "use_database_url",
+    }
+    assert given == set(advice._WORDS)
+
+
+@pytest.mark.parametrize("name", ["inb;ox", "a b", "$(x)", "it's"])
+def test_a_name_in_a_command_is_quoted(name: str) -> None:
+    quoted = shlex.quote(name)
+    assert str(unknown_queue(name, [])).endswith(f"Create it: holdfast queue create {quoted}")
+    assert words(why("no_queue", "no queue", queue=name)).endswith(f"holdfast queue create {quoted}")
+    assert advice.Shell().line(advise("create_queue", queue=name)) == f"holdfast queue create {quoted}"
 
 
 def test_a_refusal_has_a_code_data_and_words() -> None:
@@ -49,7 +73,7 @@ def test_a_refusal_has_a_code_data_and_words() -> None:
         "not_stuck",
         {"queue": "orders", "key": "k"},
     )
-    assert words(error) == "key 'k' is not blocked. See what it waits for: holdfast keys show orders 'k'"
+    assert words(error) == "key 'k' is not blocked. See what it waits for: holdfast keys show orders k"
     late = Unanswered("too_slow", "no answer")
     assert isinstance(late, DatabaseError)
     assert words(late) == "no answer: holdfast runbook horizon"
@@ -75,5 +99,5 @@ def test_reasons_that_differ_in_what_they_are_about_are_counted_apart() -> None:
 
 def test_data_with_braces_is_not_read_as_a_template() -> None:
     assert words(why("no_queue", "belongs to {queue}", queue="{x}")) == (
-        "belongs to {queue}. Create it: holdfast queue create {x}"
+        "belongs to {queue}. Create it: holdfast queue create '{x}'"
     )

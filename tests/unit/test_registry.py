@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from holdfast.errors import DuplicateTask, TaskDefinitionError
-from holdfast.model.job import Enqueued, Fate, NewRow
+from holdfast.model.job import Enqueued, JobStatus, NewRow
 from holdfast.runtime.handler import Handlers
 from holdfast.shapes import Registry
 from holdfast.tasks.taskset import TaskSet
@@ -25,11 +25,11 @@ class Named:
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         return self.enqueue(rows, conn)
 
-    def fate(self, job_id: UUID, queue: str) -> Fate:
-        return Fate("waiting")
+    def fate(self, job_id: UUID, queue: str) -> JobStatus:
+        return JobStatus("waiting")
 
-    async def afate(self, job_id: UUID, queue: str) -> Fate:
-        return Fate("waiting")
+    async def afate(self, job_id: UUID, queue: str) -> JobStatus:
+        return JobStatus("waiting")
 
     def cancel(self, job_id: UUID, queue: str) -> bool:
         return False

@@ -100,7 +100,7 @@ def test_more_workers_than_buckets_leave_some_without_and_none_unserved() -> Non
     ids=["one", "seven", "with holes"],
 )
 def test_two_releases_agree(seats: tuple[int, ...], digest: str) -> None:
-    """Workers of two releases in one fleet must not look after the same keys: this never changes."""
+    """Workers of two releases in one fleet must not own the same keys: this never changes."""
     assert hashlib.sha256(repr(owners(seats)).encode()).hexdigest().startswith(digest)
 
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.db.transaction import AsyncTransaction, Transaction
 from holdfast.errors import IdempotencyConflict, InvalidArguments, InvalidOption, InvalidPayload, UnboundTask
 from holdfast.model.backoff import Backoff
-from holdfast.model.job import Enqueued, Fate, NewRow
+from holdfast.model.job import Enqueued, JobStatus, NewRow
 from holdfast.runtime.job import Job
 from holdfast.shapes import Registry
 from holdfast.tasks.options import task_settings
@@ -36,10 +36,10 @@ class Recorder:
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]:
         return self._answer("aenqueue", rows, conn)
 
-    def fate(self, job_id: UUID, queue: str) -> Fate:
-        return Fate("completed", result='"done"')
+    def fate(self, job_id: UUID, queue: str) -> JobStatus:
+        return JobStatus("completed", result='"done"')
 
-    async def afate(self, job_id: UUID, queue: str) -> Fate:
+    async def afate(self, job_id: UUID, queue: str) -> JobStatus:
         return self.fate(job_id, queue)
 
     def cancel(self, job_id: UUID, queue: str) -> bool:

@@ -10,9 +10,9 @@ from tests.wake.conftest import Ear
 
 from holdfast.db.database import Database
 from holdfast.model.queue import OnDeadLetter, QueueRules
-from holdfast.operate.acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.dead import redrive_verb
 from holdfast.operate.edit import Changes
+from holdfast.operate.job_acts import DISCARD, RETRY, cancel_verb
 from holdfast.operate.keys import How
 from holdfast.operate.operator import Operator
 from holdfast.store.queues import create_queue

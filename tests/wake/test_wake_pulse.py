@@ -20,7 +20,7 @@ from holdfast.store.statement import Statement
 from holdfast.store.wake import Pulse, Question, Rounds, pulse
 from holdfast.testing import Kit
 
-# The pulse looks after the sweeper too; nothing is found by a look.
+# The pulse asks for the sweeper too; nothing is found by polling.
 STILL = replace(QUICK, heartbeat=0.4, dead_after=1.6, lease=60.0, sweep=0.3, poll=600.0)
 
 

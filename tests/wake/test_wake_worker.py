@@ -12,9 +12,9 @@ from tests.conftest import await_until
 from tests.wake.conftest import LISTENER, SLEEPY, Ear, Notes, sleepers, until_asleep, working
 
 from holdfast import DeadLetter, Holdfast, Retry, Snooze
-from holdfast.operate.acts import RETRY
 from holdfast.operate.dead import redrive_verb
 from holdfast.operate.edit import Changes
+from holdfast.operate.job_acts import RETRY
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 

@@ -42,7 +42,7 @@ class Load:
 
 @contextlib.contextmanager
 def held(url: str, load: Load) -> Iterator[Callable[[], str]]:
-    """Write a load and keep it uncommitted. What this gives commits it, wakes whoever sleeps, and answers the id of its last
+    """Write a load and keep it uncommitted. What this gives commits it, wakes whoever sleeps, and returns the id of its last
     job."""
     with psycopg.connect(url) as conn:
         load.write(conn)
@@ -79,7 +79,7 @@ class Watcher:
         return self._conn.execute(query.encode(), parameters).fetchone() is not None
 
     def gone(self, queue: str, job: str, check: Callable[[], None], patience: float = PATIENCE) -> float:
-        """Wait until this job has left the queue; answers when that was (monotonic)."""
+        """Wait until this job has left the queue; returns when that was (monotonic)."""
         self._wait("SELECT FROM holdfast.work WHERE queue = %s AND id = %s", [queue, job], patience, check)
         return time.monotonic()
 

@@ -1,7 +1,7 @@
 """`python -m holdfast.bench.limits`: what limits and shares cost, and how long ten jobs wait behind a million of a key.
 
 run         the same jobs in a plain queue and in queues with each rule: what a rule costs
-claim       asking what is allowed, with so many jobs running, and with keys that are all at their limit
+claim       asking what is allowed, with that many jobs running, and with keys that are all at their limit
 the ten     a key with a million jobs, and ten of another key that come while the worker is busy: how long until the last
             of the ten has started
 """

@@ -35,7 +35,7 @@ class Engine:
 
 
 def repeated(parameter: Any, times: int) -> Any:
-    """An array so many times one behind the other, in the server's own notation; anything else as it is."""
+    """An array repeated that many times, in the server's own notation; anything else as it is."""
     if isinstance(parameter, list):
         parameter = text_array([None if value is None else str(value) for value in parameter])
     if not (isinstance(parameter, str) and parameter.startswith("{") and parameter.endswith("}")):

@@ -92,7 +92,7 @@ class Server:
         return name
 
     def make(self) -> str:
-        """A fresh migrated database that stays until the end; answers its URL."""
+        """A fresh migrated database that stays until the end; returns its URL."""
         name = self._create(
             f"holdfast_bench_{self._suffix}_{len(self._made)}_{uuid.uuid4().hex[:4]}", self.template
         )

@@ -63,7 +63,7 @@ async def pickup(url: str, tries: int, notify: bool) -> list[float]:
 
 
 def produce(url: str, seconds: float) -> int:
-    """Enqueue for so long on so many connections of this process; answers how many jobs."""
+    """Enqueue for a time on a number of connections of this process; returns how many jobs."""
     counts: list[int] = []
     begin = threading.Barrier(THREADS)
 

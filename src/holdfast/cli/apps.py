@@ -21,8 +21,8 @@ from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe, masked
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.operate.advice import Knows
 from holdfast.operate.operator import Operator
-from holdfast.operate.wording import AppName
 from holdfast.settings import database_url, default_actor, load_settings
 
 APP_VARIABLE = "HOLDFAST_APP"
@@ -180,6 +180,14 @@ def operator_at(where: Where, *, checked: bool = True) -> Iterator[Operator]:
 def check(database: Database) -> None:
     """Fail at once and with the reason when the server is away or the schema is not this release's."""
     migrate.status(database.dsn).verify()
+
+
+@dataclass(frozen=True, slots=True)
+class AppName:
+    """How the application is named in commands that start a worker, and whether it can run a task, as far as is known."""
+
+    name: str = "MODULE:APP"
+    knows: Knows = lambda task, version: True
 
 
 def app_name(app: str | None) -> AppName:

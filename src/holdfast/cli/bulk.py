@@ -13,8 +13,8 @@ from holdfast.cli.command import Shown
 from holdfast.cli.confirm import How, confirm
 from holdfast.cli.refusals import worded
 from holdfast.model.state import CANCELLED, DISCARDED, PROCESSING, SCHEDULED
-from holdfast.operate.acts import Verb
 from holdfast.operate.bulk import Done, Selection
+from holdfast.operate.job_acts import Verb
 from holdfast.operate.jobs import JobPage
 from holdfast.operate.operator import Operator
 from holdfast.operate.preview import Preview

@@ -13,7 +13,6 @@ from holdfast.cli.confirm import How
 from holdfast.cli.filters import DeadOptions, IdArgument, IdsArgument, LimitOption, note_queue
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
-from holdfast.operate.acts import Verb
 from holdfast.operate.dead import (
     DISCARD_DEAD,
     DeadGroups,
@@ -21,6 +20,7 @@ from holdfast.operate.dead import (
     check_dead,
     redrive_verb,
 )
+from holdfast.operate.job_acts import Verb
 from holdfast.operate.jobs import JobReport
 from holdfast.operate.operator import Operator
 from holdfast.store.dead import DeadFilter

@@ -18,8 +18,8 @@ from holdfast.cli.filters import IdArgument, IdsArgument, JobOptions, Page
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
 from holdfast.model import exact
-from holdfast.operate.acts import DISCARD, RETRY, Verb, cancel_verb
 from holdfast.operate.edit import Changes, Edited
+from holdfast.operate.job_acts import DISCARD, RETRY, Verb, cancel_verb
 from holdfast.operate.jobs import JobPage, JobReport
 from holdfast.operate.operator import Operator
 from holdfast.store.search import JobFilter

@@ -15,6 +15,7 @@ from holdfast.cli.filters import LimitOption
 from holdfast.cli.refusals import worded
 from holdfast.errors import ConfigurationError
 from holdfast.model.state import PARKED, SCHEDULED
+from holdfast.model.text import command as shell
 from holdfast.operate.bulk import Tell
 from holdfast.operate.keys import (
     HotKey,
@@ -24,7 +25,6 @@ from holdfast.operate.keys import (
     StuckKeys,
 )
 from holdfast.operate.operator import Operator
-from holdfast.operate.wording import command as shell
 from holdfast.operate.wording import several
 from holdfast.store.keys import StuckKey, Target
 

@@ -18,7 +18,7 @@ from holdfast.operate.limits import QueueRulesSeen
 from holdfast.operate.operator import Operator
 from holdfast.operate.pauses import QueuePause
 from holdfast.operate.queues import QueueMade, QueueSet, QueueSync
-from holdfast.store.operate import QueueLoad
+from holdfast.store.queue_load import QueueLoad
 from holdfast.tasks.queueing import queue_rules
 
 app = typer.Typer(help="Make queues, list them, change, pause and resume them.", no_args_is_help=True)

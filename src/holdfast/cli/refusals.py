@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.model.state import BLOCKED, COMPLETED, DEAD_LETTER
+from holdfast.model.text import command
 from holdfast.operate.refusal import Coded, NothingDone, Why, some
 
 # Said behind the sentence.
@@ -28,12 +29,14 @@ _WAYS_OUT = {
     "has_jobs": ": holdfast queue create {queue}_ordered --ordering key",
     "has_workers": ": holdfast workers, then holdfast workers drain ID",
     "not_ordered": ". See its jobs: holdfast jobs list --queue {queue} --key KEY",
-    "not_stuck": ". See what it waits for: holdfast keys show {queue} {key!r}",
+    "not_stuck": ". See what it waits for: holdfast keys show {queue} {key}",
     "choose": ": --retry runs it again in its place, --skip makes it a dead letter and lets its key go on",
     "too_slow": ": holdfast runbook horizon",
     "not_by_queue": ". Leave --queue out",
     "expired": ". Reset it: holdfast subscriptions reset {subscription} --to start",
     "is_run": ": holdfast subscriptions pause {subscription}",
+    "schedule_exists": ": holdfast schedule remove {name}",
+    "schedule_in_code": ": holdfast schedule pause {name}",
     "not_stopped": ". Pause it first: holdfast subscriptions pause {subscription}",
     "applied_twice": ". Build it anew instead: holdfast projection rebuild {subscription}",
 }
@@ -64,7 +67,8 @@ def words(said: Why | Exception) -> str:
         option = f"--{said.data['rule'].replace('_', '-')}"
         new = f"holdfast queue create {said.data['queue']}_by_key {option} ..."
         return f"{text}. Make a queue for it and enqueue there: {new}"
-    return text + _WAYS_OUT.get(said.code, "").format(**said.data)
+    quoted = {name: command(str(value)) for name, value in said.data.items()}
+    return text + _WAYS_OUT.get(said.code, "").format(**quoted)
 
 
 def worded(left: Mapping[Why, int]) -> dict[str, int]:

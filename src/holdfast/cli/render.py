@@ -12,7 +12,8 @@ import typer
 from holdfast.model import exact
 from holdfast.model.state import BLOCKED, COMPLETED, DEAD_LETTER, HELD, PARKED, PROCESSING, QUARANTINED
 from holdfast.model.text import printable
-from holdfast.store.operate import Count
+from holdfast.operate import wording
+from holdfast.store.queue_load import Count
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -56,7 +57,7 @@ def number(count: Count) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    return "-" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    return "-" if at is None else wording.moment(at)
 
 
 def one_line(text: str | None, width: int = 80) -> str:

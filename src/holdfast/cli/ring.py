@@ -1,4 +1,4 @@
-"""`holdfast ring`: who looks after which keys of an ordered queue."""
+"""`holdfast ring`: which worker owns which keys of an ordered queue."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -24,7 +24,7 @@ def ring_command(
             metavar="[QUEUE]", help="Of this queue; else of all that have one.", autocompletion=complete_queue
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Who looks after this key.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Which worker owns this key.")] = None,
     buckets: Annotated[bool, typer.Option("--buckets", help="The buckets of each worker.")] = False,
     affinity: Annotated[
         bool, typer.Option("--affinity", help="How much of each key's work one worker did.")
@@ -35,7 +35,7 @@ def ring_command(
     *,
     operator: Operator,
 ) -> Shown[list[RingReport]]:
-    """Say which workers look after which of the 1024 buckets of an ordered queue."""
+    """Say which workers own which of the 1024 buckets of an ordered queue."""
     if last is not None and not affinity:
         raise ConfigurationError("--last goes with --affinity: holdfast ring --affinity --last 5m")
     span = LAST if last is None else parse_span(last, "--last")
@@ -69,12 +69,12 @@ def _print(report: RingReport, buckets: bool) -> None:
         heads = ("seat", "worker", "host", "pid", "buckets", "share")
         render.print_table(heads, rows, ("seat", "pid", "buckets", "share"))
     if report.unserved:
-        typer.echo(f"Nobody looks after {report.unserved} buckets. Start a worker of this queue.")
+        typer.echo(f"No worker owns {report.unserved} buckets. Start a worker of this queue.")
     if report.empty_seats:
         seats = ", ".join(map(str, report.empty_seats))
         typer.echo(f"Empty seats: {seats}. Whoever starts next sits there, or the last workers move up soon.")
     if report.key is not None:
-        who = f"looked after by {report.key.worker}" if report.key.worker else "nobody's"
+        who = f"owned by {report.key.worker}" if report.key.worker else "nobody's"
         typer.echo(f"Key {render.line(report.key.key)}: bucket {report.key.bucket}, {who}")
     if buckets:
         for worker in report.workers:

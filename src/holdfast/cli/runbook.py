@@ -1,5 +1,6 @@
 """`holdfast runbook`: the support queries, one per question."""
 
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import render
+from holdfast.cli.advice import Shell
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
@@ -49,7 +51,9 @@ def runbook_command(
     if as_sql:
         text = sql_of(name, queue=queue, limit=limit)
         return Shown(text, typer.echo, {"name": name, "sql": text})
-    return Shown(operator.ask(name, queue=queue, limit=limit), partial(_print, limit=limit))
+    found = operator.ask(name, queue=queue, limit=limit)
+    json = {**asdict(found), "advice": Shell().lines(found.advice)}
+    return Shown(found, partial(_print, limit=limit), json)
 
 
 def _print_list(questions: list[Question]) -> None:
@@ -68,6 +72,8 @@ def _print(answer: Answer, limit: int) -> None:
     verdict = (
         f"Good: {answer.found}." if answer.good else f"Not good: {answer.found}. Good is: {answer.expected}."
     )
+    if answer.advice:
+        verdict += f" See also: {', '.join(Shell().lines(answer.advice))}"
     typer.echo(render.one_line(verdict, 1000))
 
 

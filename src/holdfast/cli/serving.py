@@ -90,7 +90,7 @@ HealthHostOption = Annotated[
 
 
 def serve(app: Holdfast, work: Work, log_format: LogFormat, tether: SupervisorLink | None = None) -> None:
-    """Run a worker until it is told to stop, or with `until_idle` until nothing is due. Returns after a clean drain.
+    """Run a worker until it is asked to stop, or with `until_idle` until nothing is due. Returns after a clean drain.
 
     With a tether its supervisor has announced it, and may tell it to stop."""
     if tether is None:

@@ -10,7 +10,7 @@ from holdfast.cli.command import Shown, command
 from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
-from holdfast.store.operate import Count
+from holdfast.store.queue_load import Count
 
 NUMBERS = (PENDING, "oldest", SCHEDULED, PROCESSING, HELD, QUARANTINED, "dead")
 

@@ -33,7 +33,7 @@ def worker_command(
         typer.Option(
             min=0,
             max=1000,
-            help="Worker processes with so many jobs each; 0: one per processor. SIGHUP replaces them one by one.",
+            help="Worker processes with --concurrency jobs each; 0: one per processor. SIGHUP replaces them one by one.",
             show_default="1",
         ),
     ] = None,

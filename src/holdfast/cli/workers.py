@@ -15,7 +15,7 @@ from holdfast.cli.exits import TIMED_OUT
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.workers import Drained
-from holdfast.store.operate import WorkerLine
+from holdfast.store.queue_load import WorkerLine
 
 app = typer.Typer(invoke_without_command=True)
 

@@ -25,7 +25,7 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 # Nobody else's schema is on the search_path: what is there would run with our rights. A handler's connection gets the role's
 # own path back (RESET). This statement still runs under that one, so it names the schema of everything, operators too.
 #
-# It answers first whether a pooler stands in between: the server process is not the one we were told of when we connected.
+# It returns first whether a pooler stands in between: the server process is not the one that was named when we connected.
 # Then all of it is for this transaction only, because the next one may meet another server process, and this one may go to a
 # stranger. Nothing is prepared there, and each transaction says its isolation itself.
 CONFIGURE = """
@@ -53,7 +53,7 @@ SELECT s.pooled,
 FROM (SELECT pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.<>) $4::int AS pooled) AS s
 """
 
-# What it answers after that, in order: the settings as they are now.
+# What it returns after that, in order: the settings as they are now.
 CONFIGURED = tuple(re.findall(r"set_config\('([\w.]+)'", CONFIGURE))
 
 

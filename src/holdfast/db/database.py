@@ -98,7 +98,7 @@ class Database:
         await (await self._aready()).reserve(handlers)
 
     def session(self, name: str, patience: float | None = None, *, keep_plans: bool = False) -> Session:
-        """One connection for a loop; with `patience`, one that gives up on a silent server after so many seconds.
+        """One connection for a loop; with `patience`, one that gives up on a silent server after that many seconds.
         `keep_plans`: its statements name the table of one queue, and need not be planned each time."""
         settings = self.settings
         if patience is not None:

@@ -46,7 +46,7 @@ class Listener:
                 await conn.execute(f'LISTEN "{name}"'.encode())
 
     async def hear(self, seconds: float) -> list[str]:
-        """The channels of the notifications that came first; none within so many seconds: an empty list."""
+        """The channels of the notifications that came first; none within that many seconds: an empty list."""
         async with self._watched(seconds + _ANSWER) as conn:
             return [heard.channel async for heard in conn.notifies(timeout=seconds, stop_after=1)]
 

@@ -70,7 +70,7 @@ class Pools:
         self._returning: set[asyncio.Future[None]] = set()
 
     async def reserve(self, size: int) -> None:
-        """Room for so many handlers at once, each in a transaction of its own."""
+        """Room for that many handlers at once, each in a transaction of its own."""
         if size <= self._size:
             return
         self._size = size

@@ -2,7 +2,7 @@
 
 look      a statement or flow in a read-only transaction that is rolled back, with a limit on every statement
 plan      what the planner would do with a statement of the engine, under the engine's own settings
-mend      one statement that changes the schema, outside a transaction, with a short wait for locks
+run_alone one statement that runs in no transaction, such as VACUUM
 listen    whether a notification of one connection reaches another
 pooled    whether something between us and the server shares its connections
 skew      how far this machine's clock is from the server's
@@ -32,12 +32,10 @@ from .executors import OurCursor, adrive, drive
 from .faults import ConnectionLost, translate
 
 T = TypeVar("T")
-_LOCK_WAIT = 2.0  # seconds to wait for a lock while others queue behind it
-_CONCURRENT_WAIT = 60.0  # CONCURRENTLY waits for old transactions, and nobody waits for it
-_PLAIN = (
+_ALONE = (
     ("statement_timeout", "0"),
     ("search_path", "pg_catalog, pg_temp"),
-    ("check_function_bodies", "off"),  # what one calls may be made after it
+    ("lock_timeout", "60s"),  # VACUUM waits for whoever alters the table, and nobody waits for it
 )
 _PROBE_WAIT = 5.0  # for a second connection through a pooler that may have no more
 
@@ -111,30 +109,18 @@ class Probe:
         except psycopg.Error as error:
             raise translate(error) or DatabaseError(str(error).strip()) from error
 
-    def mend(self, text: str, *, concurrently: bool = False, otherwise: str | None = None) -> None:
-        """Change the schema, and raise what the server says when it will not."""
+    def run_alone(self, text: str) -> None:
+        """Run what takes no transaction, and raise what the server says when it will not."""
         conn = self._connection()
         try:
-            if concurrently:
-                self._mend_concurrently(conn, text)
-                return
-            with conn.transaction():
-                for name, value in (*_PLAIN, ("lock_timeout", f"{_LOCK_WAIT:g}s")):
-                    conn.execute(f"SET LOCAL {name} = '{value}'".encode())
-                try:
-                    with conn.transaction():
-                        conn.execute(text.encode())
-                except psycopg.errors.InvalidTableDefinition:
-                    if otherwise is None:
-                        raise
-                    conn.execute(otherwise.encode())
+            self._run_alone(conn, text)
         except psycopg.Error as error:
             raise translate(error) or DatabaseError(str(error).strip()) from error
 
-    def _mend_concurrently(self, conn: psycopg.Connection[Any], text: str) -> None:
-        """In no transaction, so its settings are the session's, which ends here."""
+    def _run_alone(self, conn: psycopg.Connection[Any], text: str) -> None:
+        """Its settings are the session's, which ends here."""
         try:
-            for name, value in (*_PLAIN, ("lock_timeout", f"{_CONCURRENT_WAIT:g}s")):
+            for name, value in _ALONE:
                 conn.execute(f"SET {name} = '{value}'".encode())
             conn.execute(text.encode())
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-_DIGITS = 640  # an int of so many digits can be read and written under every limit that Python may be given
+_DIGITS = 640  # an int with this number of digits can be read and written under every limit that Python may be given
 
 
 class Number:

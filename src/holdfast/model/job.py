@@ -155,7 +155,7 @@ class Enqueued(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class JobStatus:
     """What became of a job, as a waiting producer sees it."""
 
     state: str  # waiting | completed | cancelled | dead_letter | gone

@@ -14,7 +14,7 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # of a rate
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many starts in so many seconds: `Rate(100, per=60)`. `burst` may start at once after a quiet time."""
+    """A number of starts in a number of seconds: `Rate(100, per=60)`. `burst` may start at once after a quiet time."""
 
     count: float
     per: Duration = 1.0

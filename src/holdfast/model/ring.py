@@ -1,9 +1,9 @@
-"""The ring: which of the living workers looks after which buckets.
+"""The ring: which of the living workers owns which buckets.
 
 A worker has a seat: the lowest number that is free. Seat n takes its share evenly from the seats before it, one
 bucket (a virtual node) at a time. So seats without a hole between them have equally many buckets, and a join or a
 leave moves the buckets of that one worker and nothing else. Those of an empty seat go to all the others by hash, and
-come back with who takes it next: a restarted worker looks after what it looked after before. Workers move up when the
+come back with who takes it next: a restarted worker owns what it owned before. Workers move up when the
 last seats leave holes behind (runtime/ring.py).
 
 The ring is affinity only. Two workers that see different members look at the same keys, and the database lets one
@@ -61,10 +61,10 @@ def _owners(seats: frozenset[int]) -> tuple[int, ...]:
 
 
 def owners(seats: Collection[int]) -> tuple[int, ...]:
-    """The seat that looks after each bucket; at least one seat is taken. From the 1025th on a seat has nothing."""
+    """The seat that owns each bucket; at least one seat is taken. From the 1025th on a seat has nothing."""
     return _owners(frozenset(seats))
 
 
 def buckets_of(seat: int, seats: Collection[int]) -> list[int]:
-    """What one seat looks after."""
+    """What one seat owns."""
     return [bucket for bucket, owner in enumerate(owners(seats)) if owner == seat]

@@ -1,6 +1,7 @@
 """Text that is safe to store and to print."""
 
 import re
+import shlex
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -55,3 +56,8 @@ def describe(error: BaseException) -> ErrorText:
     if len(trace) > _TRACE_BYTES:
         trace = trace[: _TRACE_BYTES // 2] + "\n... cut ...\n" + trace[-_TRACE_BYTES // 2 :]
     return ErrorText(storable(kind, 200), storable(message), storable(trace, _TRACE_BYTES))
+
+
+def command(*words: str) -> str:
+    """A line for a shell, whatever is in the words."""
+    return printable(shlex.join(words))

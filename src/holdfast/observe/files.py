@@ -21,7 +21,7 @@ def alert_rules() -> str:
 
 
 def scaled_object(queue: str, deployment: str, per_worker: int, most: int) -> str:
-    """A ScaledObject for KEDA: one worker per so many jobs that are due or running."""
+    """A ScaledObject for KEDA: one worker per that many jobs that are due or running."""
     queue_name(queue, ConfigurationError)
     if not _DEPLOYMENT.fullmatch(deployment):
         raise ConfigurationError(

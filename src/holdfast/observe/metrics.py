@@ -27,7 +27,7 @@ from ..model.state import (
     TABLE,
 )
 from ..shape import Counted, Measures
-from ..store.operate import CAP
+from ..store.queue_load import CAP
 from ..telemetry import Event
 from .health import Health
 from .server import Reply

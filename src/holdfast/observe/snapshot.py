@@ -12,10 +12,10 @@ from ..db.database import Database
 from ..operate.queues import queue_loads
 from ..runtime.service import Service
 from ..shape import Measures
-from ..store import jobs, operate
+from ..store import jobs, queue_load
 from ..store import snapshot as store
 from ..store.jobs import SchemaVersion
-from ..store.operate import QueueLoad
+from ..store.queue_load import QueueLoad
 from ..store.snapshot import Fleet, Staff
 from ..store.statement import Flow
 
@@ -72,7 +72,7 @@ def look(late_after: float) -> Flow[Snapshot]:
     version = yield from jobs.schema_version()
     queues = yield from queue_loads()
     staff = yield from store.queue_staff(late_after)
-    dead = yield from operate.dead_load()
+    dead = yield from queue_load.dead_load()
     workers = yield from store.fleet(late_after)
     paused = yield from store.count_paused_tasks()
     expired = yield from store.count_expired()

@@ -15,7 +15,7 @@ from uuid import UUID
 from .. import telemetry
 from ..db.faults import BadRow, LockTimeout
 from ..store.audit import audit_add, audit_begin
-from ..store.operate import prefer_indexes
+from ..store.queue_load import prefer_indexes
 from ..store.statement import Flow
 from .procedure import Procedure, actor, run, wait
 from .refusal import Why, some, why
@@ -102,7 +102,7 @@ def do_selected(
     on_batch: Tell = lambda _: None,
     more: Mapping[str, object] | None = None,
 ) -> Procedure[Done]:
-    """Batch by batch, each with its count in the audit. `on_batch` is told how many were changed so far."""
+    """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far."""
     who = yield from actor()
     work = Batches(action, {**selection.given, **(more or {})}, apply, who)
     place = None

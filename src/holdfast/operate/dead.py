@@ -18,12 +18,12 @@ from ..model.state import BLOCKED, DEAD_LETTER
 from ..store import dead as store
 from ..store.acts import Locked
 from ..store.dead import DeadFilter, DeadGroup, DeadLine, DeadWindow, Died
-from ..store.operate import CAP, Count, prefer_indexes
+from ..store.queue_load import CAP, Count, prefer_indexes
 from ..store.search import Found
 from ..store.statement import Flow
 from ..store.wake import wake
-from .acts import DISCARD, Verb, no_queue
 from .bulk import BATCH, Results, Selection
+from .job_acts import DISCARD, Verb, no_queue
 from .preview import Preview, preview_found
 from .procedure import Procedure, run
 from .refusal import Refused, Why, why
@@ -123,7 +123,7 @@ def _no_dead_letter(job: Locked) -> Why | None:
 
 
 def redrive_verb(rate: float | None = None) -> Verb:
-    """Back to work, all at once or so many a second."""
+    """Back to work, all at once or at a rate."""
 
     def apply(locked: Sequence[Locked], done: int) -> Flow[Results]:
         delays = [(done + n) / rate if rate else 0.0 for n in range(len(locked))]

@@ -18,8 +18,8 @@ from ..store.wake import wake
 from ..tasks.definition import Definition
 from ..tasks.options import enqueue_values
 from ..tasks.payload import PAYLOAD_BYTES, dump
-from .acts import stranded
 from .bulk import Busy, patiently
+from .job_acts import stranded
 from .jobs import no_such_job
 from .procedure import Procedure, actor
 from .refusal import Refused

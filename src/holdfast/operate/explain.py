@@ -1,4 +1,4 @@
-"""Why a job is not running: every reason that holds, the decisive one first, each with the command to go on with."""
+"""Why a job is not running: every reason that holds, the decisive one first, each with what to do next."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -11,9 +11,10 @@ from ..model import state
 from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
+from .advice import Advice, Knows, advise, start_worker
+from .limit_reasons import limit_reasons, misfit_reason
 from .procedure import Procedure, block, run, settings
-from .waiting import limit_reasons, misfit_reason
-from .wording import AppName, command, cut, key_command, moment, several, some, span
+from .wording import cut, moment, several, some, span
 
 NO_SUCH_JOB = "no_such_job"
 SCHEMA = ("migrations_missing", "schema_newer")
@@ -23,7 +24,7 @@ SCHEMA = ("migrations_missing", "schema_newer")
 class Reason:
     code: str
     sentence: str
-    advice: list[str]  # commands to go on with
+    advice: list[Advice]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,12 @@ class Explanation:
         return self.reasons[0].sentence
 
     @property
-    def advice(self) -> list[str]:
+    def advice(self) -> list[Advice]:
         return self.reasons[0].advice
 
 
-def explain(job_id: UUID, app: AppName | None = None) -> Procedure[Explanation]:
-    """`app` is how the application is named in commands that start a worker."""
+def explain(job_id: UUID, knows: Knows = lambda task, version: True) -> Procedure[Explanation]:
+    """`knows` says what the app can run."""
     found = yield from block(lambda database: migrate.status(database.dsn))
     if problem := schema_problem(found):
         facts = {"schema_version": found.current, "needed_version": found.known}
@@ -55,8 +56,8 @@ def explain(job_id: UUID, app: AppName | None = None) -> Procedure[Explanation]:
     seen = yield from run(lambda: store.explain(job_id))
     if seen is None:
         said = f"There is no job {job_id}, or it is finished and no longer kept."
-        return Explanation(job_id, None, [Reason(NO_SUCH_JOB, said, ["holdfast jobs list"])], {})
-    view = View(job_id, seen, (yield from settings()), app or AppName())
+        return Explanation(job_id, None, [Reason(NO_SUCH_JOB, said, [advise("list_jobs")])], {})
+    view = View(job_id, seen, (yield from settings()), knows)
     return Explanation(job_id, seen.job.state, list(view.reasons()), view.facts())
 
 
@@ -66,18 +67,18 @@ def schema_problem(found: migrate.MigrationStatus) -> Reason | None:
             f"The database is at {found.current} and needs code that knows migration {found.needs_code}, "
             f"this release knows up to {found.known}: no worker of this release starts."
         )
-        return Reason("schema_newer", said, ["pip install --upgrade holdfast"])
+        return Reason("schema_newer", said, [advise("upgrade")])
     if found.pending:
-        has = "no holdfast schema" if found.current is None else f"the schema {found.current}"
+        has = "no schema of Holdfast" if found.current is None else f"the schema {found.current}"
         said = f"The database has {has}, this release needs {found.known}: no worker of this release starts."
-        return Reason("migrations_missing", said, ["holdfast migrate up"])
+        return Reason("migrations_missing", said, [advise("migrate")])
     return None
 
 
 class View:
     """One job and everything around it, as it was in one snapshot."""
 
-    def __init__(self, job_id: UUID, seen: Seen, settings: Settings, app: AppName) -> None:
+    def __init__(self, job_id: UUID, seen: Seen, settings: Settings, knows: Knows) -> None:
         self.id = job_id
         self.seen = seen
         self.job = seen.job
@@ -88,7 +89,8 @@ class View:
         self.able = [w for w in self.live if w.knows]
         self.slots = sum(w.concurrency for w in self.able)
         self.free = sum(max(w.concurrency - w.running, 0) for w in self.able)
-        self.start = app.worker(seen.job.queue, app.knows(seen.job.task, seen.job.version))
+        self.retry, self.show = advise("retry_jobs", ids=[job_id]), advise("show_job", id=job_id)
+        self.start = start_worker(seen.job.queue, knows(seen.job.task, seen.job.version))
 
     def is_live(self, worker: WorkerSeen) -> bool:
         return worker.status == "alive" and worker.silent <= self.settings.dead_after
@@ -141,18 +143,18 @@ class View:
             return
         if seen.parked_at is not None:
             said = f"Its key {cut(seen.key)} is parked since {moment(seen.parked_at)}, for dead letter {seen.parked_for}."
-            yield Reason("key_parked", said, [self._release("--retry"), self._release()])
+            yield Reason("key_parked", said, [self._release("retry"), self._release()])
         if seen.before:
             yield from self._behind(seen)
 
     def _behind(self, seen: StreamSeen) -> Iterator[Reason]:
         """By how the first job of the key stands. One that only waits its turn is no reason yet: see _turn()."""
-        what, show = self._first(seen), key_command("show", self.job.queue, seen.key)
-        retry, why = f"holdfast jobs retry {seen.first}", f"holdfast explain {seen.first}"
+        what, show = self._first(seen), advise("show_key", queue=self.job.queue, key=seen.key)
+        retry, why = advise("retry_jobs", ids=[seen.first]), advise("explain_job", id=seen.first)
         match seen.state:
             case state.BLOCKED:
                 said = f"{what} is blocked since {moment(seen.since)}: {cut(seen.last_error)}"
-                yield Reason("behind_blocked", said, [retry, self._release("--skip")])
+                yield Reason("behind_blocked", said, [retry, self._release("skip")])
             case state.HELD | state.QUARANTINED:
                 aside = "set aside" if seen.state == state.HELD else "quarantined"
                 yield Reason("behind_held", f"{what} is {aside}: {cut(seen.hold_reason)}", [why, show])
@@ -169,9 +171,9 @@ class View:
         more = f" and {others:,}{'+' if seen.before >= AHEAD else ''} more of it" if others else ""
         return f"It waits behind job {seen.first} of its key {cut(seen.key)}{more}, which"
 
-    def _release(self, *options: str) -> str:
+    def _release(self, how: str | None = None) -> Advice:
         assert self.seen.stream is not None
-        return key_command("release", self.job.queue, self.seen.stream.key, options=options)
+        return advise("release_keys", queue=self.job.queue, keys=[self.seen.stream.key], how=how)
 
     def _blocked(self) -> Reason:
         job = self.job
@@ -179,9 +181,9 @@ class View:
             f"It failed for good in attempt {job.attempts} of {job.max_attempts}, and its key waits for it: "
             f"{cut(job.last_error)}"
         )
-        advice = [f"holdfast jobs retry {self.id}"]
+        advice = [self.retry]
         if self.seen.stream:
-            advice.append(self._release("--skip"))
+            advice.append(self._release("skip"))
         return Reason("blocked", said, advice)
 
     # Finished -------------------------------------------------------------------------------------------------------
@@ -190,15 +192,14 @@ class View:
         job = self.job
         at = moment(job.finished_at) if job.finished_at else "a time not known"
         by = f" by worker {job.worker}" if job.worker else ""
-        show = f"holdfast jobs show {self.id}"
         if job.state == state.COMPLETED:
             result = "" if job.result in (None, "null") else f" Its result is {cut(job.result)}"
-            return Reason("completed", f"It was completed at {at}{by}.{result}", [show])
+            return Reason("completed", f"It was completed at {at}{by}.{result}", [self.show])
         why = f": {cut(job.last_error)}" if job.last_error else "."
         if job.state == state.CANCELLED:
-            return Reason("cancelled", f"It was cancelled at {at}{by}{why}", [show])
+            return Reason("cancelled", f"It was cancelled at {at}{by}{why}", [self.show])
         said = f"It is a dead letter since {at}, after attempt {job.attempts} of {job.max_attempts}{why}"
-        return Reason("dead", said, [f"holdfast dead redrive {self.id}", show])
+        return Reason("dead", said, [advise("redrive_dead", id=self.id), self.show])
 
     # Running --------------------------------------------------------------------------------------------------------
 
@@ -207,7 +208,7 @@ class View:
         if not job.claimed:
             if job.state != state.QUARANTINED:
                 said = "It says that it runs, but no claim holds it, so nobody would take it back."
-                yield Reason("stranded", said, ["holdfast doctor --fix stranded"])
+                yield Reason("stranded", said, [advise("fix", name="stranded", limits={})])
             return
         if job.cancel_requested_at:
             yield self._cancel_requested()
@@ -220,7 +221,7 @@ class View:
             said = (
                 f"It is running: worker {job.worker} holds it until {until} ({span(left)} left) and {heard}."
             )
-            yield Reason("claimed", said, [f"holdfast jobs show {self.id}"])
+            yield Reason("claimed", said, [self.show])
             return
         overdue = max(-left, owner.silent - self.settings.dead_after if owner else 0.0)
         yield self._lost(heard, left, overdue)
@@ -234,9 +235,7 @@ class View:
             f"It was asked to stop at {moment(at)} and has not yet: an async handler is cancelled at the next heartbeat, "
             "a plain one must call job.check()."
         )
-        return Reason(
-            "cancel_requested", said, [command("holdfast", "workers", "drain", self.job.worker or "")]
-        )
+        return Reason("cancel_requested", said, [advise("drain_workers", workers=[self.job.worker or ""])])
 
     def _lost(self, heard: str, left: float, overdue: float) -> Reason:
         """`overdue` is for how long a sweep might have taken it, were there no grace after an outage."""
@@ -247,17 +246,15 @@ class View:
         grace = (grace_until - job.now).total_seconds() if grace_until else -overdue
         if min(overdue, -grace) > wait:
             said += f" No sweep has taken it back, for {span(min(overdue, -grace))} now."
-            return Reason("taken_back", said, ["holdfast doctor --only stuck", "holdfast workers"])
+            return Reason("taken_back", said, [advise("check", name="stuck"), advise("list_workers")])
         said += f" A sweep of any live worker takes it back within {span(wait + max(grace, 0.0))}."
-        return Reason("taken_back", said, ["holdfast workers"])
+        return Reason("taken_back", said, [advise("list_workers")])
 
     # Waiting --------------------------------------------------------------------------------------------------------
 
     def _quarantined(self) -> Reason:
         said = f"It is quarantined, because it made a claim or a sweep fail: {cut(self.job.hold_reason)}"
-        return Reason(
-            "quarantined", said, [f"holdfast jobs retry {self.id}", f"holdfast jobs discard {self.id}"]
-        )
+        return Reason("quarantined", said, [self.retry, advise("discard_jobs", ids=[self.id])])
 
     def _not_yet(self) -> Iterator[Reason]:
         job, error = self.job, self.seen.error
@@ -265,9 +262,9 @@ class View:
         if ahead <= 0:
             return
         until = f"until {moment(job.available_at)} (in {span(ahead)})"
-        advice = [f"holdfast jobs show {self.id}"]
+        advice = [self.show]
         if job.state != state.HELD:  # which retry would refuse
-            advice.insert(0, f"holdfast jobs retry {self.id}")
+            advice.insert(0, self.retry)
         failed = error is not None and error.generation == job.generation
         fresh = error is not None and error.attempt != job.attempts
         if self.seen.moved or (failed and fresh):  # an operator said when: by an edit, or a redrive at a rate
@@ -284,11 +281,11 @@ class View:
         rules, job = self.seen.rules, self.job
         if rules.queue_paused_at:
             since = _since(rules.queue_paused_at, rules.queue_paused_by)
-            advice = command("holdfast", "queue", "resume", job.queue)
+            advice = advise("resume_queue", name=job.queue)
             yield Reason("queue_paused", f"Queue {job.queue} is paused {since}.", [advice])
         if rules.task_paused_at:
             since = _since(rules.task_paused_at, rules.task_paused_by)
-            advice = command("holdfast", "task", "resume", job.task)
+            advice = advise("resume_task", name=job.task)
             yield Reason("task_paused", f"Task {job.task} is paused {since}.", [advice])
         if rules.breaker:
             yield self._breaker()
@@ -305,7 +302,7 @@ class View:
             said += f"; next trial at {moment(rules.breaker_retry_at)} (in {span(left)})."
         else:
             said += "; the next trial is due, by the first worker that has a free slot."
-        advice = [command("holdfast", "task", "resume", job.task), "holdfast task list"]
+        advice = [advise("resume_task", name=job.task), advise("list_tasks")]
         return Reason("breaker_open", said, advice)
 
     def _set_aside(self) -> Iterator[Reason]:
@@ -359,7 +356,7 @@ class View:
                 "It was in two processes that died or fell silent, so it runs apart from other jobs: in a process of its "
                 "own, or where that cannot import the app, when no other such job runs in the worker."
             )
-            yield Reason("suspect", said, [f"holdfast jobs show {self.id}"])
+            yield Reason("suspect", said, [self.show])
 
     def _limits(self) -> Iterator[Reason]:
         if self.seen.limits is not None:
@@ -372,8 +369,8 @@ class View:
         """It is due, and somebody can run it: it waits its turn."""
         if self.seen.stream and self.seen.stream.before:
             said = f"{self._first(self.seen.stream)} waits its turn too: a key runs one job at a time."
-            show = key_command("show", self.job.queue, self.seen.stream.key)
-            return Reason("behind_key", said, [f"holdfast explain {self.seen.stream.first}", show])
+            show = advise("show_key", queue=self.job.queue, key=self.seen.stream.key)
+            return Reason("behind_key", said, [advise("explain_job", id=self.seen.stream.first), show])
         ahead = f"{self.seen.ahead:,}{'+' if self.seen.ahead >= AHEAD else ''}"
         before = f"{ahead} due job{'' if self.seen.ahead == 1 else 's'} of the queue before it"
         workers = several(len(self.able), "live worker")
@@ -382,13 +379,13 @@ class View:
                 f"{self._slots()} of the {workers} that {'knows' if len(self.able) == 1 else 'know'} the task"
             )
             said += f" {'is' if self.slots == 1 else 'are'} busy, with {before}."
-            return Reason("slots_busy", said, [self.start, "holdfast workers"])
+            return Reason("slots_busy", said, [self.start, advise("list_workers")])
         if self.seen.ahead >= self.free:
             said = f"It waits its turn: {before}, {self.free} of {self.slots} slots free."
-            return Reason("jobs_ahead", said, [self.start, "holdfast status"])
+            return Reason("jobs_ahead", said, [self.start, advise("overview")])
         poll = span(self.settings.poll)
         said = f"Nothing is wrong: it is due, and a free slot of {self.slots} takes it within the poll interval of {poll}."
-        return Reason("nothing_wrong", said, [f"holdfast explain {self.id}"])
+        return Reason("nothing_wrong", said, [advise("explain_job", id=self.id)])
 
 
 def _since(at: datetime, by: str | None) -> str:

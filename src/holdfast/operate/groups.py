@@ -6,7 +6,7 @@ from uuid import UUID
 from ..errors import ConfigurationError
 from ..store import chains
 from ..store.chains import GroupStatus
-from ..store.operate import prefer_indexes
+from ..store.queue_load import prefer_indexes
 from ..store.statement import Flow
 from .procedure import Procedure, run
 from .search import check_limit

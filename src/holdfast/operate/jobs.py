@@ -8,7 +8,7 @@ from ..errors import ConfigurationError
 from ..model.state import CANCELLED, DEAD_LETTER, FINISHED
 from ..store import chains, show
 from ..store.chains import Child, GroupStatus
-from ..store.operate import prefer_indexes
+from ..store.queue_load import prefer_indexes
 from ..store.search import JobFilter
 from ..store.show import Attempt, JobDetail, JobLine, Progress, Step
 from ..store.statement import Flow

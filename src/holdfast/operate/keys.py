@@ -15,11 +15,11 @@ from ..store import acts as store_acts
 from ..store import dead, keys
 from ..store.acts import Locked, Place
 from ..store.keys import KeyLine, StreamJob, StuckKey, Target
-from ..store.operate import Count, prefer_indexes
+from ..store.queue_load import Count, prefer_indexes
 from ..store.statement import Flow
 from ..store.wake import wake
-from .acts import MOVED_ON
 from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected, patiently
+from .job_acts import MOVED_ON
 from .procedure import Procedure, run
 from .refusal import Refused, Why, why
 from .search import check_limit, check_queue, check_texts

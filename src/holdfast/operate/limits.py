@@ -9,7 +9,7 @@ from ..model.queue import PROMISED, QueueRules, Rate
 from ..store import jobs
 from ..store.audit import audit
 from ..store.limits import LimitUse, limit_use, lock_queue
-from ..store.operate import prefer_indexes
+from ..store.queue_load import prefer_indexes
 from ..store.queues import queue_rules, set_rules
 from ..store.statement import Flow
 from ..tasks.queueing import check_rules_together

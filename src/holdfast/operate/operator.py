@@ -5,12 +5,12 @@
 """
 
 from . import (
-    acts,
     audit,
     dead,
     edit,
     explain,
     groups,
+    job_acts,
     jobs,
     keys,
     limits,
@@ -52,9 +52,9 @@ class Operator(Runner):
     find_group = Method(groups.find_group)
 
     # An act on jobs: on named ones, or on all that are selected
-    act_on = Method(acts.act_on)
-    act_on_all = Method(acts.act_on_all)
-    select = Method(acts.select)
+    act_on = Method(job_acts.act_on)
+    act_on_all = Method(job_acts.act_on_all)
+    select = Method(job_acts.select)
     preview_of = Method(preview.preview_of)
     preview_all = Method(preview.preview_all)
 

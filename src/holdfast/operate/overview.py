@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ..store import jobs, operate
-from ..store.operate import CAP, Count, QueueLoad
+from ..store import jobs, queue_load
 from ..store.pause import PausedTask, paused_tasks
+from ..store.queue_load import CAP, Count, QueueLoad
 from ..store.statement import Flow
 from .procedure import Procedure, run, settings
 from .queues import queue_loads
@@ -41,14 +41,14 @@ def _overview(late_after: float) -> Flow[Overview]:
     version = yield from jobs.schema_version()
     queues = yield from queue_loads()
     paused = yield from paused_tasks()
-    dead = yield from operate.dead_load()
-    workers = yield from operate.worker_load(late_after)
-    finished, estimated = yield from operate.finished_per_minute()
+    dead = yield from queue_load.dead_load()
+    workers = yield from queue_load.worker_load(late_after)
+    finished, estimated = yield from queue_load.finished_per_minute()
     total = sum(dead.values())
     return Overview(
         queues=queues,
         paused_tasks=paused,
-        dead_letters=operate.capped(total),
+        dead_letters=queue_load.capped(total),
         dead_letters_by_queue={queue: Count(n, total > CAP) for queue, n in dead.items()},
         workers=Workers(workers.get("alive", 0), workers.get("draining", 0), workers.get("late", 0)),
         finished_last_minute=finished,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from ..db.faults import BadRow
 from ..errors import ConfigurationError
-from ..store import breaker, jobs, operate
+from ..store import breaker, jobs, queue_load
 from ..store import pause as store
 from ..store.audit import audit
 from ..store.breaker import BreakerSeen
-from ..store.operate import Count
 from ..store.pause import Pause, PausedTask
+from ..store.queue_load import Count
 from ..store.statement import Flow, Statement
 from ..store.wake import wake
 from ..tasks.checks import task_name
@@ -152,7 +152,7 @@ def list_tasks(declared: Iterable[str] = ()) -> Procedure[list[TaskLine]]:
 
 
 def _task_lines(late_after: float, declared: list[str]) -> Flow[list[TaskLine]]:
-    yield from operate.prefer_indexes()
+    yield from queue_load.prefer_indexes()
     known = yield from store.known_tasks(late_after)
     pauses = yield from store.paused_tasks()
     paused = {p.task: p for p in pauses if not p.by_breaker}

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from ..store.operate import CAP, Count
+from ..store.queue_load import CAP, Count
 from ..store.search import Found, JobFilter
 from ..store.show import JobLine
-from .acts import Verb, able_ones, asked_for
 from .bulk import patiently
+from .job_acts import Verb, able_ones, asked_for
 from .jobs import lines_of
 from .procedure import Procedure
 from .search import find

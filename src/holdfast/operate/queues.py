@@ -7,9 +7,9 @@ from typing import Any
 from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
 from ..model.queue import OnDeadLetter, Ordering, QueueRules
-from ..store import jobs, keys, operate
+from ..store import jobs, keys, queue_load
 from ..store.audit import audit
-from ..store.operate import QueueLoad
+from ..store.queue_load import QueueLoad
 from ..store.queues import create_queue as store_create_queue
 from ..store.queues import queue_rules
 from ..store.statement import Flow
@@ -41,7 +41,7 @@ def create_queue(
     who = yield from actor()
     made = yield from run(lambda: _create({name: rules}, wanted, "queue create", who))
     created = made == [name]
-    has = (yield from run(operate.queue_leases)).get(name)
+    has = (yield from run(queue_load.queue_leases)).get(name)
     if not created and wanted is not None and wanted != has:
         now = "the worker's own lease" if has is None else f"a lease of {has:g} s"
         raise ConfigurationError(
@@ -202,10 +202,10 @@ def list_queues() -> Procedure[list[QueueLoad]]:
 
 
 def queue_loads() -> Flow[list[QueueLoad]]:
-    yield from operate.prefer_indexes()
+    yield from queue_load.prefer_indexes()
     loads = []
     for name in (yield from jobs.queue_names()):
-        load = yield from operate.queue_load(name)
+        load = yield from queue_load.queue_load(name)
         if load is not None:
             loads.append(load)
     return loads

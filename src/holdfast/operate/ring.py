@@ -1,4 +1,4 @@
-"""The ring of a queue that is claimed key by key: who looks after which buckets, and how well keys stay where they are."""
+"""The ring of a queue that is claimed key by key: which worker owns which buckets, and how well keys stay where they are."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -44,13 +44,13 @@ class RingReport:
     queue: str
     buckets: int
     workers: list[RingWorker]  # by seat
-    unserved: int  # buckets that nobody looks after: all, when nobody sits in the ring
+    unserved: int  # buckets that no worker owns: all, when nobody sits in the ring
     empty_seats: list[int]  # below the last one
     key: RingKey | None
 
 
 def rings(queue: str | None = None, *, key: str | None = None) -> Procedure[list[RingReport]]:
-    """Of one queue that is claimed key by key, or of all of them; with `key`, who looks after that key."""
+    """Of one queue that is claimed key by key, or of all of them; with `key`, which worker owns that key."""
     dead_after = (yield from settings()).dead_after
     if key is not None and storable(key) != key:
         raise ConfigurationError(

@@ -15,13 +15,13 @@ from ..model.state import STATES
 from ..model.text import storable
 from ..store import jobs
 from ..store import search as store
-from ..store.operate import CAP, Count, prefer_indexes
+from ..store.queue_load import CAP, Count, prefer_indexes
 from ..store.search import Found, JobFilter, Search, Searcher, Window
 from ..store.statement import Flow
 from ..tasks.writer import unknown_queue
 from .procedure import Procedure, run
 
-MOST = 1000  # lines in one page
+MOST_LINES = 1000  # lines in one page
 PATIENCE = 2.0  # seconds a search goes on when its filters fit few jobs
 _LONGEST = 36_500 * 86_400.0
 
@@ -37,8 +37,8 @@ class Finding:
 
 
 def check_limit(limit: int) -> None:
-    if not 1 <= limit <= MOST:
-        raise ConfigurationError(f"limit must be between 1 and {MOST}, not {limit}")
+    if not 1 <= limit <= MOST_LINES:
+        raise ConfigurationError(f"limit must be between 1 and {MOST_LINES}, not {limit}")
 
 
 def check_filter(wanted: JobFilter, allowed: Sequence[str] = STATES) -> None:

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from .. import telemetry
 from ..errors import ConfigurationError
-from ..store import operate
+from ..store import queue_load
 from ..store import workers as store
 from ..store.audit import audit
-from ..store.operate import WorkerLine
+from ..store.queue_load import WorkerLine
 from ..store.statement import Flow
 from ..store.workers import FoundWorker
 from .procedure import Procedure, actor, run, wait
 from .refusal import Refused
 from .search import check_texts
 
-MOST = 1000
+MOST_WORKERS = 1000
 _LOOK = 10_000
 _PAUSE = 0.2
 
@@ -30,7 +30,7 @@ class Drained:
 
 def list_workers(*, with_gone: bool = False) -> Procedure[list[WorkerLine]]:
     """Living workers, the last heard of first; those that are gone only when asked for."""
-    return (yield from run(lambda: operate.list_workers(with_gone, MOST)))
+    return (yield from run(lambda: queue_load.list_workers(with_gone, MOST_WORKERS)))
 
 
 def drain_workers(
@@ -43,7 +43,7 @@ def drain_workers(
     """Ask workers to drain and leave: these (the beginning of an id or of its last part is enough), those of a host, or all.
 
     Each stops claiming at once, and learns with its next heartbeat that it is to finish or hand back what it has. A dry run
-    answers whom it would ask.
+    returns whom it would ask.
     """
     if sum((bool(ids), host is not None, everyone)) != 1:
         raise Refused("no_workers", "say which workers: their ids, those of a host, or all")
@@ -95,7 +95,7 @@ def _only(wanted: str, found: Sequence[FoundWorker]) -> FoundWorker:
 
 
 def wait_until_gone(ids: Sequence[str], seconds: float) -> Procedure[list[str]]:
-    """Wait for these workers to leave; answers those that have not."""
+    """Wait for these workers to leave; returns those that have not."""
     deadline = time.monotonic() + seconds
     while left := (yield from run(lambda: store.workers_left(ids))):
         if time.monotonic() >= deadline:

@@ -432,7 +432,7 @@ CREATE TABLE holdfast.workers (
     subscriptions text[]        -- which its code declares and it runs; NULL: none, or a release that knows of none
 ) WITH (fillfactor = 50);
 
--- Where each worker sits in the ring of a queue that is ordered by key: who looks after which buckets (model/ring.py). A seat whose
+-- Where each worker sits in the ring of a queue that is ordered by key: which worker owns which buckets (model/ring.py). A seat whose
 -- worker is not alive is free. Affinity only: no claim reads it.
 CREATE TABLE holdfast.seats (
     queue  text NOT NULL,
@@ -459,7 +459,7 @@ CREATE INDEX claims_worker ON holdfast.claims (worker);
 CREATE INDEX claims_queue ON holdfast.claims (queue);   -- what a limited queue runs
 CREATE INDEX claims_revoked ON holdfast.claims (revoked_at) WHERE revoked_at IS NOT NULL;
 
--- Who sleeps in which queue, so that a producer sends a notification only where it wakes somebody. A worker enters when it has found
+-- Which worker sleeps in which queue, so that a producer sends a notification only where it wakes somebody. A worker enters when it has found
 -- nothing for a while and hears, and leaves when it is busy. What a dead one leaves behind goes with the next sweep.
 CREATE TABLE holdfast.sleepers (
     queue  text NOT NULL,
@@ -1115,7 +1115,7 @@ BEGIN
     END IF;
 END $$;
 
--- Many jobs in one call, in the caller's transaction. Never raises for what a caller can get wrong in one row: it answers
+-- Many jobs in one call, in the caller's transaction. Never raises for what a caller can get wrong in one row: it returns
 -- with a conflict ('queue': no such queue, 'key': the queue is claimed key by key and the job has none, 'payload': the idempotency key
 -- was used with another payload, 'replace': a job of another task or partition key waits under the replace key, 'then_queue' and
 -- 'then_key': the first two, of a job that is to follow), and then has written
@@ -1356,7 +1356,7 @@ END $$;
 --   SELECT * FROM holdfast.enqueue('billing.send_receipt', '{"order_id": 1}');
 -- A key used with another payload is answered in `conflict`, so that the caller's transaction stays usable. A queue that does not
 -- exist and a value out of range raise, because an answer that nobody reads would be a lost job. A caller that does read it says
--- `quiet`: then it answers as enqueue_many does when there is no such queue, or no key for a queue that is claimed key by key, and a
+-- `quiet`: then it returns what enqueue_many does when there is no such queue, or no key for a queue that is claimed key by key, and a
 -- time out of range becomes the nearest one within.
 --
 -- A job without an idempotency key, a replace key and follow-ups needs three statements: its queue, the row, and whether anybody
@@ -1446,7 +1446,7 @@ END $$;
 
 -- Chains ----------------------------------------------------------------------------------------------------------
 
--- Jobs that are given as JSON, in lists, each list with a parent and a group: what enqueue_many answers, and beside each which list.
+-- Jobs that are given as JSON, in lists, each list with a parent and a group: what enqueue_many returns, and beside each which list.
 --   [{"task": "mail.send", "payload": {"to": 1}, "queue": "mail", "priority": 0, "delay": 60, "then": [...]}, ...]
 -- Only the task is needed. A delay counts from the moment at which the job is enqueued.
 -- With the owner's rights, so that a worker needs none on what is inside.

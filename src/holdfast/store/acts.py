@@ -10,10 +10,9 @@ from uuid import UUID
 
 from ..model.outcome import Settled
 from ..model.state import DISCARDED, PROCESSING, QUARANTINED
-from ..sql import query
 from . import jobs
 from .chains import follow
-from .statement import Flow, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, named, nothing
 
 
 class Place(NamedTuple):
@@ -42,9 +41,7 @@ class Locked:
 
 
 def locate_jobs(job_ids: Sequence[UUID]) -> Statement[list[Place]]:
-    return Statement(
-        "locate_jobs", query("locate_jobs"), (list(job_ids),), lambda rows: [Place(*r) for r in rows]
-    )
+    return named("locate_jobs", (list(job_ids),), lambda rows: [Place(*r) for r in rows])
 
 
 def lock(places: Iterable[Place]) -> Flow[list[Locked]]:
@@ -63,11 +60,11 @@ def lock(places: Iterable[Place]) -> Flow[list[Locked]]:
 def _lock(table: str, queue: str, job_ids: list[UUID]) -> Statement[list[Locked]]:
     match table:
         case "work":
-            return Statement("lock_jobs", query("lock_jobs"), (queue, job_ids), _locked)
+            return named("lock_jobs", (queue, job_ids), _locked)
         case "dead_letters":
-            return Statement("lock_dead", query("lock_dead"), (job_ids,), _locked)
+            return named("lock_dead", (job_ids,), _locked)
         case _:
-            return Statement("lock_archived", query("lock_archived"), (job_ids,), _locked)
+            return named("lock_archived", (job_ids,), _locked)
 
 
 def _locked(rows: Sequence[Row]) -> list[Locked]:
@@ -75,11 +72,11 @@ def _locked(rows: Sequence[Row]) -> list[Locked]:
 
 
 def _lock_claims(tokens: list[UUID]) -> Statement[list[UUID]]:
-    return Statement("lock_claims", query("lock_claims"), (tokens,), ids)
+    return named("lock_claims", (tokens,), ids)
 
 
 def _known_claims(tokens: list[UUID]) -> Statement[list[UUID]]:
-    return Statement("known_claims", query("known_claims"), (tokens,), ids)
+    return named("known_claims", (tokens,), ids)
 
 
 def _owned(job: Locked, held: set[UUID], known: set[UUID]) -> Locked:
@@ -99,7 +96,7 @@ def by_queue(locked: Sequence[Locked]) -> list[tuple[str, list[UUID]]]:
 def take_back(locked: Sequence[Locked]) -> Flow[None]:
     """Quarantined jobs that nobody owns wait again."""
     for queue, job_ids in by_queue([j for j in locked if j.status == PROCESSING and not j.running]):
-        yield from Statement("take_back", query("take_back"), (queue, job_ids), nothing)
+        yield from named("take_back", (queue, job_ids), nothing)
 
 
 def free(locked: Sequence[Locked]) -> Flow[None]:
@@ -107,22 +104,21 @@ def free(locked: Sequence[Locked]) -> Flow[None]:
     quarantined = [job for job in locked if job.state == QUARANTINED]
     yield from take_back(quarantined)
     if quarantined:
-        named = [job.id for job in quarantined]
-        yield from Statement("forget_quarantine", query("forget_quarantine"), (named,), nothing)
+        yield from named("forget_quarantine", ([job.id for job in quarantined],), nothing)
 
 
 def make_due(locked: Sequence[Locked]) -> Flow[int]:
     count = 0
     for queue, job_ids in by_queue(locked):
-        done = yield from Statement("make_due", query("make_due"), (queue, job_ids), ids)
+        done = yield from named("make_due", (queue, job_ids), ids)
         count += len(done)
     return count
 
 
 def revive(locked: Sequence[Locked]) -> Flow[int]:
     """Cancelled jobs back to work."""
-    yield from Statement("lock_archived_streams", query("lock_archived_streams"), _slots(locked), nothing)
-    done = yield from Statement("revive", query("revive"), _slots(locked), ids)
+    yield from named("lock_archived_streams", _slots(locked), nothing)
+    done = yield from named("revive", _slots(locked), ids)
     return len(done)
 
 
@@ -140,15 +136,15 @@ def discard(locked: Sequence[Locked]) -> Flow[int]:
     """Delete jobs that are not running, with everything beside them."""
     gone: list[Settled] = []
     for queue, job_ids in by_queue([job for job in locked if job.table == "work"]):
-        gone += yield from Statement("discard_live", query("discard_live"), (queue, job_ids), _discarded)
+        gone += yield from named("discard_live", (queue, job_ids), _discarded)
     if dead := [job.id for job in locked if job.table == "dead_letters"]:
-        gone += yield from Statement("discard_dead", query("discard_dead"), (dead,), _discarded_after)
+        gone += yield from named("discard_dead", (dead,), _discarded_after)
     if archived := [job for job in locked if job.table == "archive"]:
         params = _slots(archived)
-        gone += yield from Statement("discard_archived", query("discard_archived"), params, _discarded_after)
+        gone += yield from named("discard_archived", params, _discarded_after)
     if gone:
         beside = ([job.id for job in gone], min(job.created_at for job in locked))
-        yield from Statement("discard_beside", query("discard_beside"), beside, nothing)
+        yield from named("discard_beside", beside, nothing)
     yield from follow(gone)
     return len(gone)
 
@@ -201,11 +197,11 @@ def look_at_edit(job: Locked, unset: Sequence[str], values: Mapping[str, object]
         return Editable(*values)
 
     params = (job.queue, job.id, list(unset), json.dumps(values))
-    return Statement("look_at_edit", query("look_at_edit"), params, decode)
+    return named("look_at_edit", params, decode)
 
 
 def edit(job: Locked, change: Edit) -> Statement[list[UUID]]:
     if job.table == "work":
-        return Statement("edit_live", query("edit_live"), (job.queue, job.id, *change), ids)
+        return named("edit_live", (job.queue, job.id, *change), ids)
     payload, priority, max_attempts, _, _, tags = change
-    return Statement("edit_dead", query("edit_dead"), (job.id, payload, priority, max_attempts, tags), ids)
+    return named("edit_dead", (job.id, payload, priority, max_attempts, tags), ids)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ..sql import query
-from .statement import Row, Statement, nothing
+from .statement import Row, Statement, named, nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +22,23 @@ class AuditLine:
 
 def audit(actor: str, action: str, selection: Mapping[str, object], count: int) -> Statement[None]:
     """One act in one transaction. `action` is noun and verb as on the command line: 'queue pause'."""
-    return Statement("audit", query("audit"), (actor, action, _json(selection), count), nothing)
+    return named("audit", (actor, action, _json(selection), count), nothing)
 
 
 def audit_begin(actor: str, action: str, selection: Mapping[str, object]) -> Statement[int]:
     """An act over many transactions: its entry, to be counted up by audit_add in each of them."""
-    return Statement(
-        "audit_begin", query("audit_begin"), (actor, action, _json(selection)), lambda rows: int(rows[0][0])
-    )
+    return named("audit_begin", (actor, action, _json(selection)), lambda rows: int(rows[0][0]))
 
 
 def audit_add(entry: int, count: int) -> Statement[bool]:
-    return Statement("audit_add", query("audit_add"), (entry, count), lambda rows: bool(rows[0][0]))
+    return named("audit_add", (entry, count), lambda rows: bool(rows[0][0]))
 
 
 def list_audit(before: int | None, limit: int) -> Statement[list[AuditLine]]:
     def decode(rows: Sequence[Row]) -> list[AuditLine]:
         return [AuditLine(*[*r[:4], json.loads(r[4]), *r[5:]]) for r in rows]
 
-    return Statement("list_audit", query("list_audit"), (before, limit), decode)
+    return named("list_audit", (before, limit), decode)
 
 
 def _json(selection: Mapping[str, object]) -> str:

@@ -12,13 +12,12 @@ from ..model.job import ClaimedJob
 from ..model.outcome import Completed, Failed, Outcome, Settlement
 from ..model.queue import QueueRules
 from ..model.state import UNSETTLED
-from ..sql import query
 from .claim import claim_these
 from .limits import Asked, within
-from .operate import CAP
 from .pause import hold_paused
+from .queue_load import CAP
 from .settle import Odd, settle_batch
-from .statement import Flow, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, named, nothing
 from .streams import claim_streams, unhold
 
 _LOOK = 1000
@@ -27,7 +26,7 @@ _watch: Callable[[Settlement], Watch | None] = itemgetter(2)
 
 @dataclass(slots=True)
 class Note:
-    """What a breaker is told of attempts that ended."""
+    """What a breaker learns of attempts that ended."""
 
     breaker: Breaker
     succeeded: bool = False
@@ -76,9 +75,8 @@ def tell(task: str, note: Note) -> Flow[BreakerChange | None]:
         return None
     rule = note.breaker
     told = (task, note.succeeded, note.failed, note.good, note.bad, note.error)
-    change: str | None = yield from Statement(
+    change: str | None = yield from named(
         "note_breaker",
-        query("note_breaker"),
         (*told, rule.failures, rule.within, rule.cooldown, rule.cap),
         lambda rows: rows[0][0],
     )
@@ -87,15 +85,15 @@ def tell(task: str, note: Note) -> Flow[BreakerChange | None]:
 
 def close_breaker(task: str) -> Statement[bool]:
     """False: it was closed, or there is none."""
-    return Statement("close_breaker", query("close_breaker"), (task,), lambda rows: bool(rows[0][0]))
+    return named("close_breaker", (task,), lambda rows: bool(rows[0][0]))
 
 
 def close_unwatched(tasks: Sequence[str]) -> Statement[list[str]]:
-    return Statement("close_unwatched", query("close_unwatched"), (list(tasks),), ids)
+    return named("close_unwatched", (list(tasks),), ids)
 
 
 def breakers_due(tasks: Sequence[str]) -> Statement[list[str]]:
-    return Statement("breakers_due", query("breakers_due"), (list(tasks),), ids)
+    return named("breakers_due", (list(tasks),), ids)
 
 
 class Trial(NamedTuple):
@@ -112,7 +110,7 @@ def find_trial(
         return [Trial(*r) for r in rows]
 
     params = (queue, task, list(versions), suspects, ordered)
-    what = Statement("find_trial", query("find_trial"), params, decode)
+    what = named("find_trial", params, decode)
     found = yield from what
     if not found and (yield from hold_paused(queue, _LOOK)):
         found = yield from what
@@ -125,10 +123,10 @@ def claim_trial(
     """Take the job for a trial, unless one runs. The lock on the breaker makes it one in the whole fleet.
 
     The order and the limits of its queue hold for it too."""
-    locked = yield from Statement("lock_breaker", query("lock_breaker"), (task,), ids)
-    if not locked or (yield from Statement("trial_runs", query("trial_runs"), (task,), ids)):
+    locked = yield from named("lock_breaker", (task,), ids)
+    if not locked or (yield from named("trial_runs", (task,), ids)):
         return []
-    yield from Statement("lift_breaker", query("lift_breaker"), (task,), nothing)
+    yield from named("lift_breaker", (task,), nothing)
 
     def take() -> Flow[list[ClaimedJob]]:
         if not rules.ordered or trial.key is None:
@@ -159,7 +157,7 @@ def claim_trial(
     else:
         jobs = yield from take()
     taken = (queue, jobs[0].id, token) if jobs else (None, None, None)
-    yield from Statement("begin_trial", query("begin_trial"), (task, *taken), nothing)
+    yield from named("begin_trial", (task, *taken), nothing)
     return jobs
 
 
@@ -169,11 +167,11 @@ def _nothing() -> Flow[list[ClaimedJob]]:
 
 
 def breakers_to_put_back() -> Statement[list[str]]:
-    return Statement("breakers_to_put_back", query("breakers_to_put_back"), (), ids)
+    return named("breakers_to_put_back", (), ids)
 
 
 def breaker_put_back(task: str) -> Statement[None]:
-    return Statement("breaker_put_back", query("breaker_put_back"), (task,), nothing)
+    return named("breaker_put_back", (task,), nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +189,4 @@ class BreakerSeen:
 
 
 def list_breakers() -> Statement[list[BreakerSeen]]:
-    return Statement(
-        "list_breakers", query("list_breakers"), (CAP,), lambda rows: [BreakerSeen(*r) for r in rows]
-    )
+    return named("list_breakers", (CAP,), lambda rows: [BreakerSeen(*r) for r in rows])

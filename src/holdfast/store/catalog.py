@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..sql import expected_catalog, query
-from .statement import Flow, Row, Statement, nothing
+from .statement import Flow, Row, Statement, named, nothing
 
 Facts = dict[str, Any]
 QUEUE, ORDERED, SHARED, SLOT = "*queue", "*ordered", "*shared", "*slot"
@@ -76,8 +76,8 @@ class Difference:
 
 
 def read_catalog() -> Flow[Catalog]:
-    yield from Statement("catalog_path", query("catalog_path"), (), nothing)
-    major = yield from Statement("catalog_major", query("catalog_major"), (), lambda rows: int(rows[0][0]))
+    yield from named("catalog_path", (), nothing)
+    major = yield from named("catalog_major", (), lambda rows: int(rows[0][0]))
     objects: dict[Key, Facts] = {}
     for kind, statement in _PARTS.items():
         objects |= yield from _part(kind, statement())
@@ -109,9 +109,7 @@ def _part(kind: str, text: str) -> Statement[dict[Key, Facts]]:
 
 
 def _queues() -> Statement[list[QueueTable]]:
-    return Statement(
-        "catalog_queues", query("catalog_queues"), (), lambda rows: [QueueTable(*r) for r in rows]
-    )
+    return named("catalog_queues", (), lambda rows: [QueueTable(*r) for r in rows])
 
 
 # What is expected ---------------------------------------------------------------------------------------------------
@@ -207,7 +205,7 @@ _EXTRA = ("index", "trigger", "security", "constraint")
 
 
 def _extras(catalog: Catalog, wanted: Mapping[Key, object]) -> list[Key]:
-    """On our tables, and functions by our names. What a partition has from its parent is told of the parent."""
+    """On our tables, and functions by our names. What a partition has from its parent is reported of the parent."""
     tables = {key.of for key in wanted if key.kind == "table"}
     functions = {key.of for key in wanted if key.kind == "function"}
 

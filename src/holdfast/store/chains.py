@@ -11,8 +11,7 @@ from uuid import UUID
 from ..model.job import Enqueued, NewRow
 from ..model.outcome import Settled
 from ..model.state import COMPLETED
-from ..sql import query
-from .statement import Flow, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, named, nothing
 
 _BRIEF = "250ms"
 
@@ -38,9 +37,9 @@ def follow(done: Sequence[Settled], *, patient: bool = True) -> Flow[None]:
         return
     if patient:
         columns = _columns(linked)
-        yield from Statement("jobs_ended_at_commit", query("jobs_ended_at_commit"), columns, nothing)
+        yield from named("jobs_ended_at_commit", columns, nothing)
         return
-    yield from Statement("brief_locks", query("brief_locks"), (_BRIEF,), nothing)
+    yield from named("brief_locks", (_BRIEF,), nothing)
     if any(d.then for d in linked):
         yield from _ended(_columns(linked, groups=False))
     if members := [d for d in linked if d.group]:
@@ -50,7 +49,7 @@ def follow(done: Sequence[Settled], *, patient: bool = True) -> Flow[None]:
 
 
 def _ended(columns: tuple[list[Any], ...]) -> Statement[None]:
-    return Statement("jobs_ended", query("jobs_ended"), columns, nothing)
+    return named("jobs_ended", columns, nothing)
 
 
 def _columns(
@@ -67,7 +66,7 @@ def _columns(
 def _busy_groups(linked: Sequence[Settled]) -> Statement[list[UUID]]:
     completed = [d.group for d in linked if d.group and d.state == COMPLETED]
     otherwise = [d.group for d in linked if d.group and d.state != COMPLETED]
-    return Statement("busy_groups", query("busy_groups"), (completed, otherwise), ids)
+    return named("busy_groups", (completed, otherwise), ids)
 
 
 # Jobs as JSON -----------------------------------------------------------------------------------------------------
@@ -147,32 +146,24 @@ def enqueue_group(
         ]
 
     params = ([specs(members) or "[]"], [specs(callback)], [wanted])
-    return Statement("enqueue_group", query("enqueue_group"), params, decode)
+    return named("enqueue_group", params, decode)
 
 
 def group_status(group_id: UUID) -> Statement[GroupStatus | None]:
-    return Statement(
-        "group_status", query("group_status"), (group_id,), lambda rows: _status(rows[0]) if rows else None
-    )
+    return named("group_status", (group_id,), lambda rows: _status(rows[0]) if rows else None)
 
 
 def list_groups(*, only_open: bool, limit: int) -> Statement[list[GroupStatus]]:
-    return Statement(
-        "list_groups", query("list_groups"), (only_open, limit), lambda rows: [_status(r) for r in rows]
-    )
+    return named("list_groups", (only_open, limit), lambda rows: [_status(r) for r in rows])
 
 
 def group_members(group_id: UUID) -> Statement[dict[str, int]]:
-    return Statement(
-        "group_members", query("group_members"), (group_id,), lambda rows: {r[0]: r[1] for r in rows}
-    )
+    return named("group_members", (group_id,), lambda rows: {r[0]: r[1] for r in rows})
 
 
 def retry_groups(limit: int) -> Statement[list[tuple[UUID, bool]]]:
     """Groups whose callback could not be enqueued, and whether it could be now."""
-    return Statement(
-        "retry_groups", query("retry_groups"), (limit,), lambda rows: [(r[0], r[1]) for r in rows]
-    )
+    return named("retry_groups", (limit,), lambda rows: [(r[0], r[1]) for r in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +177,4 @@ class Child:
 
 
 def show_children(parent: UUID, limit: int = 20) -> Statement[list[Child]]:
-    return Statement(
-        "show_children", query("show_children"), (parent, limit), lambda rows: [Child(*r) for r in rows]
-    )
+    return named("show_children", (parent, limit), lambda rows: [Child(*r) for r in rows])

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from ..model.job import ClaimedJob
-from ..sql import query, query_in
-from .statement import Row, Statement, count, ids, nothing
+from ..sql import query_in
+from .statement import Row, Statement, count, ids, named, nothing
 
 
 class Mark(NamedTuple):
@@ -113,4 +113,4 @@ def hold_unknown(queue: str, known: Sequence[tuple[str, int]], look: int) -> Sta
 
 
 def quarantine(job_id: UUID, queue: str, reason: str) -> Statement[None]:
-    return Statement("quarantine", query("quarantine"), (job_id, queue, reason), nothing)
+    return named("quarantine", (job_id, queue, reason), nothing)

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ..model.state import DEAD_LETTER
-from ..sql import query
-from .operate import CAP
+from .queue_load import CAP
 from .search import LOOK, Found, containing
-from .statement import Flow, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, named, nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def dead_times(older_than: float | None, newer_than: float | None) -> Statement[
         now, until, since = rows[0]
         return now, DeadWindow(until, since)
 
-    return Statement("dead_times", query("dead_times"), (older_than, newer_than), decode)
+    return named("dead_times", (older_than, newer_than), decode)
 
 
 def _filters(f: DeadFilter) -> tuple[Any, ...]:
@@ -100,9 +99,7 @@ def list_dead(
     """The last to die first; the lines, and where to go on (None: there is no more)."""
     place = before or (None, None)
     params = (*place, LOOK, limit, *window, *_filters(f), f.group)
-    found = yield from Statement(
-        "list_dead", query("list_dead"), params, lambda rows: [DeadLine(*r) for r in rows]
-    )
+    found = yield from named("list_dead", params, lambda rows: [DeadLine(*r) for r in rows])
     if len(found) == limit:
         return found, Died(found[-1].died_at, found[-1].id)
     return found, (yield from reach_list(before, window))
@@ -111,7 +108,7 @@ def list_dead(
 def reach_list(before: Died | None, window: DeadWindow) -> Statement[Died | None]:
     """Where a listing has stopped looking; None: it has seen them all."""
     params = (*(before or (None, None)), LOOK, *window)
-    return Statement("reach_list_dead", query("reach_list_dead"), params, _place)
+    return named("reach_list_dead", params, _place)
 
 
 def next_dead(
@@ -120,12 +117,12 @@ def next_dead(
     """The first to die first; which, and where to go on (None: there is no more)."""
     place = after or (None, None)
     params = (*place, LOOK, limit, *window, *_filters(f), f.group)
-    rows = yield from Statement("next_dead", query("next_dead"), params, list)
+    rows = yield from named("next_dead", params, list)
     found = [Found(r[0], r[1], DEAD_LETTER) for r in rows]
     if len(found) == limit:
         return found, Died(rows[-1][2], rows[-1][0])
     looked = (*place, LOOK, *window)
-    return found, (yield from Statement("reach_next_dead", query("reach_next_dead"), looked, _place))
+    return found, (yield from named("reach_next_dead", looked, _place))
 
 
 def group_dead(f: DeadFilter, window: DeadWindow, limit: int) -> Statement[tuple[list[DeadGroup], int]]:
@@ -135,11 +132,11 @@ def group_dead(f: DeadFilter, window: DeadWindow, limit: int) -> Statement[tuple
         return [DeadGroup(*r[:8]) for r in rows], rows[0][8] if rows else 0
 
     params = (LOOK, CAP, limit, *window, *_filters(f))
-    return Statement("group_dead", query("group_dead"), params, decode)
+    return named("group_dead", params, decode)
 
 
 def redrive(job_ids: Sequence[UUID], delays: Sequence[float]) -> Flow[list[UUID]]:
     """Put them back to waiting; lock them first in the same transaction."""
-    yield from Statement("lock_dead_streams", query("lock_dead_streams"), (list(job_ids),), nothing)
-    done = yield from Statement("redrive", query("redrive"), (list(job_ids), list(delays)), ids)
+    yield from named("lock_dead_streams", (list(job_ids),), nothing)
+    done = yield from named("redrive", (list(job_ids), list(delays)), ids)
     return done

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
-from ..model.queue import QueueRules
 from ..sql import query
-from .queues import create_queue, read_rules
-from .statement import Flow, Row, Statement, ids
+from .statement import Statement, ids, named
 
-MOST = 1000  # rows that a check lists
+LISTED = 1000  # rows that a check lists
 CAP = 10_000  # rows that a check counts
 
 
@@ -29,7 +26,7 @@ class ServerFacts:
 
 
 def server() -> Statement[ServerFacts]:
-    return Statement("doctor_server", query("doctor_server"), (), lambda rows: ServerFacts(*rows[0]))
+    return named("doctor_server", (), lambda rows: ServerFacts(*rows[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +36,11 @@ class Writes:
 
 
 def writes() -> Statement[Writes]:
-    return Statement("doctor_writes", query("doctor_writes"), (), lambda rows: Writes(*rows[0]))
+    return named("doctor_writes", (), lambda rows: Writes(*rows[0]))
 
 
 def settings(names: Sequence[str]) -> Statement[dict[str, str]]:
-    return Statement(
-        "doctor_settings", query("doctor_settings"), (list(names),), lambda rows: {r[0]: r[1] for r in rows}
-    )
+    return named("doctor_settings", (list(names),), lambda rows: {r[0]: r[1] for r in rows})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +52,8 @@ class Override:
 
 
 def overrides(names: Sequence[str]) -> Statement[list[Override]]:
-    return Statement(
+    return named(
         "doctor_overrides",
-        query("doctor_overrides"),
         (list(names),),
         lambda rows: [Override(*r) for r in rows],
     )
@@ -92,37 +86,31 @@ class Slot:
     name: str
     kind: str
     active: bool
-    transactions: int
+    transactions: int | None
     catalogs_only: bool
     wal: int | None  # bytes that it keeps
 
 
 def horizon_sessions(seconds: float, transactions: int) -> Statement[list[Holder]]:
-    return Statement(
+    return named(
         "horizon_sessions",
-        query("horizon_sessions"),
         (seconds, transactions),
         lambda rows: [Holder(*r) for r in rows],
     )
 
 
 def horizon_prepared(seconds: float) -> Statement[list[Prepared]]:
-    return Statement(
-        "horizon_prepared", query("horizon_prepared"), (seconds,), lambda rows: [Prepared(*r) for r in rows]
-    )
+    return named("horizon_prepared", (seconds,), lambda rows: [Prepared(*r) for r in rows])
 
 
-def horizon_slots(transactions: int) -> Statement[list[Slot]]:
-    return Statement(
-        "horizon_slots", query("horizon_slots"), (transactions,), lambda rows: [Slot(*r) for r in rows]
-    )
+def horizon_slots(transactions: int, wal: int) -> Statement[list[Slot]]:
+    return named("horizon_slots", (transactions, wal), lambda rows: [Slot(*r) for r in rows])
 
 
 def end_session(pid: int, seconds: float, transactions: int) -> Statement[bool]:
     """False: it is none of horizon_sessions(), and goes on."""
-    return Statement(
+    return named(
         "end_session",
-        query("end_session"),
         (pid, seconds, transactions),
         lambda rows: bool(rows and rows[0][0]),
     )
@@ -142,7 +130,7 @@ class Vacuumed:
 
 
 def vacuum_state() -> Statement[list[Vacuumed]]:
-    return Statement("vacuum_state", query("vacuum_state"), (), lambda rows: [Vacuumed(*r) for r in rows])
+    return named("vacuum_state", (), lambda rows: [Vacuumed(*r) for r in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +144,8 @@ class Connections:
 
 
 def connection_use(late_after: float, beside: int) -> Statement[Connections]:
-    return Statement(
+    return named(
         "connection_use",
-        query("connection_use"),
         (late_after, beside),
         lambda rows: Connections(*rows[0]),
     )
@@ -176,13 +163,11 @@ class Stranded:
 
 
 def find_stranded() -> Statement[list[Stranded]]:
-    return Statement(
-        "find_stranded", query("find_stranded"), (MOST,), lambda rows: [Stranded(*r) for r in rows]
-    )
+    return named("find_stranded", (LISTED,), lambda rows: [Stranded(*r) for r in rows])
 
 
 def free_stranded(queue: str, job_ids: Sequence[UUID]) -> Statement[list[UUID]]:
-    return Statement("free_stranded", query("free_stranded"), (queue, list(job_ids)), ids)
+    return named("free_stranded", (queue, list(job_ids)), ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,28 +182,24 @@ class Unswept:
 
 
 def unswept_claims(late: float, dead_after: float) -> Statement[list[Unswept]]:
-    return Statement(
+    return named(
         "unswept_claims",
-        query("unswept_claims"),
-        (late, dead_after, MOST),
+        (late, dead_after, LISTED),
         lambda rows: [Unswept(*r) for r in rows],
     )
 
 
 def claim_holders(seconds: float, queues: Sequence[str], workers: Sequence[str]) -> Statement[list[int]]:
     """Processes that keep sweeps from these workers' claims for longer than this."""
-    return Statement(
+    return named(
         "claim_holders",
-        query("claim_holders"),
         (seconds, list(queues), list(workers)),
         lambda rows: [r[0] for r in rows],
     )
 
 
 def live_workers(dead_after: float) -> Statement[dict[str, int]]:
-    return Statement(
-        "live_workers", query("live_workers"), (dead_after,), lambda rows: {r[0]: r[1] for r in rows}
-    )
+    return named("live_workers", (dead_after,), lambda rows: {r[0]: r[1] for r in rows})
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +210,8 @@ class Unserved:
 
 
 def unserved_queues(dead_after: float, waiting: float) -> Statement[list[Unserved]]:
-    return Statement(
+    return named(
         "unserved_queues",
-        query("unserved_queues"),
         (dead_after, waiting),
         lambda rows: [Unserved(*r) for r in rows],
     )
@@ -250,10 +230,9 @@ class LongHeld:
 
 
 def long_held(running: float, asked: float, dead_after: float) -> Statement[list[LongHeld]]:
-    return Statement(
+    return named(
         "long_held",
-        query("long_held"),
-        (running, asked, dead_after, MOST),
+        (running, asked, dead_after, LISTED),
         lambda rows: [LongHeld(*r) for r in rows],
     )
 
@@ -269,10 +248,9 @@ class Forgotten:
 
 
 def forgotten_jobs(times: float, least: float, dead_after: float) -> Statement[list[Forgotten]]:
-    return Statement(
+    return named(
         "forgotten_jobs",
-        query("forgotten_jobs"),
-        (times, least, dead_after, MOST),
+        (times, least, dead_after, LISTED),
         lambda rows: [Forgotten(*r) for r in rows],
     )
 
@@ -286,9 +264,7 @@ class Quarantined:
 
 
 def quarantined_jobs() -> Statement[list[Quarantined]]:
-    return Statement(
-        "quarantined_jobs", query("quarantined_jobs"), (MOST,), lambda rows: [Quarantined(*r) for r in rows]
-    )
+    return named("quarantined_jobs", (LISTED,), lambda rows: [Quarantined(*r) for r in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +277,8 @@ class UnknownTask:
 
 
 def unknown_tasks(dead_after: float) -> Statement[list[UnknownTask]]:
-    return Statement(
+    return named(
         "unknown_tasks",
-        query("unknown_tasks"),
         (dead_after, CAP),
         lambda rows: [UnknownTask(*r) for r in rows],
     )
@@ -320,9 +295,7 @@ class MisfitTask:
 
 
 def misfit_tasks() -> Statement[list[MisfitTask]]:
-    return Statement(
-        "misfit_tasks", query("misfit_tasks"), (CAP,), lambda rows: [MisfitTask(*r) for r in rows]
-    )
+    return named("misfit_tasks", (CAP,), lambda rows: [MisfitTask(*r) for r in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,9 +307,7 @@ class LongPaused:
 
 
 def long_paused(seconds: float) -> Statement[list[LongPaused]]:
-    return Statement(
-        "long_paused", query("long_paused"), (seconds,), lambda rows: [LongPaused(*r) for r in rows]
-    )
+    return named("long_paused", (seconds,), lambda rows: [LongPaused(*r) for r in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +318,7 @@ class RecentDead:
 
 
 def recent_dead() -> Statement[list[RecentDead]]:
-    return Statement("recent_dead", query("recent_dead"), (CAP,), lambda rows: [RecentDead(*r) for r in rows])
+    return named("recent_dead", (CAP,), lambda rows: [RecentDead(*r) for r in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,33 +330,24 @@ class OverdueSlot:
 
 
 def overdue_slots() -> Statement[list[OverdueSlot]]:
-    return Statement(
-        "overdue_slots", query("overdue_slots"), (), lambda rows: [OverdueSlot(*r) for r in rows]
-    )
+    return named("overdue_slots", (), lambda rows: [OverdueSlot(*r) for r in rows])
 
 
-# Queues -------------------------------------------------------------------------------------------------------------
-
-_Kept = tuple[float | None, QueueRules, datetime, datetime | None, str | None]
+# For a person to run ------------------------------------------------------------------------------------------------
 
 
-def remake_queue(name: str) -> Flow[bool]:
-    """Make the table of a queue that has none. False: it has one by now."""
-
-    def first(rows: Sequence[Row]) -> _Kept | None:
-        if not rows:
-            return None
-        lease, created_at, paused_at, paused_by, *rules = rows[0]
-        return lease, read_rules(rules), created_at, paused_at, paused_by
-
-    kept = yield from Statement("forget_queue", query("forget_queue"), (name,), first)
-    if kept is None:
-        return False
-    lease, rules, *rest = kept
-    yield from create_queue(name, lease, rules)
-    yield from Statement("restore_queue", query("restore_queue"), (name, *rest), ids)
-    return True
+def forget_queue_sql(name: str) -> str:
+    """`name` is a literal of SQL, as are those below."""
+    return _plain(query("forget_queue"), name)
 
 
-def note_queue(name: str, table: str) -> Statement[bool]:
-    return Statement("note_queue", query("note_queue"), (name, table), bool)
+def enter_queue_sql(name: str, table: str) -> str:
+    return _plain(query("enter_queue"), name, table)
+
+
+def _plain(text: str, *literals: str) -> str:
+    """On one line, without comments, and with values for its parameters."""
+    code = " ".join(line.strip() for line in text.splitlines() if not line.startswith("--"))
+    for number, value in enumerate(literals, 1):
+        code = code.replace(f"${number}", value)
+    return code

@@ -6,10 +6,9 @@ from datetime import datetime
 from uuid import UUID
 
 from ..model.state import HELD, PENDING
-from ..sql import query
 from .limits import AHEAD as BEFORE_ITS_TOKEN
-from .operate import prefer_indexes
-from .statement import Flow, Row, Statement, count, nothing
+from .queue_load import prefer_indexes
+from .statement import Flow, Row, Statement, count, named, nothing
 
 AHEAD = 1000  # jobs ahead are counted so far
 WORKERS = 1000
@@ -137,7 +136,7 @@ class Seen:
 
 
 def one_snapshot() -> Statement[None]:
-    return Statement("one_snapshot", query("one_snapshot"), (), nothing)
+    return named("one_snapshot", (), nothing)
 
 
 def explain(job_id: UUID) -> Flow[Seen | None]:
@@ -147,11 +146,9 @@ def explain(job_id: UUID) -> Flow[Seen | None]:
     job = yield from _job(job_id)
     if job is None:
         return None
-    rules = yield from Statement(
-        "explain_rules", query("explain_rules"), (job.queue, job.task), lambda rows: Rules(*rows[0])
-    )
+    rules = yield from named("explain_rules", (job.queue, job.task), lambda rows: Rules(*rows[0]))
     error = yield from _error(job_id)
-    moved = yield from Statement("explain_moved", query("explain_moved"), (job_id, ENTRIES), count)
+    moved = yield from named("explain_moved", (job_id, ENTRIES), count)
     workers = yield from _workers(job.task, job.version)
     ahead = (yield from _ahead(job)) if job.state == PENDING else 0
     stream = (yield from _stream(job.queue, job_id)) if job.status else None
@@ -164,41 +161,40 @@ def _job(job_id: UUID) -> Statement[Subject | None]:
     def decode(rows: Sequence[Row]) -> Subject | None:
         return Subject(*rows[0]) if rows else None
 
-    return Statement("explain_job", query("explain_job"), (job_id,), decode)
+    return named("explain_job", (job_id,), decode)
 
 
 def _stream(queue: str, job_id: UUID) -> Statement[StreamSeen | None]:
     def decode(rows: Sequence[Row]) -> StreamSeen | None:
         return StreamSeen(*rows[0]) if rows else None
 
-    return Statement("explain_stream", query("explain_stream"), (queue, job_id, AHEAD), decode)
+    return named("explain_stream", (queue, job_id, AHEAD), decode)
 
 
 def _limits(queue: str, job_id: UUID) -> Statement[LimitsSeen | None]:
     def decode(rows: Sequence[Row]) -> LimitsSeen | None:
         return LimitsSeen(*rows[0]) if rows else None
 
-    return Statement("explain_limits", query("explain_limits"), (queue, job_id, BEFORE_ITS_TOKEN), decode)
+    return named("explain_limits", (queue, job_id, BEFORE_ITS_TOKEN), decode)
 
 
 def _refusals(queue: str, job_id: UUID) -> Statement[list[Refusal]]:
     def decode(rows: Sequence[Row]) -> list[Refusal]:
         return [Refusal(*r) for r in rows]
 
-    return Statement("explain_misfits", query("explain_misfits"), (queue, job_id), decode)
+    return named("explain_misfits", (queue, job_id), decode)
 
 
 def _error(job_id: UUID) -> Statement[LastError | None]:
     def decode(rows: Sequence[Row]) -> LastError | None:
         return LastError(*rows[0]) if rows else None
 
-    return Statement("explain_error", query("explain_error"), (job_id,), decode)
+    return named("explain_error", (job_id,), decode)
 
 
 def _workers(task: str, version: int) -> Statement[list[WorkerSeen]]:
-    return Statement(
+    return named(
         "explain_workers",
-        query("explain_workers"),
         (task, WORKERS, version),
         lambda rows: [WorkerSeen(*r) for r in rows],
     )
@@ -206,4 +202,4 @@ def _workers(task: str, version: int) -> Statement[list[WorkerSeen]]:
 
 def _ahead(job: Subject) -> Statement[int]:
     place = (job.queue, job.priority, job.available_at, job.sequence, AHEAD)
-    return Statement("explain_ahead", query("explain_ahead"), place, count)
+    return named("explain_ahead", place, count)

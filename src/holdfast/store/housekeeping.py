@@ -4,30 +4,28 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ..sql import query
-from .statement import Row, Statement, count, ids
+from .statement import Row, Statement, count, ids, named
 
 
 def tidy_begin(interval: float) -> Statement[int | None]:
     """The retention in days when it is this worker's turn, else None."""
-    return Statement(
-        "tidy_begin", query("tidy_begin"), (interval,), lambda rows: rows[0][0] if rows else None
-    )
+    return named("tidy_begin", (interval,), lambda rows: rows[0][0] if rows else None)
 
 
 def prune_workers(limit: int) -> Statement[int]:
-    return Statement("prune_workers", query("prune_workers"), (limit,), count)
+    return named("prune_workers", (limit,), count)
 
 
 def prune_throughput(days: int, limit: int) -> Statement[int]:
-    return Statement("prune_throughput", query("prune_throughput"), (days, limit), count)
+    return named("prune_throughput", (days, limit), count)
 
 
 def prune_audit(limit: int) -> Statement[int]:
-    return Statement("prune_audit", query("prune_audit"), (limit,), count)
+    return named("prune_audit", (limit,), count)
 
 
 def prune_quarantine(limit: int) -> Statement[int]:
-    return Statement("prune_quarantine", query("prune_quarantine"), (limit,), count)
+    return named("prune_quarantine", (limit,), count)
 
 
 _PRUNE = {
@@ -55,12 +53,12 @@ def prune(
 
 
 def note_slots() -> Statement[list[int]]:
-    return Statement("note_slots", query("note_slots"), (), ids)
+    return named("note_slots", (), ids)
 
 
 def expired_slots(days: int) -> Statement[list[int]]:
-    return Statement("expired_slots", query("expired_slots"), (days,), ids)
+    return named("expired_slots", (days,), ids)
 
 
 def empty_slot(slot: int, days: int) -> Statement[bool]:
-    return Statement("empty_slot", query("empty_slot"), (slot, days), lambda rows: bool(rows[0][0]))
+    return named("empty_slot", (slot, days), lambda rows: bool(rows[0][0]))

@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from ..model.job import Enqueued, Fate, NewRow
+from ..model.job import Enqueued, JobStatus, NewRow
 from ..model.outcome import Settled
 from ..model.state import CANCELLED, GONE
-from ..sql import query
 from .arrays import text_array
 from .chains import follow, specs
-from .statement import Flow, Row, Statement, ids
+from .statement import Flow, Row, Statement, ids, named
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ def enqueue(rows: Sequence[NewRow]) -> Statement[list[Enqueued]]:
         [None],  # members come with their group: chains.enqueue_group
         _column(of["replace_key"]),
     )
-    return Statement("enqueue", query("enqueue"), params, partial(_all_enqueued, len(rows)))
+    return named("enqueue", params, partial(_all_enqueued, len(rows)))
 
 
 def _column(values: Sequence[T]) -> list[T]:
@@ -73,7 +72,7 @@ def _enqueue_one(row: NewRow) -> Statement[list[Enqueued]]:
         row.metadata,
         None if row.parent is None else str(row.parent),
     )
-    return Statement("enqueue_one", query("enqueue_one"), params, _enqueued)
+    return named("enqueue_one", params, _enqueued)
 
 
 def _all_enqueued(n: int, rows: Sequence[Row]) -> list[Enqueued]:
@@ -93,17 +92,17 @@ def _enqueued(rows: Sequence[Row]) -> list[Enqueued]:
     ]
 
 
-def fate(job_id: UUID, queue: str) -> Statement[Fate]:
-    def decode(rows: Sequence[Row]) -> Fate:
-        return Fate(*rows[0]) if rows else Fate(GONE)
+def fate(job_id: UUID, queue: str) -> Statement[JobStatus]:
+    def decode(rows: Sequence[Row]) -> JobStatus:
+        return JobStatus(*rows[0]) if rows else JobStatus(GONE)
 
-    return Statement("fate", query("fate"), (job_id, queue), decode)
+    return named("fate", (job_id, queue), decode)
 
 
 def cancel(job_id: UUID, queue: str, reason: str = "") -> Flow[bool]:
     """End a waiting job at once, ask a running one to stop. False: there is no such live job."""
     # Locked first: a job that starts and is released between two looks would be missed by both.
-    running = yield from Statement("lock_live", query("lock_live"), (queue, job_id), ids)
+    running = yield from named("lock_live", (queue, job_id), ids)
     if not running:
         return False
     if running[0]:
@@ -114,8 +113,8 @@ def cancel(job_id: UUID, queue: str, reason: str = "") -> Flow[bool]:
 
 
 def request_cancel(queue: str, job_ids: Sequence[UUID]) -> Statement[list[UUID]]:
-    """Ask running jobs to stop; answers those that were not asked before. Lock them first."""
-    return Statement("request_cancel", query("request_cancel"), (queue, list(job_ids)), ids)
+    """Ask running jobs to stop; returns those that were not asked before. Lock them first."""
+    return named("request_cancel", (queue, list(job_ids)), ids)
 
 
 def cancel_waiting(queue: str, job_ids: Sequence[UUID], reason: str = "") -> Flow[list[UUID]]:
@@ -125,17 +124,17 @@ def cancel_waiting(queue: str, job_ids: Sequence[UUID], reason: str = "") -> Flo
         return [Settled(job_id, CANCELLED, group=group) for job_id, group in rows]
 
     params = (queue, list(job_ids), reason)
-    ended = yield from Statement("cancel_waiting", query("cancel_waiting"), params, decode)
+    ended = yield from named("cancel_waiting", params, decode)
     yield from follow(ended)
     return [job.id for job in ended]
 
 
 def locate(job_id: UUID) -> Statement[str | None]:
-    return Statement("locate", query("locate"), (job_id,), lambda rows: rows[0][0] if rows else None)
+    return named("locate", (job_id,), lambda rows: rows[0][0] if rows else None)
 
 
 def queue_names() -> Statement[list[str]]:
-    return Statement("queue_names", query("queue_names"), (), ids)
+    return named("queue_names", (), ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ class Server:
 
 
 def describe_server() -> Statement[Server]:
-    return Statement("describe_server", query("describe_server"), (), lambda rows: Server(*rows[0]))
+    return named("describe_server", (), lambda rows: Server(*rows[0]))
 
 
 class SchemaVersion(NamedTuple):
@@ -173,4 +172,4 @@ class SchemaVersion(NamedTuple):
 
 
 def schema_version() -> Statement[SchemaVersion]:
-    return Statement("schema_version", query("schema_version"), (), lambda rows: SchemaVersion(*rows[0]))
+    return named("schema_version", (), lambda rows: SchemaVersion(*rows[0]))

@@ -8,17 +8,16 @@ from uuid import UUID
 
 from ..model.outcome import Settled
 from ..model.state import BLOCKED, DEAD_LETTER, PARKED
-from ..sql import query
 from .acts import Locked, by_queue
 from .chains import follow
-from .operate import Count, archive_tails
-from .statement import Flow, Row, Statement, ids
+from .queue_load import Count, archive_tails
+from .statement import Flow, Row, Statement, ids, named
 
 LOOK = 10_000  # jobs that a look at a queue reads, at most, of each kind
 BEHIND = 1000  # jobs of a key are counted so far
 DEPTH = 10_000  # or so far, where it is about one key
 FRONT = 1000  # jobs of a key among which a blocked one is looked for
-MOST = 100_000  # keys that one act is about
+MOST_KEYS = 100_000  # keys that one act is about
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,54 +96,52 @@ def _stuck(rows: Sequence[Row]) -> list[StuckKey]:
 
 
 def ordered_queues() -> Statement[list[str]]:
-    return Statement("ordered_queues", query("ordered_queues"), (), ids)
+    return named("ordered_queues", (), ids)
 
 
 def aside_heads(queue: str | None, limit: int) -> Statement[list[StuckKey]]:
-    return Statement("aside_heads", query("aside_heads"), (queue, LOOK, limit, BEHIND + 1), _stuck)
+    return named("aside_heads", (queue, LOOK, limit, BEHIND + 1), _stuck)
 
 
 def aside_more(queue: str | None) -> Statement[bool]:
-    return Statement("aside_more", query("aside_more"), (queue, LOOK), lambda rows: bool(rows[0][0]))
+    return named("aside_more", (queue, LOOK), lambda rows: bool(rows[0][0]))
 
 
 def parked_heads(queue: str | None, limit: int, key: str | None = None) -> Statement[list[StuckKey]]:
-    return Statement("parked_heads", query("parked_heads"), (queue, limit, BEHIND + 1, key), _stuck)
+    return named("parked_heads", (queue, limit, BEHIND + 1, key), _stuck)
 
 
 def quarantined_heads(queue: str | None, limit: int) -> Statement[list[StuckKey]]:
     params = (queue, limit, BEHIND + 1)
-    return Statement("quarantined_heads", query("quarantined_heads"), params, _stuck)
+    return named("quarantined_heads", params, _stuck)
 
 
 def waiting_heads(queue: str, later: float, limit: int) -> Statement[list[StuckKey]]:
     params = (queue, LOOK, limit, BEHIND + 1, later)
-    return Statement("waiting_heads", query("waiting_heads"), params, _stuck)
+    return named("waiting_heads", params, _stuck)
 
 
 def list_keys(queue: str, after: str | None, limit: int) -> Statement[list[KeyLine]]:
     def decode(rows: Sequence[Row]) -> list[KeyLine]:
         return [KeyLine(r[0], _count(r[1], BEHIND), *r[2:]) for r in rows]
 
-    return Statement("list_keys", query("list_keys"), (queue, after, limit, BEHIND + 1), decode)
+    return named("list_keys", (queue, after, limit, BEHIND + 1), decode)
 
 
 def stream_depth(queue: str, key: str) -> Statement[Count]:
     params = (queue, key, DEPTH + 1)
-    return Statement("stream_depth", query("stream_depth"), params, lambda rows: _count(rows[0][0], DEPTH))
+    return named("stream_depth", params, lambda rows: _count(rows[0][0], DEPTH))
 
 
 def stream_front(queue: str, key: str, limit: int) -> Statement[list[StreamJob]]:
-    return Statement(
-        "stream_front", query("stream_front"), (queue, key, limit), lambda rows: [StreamJob(*r) for r in rows]
-    )
+    return named("stream_front", (queue, key, limit), lambda rows: [StreamJob(*r) for r in rows])
 
 
 def hot_keys(queue: str, limit: int) -> Statement[list[Hot]]:
     def decode(rows: Sequence[Row]) -> list[Hot]:
         return [Hot(*[*r[:3], None if r[3] is None else _count(r[3], DEPTH)]) for r in rows]
 
-    return Statement("hot_keys", query("hot_keys"), (queue, LOOK, limit, DEPTH + 1), decode)
+    return named("hot_keys", (queue, LOOK, limit, DEPTH + 1), decode)
 
 
 def finished_keys(limit: int) -> Flow[dict[tuple[str, str | None], Finished]]:
@@ -158,51 +155,45 @@ def finished_keys(limit: int) -> Flow[dict[tuple[str, str | None], Finished]]:
 
 
 def _recent(slot: int, first: int, limit: int) -> Statement[list[Row]]:
-    return Statement("recent_keys", query("recent_keys"), (slot, first, limit), list)
+    return named("recent_keys", (slot, first, limit), list)
 
 
 # Release ----------------------------------------------------------------------------------------------------------
 
 
 def all_parked(queue: str | None) -> Statement[list[Target]]:
-    params = (queue, MOST)
-    return Statement(
-        "all_parked", query("all_parked"), params, lambda rows: [Target(PARKED, *r) for r in rows]
-    )
+    params = (queue, MOST_KEYS)
+    return named("all_parked", params, lambda rows: [Target(PARKED, *r) for r in rows])
 
 
 def all_blocked(queue: str | None) -> Statement[list[Target]]:
-    params = (queue, MOST)
-    return Statement(
-        "all_blocked", query("all_blocked"), params, lambda rows: [Target(BLOCKED, *r) for r in rows]
-    )
+    params = (queue, MOST_KEYS)
+    return named("all_blocked", params, lambda rows: [Target(BLOCKED, *r) for r in rows])
 
 
 def blocked_of(queue: str, keys: Sequence[str]) -> Statement[list[Target]]:
     def decode(rows: Sequence[Row]) -> list[Target]:
         return [Target(BLOCKED, queue, key, job_id) for key, job_id in rows]
 
-    return Statement("blocked_of", query("blocked_of"), (queue, list(keys), FRONT), decode)
+    return named("blocked_of", (queue, list(keys), FRONT), decode)
 
 
 def lock_parked(keys: Sequence[tuple[str, str]]) -> Statement[list[Target]]:
     """Those of the keys that are parked, locked until the commit."""
     params = ([queue for queue, _ in keys], [key for _, key in keys])
-    return Statement(
-        "lock_parked", query("lock_parked"), params, lambda rows: [Target(PARKED, *r) for r in rows]
-    )
+    return named("lock_parked", params, lambda rows: [Target(PARKED, *r) for r in rows])
 
 
 def unpark(targets: Sequence[Target]) -> Statement[list[UUID]]:
     params = ([t.queue for t in targets], [t.key for t in targets], [t.job_id for t in targets])
-    return Statement("unpark", query("unpark"), params, ids)
+    return named("unpark", params, ids)
 
 
 def unblock(locked: Sequence[Locked]) -> Flow[int]:
     """Blocked jobs back to waiting, in their place; lock them first."""
     count = 0
     for queue, job_ids in by_queue(locked):
-        count += len((yield from Statement("unblock", query("unblock"), (queue, job_ids), ids)))
+        count += len((yield from named("unblock", (queue, job_ids), ids)))
     return count
 
 
@@ -214,7 +205,7 @@ def bury(locked: Sequence[Locked]) -> Flow[int]:
 
     buried: list[Settled] = []
     for queue, job_ids in by_queue(locked):
-        buried += yield from Statement("bury_blocked", query("bury_blocked"), (queue, job_ids), decode)
+        buried += yield from named("bury_blocked", (queue, job_ids), decode)
     yield from follow(buried)
     return len(buried)
 
@@ -224,10 +215,10 @@ def bury(locked: Sequence[Locked]) -> Flow[int]:
 
 def set_on_dead_letter(queue: str, policy: str) -> Statement[bool]:
     """False: it is like that already, or the queue is not ordered."""
-    return Statement("set_on_dead_letter", query("set_on_dead_letter"), (queue, policy), bool)
+    return named("set_on_dead_letter", (queue, policy), bool)
 
 
 def order_queue(queue: str, ordering: str, policy: str) -> Statement[str | None]:
     """What is in the way: 'queue', 'jobs' or 'workers'; None: it is done."""
     params = (queue, ordering, policy)
-    return Statement("order_queue", query("order_queue"), params, lambda rows: rows[0][0])
+    return named("order_queue", params, lambda rows: rows[0][0])

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..model.job import ClaimedJob
-from ..sql import query, query_in
+from ..sql import query_in
 from .arrays import int_array
 from .claim import Place, taking
-from .statement import Flow, Row, Statement, count, ids, nothing
+from .statement import Flow, Row, Statement, count, ids, named, nothing
 from .streams import Scan, decode_scan
 
 AHEAD = 0.25  # seconds: a job is claimed before the token for its start is there, and starts when it is
@@ -69,9 +69,9 @@ Take = Callable[[Allowance], "Flow[list[ClaimedJob]] | Statement[list[ClaimedJob
 
 
 def within(queue: str, keys: Sequence[str], take: Take, asked: Asked = ANYBODY) -> Flow[Limited]:
-    """Claim under the lock of the queue's limits. `take` is told what is allowed, and takes no more."""
+    """Claim under the lock of the queue's limits. `take` gets what is allowed, and takes no more."""
     ask = allowance(queue, keys, asked)
-    locked = yield from Statement("lock_limit", query("lock_limit"), (queue,), ids)
+    locked = yield from named("lock_limit", (queue,), ids)
     if not locked:
         return Limited([], cut=True, busy=True)
     allowed = yield from ask
@@ -107,7 +107,7 @@ def _spend(
     left = allowed.bucket.tokens - len(jobs) if allowed.bucket else None
     spent = sorted(taken)
     params = (queue, left, allowed.now, spent, [buckets[key].tokens - taken[key] for key in spent])
-    yield from Statement("spend", query("spend"), params, nothing)
+    yield from named("spend", params, nothing)
     return starts
 
 
@@ -143,12 +143,12 @@ def limit_use(queue: str) -> Statement[LimitUse]:
     def decode(rows: Sequence[Row]) -> LimitUse:
         return LimitUse(*rows[0]) if rows else LimitUse(0, None, 0.0, 0)
 
-    return Statement("limit_use", query("limit_use"), (queue, None, AHEAD), decode)
+    return named("limit_use", (queue, None, AHEAD), decode)
 
 
 def lock_queue(queue: str) -> Statement[bool]:
     """Nobody else changes its rules until the commit. Answers whether it was made to be claimed key by key."""
-    return Statement("lock_queue", query("lock_queue"), (queue,), lambda rows: bool(rows and rows[0][0]))
+    return named("lock_queue", (queue,), lambda rows: bool(rows and rows[0][0]))
 
 
 def claim_shares(
@@ -162,7 +162,7 @@ def claim_shares(
     suspects: bool = False,
     limited: int = 0,
 ) -> Statement[list[ClaimedJob]]:
-    """Due jobs of some keys, so many of each, `limit` in all."""
+    """Due jobs of some keys, at most that many of each, `limit` in all."""
     keys, takes = [key for key, _ in shares], [take for _, take in shares]
     params = (queue, worker, token, lease, keys, takes, limit, suspects, limited)
     return taking("claim_shares", params, queue, token)
@@ -198,4 +198,4 @@ def oldest_of_each(queue: str, marks: Sequence[Place]) -> Statement[dict[int, fl
 
 
 def prune_key_limits(limit: int) -> Statement[int]:
-    return Statement("prune_key_limits", query("prune_key_limits"), (limit,), count)
+    return named("prune_key_limits", (limit,), count)

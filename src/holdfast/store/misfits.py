@@ -7,9 +7,9 @@ from uuid import UUID
 
 from ..model.job import Grant
 from ..model.outcome import DeadLettered, ErrorText, Settlement
-from ..sql import query, query_in
+from ..sql import query_in
 from .settle import settle_batch
-from .statement import Flow, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, named, nothing
 
 
 class Buried(NamedTuple):
@@ -21,15 +21,15 @@ class Buried(NamedTuple):
 
 def misfits_begin(lease: float) -> Statement[bool]:
     """Is it this worker's turn to look? Then nobody else's for `lease` seconds, or until misfits_done()."""
-    return Statement("misfits_begin", query("misfits_begin"), (lease,), lambda rows: bool(rows[0][0]))
+    return named("misfits_begin", (lease,), lambda rows: bool(rows[0][0]))
 
 
 def misfits_done(pause: float) -> Statement[None]:
-    return Statement("misfits_done", query("misfits_done"), (pause,), nothing)
+    return named("misfits_done", (pause,), nothing)
 
 
 def queues_with_misfits(wait: float) -> Statement[list[str]]:
-    return Statement("queues_with_misfits", query("queues_with_misfits"), (wait,), ids)
+    return named("queues_with_misfits", (wait,), ids)
 
 
 class Place(NamedTuple):
@@ -46,7 +46,7 @@ def old_misfits(queue: str, wait: float, after: Place | None, limit: int) -> Sta
         return [Place(*row) for row in rows]
 
     at, job_id = (after.at, after.job_id) if after else (None, None)
-    return Statement("old_misfits", query("old_misfits"), (queue, wait, at, job_id, limit), decode)
+    return named("old_misfits", (queue, wait, at, job_id, limit), decode)
 
 
 def bury_misfits(
@@ -73,4 +73,4 @@ def bury_misfits(
 
 def forget_misfits(job_ids: Sequence[UUID]) -> Statement[None]:
     """They are over: who refused them says nothing any more."""
-    return Statement("forget_misfits", query("forget_misfits"), (list(job_ids),), nothing)
+    return named("forget_misfits", (list(job_ids),), nothing)

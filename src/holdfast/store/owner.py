@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from ..model.job import Grant
 from ..model.outcome import ErrorText
-from ..sql import query
-from .statement import Row, Statement, nothing
+from .statement import Row, Statement, named, nothing
 
 
 def _first(rows: Sequence[Row]) -> tuple[bool, str | None]:
@@ -14,14 +13,13 @@ def _first(rows: Sequence[Row]) -> tuple[bool, str | None]:
 
 def once_get(grant: Grant, name: str) -> Statement[tuple[bool, str | None]]:
     """(recorded?, JSON text)."""
-    return Statement("once_get", query("once_get"), (grant.id, name), _first)
+    return named("once_get", (grant.id, name), _first)
 
 
 def once_put(grant: Grant, name: str, result: str) -> Statement[tuple[bool, str | None]]:
     """(still ours?, the JSON text that stands): the first record under a name wins."""
-    return Statement(
+    return named(
         "once_put",
-        query("once_put"),
         (grant.queue, grant.id, grant.generation, grant.token, name, result),
         _first,
     )
@@ -30,13 +28,13 @@ def once_put(grant: Grant, name: str, result: str) -> Statement[tuple[bool, str 
 def guard(grant: Grant, resource: str, fence: str) -> Statement[bool]:
     """True: ours, and held until the caller's transaction ends."""
     params = (grant.queue, grant.id, grant.generation, grant.token, resource, str(grant.id), fence)
-    return Statement("guard", query("guard"), params, bool)
+    return named("guard", params, bool)
 
 
 def count_crash(grant: Grant, most: int, worker: str, error: ErrorText) -> Statement[int | None]:
     """Deaths that the job was in, this one too. None: it is not ours any more."""
     params = (grant.queue, grant.id, grant.generation, grant.token, most, worker, error.message, error.trace)
-    return Statement("count_crash", query("count_crash"), params, lambda rows: rows[0][0] if rows else None)
+    return named("count_crash", params, lambda rows: rows[0][0] if rows else None)
 
 
 def progress(reports: Sequence[tuple[Grant, float, str]]) -> Statement[None]:
@@ -48,4 +46,4 @@ def progress(reports: Sequence[tuple[Grant, float, str]]) -> Statement[None]:
         [m for _, _, m in reports],
         [g.token for g, _, _ in reports],
     )
-    return Statement("progress", query("progress"), columns, nothing)
+    return named("progress", columns, nothing)

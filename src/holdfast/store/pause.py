@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..sql import query
-from .operate import CAP, Count, capped, prefer_indexes
-from .statement import Flow, Row, Statement, count, ids
+from .queue_load import CAP, Count, capped, prefer_indexes
+from .statement import Flow, Row, Statement, count, ids, named
 from .wake import wake
 
 HOLD_BATCH = 10_000  # jobs looked at, or put back, in one statement
@@ -32,57 +31,55 @@ class PausedTask:
 
 def pause_queue(name: str, who: str) -> Statement[bool]:
     """False: it is paused already, or there is no such queue."""
-    return Statement("pause_queue", query("pause_queue"), (name, who), bool)
+    return named("pause_queue", (name, who), bool)
 
 
 def resume_queue(name: str) -> Statement[bool]:
-    return Statement("resume_queue", query("resume_queue"), (name,), bool)
+    return named("resume_queue", (name,), bool)
 
 
 def queue_pause(name: str) -> Statement[Pause | None]:
     """None: there is no such queue."""
-    return Statement(
-        "queue_pause", query("queue_pause"), (name,), lambda rows: Pause(*rows[0]) if rows else None
-    )
+    return named("queue_pause", (name,), lambda rows: Pause(*rows[0]) if rows else None)
 
 
 def pause_task(task: str, who: str) -> Statement[bool]:
-    return Statement("pause_task", query("pause_task"), (task, who), bool)
+    return named("pause_task", (task, who), bool)
 
 
 def resume_task(task: str) -> Statement[bool]:
-    return Statement("resume_task", query("resume_task"), (task,), bool)
+    return named("resume_task", (task,), bool)
 
 
 def paused_tasks() -> Statement[list[PausedTask]]:
-    return Statement("paused_tasks", query("paused_tasks"), (), lambda rows: [PausedTask(*r) for r in rows])
+    return named("paused_tasks", (), lambda rows: [PausedTask(*r) for r in rows])
 
 
 def queues_to_hold() -> Statement[list[str]]:
     """Empty while no task is paused."""
-    return Statement("queues_to_hold", query("queues_to_hold"), (), ids)
+    return named("queues_to_hold", (), ids)
 
 
 def hold_paused(queue: str, look: int = HOLD_BATCH) -> Flow[int]:
-    """Set aside due jobs of paused tasks among the first `look`; answers how many."""
+    """Set aside due jobs of paused tasks among the first `look`; returns how many."""
     yield from prefer_indexes()  # stale statistics would have the priorities found by reading the queue
-    return (yield from Statement("hold_paused", query("hold_paused"), (queue, look), count))
+    return (yield from named("hold_paused", (queue, look), count))
 
 
 def queues_with_held(task: str) -> Statement[list[str]]:
-    return Statement("queues_with_held", query("queues_with_held"), (task,), ids)
+    return named("queues_with_held", (task,), ids)
 
 
 def release_paused(queue: str, task: str, limit: int = HOLD_BATCH) -> Flow[int]:
-    """Put back what a pause of the task set aside; answers how many."""
+    """Put back what a pause of the task set aside; returns how many."""
     yield from prefer_indexes()
-    moved = yield from Statement("release_paused", query("release_paused"), (queue, task, limit), count)
+    moved = yield from named("release_paused", (queue, task, limit), count)
     yield from wake([queue])
     return moved
 
 
 def held_of_task(task: str) -> Statement[Count]:
-    return Statement("held_of_task", query("held_of_task"), (task, CAP + 1), lambda rows: capped(rows[0][0]))
+    return named("held_of_task", (task, CAP + 1), lambda rows: capped(rows[0][0]))
 
 
 def known_tasks(late_after: float) -> Statement[dict[str, int]]:
@@ -91,4 +88,4 @@ def known_tasks(late_after: float) -> Statement[dict[str, int]]:
     def decode(rows: Sequence[Row]) -> dict[str, int]:
         return {r[0]: r[1] for r in rows}
 
-    return Statement("known_tasks", query("known_tasks"), (late_after, CAP), decode)
+    return named("known_tasks", (late_after, CAP), decode)

@@ -3,8 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from ..sql import query
-from .statement import Statement
+from .statement import Statement, named
 
 
 def _only(rows: Any) -> Any:
@@ -12,16 +11,16 @@ def _only(rows: Any) -> Any:
 
 
 def backend_pid() -> Statement[int]:
-    return Statement("backend_pid", query("backend_pid"), (), _only)
+    return named("backend_pid", (), _only)
 
 
 def leave_mark(mark: str) -> Statement[str]:
-    return Statement("leave_mark", query("leave_mark"), (mark,), _only)
+    return named("leave_mark", (mark,), _only)
 
 
 def read_mark() -> Statement[str | None]:
-    return Statement("read_mark", query("read_mark"), (), _only)
+    return named("read_mark", (), _only)
 
 
 def server_time() -> Statement[datetime]:
-    return Statement("server_time", query("server_time"), (), _only)
+    return named("server_time", (), _only)

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..model.queue import QueueRules, Rate
-from ..sql import query
-from .statement import Flow, Row, Statement, ids
+from .statement import Flow, Row, Statement, ids, named
 
 _PLAIN = QueueRules()
 
@@ -14,9 +13,7 @@ _PLAIN = QueueRules()
 def create_queue(name: str, lease: float | None = None, rules: QueueRules = _PLAIN) -> Flow[bool]:
     """Make a queue with its rules. False: it was there, and is left as it is."""
     params = (name, lease, rules.ordering, rules.on_dead_letter, rules.keyed)
-    created = yield from Statement(
-        "create_queue", query("create_queue"), params, lambda rows: bool(rows[0][0])
-    )
+    created = yield from named("create_queue", params, lambda rows: bool(rows[0][0]))
     if created and rules != _PLAIN:
         yield from set_rules(name, rules)
     return created
@@ -38,14 +35,14 @@ def set_rules(name: str, rules: QueueRules) -> Statement[list[str]]:
         key_rate.size if key_rate else None,
         rules.aging,
     )
-    return Statement("set_rules", query("set_rules"), params, ids)
+    return named("set_rules", params, ids)
 
 
 def queue_rules(queues: Sequence[str]) -> Statement[dict[str, QueueRules]]:
     def decode(rows: Sequence[Row]) -> dict[str, QueueRules]:
         return {r[0]: read_rules(r[1:]) for r in rows}
 
-    return Statement("queue_rules", query("queue_rules"), (list(queues),), decode)
+    return named("queue_rules", (list(queues),), decode)
 
 
 def read_rules(row: Sequence[Any]) -> QueueRules:

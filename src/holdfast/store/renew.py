@@ -5,33 +5,32 @@ from typing import TypeVar
 from uuid import UUID
 
 from ..model.job import Owned
-from ..sql import query
 from .arrays import plain_array, text_array, uuid_array
-from .statement import Flow, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, named, nothing
 
 OwnedJob = TypeVar("OwnedJob", bound=Owned)
 
 
 def heartbeat(worker: str) -> Statement[str | None]:
     """The worker's status, or None when the registry does not know it."""
-    return Statement("heartbeat", query("heartbeat"), (worker,), lambda rows: rows[0][0] if rows else None)
+    return named("heartbeat", (worker,), lambda rows: rows[0][0] if rows else None)
 
 
 def report_held(worker: str, ids: Sequence[UUID]) -> Statement[None]:
-    return Statement("report_held", query("report_held"), (worker, list(ids)), nothing)
+    return named("report_held", (worker, list(ids)), nothing)
 
 
 def renew(worker: str, held: Sequence[OwnedJob], lease: float) -> Flow[tuple[list[OwnedJob], list[OwnedJob]]]:
-    """Renew the claims of these jobs; answers (lost, to be cancelled). Drops claim rows nobody needs any more."""
+    """Renew the claims of these jobs; returns (lost, to be cancelled). Drops claim rows nobody needs any more."""
     tokens = uuid_array(sorted({job.token_text for job in held}))
     lost: list[OwnedJob] = []
     cancel: list[OwnedJob] = []
     if held:
-        yield from Statement("renew", query("renew"), (tokens, lease), ids)
+        yield from named("renew", (tokens, lease), ids)
         by_key = {(job.id_text, job.generation): job for job in held}
         for job_id, generation, gone in (yield from _check_owned(held)):
             (lost if gone else cancel).append(by_key[str(job_id), generation])
-    yield from Statement("tidy_claims", query("tidy_claims"), (worker, tokens), nothing)
+    yield from named("tidy_claims", (worker, tokens), nothing)
     return lost, cancel
 
 
@@ -45,4 +44,4 @@ def _check_owned(held: Sequence[Owned]) -> Statement[list[tuple[UUID, int, bool]
         plain_array([str(job.generation) for job in held]),
         uuid_array([job.token_text for job in held]),
     )
-    return Statement("check_owned", query("check_owned"), columns, decode)
+    return named("check_owned", columns, decode)

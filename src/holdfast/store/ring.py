@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..sql import query
-from .operate import prefer_indexes
-from .statement import Flow, Row, Statement
+from .queue_load import prefer_indexes
+from .statement import Flow, Row, Statement, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Affinity:
 
 
 def ring_queues() -> Statement[dict[str, bool]]:
-    return Statement("ring_queues", query("ring_queues"), (), lambda rows: {r[0]: r[1] for r in rows})
+    return named("ring_queues", (), lambda rows: {r[0]: r[1] for r in rows})
 
 
 def affinity(queue: str, seconds: float, most: int, limit: int) -> Flow[Affinity]:
@@ -37,5 +36,5 @@ def affinity(queue: str, seconds: float, most: int, limit: int) -> Flow[Affinity
         return Affinity(jobs, kept, keys, kept / jobs if jobs else None, worst)
 
     yield from prefer_indexes()
-    found = yield from Statement("affinity", query("affinity"), (queue, seconds, most, limit), decode)
+    found = yield from named("affinity", (queue, seconds, most, limit), decode)
     return found

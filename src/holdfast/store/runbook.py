@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..sql import query
-from .statement import Flow, Row, Statement, nothing
+from .statement import Flow, Row, Statement, named, nothing
 
 Line = dict[str, Any]  # column -> value
 
@@ -124,7 +124,7 @@ QUESTIONS = {question.name: question for question in _ALL}
 def ask(question: Question, queue: str | None, limit: int) -> Flow[list[Line]]:
     """The rows, the worst first; looked at in a transaction that cannot change anything."""
     setup = f"{round(_TIMEOUT * 1000)}", question.by_index
-    yield from Statement("runbook_begin", query("runbook_begin"), setup, nothing)
+    yield from named("runbook_begin", setup, nothing)
     params = (queue, limit) if question.by_queue else (limit,)
 
     def decode(rows: Sequence[Row]) -> list[Line]:

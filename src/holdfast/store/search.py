@@ -1,4 +1,4 @@
-"""Searches for jobs by filters: down the ids, from the newest back, reading so many rows at a time and no more."""
+"""Searches for jobs by filters: down the ids, from the newest back, reading a bounded number of rows at a time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -17,11 +17,10 @@ from ..model.state import (
     STATES,
     state_named,
 )
-from ..sql import query
-from .statement import Flow, Row, Statement, ids
+from .statement import Flow, Row, Statement, ids, named
 
-LOOK = 100_000  # a search reads so many rows and no more
-FEW = 10_000  # so many ids are looked up one by one; of more, the whole queue is walked
+LOOK = 100_000  # a search reads at most that many rows
+FEW = 10_000  # at most that many ids are looked up one by one; of more, the whole queue is walked
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +94,8 @@ def containing(text: str) -> str:
 
 
 def search_window(older_than: float | None, newer_than: float | None) -> Statement[Window]:
-    return Statement(
+    return named(
         "search_window",
-        query("search_window"),
         (older_than, newer_than),
         lambda rows: Window(*rows[0]),
     )
@@ -127,57 +125,57 @@ def _first(rows: Sequence[Row]) -> UUID | None:
 
 def _search_live(s: Search) -> Flow[Step]:
     params = (*s.bounds(), LOOK, s.limit, *s.filters())
-    found = yield from Statement("search_live", query("search_live"), params, _found)
+    found = yield from named("search_live", params, _found)
     if len(found) == s.limit:
         return found, found[-1].id
     looked = (*s.bounds(), LOOK, s.wanted.queue)
-    return found, (yield from Statement("reach_live", query("reach_live"), looked, _first))
+    return found, (yield from named("reach_live", looked, _first))
 
 
 def _search_archive(s: Search) -> Flow[Step]:
     params = (*s.bounds(), LOOK, s.limit, *s.filters())
-    found = yield from Statement("search_archive", query("search_archive"), params, _found)
+    found = yield from named("search_archive", params, _found)
     if len(found) == s.limit:
         return found, found[-1].id
     looked = (*s.bounds(), LOOK)
-    return found, (yield from Statement("reach_archive", query("reach_archive"), looked, _first))
+    return found, (yield from named("reach_archive", looked, _first))
 
 
 def _search_dead(s: Search) -> Flow[Step]:
     params = (*s.bounds(), LOOK, s.limit, *s.filters())
-    found = yield from Statement("search_dead", query("search_dead"), params, _found)
+    found = yield from named("search_dead", params, _found)
     if len(found) == s.limit:
         return found, found[-1].id
     looked = (*s.bounds(), LOOK)
-    return found, (yield from Statement("reach_dead", query("reach_dead"), looked, _first))
+    return found, (yield from named("reach_dead", looked, _first))
 
 
 # Few of many: found by a table or an index of their own, unless they are many themselves.
 
 
 def _search_running(s: Search) -> Flow[Step]:
-    claimed = yield from Statement("running_ids", query("running_ids"), (s.wanted.queue, FEW + 1), ids)
+    claimed = yield from named("running_ids", (s.wanted.queue, FEW + 1), ids)
     params = (s.wanted.queue, LOOK, FEW + 1)
-    stranded = yield from Statement("unclaimed_ids", query("unclaimed_ids"), params, ids)
+    stranded = yield from named("unclaimed_ids", params, ids)
     return (yield from _search_these(s, [*claimed, *stranded]))
 
 
 def _search_held(s: Search) -> Flow[Step]:
     params = (s.wanted.queue, s.wanted.task, FEW + 1)
-    named = yield from Statement("held_ids", query("held_ids"), params, ids)
-    return (yield from _search_these(s, named))
+    job_ids = yield from named("held_ids", params, ids)
+    return (yield from _search_these(s, job_ids))
 
 
 def _search_quarantined(s: Search) -> Flow[Step]:
-    named = yield from Statement("quarantined_ids", query("quarantined_ids"), (s.wanted.queue, FEW + 1), ids)
-    return (yield from _search_these(s, named))
+    job_ids = yield from named("quarantined_ids", (s.wanted.queue, FEW + 1), ids)
+    return (yield from _search_these(s, job_ids))
 
 
-def _search_these(s: Search, named: list[UUID]) -> Flow[Step]:
-    if len(named) > FEW:
+def _search_these(s: Search, job_ids: list[UUID]) -> Flow[Step]:
+    if len(job_ids) > FEW:
         return (yield from _search_live(s))
-    params = (*s.bounds(), named, s.limit, *s.filters())
-    found = yield from Statement("search_these", query("search_these"), params, _found)
+    params = (*s.bounds(), job_ids, s.limit, *s.filters())
+    found = yield from named("search_these", params, _found)
     return found, found[-1].id if len(found) == s.limit else None
 
 

@@ -9,8 +9,7 @@ from uuid import UUID
 from ..model import exact
 from ..model.fence import fence
 from ..model.state import PROCESSING
-from ..sql import query
-from .statement import Row, Statement
+from .statement import Row, Statement, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def summarize_jobs(job_ids: Sequence[UUID]) -> Statement[list[JobLine]]:
     def decode(rows: Sequence[Row]) -> list[JobLine]:
         return [JobLine(*r) for r in rows]
 
-    return Statement("summarize_jobs", query("summarize_jobs"), (list(job_ids),), decode)
+    return named("summarize_jobs", (list(job_ids),), decode)
 
 
 def show_job(job_id: UUID) -> Statement[JobDetail | None]:
@@ -87,7 +86,7 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
         ]
         return JobDetail(*[*plain, *facts])
 
-    return Statement("show_job", query("show_job"), (job_id,), decode)
+    return named("show_job", (job_id,), decode)
 
 
 def _json(text: str | None) -> Any:
@@ -124,18 +123,12 @@ class Step:
 
 
 def show_errors(job_id: UUID, limit: int = 100) -> Statement[list[Attempt]]:
-    return Statement(
-        "show_errors", query("show_errors"), (job_id, limit), lambda rows: [Attempt(*r) for r in rows]
-    )
+    return named("show_errors", (job_id, limit), lambda rows: [Attempt(*r) for r in rows])
 
 
 def show_progress(job_id: UUID) -> Statement[Progress | None]:
-    return Statement(
-        "show_progress", query("show_progress"), (job_id,), lambda rows: Progress(*rows[0]) if rows else None
-    )
+    return named("show_progress", (job_id,), lambda rows: Progress(*rows[0]) if rows else None)
 
 
 def show_steps(job_id: UUID, limit: int = 100) -> Statement[list[Step]]:
-    return Statement(
-        "show_steps", query("show_steps"), (job_id, limit), lambda rows: [Step(*r) for r in rows]
-    )
+    return named("show_steps", (job_id, limit), lambda rows: [Step(*r) for r in rows])

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..sql import query
-from .operate import CAP
-from .statement import Row, Statement, count
+from .queue_load import CAP
+from .statement import Row, Statement, count, named
 
 
 class Fleet(NamedTuple):
@@ -26,20 +25,20 @@ def fleet(late_after: float) -> Statement[dict[str, Fleet]]:
     def decode(rows: Sequence[Row]) -> dict[str, Fleet]:
         return {status: Fleet(workers, concurrency) for status, workers, concurrency in rows}
 
-    return Statement("fleet", query("fleet"), (late_after, CAP), decode)
+    return named("fleet", (late_after, CAP), decode)
 
 
 def queue_staff(late_after: float) -> Statement[dict[str, Staff]]:
     def decode(rows: Sequence[Row]) -> dict[str, Staff]:
         return {name: Staff(paused, workers) for name, paused, workers in rows}
 
-    return Statement("queue_staff", query("queue_staff"), (late_after, CAP), decode)
+    return named("queue_staff", (late_after, CAP), decode)
 
 
 def count_paused_tasks() -> Statement[int]:
-    return Statement("count_paused_tasks", query("count_paused_tasks"), (CAP,), count)
+    return named("count_paused_tasks", (CAP,), count)
 
 
 def count_expired() -> Statement[int]:
     """Claims past their lease that still have jobs."""
-    return Statement("count_expired", query("count_expired"), (CAP,), count)
+    return named("count_expired", (CAP,), count)

@@ -3,7 +3,7 @@
 A Flow is a generator of statements that run in one transaction. `Statement.__iter__` yields the statement
 itself and returns its decoded answer, so inside a flow `rows = yield from claim(...)` is typed.
 
-A statement that may run on the user's connection (enqueue, guard, settle, lock_owned: `-- anywhere` in its file) answers one
+A statement that may run on the user's connection (enqueue, guard, settle, lock_owned: `-- anywhere` in its file) returns one
 column of text[]: the one type that no driver lets its user redefine.
 """
 
@@ -40,10 +40,15 @@ Flow = Generator[Statement[Any], Any, T]
 
 
 def named(
-    name: str, params: tuple[Any, ...], decode: Callable[[Sequence[Row]], T], *, binary: bool = False
+    name: str,
+    params: tuple[Any, ...],
+    decode: Callable[[Sequence[Row]], T],
+    *,
+    prepared: bool = True,
+    binary: bool = False,
 ) -> Statement[T]:
     """The statement of this name in the SQL files."""
-    return Statement(name, query(name), params, decode, binary=binary)
+    return Statement(name, query(name), params, decode, prepared, binary)
 
 
 def ids(rows: Sequence[Row]) -> list[Any]:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..sql import query
-from .statement import Row, Statement
+from .statement import Row, Statement, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +40,18 @@ class Window:
 
 
 def stats_window(minutes: int) -> Statement[Window]:
-    return Statement("stats_window", query("stats_window"), (minutes,), lambda rows: Window(*rows[0]))
+    return named("stats_window", (minutes,), lambda rows: Window(*rows[0]))
 
 
 def stats(window: Window, queue: str | None, task: str | None, limit: int) -> Statement[list[Done]]:
     """By task, the busiest first."""
     params = (window.since, queue, task, limit)
-    return Statement("stats", query("stats"), params, lambda rows: _done(rows, window.minutes))
+    return named("stats", params, lambda rows: _done(rows, window.minutes))
 
 
 def stats_queues(window: Window, queue: str | None, task: str | None, limit: int) -> Statement[list[Done]]:
     params = (window.since, queue, task, limit)
-    return Statement("stats_queues", query("stats_queues"), params, lambda rows: _done(rows, window.minutes))
+    return named("stats_queues", params, lambda rows: _done(rows, window.minutes))
 
 
 def _done(rows: Sequence[Row], minutes: float) -> list[Done]:
@@ -60,8 +59,8 @@ def _done(rows: Sequence[Row], minutes: float) -> list[Done]:
 
 
 def storage(limit: int) -> Statement[list[Relation]]:
-    return Statement("storage", query("storage"), (limit,), lambda rows: [Relation(*r) for r in rows])
+    return named("storage", (limit,), lambda rows: [Relation(*r) for r in rows])
 
 
 def archive_rows() -> Statement[tuple[int, int]]:
-    return Statement("archive_rows", query("archive_rows"), (), lambda rows: (rows[0][0], rows[0][1]))
+    return named("archive_rows", (), lambda rows: (rows[0][0], rows[0][1]))

@@ -6,10 +6,10 @@ from uuid import UUID
 
 from ..model.outcome import Settled
 from ..model.state import PENDING
-from ..sql import query, query_in
+from ..sql import query_in
 from .chains import follow
 from .dead import redrive
-from .statement import Flow, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, named, nothing
 from .wake import wake
 
 
@@ -25,28 +25,26 @@ class Revoked:
 
 def sweep_begin(interval: float, gap: float, grace: float) -> Statement[bool | None]:
     """May sweep now? None: somebody holds the engine's row for longer than `gap`."""
-    return Statement(
-        "sweep_begin", query("sweep_begin"), (interval, gap, grace), lambda rows: rows[0][0] if rows else None
-    )
+    return named("sweep_begin", (interval, gap, grace), lambda rows: rows[0][0] if rows else None)
 
 
 def fence_workers(after: float) -> Statement[list[str]]:
-    return Statement("fence_workers", query("fence_workers"), (after,), ids)
+    return named("fence_workers", (after,), ids)
 
 
 def revoke_expired(limit: int) -> Statement[list[UUID]]:
-    return Statement("revoke_expired", query("revoke_expired"), (limit,), ids)
+    return named("revoke_expired", (limit,), ids)
 
 
 def disown(worker: str, tokens: Sequence[UUID]) -> Statement[list[UUID]]:
-    return Statement("disown", query("disown"), (worker, list(tokens)), ids)
+    return named("disown", (worker, list(tokens)), ids)
 
 
 def revoked_claims(limit: int) -> Statement[list[Revoked]]:
     def decode(rows: Sequence[Row]) -> list[Revoked]:
         return [Revoked(*r) for r in rows]
 
-    return Statement("revoked_claims", query("revoked_claims"), (limit,), decode)
+    return named("revoked_claims", (limit,), decode)
 
 
 def return_disowned(token: UUID, max_crashes: int) -> Flow[None]:
@@ -55,23 +53,22 @@ def return_disowned(token: UUID, max_crashes: int) -> Flow[None]:
     def decode(rows: Sequence[Row]) -> list[Revoked]:
         return [Revoked(*r) for r in rows]
 
-    claims = yield from Statement("disowned_claim", query("disowned_claim"), (token,), decode)
+    claims = yield from named("disowned_claim", (token,), decode)
     for claim in claims:
         yield from take_back(claim, claim.job_ids, max_crashes)
         yield from sweep_finish([token])
 
 
 def sweep_take(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> Statement[list[Settled]]:
-    return Statement(
+    return named(
         "sweep_take",
-        query("sweep_take"),
         (revoked.queue, revoked.tokens, list(job_ids), revoked.worker, max_crashes),
         lambda rows: [Settled(r[0], r[1], group=r[2]) for r in rows],
     )
 
 
 def take_back(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> Flow[list[Settled]]:
-    """sweep_take, what follows for the groups of those it buries, and whoever sleeps is told."""
+    """sweep_take, what follows for the groups of those it buries, and sleeping workers are woken."""
     taken = yield from sweep_take(revoked, job_ids, max_crashes)
     yield from follow(taken, patient=False)
     if any(settled.state == PENDING for settled in taken):
@@ -81,16 +78,14 @@ def take_back(revoked: Revoked, job_ids: Sequence[UUID], max_crashes: int) -> Fl
 
 def sweep_finish(tokens: Sequence[UUID]) -> Statement[list[UUID]]:
     """Drop these claim rows; returns those that are gone."""
-    return Statement("sweep_finish", query("sweep_finish"), (list(tokens),), ids)
+    return named("sweep_finish", (list(tokens),), ids)
 
 
 def take_back_blame(worker: str) -> Flow[list[UUID]]:
     """The worker is alive: its silence counts against none of its jobs. Returns the dead letters that wait again for it."""
     blamed: dict[str, list[UUID]] = {}
     buried: list[UUID] = []
-    for queue, job_id, by_silence in (
-        yield from Statement("take_back_blame", query("take_back_blame"), (worker,), list)
-    ):
+    for queue, job_id, by_silence in (yield from named("take_back_blame", (worker,), list)):
         blamed.setdefault(queue, []).append(job_id)
         buried += [job_id] * by_silence
     for queue in sorted(blamed):

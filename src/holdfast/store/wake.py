@@ -1,11 +1,11 @@
-"""Wake-ups: who sleeps, who is told, and when there is something to do without being told."""
+"""Wake-ups: which workers sleep, which are woken, and when there is something to do without a wake-up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..sql import query, query_asking
-from .statement import Row, Statement, nothing
+from ..sql import query_asking
+from .statement import Row, Statement, named, nothing
 
 
 def channel(queue: str) -> str:
@@ -15,19 +15,17 @@ def channel(queue: str) -> str:
 
 def wake(queues: Sequence[str], delays: Sequence[float] | None = None) -> Statement[None]:
     """Tell those who sleep that jobs of these queues are due, now or each after its delay."""
-    return Statement("wake", query("wake"), (list(queues), None if delays is None else list(delays)), nothing)
+    return named("wake", (list(queues), None if delays is None else list(delays)), nothing)
 
 
 def fall_asleep(worker: str, queues: Sequence[str], poll: float) -> Statement[bool]:
     """False: the worker is not alive any more."""
-    return Statement(
-        "fall_asleep", query("fall_asleep"), (worker, list(queues), poll), lambda rows: bool(rows[0][0])
-    )
+    return named("fall_asleep", (worker, list(queues), poll), lambda rows: bool(rows[0][0]))
 
 
 def get_up(worker: str, queues: Sequence[str] | None = None) -> Statement[None]:
     """`queues` None: all of them."""
-    return Statement("get_up", query("get_up"), (worker, None if queues is None else list(queues)), nothing)
+    return named("get_up", (worker, None if queues is None else list(queues)), nothing)
 
 
 class Prospect(NamedTuple):
@@ -38,14 +36,14 @@ class Prospect(NamedTuple):
 def next_due(
     queues: Sequence[str], known: Sequence[tuple[str, int]], within: float, signatures: Sequence[str] = ()
 ) -> Statement[Prospect]:
-    """What a worker of these queues and tasks can expect within so many seconds."""
+    """What a worker of these queues and tasks can expect within that many seconds."""
 
     def decode(rows: Sequence[Row]) -> Prospect:
         return Prospect(*rows[0])
 
     tasks, versions = [t for t, _ in known], [v for _, v in known]
     params = (list(queues), tasks, versions, within, list(signatures))
-    return Statement("next_due", query("next_due"), params, decode)
+    return named("next_due", params, decode)
 
 
 class Pulse(NamedTuple):
@@ -108,4 +106,4 @@ def pulse(
 
 
 def say_it(name: str) -> Statement[None]:
-    return Statement("say_it", query("say_it"), (name,), nothing)
+    return named("say_it", (name,), nothing)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..model.worker import WorkerIdentity
-from ..sql import query
-from .statement import Flow, Row, Statement, ids, nothing
+from .statement import Flow, Row, Statement, ids, named, nothing
 
 
 def register(
@@ -21,20 +20,19 @@ def register(
 ) -> Statement[None]:
     """`signatures`: of each "task/version" that it takes; None: not said."""
     takes = None if signatures is None else json.dumps(signatures)
-    return Statement(
+    return named(
         "register",
-        query("register"),
         (worker.id, worker.host, worker.pid, list(queues), list(tasks), concurrency, release, takes),
         nothing,
     )
 
 
 def report_death(host: str, pid: int, how: str) -> Statement[None]:
-    return Statement("report_death", query("report_death"), (host, pid, how), nothing)
+    return named("report_death", (host, pid, how), nothing)
 
 
 def drain(worker: str) -> Statement[bool]:
-    return Statement("drain", query("drain"), (worker,), bool)
+    return named("drain", (worker,), bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +50,20 @@ def find_workers(
         return [FoundWorker(*r) for r in rows]
 
     params = (list(prefixes), host, everyone, limit)
-    return Statement("find_workers", query("find_workers"), params, decode)
+    return named("find_workers", params, decode)
 
 
 def drain_workers(workers: Sequence[str]) -> Statement[list[str]]:
-    """Ask these to drain; answers those that were alive."""
-    return Statement("drain_workers", query("drain_workers"), (list(workers),), ids)
+    """Ask these to drain; returns those that were alive."""
+    return named("drain_workers", (list(workers),), ids)
 
 
 def workers_left(workers: Sequence[str]) -> Statement[list[str]]:
-    return Statement("workers_left", query("workers_left"), (list(workers),), ids)
+    return named("workers_left", (list(workers),), ids)
 
 
 def leave(worker: str) -> Statement[bool]:
-    return Statement("leave", query("leave"), (worker,), bool)
+    return named("leave", (worker,), bool)
 
 
 class Seat(NamedTuple):
@@ -84,12 +82,12 @@ def ring_seats(queues: Sequence[str], dead_after: float, asking: str | None = No
     def decode(rows: Sequence[Row]) -> list[Seat]:
         return [Seat(*r) for r in rows]
 
-    return Statement("ring_seats", query("ring_seats"), (list(queues), dead_after, asking), decode)
+    return named("ring_seats", (list(queues), dead_after, asking), decode)
 
 
 def sit_down(queue: str, worker: str) -> Flow[int | None]:
     """Take the lowest free seat, in place of the one it has. None: the worker is not alive."""
-    yield from Statement("lock_seats", query("lock_seats"), (), nothing)
-    yield from Statement("free_seats", query("free_seats"), (queue, worker), nothing)
-    taken = yield from Statement("take_seat", query("take_seat"), (queue, worker), ids)
+    yield from named("lock_seats", (), nothing)
+    yield from named("free_seats", (queue, worker), nothing)
+    taken = yield from named("take_seat", (queue, worker), ids)
     return taken[0] if taken else None

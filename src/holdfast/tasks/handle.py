@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ..errors import JobCancelled, JobFailed, ResultError, ResultExpired, ResultTimeout
 from ..model.duration import Duration, seconds
-from ..model.job import Fate
+from ..model.job import JobStatus
 from ..model.state import CANCELLED, COMPLETED, DEAD_LETTER, WAITING
 from ..runtime.handler import PayloadError
 from .producer import Producer
@@ -93,7 +93,7 @@ class JobHandle(Generic[R_co]):
     def __repr__(self) -> str:
         return f"JobHandle({self._task} {self._id}, created={self._created})"
 
-    def _value(self, fate: Fate) -> R_co:
+    def _value(self, fate: JobStatus) -> R_co:
         if fate.state == COMPLETED:
             try:
                 value: R_co = self._decode(fate.result)
@@ -102,7 +102,7 @@ class JobHandle(Generic[R_co]):
             return value
         raise self._failure(fate)
 
-    def _failure(self, fate: Fate) -> ResultError:
+    def _failure(self, fate: JobStatus) -> ResultError:
         job = f"job {self._id} ({self._task})"
         if fate.state == CANCELLED:
             reason = f": {fate.error}" if fate.error else ""
@@ -119,7 +119,7 @@ class JobHandle(Generic[R_co]):
             fate,
         )
 
-    def _late(self, timeout: Duration | None, fate: Fate) -> ResultError:
+    def _late(self, timeout: Duration | None, fate: JobStatus) -> ResultError:
         return self._marked(
             ResultTimeout(
                 f"job {self._id} ({self._task}) is still {fate.state} after {seconds(timeout or 0):g} s. "
@@ -128,7 +128,7 @@ class JobHandle(Generic[R_co]):
             fate,
         )
 
-    def _marked(self, error: ResultError, fate: Fate) -> ResultError:
+    def _marked(self, error: ResultError, fate: JobStatus) -> ResultError:
         error.job_id, error.error = self._id, fate.error
         return error
 

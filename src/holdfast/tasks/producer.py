@@ -5,7 +5,7 @@ from typing import Protocol
 from uuid import UUID
 
 from ..db.database import Database
-from ..model.job import Enqueued, Fate, NewRow
+from ..model.job import Enqueued, JobStatus, NewRow
 from ..store.chains import GroupStatus
 
 
@@ -16,9 +16,9 @@ class Producer(Protocol):
 
     async def aenqueue(self, rows: Sequence[NewRow], conn: object | None) -> list[Enqueued]: ...
 
-    def fate(self, job_id: UUID, queue: str) -> Fate: ...
+    def fate(self, job_id: UUID, queue: str) -> JobStatus: ...
 
-    async def afate(self, job_id: UUID, queue: str) -> Fate: ...
+    async def afate(self, job_id: UUID, queue: str) -> JobStatus: ...
 
     def cancel(self, job_id: UUID, queue: str) -> bool: ...
 

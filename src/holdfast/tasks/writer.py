@@ -10,12 +10,13 @@ from ..db.database import Database
 from ..db.faults import Forbidden
 from ..db.guests import async_guest, sync_guest
 from ..errors import ConfigurationError, InvalidOption, UnknownQueue
-from ..model.job import Enqueued, Fate, NewRow
+from ..model.job import Enqueued, JobStatus, NewRow
 from ..model.queue import PROMISED, QueueRules
+from ..model.text import command
 from ..store import chains, jobs, queues
-from ..store.load import COPY, load_begin
+from ..store.copy import COPY, load_begin
 from ..store.statement import Statement
-from .loading import Load
+from .copy import Load
 from .newjob import NewJob
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Writer:
         return self._checked(rows, await self._awrite(lambda: jobs.enqueue(rows), rows, conn, "enqueue"))
 
     def load(self, new: Iterable[NewJob[Any]]) -> int:
-        """All of them or none, streamed by COPY; answers how many."""
+        """All of them or none, streamed by COPY; returns how many."""
         load = Load(new, self._no_queue, keyless)
         if self._database().is_embedded:
             for name, rules in self._undeclared(self._database().run(jobs.queue_names)):
@@ -152,10 +153,10 @@ class Writer:
     async def agroup_status(self, group_id: UUID) -> chains.GroupStatus | None:
         return await self._database().arun(lambda: chains.group_status(group_id))
 
-    def fate(self, job_id: UUID, queue: str) -> Fate:
+    def fate(self, job_id: UUID, queue: str) -> JobStatus:
         return self._database().run(lambda: jobs.fate(job_id, queue))
 
-    async def afate(self, job_id: UUID, queue: str) -> Fate:
+    async def afate(self, job_id: UUID, queue: str) -> JobStatus:
         return await self._database().arun(lambda: jobs.fate(job_id, queue))
 
     def cancel(self, job_id: UUID, queue: str) -> bool:
@@ -179,7 +180,7 @@ def unknown_queue(name: str, existing: Sequence[str], rules: QueueRules | None =
     known = f" (known: {', '.join(existing)})" if existing else ""
     close = difflib.get_close_matches(name, existing, 1)
     guess = f" Did you mean {close[0]!r}?" if close else ""
-    how = f"Create it: holdfast queue create {name}"
+    how = f"Create it: {command('holdfast', 'queue', 'create', name)}"
     if rules is not None and rules != QueueRules():
         how = "Create it with the rules that the app declares: holdfast queue sync --app MODULE:APP"
     return UnknownQueue(f"queue {name!r} does not exist{known}.{guess} {how}")
@@ -198,7 +199,7 @@ def keyless(row: NewRow, *, follows: bool = False) -> InvalidOption:
 def check_rules(queue: str, declared: QueueRules | None, found: QueueRules) -> list[str]:
     """A worker that believed in another order than the queue has would break its app's promises.
 
-    Answers what else differs: limits, which an operator may change at any time, so the database's count."""
+    Returns what else differs: limits, which an operator may change at any time, so the database's values apply."""
     if declared is None or declared == QueueRules():
         return []
     names = declared.differs(found)

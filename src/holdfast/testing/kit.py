@@ -96,7 +96,7 @@ class Kit:
         return row
 
     def assert_enqueued(self, task: Task[Any, Any] | str, /, **arguments: Any) -> Row:
-        """Some waiting job of the task has these arguments; answers its row."""
+        """Some waiting job of the task has these arguments; returns its row."""
         name = task.name if isinstance(task, Task) else task
         waiting = [r for r in self.jobs(name) if r["status"] in (PENDING, SCHEDULED, HELD)]
         wanted = json.loads(_payload(task, arguments))

@@ -59,7 +59,7 @@ class TestServer:
         return self._template
 
     def clone(self) -> str:
-        """A fresh migrated database; answers its name.
+        """A fresh migrated database; returns its name.
 
         Its files are copied. Through the log, the server's own choice, a schema of many small tables takes ten times
         as long. A copy needs two checkpoints, which are cheap on a server that is not durable."""

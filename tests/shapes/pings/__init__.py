@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli.apps import DatabaseOption, open_database
 from holdfast.db.database import Database
+from holdfast.operate.advice import start_worker
 from holdfast.operate.doctor.finding import Check, Finding, Patient
 from holdfast.runtime.service import Service
 from holdfast.shape import Shape
@@ -69,7 +70,7 @@ class Pinger(Service):
 
 def check_pings(patient: Patient) -> Iterator[Finding]:
     if not patient.probe.look(names()):
-        yield Finding("no_pings", "warning", "nobody has pinged", ["holdfast worker"])
+        yield Finding("no_pings", "warning", "nobody has pinged", [start_worker("inbox")])
 
 
 @app.command("list")

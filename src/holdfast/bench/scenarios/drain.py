@@ -20,7 +20,7 @@ class Variant:
     processes: int = 1
     part: int = 1  # slower ones get the jobs divided by this
     each: int = 0  # jobs per key
-    keys: int = 0  # or so many keys
+    keys: int = 0  # or that many keys
     connections: bool = False  # one job at a time per connection
     of: str = ""  # its share of this variant is said, where both are measured
 

@@ -42,7 +42,7 @@ def run(bench: Bench) -> None:
 
 
 def seconds(url: str, jobs: int, batch: int, queue_name: str = "inbox") -> float:
-    """How long the statements take to bring so many jobs from the queue to the archive."""
+    """How long the statements take to bring that many jobs from the queue to the archive."""
     claims, settles = Engine(url), Engine(url)
     worker = WorkerIdentity.create()
     entry = register(worker, queues=[queue_name], tasks=["nothing"], concurrency=1, release="bench")

@@ -41,7 +41,7 @@ def times(
         workers.forget()
         made = produce(url, rate, seconds)
         watcher.empty("inbox", workers.check)
-        time.sleep(0.2)  # the last settles are told
+        time.sleep(0.2)  # the last settles are reported
         found = [job for job in workers.times() if job[0]]  # but those that only opened the connections
     waits = sorted((began - sent) * 1000 for sent, began, _ in found)
     settled = sorted((end - sent) * 1000 for sent, _, end in found if end)
@@ -56,5 +56,5 @@ def produce(url: str, rate: float, seconds: float) -> dict[str, float]:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Of sorted values, the one that so many percent do not exceed."""
+    """Of sorted values, the one that that percentage does not exceed."""
     return values[min(len(values) - 1, int(len(values) * share / 100))]

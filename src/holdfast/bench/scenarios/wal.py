@@ -61,7 +61,7 @@ def measure(bench: Bench, name: str) -> None:
 
 
 def work_off(bench: Bench, url: str) -> int:
-    """Run what is there; answers where the WAL was when the last job was done."""
+    """Run what is there; returns where the WAL was when the last job was done."""
     concurrency = max(CHUNK, bench.sizes.concurrency)
     with crew(url, queues=["inbox"], concurrency=concurrency) as workers, Watcher(url) as watcher:
         watcher.empty("inbox", workers.check)

@@ -5,7 +5,6 @@ address     a connection of our own, and errors that never show a password
 preflight   what must be true of a server, a database and a role before anything is changed
 blockers    who holds the lock we wait for
 runner      apply what is pending; `up`, `status`, `plan`, `sql`, `verify`
-repair      the statements that make one object as this release has it again
 """
 
 from holdfast.db.migrate.runner import (

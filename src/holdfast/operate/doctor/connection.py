@@ -5,7 +5,8 @@ from urllib.parse import quote
 
 from ...store import doctor as store
 from ...store.doctor import Connections
-from ..wording import command, several, span
+from ..advice import Advice, advise, run_sql
+from ..wording import several, span
 from .finding import Check, Finding, Patient
 
 # Of a worker, beside one for each slot: four spare ones for handlers, and one for each loop of its own.
@@ -21,7 +22,7 @@ def check_listen(p: Patient) -> Iterator[Finding]:
             f"a notification did not come back within {span(p.limits.listen)}: LISTEN does not work {where}, "
             f"so idle workers find jobs by polling every {span(settings.poll)} only"
         )
-        yield Finding("listen", "warning", what, [direct_address(p, "HOLDFAST_LISTEN_URL")])
+        yield Finding("listen", "warning", what, [direct_address(p, "use_listen_url")])
 
 
 def check_pooler(p: Patient) -> Iterator[Finding]:
@@ -36,14 +37,14 @@ def check_pooler(p: Patient) -> Iterator[Finding]:
             "warning",
             what,
             [direct_address(p)],
-            otherwise=["pool_mode = session   (in pgbouncer.ini, for this database)"],
+            otherwise=[advise("pool_sessions")],
         )
     elif found.between:
         what = "a pooler stands between here and the server, and keeps one connection for each session"
         yield Finding("pooler_session", "info", what, [direct_address(p)])
 
 
-def direct_address(p: Patient, variable: str = "HOLDFAST_DATABASE_URL") -> str:
+def direct_address(p: Patient, code: str = "use_database_url") -> Advice:
     """The server itself, as it sees itself; a password is for the reader to add."""
     s = p.server
     name, user = quote(s.name, safe=""), quote(s.user, safe="")
@@ -53,7 +54,7 @@ def direct_address(p: Patient, variable: str = "HOLDFAST_DATABASE_URL") -> str:
     else:
         folder = (s.sockets or "").split(",")[0].strip().strip('"')
         url = f"postgresql://{user}@/{name}?host={quote(folder, safe='')}&port={s.port}"
-    return f"export {variable}={command(url)}"
+    return advise(code, url=url)
 
 
 def check_clock(p: Patient) -> Iterator[Finding]:
@@ -65,7 +66,7 @@ def check_clock(p: Patient) -> Iterator[Finding]:
             "runs and whose lease is over; times in logs and metrics, and run_after= as a datetime, are off by so much"
         )
         yield Finding(
-            "clock_skew", "warning", what, ["timedatectl set-ntp true"], otherwise=["chronyc makestep"]
+            "clock_skew", "warning", what, [advise("synchronise_clock")], otherwise=[advise("step_clock")]
         )
 
 
@@ -79,27 +80,22 @@ def check_connections(p: Patient) -> Iterator[Finding]:
                 f"and the {name} has {max(free, 0):,} for them"
             )
             details = [f"each worker: its concurrency and {BESIDE} more", f"in use by others: {use.others:,}"]
-            otherwise = ["holdfast worker MODULE:APP --concurrency N   (fewer slots per worker)"]
+            otherwise = [advise("fewer_slots")]
             yield Finding("connections", "warning", what, fix, details, otherwise)
 
 
-def _limits(p: Patient, use: Connections) -> Iterator[tuple[str, int, list[str]]]:
+def _limits(p: Patient, use: Connections) -> Iterator[tuple[str, int, list[Advice]]]:
     more = use.wanted + use.others + 20
-    grow = [p.psql(f"ALTER SYSTEM SET max_connections = {more}"), _restart(p)]
+    grow = [
+        run_sql(f"ALTER SYSTEM SET max_connections = {more}"),
+        advise("restart_server", folder=p.server.data_directory),
+    ]
     yield "server", use.server, grow
     if use.database >= 0:
         sql = f"ALTER DATABASE {p.server.database} CONNECTION LIMIT {more}"
-        yield "database", use.database, [p.psql(sql)]
+        yield "database", use.database, [run_sql(sql)]
     if use.role >= 0:
-        yield "role", use.role, [p.psql(f"ALTER ROLE {p.server.role} CONNECTION LIMIT {more}")]
-
-
-def _restart(p: Patient) -> str:
-    """On the server's machine, as the user it runs as. The embedded one starts again with its next use."""
-    if p.database.is_embedded:
-        return command("holdfast", "db", "stop", "--force", *p.place())
-    folder = p.server.data_directory
-    return command("pg_ctl", "restart", *(("-D", folder) if folder else ()))
+        yield "role", use.role, [run_sql(f"ALTER ROLE {p.server.role} CONNECTION LIMIT {more}")]
 
 
 CHECKS = (

@@ -9,10 +9,11 @@ from ...model.state import HELD, QUARANTINED
 from ...store import doctor as store
 from ...store import housekeeping
 from ...store.audit import audit
-from ...store.doctor import CAP, MOST, LongHeld, Unswept
+from ...store.doctor import CAP, LISTED, LongHeld, Unswept
 from ...store.statement import Flow
 from ...store.wake import wake
-from ..wording import command, cut, listed, several, some, span
+from ..advice import Advice, advise, start_worker
+from ..wording import cut, listed, several, some, span, them
 from .finding import Check, Finding, Left, Patient
 
 # Nobody there -------------------------------------------------------------------------------------------------------
@@ -23,7 +24,9 @@ def check_workers(p: Patient) -> Iterator[Finding]:
     if found:
         what = f"{several(len(found), 'queue')} with due jobs and no live worker"
         details = [f"queue {u.queue}: due for {span(u.seconds)}, first {cut(u.task)}" for u in found]
-        yield Finding("unserved_queue", "error", what, [p.worker(u.queue) for u in found], listed(details))
+        yield Finding(
+            "unserved_queue", "error", what, [start_worker(u.queue) for u in found], listed(details)
+        )
 
 
 # Processing without a claim -----------------------------------------------------------------------------------------
@@ -32,7 +35,7 @@ def check_workers(p: Patient) -> Iterator[Finding]:
 def check_stranded(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.find_stranded())
     if found:
-        what = f"{_count(len(found))} processing without a claim: nobody would ever take {_them(found)} back"
+        what = f"{_count(len(found))} processing without a claim: nobody would ever take {them(found)} back"
         details = [f"{s.id} ({cut(s.task)}, queue {s.queue}), claimed {span(s.seconds)} ago" for s in found]
         yield Finding("stranded", "error", what, [p.fixing("stranded")], listed(details))
 
@@ -72,11 +75,11 @@ def check_stuck(p: Patient) -> Iterator[Finding]:
     if deaf:
         what = f"{several(len(deaf), 'job')} asked to stop long ago and still running"
         workers = sorted({h.worker for h in deaf})
-        fix = [command("holdfast", "workers", "drain", *workers)]
+        fix = [advise("drain_workers", workers=workers)]
         yield Finding("cancel_ignored", "warning", what, fix, listed([_long(h) for h in deaf]))
     if slow := [h for h in held if h.asked is None and h.seconds >= p.limits.running]:
         what = f"{several(len(slow), 'job')} running for very long"
-        fix = [command("holdfast", "jobs", "cancel", *(str(h.id) for h in slow[:20]))]
+        fix = [advise("cancel_jobs", ids=[h.id for h in slow[:20]])]
         yield Finding("long_running", "info", what, fix, listed([_long(h) for h in slow]))
 
 
@@ -92,15 +95,15 @@ def _owner(c: Unswept) -> str:
     return heard + (f", lease over for {span(c.expired)}" if c.expired > 0 else "")
 
 
-def _sweep(p: Patient, claims: list[Unswept], live: bool) -> list[str]:
+def _sweep(p: Patient, claims: list[Unswept], live: bool) -> list[Advice]:
     """Without a worker nobody sweeps. With one, what it cannot take is locked by somebody in a long transaction."""
     if not live:
-        return [p.worker(queue) for queue in sorted({c.queue for c in claims})]
+        return [start_worker(queue) for queue in sorted({c.queue for c in claims})]
     queues, workers = sorted({c.queue for c in claims}), sorted({c.worker for c in claims})
     holders = p.probe.look(store.claim_holders(p.limits.stuck, queues, workers))
     limit = min(p.limits.stuck, p.limits.horizon)
     fix = [p.fixing(f"horizon:{pid}", horizon=limit) for pid in holders]
-    return fix or [command("holdfast", "doctor", "--only", "horizon")]
+    return fix or [advise("check", name="horizon")]
 
 
 def _long(h: LongHeld) -> str:
@@ -114,9 +117,9 @@ def check_forgotten(p: Patient) -> Iterator[Finding]:
     if found:
         what = (
             f"{_count(len(found))} processing for {p.limits.usual:g} times the usual time, "
-            f"on a live worker that does not run {_them(found)}"
+            f"on a live worker that does not run {them(found)}"
         )
-        fix = [command("holdfast", "workers", "drain", *sorted({f.worker for f in found}))]
+        fix = [advise("drain_workers", workers=sorted({f.worker for f in found}))]
         details = [
             f"{f.id} ({cut(f.task)}, queue {f.queue}), claimed {span(f.seconds)} ago by {f.worker}, usually {span(f.usual)}"
             for f in found
@@ -131,9 +134,9 @@ def check_quarantine(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.quarantined_jobs())
     if found:
         what = f"{_count(len(found))} in quarantine, because {_they(found)} made a claim or a sweep fail"
-        ids = [str(q.id) for q in found] if len(found) <= 20 else ["--state", QUARANTINED, "--yes"]
+        which = {"ids": [q.id for q in found]} if len(found) <= 20 else {"state": QUARANTINED}
         details = [f"{q.id} ({cut(q.task)}, queue {q.queue}): {cut(q.reason)}" for q in found]
-        fix, drop = command("holdfast", "jobs", "retry", *ids), command("holdfast", "jobs", "discard", *ids)
+        fix, drop = advise("retry_jobs", **which), advise("discard_jobs", **which)
         yield Finding("quarantined", "error", what, [fix], listed(details), [drop])
 
 
@@ -152,11 +155,8 @@ def check_tasks(p: Patient) -> Iterator[Finding]:
             q: all(p.knows(u.task, u.version) for u in found if u.queue == q)
             for q in {u.queue for u in found}
         }
-        fix = [p.worker(queue, able[queue]) for queue in sorted(able)]
-        drops = [
-            command("holdfast", "jobs", "discard", "--state", HELD, "--task", task, "--yes")
-            for task in sorted({u.task for u in found})
-        ]
+        fix = [start_worker(queue, able[queue]) for queue in sorted(able)]
+        drops = [advise("discard_jobs", state=HELD, task=task) for task in sorted({u.task for u in found})]
         yield Finding("unknown_tasks", "warning", what, fix, listed(details), drops)
 
 
@@ -171,11 +171,8 @@ def check_misfits(p: Patient) -> Iterator[Finding]:
             f"{several(m.signatures, 'signature')}: {cut(m.reason)}"
             for m in found
         ]
-        fix = [p.worker(queue) for queue in sorted({m.queue for m in found})]
-        drops = [
-            command("holdfast", "jobs", "discard", "--state", HELD, "--task", task, "--yes")
-            for task in sorted({m.task for m in found})
-        ]
+        fix = [start_worker(queue) for queue in sorted({m.queue for m in found})]
+        drops = [advise("discard_jobs", state=HELD, task=task) for task in sorted({m.task for m in found})]
         yield Finding("misfits", "warning", what, fix, listed(details), drops)
 
 
@@ -183,8 +180,8 @@ def check_paused(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.long_paused(p.limits.paused))
     for kind in ("queue", "task"):
         if some_paused := [x for x in found if x.what == kind]:
-            what = f"{several(len(some_paused), kind)} paused since long"
-            fix = [command("holdfast", kind, "resume", x.name) for x in some_paused]
+            what = f"{several(len(some_paused), kind)} paused for more than {span(p.limits.paused)}"
+            fix = [advise(f"resume_{kind}", name=x.name) for x in some_paused]
             details = [
                 f"{kind} {cut(x.name)}: for {span(x.seconds)}, by {cut(x.by) or 'somebody'}"
                 for x in some_paused
@@ -200,10 +197,9 @@ def check_dead(p: Patient) -> Iterator[Finding]:
     total = sum(d.count for d in found)
     if found and total >= p.limits.dead:
         what = f"{several(total, 'dead letter')} in the last hour"
-        gently = ("--newer-than", "1h", "--rate", "50/s", "--yes")
-        fix = [command("holdfast", "dead", "redrive", "--task", d.task, *gently) for d in found]
+        fix = [advise("redrive_dead", task=d.task) for d in found]
         details = [f"{cut(d.task)}: {d.count:,}, the last with {cut(d.error)}" for d in found]
-        yield Finding("dead_letters", "info", what, fix, listed(details), ["holdfast dead list"])
+        yield Finding("dead_letters", "info", what, fix, listed(details), [advise("list_dead")])
 
 
 def check_archive(p: Patient) -> Iterator[Finding]:
@@ -226,12 +222,8 @@ def _they(found: Sequence[object]) -> str:
     return "it" if len(found) == 1 else "they"
 
 
-def _them(found: Sequence[object]) -> str:
-    return "it" if len(found) == 1 else "them"
-
-
 def _count(number: int) -> str:
-    return f"{several(number, 'job')}{' or more' if number >= MOST else ''}"
+    return f"{several(number, 'job')}{' or more' if number >= LISTED else ''}"
 
 
 CHECKS = (
@@ -247,7 +239,9 @@ CHECKS = (
     Check("quarantine", "no job is in quarantine", ("quarantined",), check_quarantine),
     Check("tasks", "no job is set aside because no worker knew its task", ("unknown_tasks",), check_tasks),
     Check("payloads", "no job is set aside because its payload does not fit", ("misfits",), check_misfits),
-    Check("paused", "nothing is paused since long", ("paused_queue", "paused_task"), check_paused),
+    Check(
+        "paused", "nothing has been paused for more than a day", ("paused_queue", "paused_task"), check_paused
+    ),
     Check("dead", "few dead letters in the last hour", ("dead_letters",), check_dead),
     Check("archive", "finished jobs are removed after their time", ("archive_overdue",), check_archive),
 )

@@ -6,34 +6,35 @@ from itertools import groupby
 from ...model.state import BLOCKED
 from ...store import keys as store
 from ...store.keys import StuckKey
-from ..wording import cut, key_command, listed, moment, several
+from ..advice import Advice, advise
+from ..wording import cut, listed, moment, several, them
 from .finding import Check, Finding, Patient
 
-MOST = 1000  # keys that are looked at
+MOST_KEYS = 1000  # keys that are looked at
 _NAMED = 20  # keys that a command names; of more it means all
 
 
 def check_keys(p: Patient) -> Iterator[Finding]:
-    aside = p.probe.look(store.aside_heads(None, MOST))
+    aside = p.probe.look(store.aside_heads(None, MOST_KEYS))
     if blocked := [k for k in aside if k.why == BLOCKED]:
-        what = f"{_count(blocked)} blocked by a dead letter: nothing of {_them(blocked)} runs until somebody decides"
+        what = f"{_count(blocked)} blocked by a dead letter: nothing of {them(blocked)} runs until somebody decides"
         yield Finding(
             "blocked_keys",
             "warning",
             what,
-            _release(blocked, "--retry"),
+            _release(blocked, "retry"),
             listed(_lines(blocked)),
-            _release(blocked, "--skip"),
+            _release(blocked, "skip"),
         )
-    if parked := p.probe.look(store.parked_heads(None, MOST)):
-        what = f"{_count(parked)} parked because of a dead letter: nothing of {_them(parked)} runs until somebody decides"
+    if parked := p.probe.look(store.parked_heads(None, MOST_KEYS)):
+        what = f"{_count(parked)} parked because of a dead letter: nothing of {them(parked)} runs until somebody decides"
         yield Finding(
             "parked_keys",
             "warning",
             what,
-            _release(parked, "--retry"),
+            _release(parked, "retry"),
             listed(_lines(parked)),
-            _release(parked, "--skip"),
+            _release(parked, "skip"),
         )
 
 
@@ -46,24 +47,18 @@ def _lines(found: Sequence[StuckKey]) -> list[str]:
     ]
 
 
-def _release(found: Sequence[StuckKey], how: str) -> list[str]:
-    """A command for each queue."""
-    commands = []
+def _release(found: Sequence[StuckKey], how: str) -> list[Advice]:
+    """For each queue; of many keys: all that there are."""
+    advice = []
     for queue, group in groupby(sorted(found, key=lambda k: (k.queue, k.key)), key=lambda k: k.queue):
         names = [k.key for k in group]
-        if len(names) > _NAMED:
-            commands.append(key_command("release", queue, options=(how, "--all", "--yes")))
-        else:
-            commands.append(key_command("release", queue, *names, options=(how,)))
-    return commands
+        keys = None if len(names) > _NAMED else names
+        advice.append(advise("release_keys", queue=queue, keys=keys, how=how))
+    return advice
 
 
 def _count(found: Sequence[StuckKey]) -> str:
-    return f"{several(len(found), 'key')}{' or more' if len(found) >= MOST else ''}"
-
-
-def _them(found: Sequence[StuckKey]) -> str:
-    return "it" if len(found) == 1 else "them"
+    return f"{several(len(found), 'key')}{' or more' if len(found) >= MOST_KEYS else ''}"
 
 
 CHECKS = (Check("keys", "no key is blocked or parked", ("blocked_keys", "parked_keys"), check_keys),)

@@ -14,8 +14,10 @@ from ...store.renew import renew
 from ...store.settle import settle
 from ...store.statement import Statement
 from ...store.sweep import revoke_expired
+from ..advice import Advice, run_sql
 from ..wording import listed, several
 from .finding import Check, Finding, Patient
+from .schema import build_indexes, revive_indexes
 
 _NOBODY = UUID(int=0)
 _WORKER = "doctor"
@@ -82,27 +84,29 @@ def check_plans(p: Patient) -> Iterator[Finding]:
         yield Finding("slow_plan", "error", what, _cause(p), listed(lines))
 
 
-def _cause(p: Patient) -> list[str]:
+def _cause(p: Patient) -> list[Advice]:
     """What makes the planner do so: an index that is not there, a switch that is off, or no statistics."""
     fix = []
-    if any(d.key.kind == "index" and d.expected for d in compare(p.catalog)) or invalid_indexes(p.catalog):
-        fix.append(p.fixing("indexes"))
+    if any(d.key.kind == "index" and d.expected for d in compare(p.catalog)):
+        fix.append(build_indexes(p))
+    if invalid_indexes(p.catalog):
+        fix.append(revive_indexes(p))
     _, statements = _switched_off(p)
     if statements:
-        fix.append(p.psql(*statements))
+        fix.append(run_sql(*statements))
     tables = [f"ANALYZE holdfast.{q.table}" for q in p.catalog.queues if q.attached]
-    return fix or [p.psql(*tables)]
+    return fix or [run_sql(*tables)]
 
 
 def check_planner(p: Patient) -> Iterator[Finding]:
     details, statements = _switched_off(p)
     if statements:
         what = "the planner may not use what the statements of a job's life are made for"
-        yield Finding("planner_off", "warning", what, [p.psql(*statements)], details)
+        yield Finding("planner_off", "warning", what, [run_sql(*statements)], details)
 
 
 def _switched_off(p: Patient) -> tuple[list[str], list[str]]:
-    """Who is told not to use which kind of plan, and the statements that take it back."""
+    """For whom which kind of plan is switched off, and the statements that take it back."""
     off = [o for o in p.probe.look(store.overrides(_PLANNER)) if o.value == "off"]
     details = [f"{o.name} is off for {o.whose}" for o in off]
     statements = [o.reset for o in off]

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from ...db import migrate
 from ...db.database import Database
 from ...db.probe import Probe
-from ...errors import ConfigurationError, DatabaseError, SchemaTooNew
+from ...errors import ConfigurationError, DatabaseError
 from ...store.audit import audit
+from ..advice import Knows
 from ..procedure import Procedure, actor, block
-from ..wording import AppName, cut
+from ..wording import cut
 from . import connection, jobs, keys, plans, schema, server
-from .finding import Check, Finding, Left, Limits, NotChecked, Patient
+from .finding import Check, Finding, Left, NotChecked, Patient
+from .thresholds import Limits
 
 CHECKS: tuple[Check, ...] = (
     *schema.CHECKS,
@@ -25,9 +27,6 @@ CHECKS: tuple[Check, ...] = (
 _Fix = Callable[[Patient], Iterator[str]]
 # What `--fix NAME` does, and which check says whether it helped.
 FIXES: dict[str, tuple[_Fix, str]] = {
-    "schema": (schema.fix_schema, "schema"),
-    "queues": (schema.fix_queues, "queues"),
-    "indexes": (schema.fix_indexes, "indexes"),
     "vacuum": (server.fix_vacuum, "vacuum"),
     "freeze": (server.fix_freeze, "vacuum"),
     "horizon": (server.fix_horizon, "horizon"),
@@ -44,6 +43,7 @@ class Checked:
     about: str
     findings: list[Finding]
     not_checked: str | None = None
+    is_slow: bool = False  # not checked, because a statement took longer than the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +72,19 @@ def doctor(
     *,
     only: Sequence[str] = (),
     limits: Limits | None = None,
-    app: AppName | None = None,
+    knows: Knows | None = None,
     checks: Sequence[Check] = CHECKS,
 ) -> Procedure[Diagnosis]:
     """Make every check, or those named by `only`. Nothing is changed.
 
-    `app` is how the application is named in commands that start a worker. `checks` are the engine's, unless a surface has
-    those of the shapes too.
+    `knows` says what the app can run. `checks` are the engine's, unless a surface has those of the shapes too.
     """
     wanted = _wanted(only, checks)
     chosen = limits or Limits()
 
     def look(database: Database) -> Diagnosis:
         with Probe(database, chosen.statement) as probe:
-            patient = Patient(database, probe, chosen, app or AppName())
+            patient = Patient(database, probe, chosen, knows or _knows_all)
             return Diagnosis(_examine(patient, wanted, set(only)))
 
     return (yield from block(look))
@@ -95,33 +94,26 @@ def fix(
     name: str,
     *,
     limits: Limits | None = None,
-    app: AppName | None = None,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Procedure[Diagnosis]:
-    """Do what a finding's command says, telling each step when it is done, then look again."""
+    """Do what a finding advises, reporting each step when it is done, then look again."""
     what, _, which = name.partition(":")
     if what not in FIXES or (which and what != "horizon"):
         raise ConfigurationError(f"there is no fix {name!r} (known: {', '.join(FIXES)}, horizon:PID)")
     who = yield from actor()
-    chosen, named = limits or Limits(), app or AppName()
-    return (yield from block(lambda database: _fix(database, name, chosen, named, who, on_step)))
+    chosen = limits or Limits()
+    return (yield from block(lambda database: _fix(database, name, chosen, who, on_step)))
 
 
 def _fix(
-    database: Database, name: str, limits: Limits, app: AppName, who: str, on_step: Callable[[str], None]
+    database: Database, name: str, limits: Limits, who: str, on_step: Callable[[str], None]
 ) -> Diagnosis:
     what, _, which = name.partition(":")
-    found = migrate.status(database.dsn)
-    found.verify()
+    migrate.status(database.dsn).verify()
     act, check = FIXES[what]
-    if found.is_newer and any(c.compares for c in _wanted([check])):
-        raise SchemaTooNew(
-            f"the database is at {found.current}, this release knows up to {found.known}: a fix {what!r} would "
-            "undo what is newer. Run it with the newer release"
-        )
     done: list[str] = []
     with Probe(database, limits.statement) as probe:
-        patient = Patient(database, probe, limits, app, who)
+        patient = Patient(database, probe, limits, _knows_all, who)
         try:
             for line in server.fix_horizon(patient, which) if which else act(patient):
                 done.append(line)
@@ -131,8 +123,12 @@ def _fix(
             if acted and what != "stranded":  # which writes it in the transaction that does it
                 said = {"fix": name, "done": [cut(line, 300) for line in acted[:50]]}
                 database.run(lambda: audit(who, "doctor fix", said, len(acted)))
-        again = Patient(database, probe, limits, app)
+        again = Patient(database, probe, limits, _knows_all)
         return Diagnosis(_examine(again, _wanted([check]), set()), done)
+
+
+def _knows_all(task: str, version: int) -> bool:
+    return True
 
 
 def _wanted(only: Sequence[str], checks: Sequence[Check] = CHECKS) -> list[Check]:
@@ -162,7 +158,7 @@ def _examine(patient: Patient, checks: Sequence[Check], only: set[str]) -> list[
 
 def _make(patient: Patient, check: Check, only: set[str]) -> Checked:
     findings: list[Finding] = []
-    why = None
+    why, is_slow = None, False
     try:
         for finding in check.run(patient):
             if not only or check.name in only or finding.code in only:
@@ -172,6 +168,7 @@ def _make(patient: Patient, check: Check, only: set[str]) -> Checked:
         DatabaseError,
     ) as error:  # a privilege, a timeout, a lock, or the server does not have it
         why = cut(str(error), 300)
-        if "statement timeout" in why:
-            why = f"it takes longer than {patient.limits.statement:g} s ({why}). Give it more: --limit statement=60"
-    return Checked(check.name, check.about, findings, why)
+        is_slow = "statement timeout" in why
+        if is_slow:
+            why = f"it takes longer than {patient.limits.statement:g} s ({why})"
+    return Checked(check.name, check.about, findings, why, is_slow)

@@ -1,18 +1,15 @@
 """The schema: pending migrations, drift from what this release makes, indexes, queues and their tables."""
 
-import functools
 from collections.abc import Iterator
 
 from ...db import migrate
-from ...db.migrate import repair
-from ...db.migrate.repair import Step, ident
 from ...store.catalog import Difference, Facts, Key, QueueTable, compare, expand, invalid_indexes
-from ...store.doctor import note_queue, remake_queue
-from ..wording import listed, several
+from ..advice import Advice, advise, run_sql
+from ..wording import listed, several, them
+from . import statements
 from .finding import Check, Finding, Patient
 
 _STORAGE = {"options", "statistics"}
-_ORDER = ("table", "sequence", "function", "column", "constraint", "view", "rows")
 _KINDS = {"security": "table"}
 _HOT = ("claims", "workers", "engine")
 
@@ -22,7 +19,7 @@ def check_migrations(p: Patient) -> Iterator[Finding]:
     if found.pending:
         names = [f"{number:04}_{name}" for number, name in found.pending]
         what = f"{several(len(names), 'migration')} of this release {'is' if len(names) == 1 else 'are'} not applied"
-        yield Finding("migrations_pending", "error", what, ["holdfast migrate up"], names)
+        yield Finding("migrations_pending", "error", what, [advise("migrate")], names)
 
 
 # Drift --------------------------------------------------------------------------------------------------------------
@@ -32,48 +29,33 @@ def check_schema(p: Patient) -> Iterator[Finding]:
     differ = [d for d in compare(p.catalog) if d.key.kind != "index"]
     extra = [d for d in differ if d.expected is None]
     ours = [d for d in differ if d.expected is not None]
-    safe = [d for d in ours if repair.repair(d)]
-    storage = [d for d in safe if d.found and set(d.parts()) <= _STORAGE]
-    drift = [d for d in safe if d not in storage]
-    rest = [d for d in ours if d not in safe]
-    if drift:
-        what = f"{several(len(drift), 'object')} of the schema not as this release makes {_them(drift)}"
-        yield Finding("schema_drift", "error", what, [p.fixing("schema")], listed(_lines(drift)))
-    if rest:
-        objects = several(len(rest), "object")
-        what = (
-            f"{objects} of the schema not as this release makes {_them(rest)}, to be mended at a quiet time"
-        )
-        statements = [text for d in rest for text in repair.by_hand(d)]
-        fix = [p.psql(*statements)] if statements else ["holdfast migrate sql"]
-        yield Finding("schema_by_hand", "error", what, fix, listed(_lines(rest)))
+    storage = [d for d in ours if d.found and set(d.parts()) <= _STORAGE]
+    if drift := [d for d in ours if d not in storage]:
+        what = f"{several(len(drift), 'object')} of the schema not as this release makes {them(drift)}"
+        yield Finding("schema_drift", "error", what, [advise("print_schema")], listed(_lines(drift)))
     if storage:
-        what = f"{several(len(storage), 'storage setting')} not as this release makes {_them(storage)}"
-        yield Finding("storage_drift", "warning", what, [p.fixing("schema")], listed(_lines(storage)))
-    yield from _more(p, [d for d in extra if d.key.kind != "trigger"])
+        what = f"{several(len(storage), 'storage setting')} not as this release makes {them(storage)}"
+        yield Finding("storage_drift", "warning", what, [advise("print_schema")], listed(_lines(storage)))
+    yield from _more([d for d in extra if d.key.kind != "trigger"])
     if triggers := [d for d in extra if d.key.kind == "trigger"]:
-        drops = [repair.drop_extra(d) for d in triggers]
+        drops = [statements.drop_extra(d) for d in triggers]
         what = f"{several(len(triggers), 'trigger')} on Holdfast's tables: what they do is done in every claim or settle"
-        yield Finding("trigger_extra", "warning", what, [p.psql(*drops)], listed(_lines(triggers)))
+        yield Finding("trigger_extra", "warning", what, [run_sql(*drops)], listed(_lines(triggers)))
 
 
-def _more(p: Patient, extra: list[Difference]) -> Iterator[Finding]:
+def _more(extra: list[Difference]) -> Iterator[Finding]:
     if extra:
         things = f"{several(len(extra), 'thing')} in the schema that this release does not make"
         columns = [d for d in extra if d.key.kind == "column"]
-        drops = [f"ALTER TABLE holdfast.{ident(d.key.of)} DROP COLUMN {ident(d.key.name)}" for d in columns]
+        drops = [statements.drop_column(d) for d in columns]
         yield Finding(
             "schema_extra",
             "error",
             f"{things}: {'it' if len(extra) == 1 else 'they'} may refuse or hide jobs",
-            [p.psql(*(repair.drop_extra(d) for d in extra))],
+            [run_sql(*(statements.drop_extra(d) for d in extra))],
             listed(_lines(extra)),
-            [f"{p.psql(*drops)}   (loses what is in {_them(columns)})"] if drops else [],
+            [run_sql(*drops, note=f"loses what is in {them(columns)}")] if drops else [],
         )
-
-
-def _them(items: list[Difference]) -> str:
-    return "it" if len(items) == 1 else "them"
 
 
 def _lines(differences: list[Difference]) -> list[str]:
@@ -113,20 +95,6 @@ def _plain(value: object) -> str:
     return "not set" if value is None else str(value)
 
 
-def fix_schema(p: Patient) -> Iterator[str]:
-    differ = [d for d in compare(p.catalog) if d.key.kind in _ORDER and d.expected is not None]
-    for d in sorted(differ, key=lambda d: _ORDER.index(d.key.kind)):
-        steps = repair.repair(d)
-        _run(p, steps)
-        if steps:
-            yield f"mended: {describe(d)}"
-
-
-def _run(p: Patient, steps: list[Step]) -> None:
-    for step in steps:
-        p.probe.mend(step.text, concurrently=step.concurrently, otherwise=step.otherwise)
-
-
 # Indexes ------------------------------------------------------------------------------------------------------------
 
 
@@ -134,15 +102,30 @@ def check_indexes(p: Patient) -> Iterator[Finding]:
     wrong, extra = _indexes(p)
     if wrong:
         what = f"{several(len(wrong), 'index', 'indexes')} missing or other than this release makes"
-        yield Finding("index_missing", "error", what, [p.fixing("indexes")], listed(_lines(wrong)))
-    invalid = [f"holdfast.{index} on holdfast.{table}" for table, index in invalid_indexes(p.catalog)]
-    if invalid:
+        yield Finding("index_missing", "error", what, [build_indexes(p)], listed(_lines(wrong)))
+    if invalid := _invalid(p):
         what = "indexes that a failed build left behind: kept up by every write, used by no search"
-        yield Finding("index_invalid", "error", what, [p.fixing("indexes")], listed(invalid))
+        details = [f"holdfast.{key.name} on holdfast.{key.of}" for key in invalid]
+        yield Finding("index_invalid", "error", what, [revive_indexes(p)], listed(details))
     if extra:
         what = "more indexes than this release makes on tables that every claim writes to: each makes claims dearer"
-        drops = [p.psql(repair.drop_extra(d)) for d in extra]
+        drops = [run_sql(statements.drop_extra(d)) for d in extra]
         yield Finding("index_extra", "warning", what, drops, listed(_lines(extra)))
+
+
+def build_indexes(p: Patient) -> Advice:
+    """A parent of partitions after its leaves."""
+    wrong = sorted(_indexes(p)[0], key=lambda d: d.key.of == "archive")
+    return run_sql(*(text for d in wrong for text in statements.build_index(d)))
+
+
+def revive_indexes(p: Patient) -> Advice:
+    wanted = expand(p.catalog)
+    return run_sql(*(statements.revive_index(key, ours=key in wanted) for key in _invalid(p)))
+
+
+def _invalid(p: Patient) -> list[Key]:
+    return [Key("index", table, index) for table, index in invalid_indexes(p.catalog)]
 
 
 def _indexes(p: Patient) -> tuple[list[Difference], list[Difference]]:
@@ -153,24 +136,6 @@ def _indexes(p: Patient) -> tuple[list[Difference], list[Difference]]:
     return [d for d in differ if d.expected is not None], extra
 
 
-def fix_indexes(p: Patient) -> Iterator[str]:
-    """Leftovers first: one may have the name of an index that is to be built. A parent of partitions after its leaves."""
-    wanted = {k: choices[-1] for k, (choices, _) in expand(p.catalog).items() if k.kind == "index"}
-    wrong, _ = _indexes(p)
-    differing = {d.key for d in wrong}
-    for key in (Key("index", table, index) for table, index in invalid_indexes(p.catalog)):
-        if key in differing:
-            continue
-        if key.of == "archive":  # built again below, from its leaves
-            wrong.append(Difference(key, None, wanted.get(key)))
-            continue
-        _run(p, [repair.revive_index(key.name, ours=key in wanted)])
-        yield f"{'rebuilt' if key in wanted else 'dropped'}: holdfast.{key.name}"
-    for d in sorted(wrong, key=lambda d: d.key.of == "archive"):
-        _run(p, repair.build_index(d))
-        yield f"built: holdfast.{d.key.name}"
-
-
 # Queues and their tables --------------------------------------------------------------------------------------------
 
 
@@ -179,11 +144,13 @@ def check_queues(p: Patient) -> Iterator[Finding]:
     if lost:
         what = f"{several(len(lost), 'queue')} without a table of live jobs: enqueue fails there"
         details = [f"queue {q.queue}: holdfast.{q.table} {_state(q)}" for q in lost]
-        yield Finding("queue_without_table", "error", what, [p.fixing("queues")], listed(details))
+        fix = [line for q in lost for line in _restore(q)]
+        yield Finding("queue_without_table", "error", what, fix, listed(details))
     if unknown:
         what = f"{several(len(unknown), 'table')} of jobs that no queue is written down for: workers refuse to serve it"
         details = [f"holdfast.{q.table} holds queue {q.bound}" for q in unknown]
-        yield Finding("table_without_queue", "error", what, [p.fixing("queues")], listed(details))
+        fix = [run_sql(statements.enter_queue(q)) for q in unknown]
+        yield Finding("table_without_queue", "error", what, fix, listed(details))
 
 
 def _torn(p: Patient) -> tuple[list[QueueTable], list[QueueTable]]:
@@ -191,23 +158,15 @@ def _torn(p: Patient) -> tuple[list[QueueTable], list[QueueTable]]:
     return lost, [q for q in p.catalog.queues if q.queue is None and q.bound]
 
 
+def _restore(q: QueueTable) -> list[Advice]:
+    """Attach its table; where that is gone, make the queue again: empty, and with the usual rules."""
+    if q.exists:
+        return [run_sql(statements.attach_queue(q))]
+    return [run_sql(statements.forget_queue(q)), advise("create_queue", queue=q.queue or "")]
+
+
 def _state(q: QueueTable) -> str:
     return "is not attached to holdfast.work" if q.exists else "is not there"
-
-
-def fix_queues(p: Patient) -> Iterator[str]:
-    lost, unknown = _torn(p)
-    for q in lost:
-        name = q.queue or ""
-        if q.exists:
-            _run(p, [repair.attach_queue(q)])
-            yield f"attached: holdfast.{q.table}"
-        elif p.database.run(functools.partial(remake_queue, name)):
-            yield f"made again, empty: queue {name}"
-    for q in unknown:
-        bound = q.bound or ""
-        if p.database.run(functools.partial(note_queue, bound, q.table)):
-            yield f"written down: queue {bound}"
 
 
 CHECKS = (
@@ -221,7 +180,7 @@ CHECKS = (
     Check(
         "schema",
         "the schema is what this release makes, and nothing is in its way",
-        ("schema_drift", "schema_by_hand", "storage_drift", "schema_extra", "trigger_extra"),
+        ("schema_drift", "storage_drift", "schema_extra", "trigger_extra"),
         check_schema,
         compares=True,
     ),

@@ -3,13 +3,14 @@
 import functools
 from collections.abc import Iterator
 
-from ...db.migrate.repair import ident, literal
 from ...errors import ConfigurationError
 from ...store import doctor as store
 from ...store.doctor import Holder, Vacuumed
+from ..advice import Advice, advise, run_sql
 from ..wording import cut, listed, several, span
 from .connection import direct_address
 from .finding import Check, Finding, Left, NotChecked, Patient
+from .statements import ident, literal
 
 _RELOAD = "SELECT pg_reload_conf()"
 _DURABLE = {
@@ -25,7 +26,7 @@ _ASYNC = ("off",)
 def check_writable(p: Patient) -> Iterator[Finding]:
     if p.server.standby:
         what = "the server is a standby: nothing can be enqueued, claimed or settled here"
-        fix = [f"export HOLDFAST_DATABASE_URL=postgresql://{p.server.user}@PRIMARY/{p.server.name}"]
+        fix = [advise("use_database_url", url=f"postgresql://{p.server.user}@PRIMARY/{p.server.name}")]
     elif (found := p.probe.look(store.writes())).refused:
         what = "default_transaction_read_only is on: nothing can be enqueued, claimed or settled"
         fix = _writing_again(p, found.source)
@@ -34,7 +35,7 @@ def check_writable(p: Patient) -> Iterator[Finding]:
     yield Finding("read_only", "error", what, fix)
 
 
-def _writing_again(p: Patient, source: str) -> list[str]:
+def _writing_again(p: Patient, source: str) -> list[Advice]:
     """Where it is set for this role or database, it is taken back there; other roles may be meant to read only."""
     if source == "client":  # by an option in the address
         return [direct_address(p)]
@@ -45,8 +46,8 @@ def _writing_again(p: Patient, source: str) -> list[str]:
     ]
     allowed = "SET default_transaction_read_only = off"  # for this session: it is to change something
     if own:
-        return [p.psql(allowed, *own)]
-    return [p.psql("ALTER SYSTEM SET default_transaction_read_only = off", _RELOAD)]
+        return [run_sql(allowed, *own)]
+    return [run_sql("ALTER SYSTEM SET default_transaction_read_only = off", _RELOAD)]
 
 
 # Durability ---------------------------------------------------------------------------------------------------------
@@ -56,17 +57,17 @@ def check_durability(p: Patient) -> Iterator[Finding]:
     values = p.probe.look(store.settings(("fsync", "full_page_writes", "synchronous_commit")))
     for name, danger in _DURABLE.items():
         if values[name] == "off":
-            fix = [p.psql(f"ALTER SYSTEM SET {name} = on", _RELOAD)]
+            fix = [run_sql(f"ALTER SYSTEM SET {name} = on", _RELOAD)]
             yield Finding(f"{name}_off", "error", f"{name} is off: {danger}", fix)
     own = [o for o in p.probe.look(store.overrides(("synchronous_commit",))) if o.value in _ASYNC]
-    fix = [o.reset for o in own]
+    statements = [o.reset for o in own]
     details = [f"set for {o.whose}" for o in own]
     if values["synchronous_commit"] in _ASYNC and not own:
-        fix = ["ALTER SYSTEM SET synchronous_commit = on", _RELOAD]
+        statements = ["ALTER SYSTEM SET synchronous_commit = on", _RELOAD]
         details = ["set for the whole server"]
-    if fix:
+    if statements:
         what = "synchronous_commit is off: a crash of the server may lose jobs whose enqueue has returned"
-        yield Finding("synchronous_commit_off", "warning", what, [p.psql(*fix)], details)
+        yield Finding("synchronous_commit_off", "warning", what, [run_sql(*statements)], details)
 
 
 # Vacuum -------------------------------------------------------------------------------------------------------------
@@ -75,12 +76,12 @@ def check_durability(p: Patient) -> Iterator[Finding]:
 def check_vacuum(p: Patient) -> Iterator[Finding]:
     values = p.probe.look(store.settings(("autovacuum", "track_counts")))
     if off := [name for name, value in values.items() if value == "off"]:
-        fix = [p.psql(*(f"ALTER SYSTEM SET {name} = on" for name in off), _RELOAD)]
+        fix = [run_sql(*(f"ALTER SYSTEM SET {name} = on" for name in off), _RELOAD)]
         what = f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} off: nothing removes what finished jobs leave"
         yield Finding("autovacuum_off", "error", what, fix)
     tables = p.probe.look(store.vacuum_state())
     if alone := [t.table for t in tables if t.off]:
-        fix = [p.psql(*(f"ALTER TABLE holdfast.{ident(t)} RESET (autovacuum_enabled)" for t in alone))]
+        fix = [run_sql(*(f"ALTER TABLE holdfast.{ident(t)} RESET (autovacuum_enabled)" for t in alone))]
         what = f"autovacuum is off for {several(len(alone), 'table')} of Holdfast"
         yield Finding("autovacuum_off_table", "error", what, fix, [f"holdfast.{t}" for t in alone])
     if bloated := _bloated(p, tables):
@@ -95,11 +96,11 @@ def check_vacuum(p: Patient) -> Iterator[Finding]:
 
 
 def _bloated(p: Patient, tables: list[Vacuumed]) -> list[Vacuumed]:
-    return [t for t in tables if t.dead >= max(p.limits.dead_rows, 1)]
+    return [t for t in tables if p.limits.has_dead_rows(t.dead)]
 
 
 def _old(p: Patient, tables: list[Vacuumed]) -> list[Vacuumed]:
-    return [t for t in tables if t.xid_age >= p.limits.xid_age]
+    return [t for t in tables if p.limits.is_unfrozen(t.xid_age)]
 
 
 def _dead(t: Vacuumed) -> str:
@@ -117,7 +118,7 @@ def fix_freeze(p: Patient) -> Iterator[str]:
 
 def _vacuum(p: Patient, tables: list[Vacuumed], verb: str) -> Iterator[str]:
     for t in tables:
-        p.probe.mend(f"{verb} holdfast.{ident(t.table)}", concurrently=True)
+        p.probe.run_alone(f"{verb} holdfast.{ident(t.table)}")
         yield f"{verb} holdfast.{t.table}"
 
 
@@ -132,9 +133,9 @@ def check_horizon(p: Patient) -> Iterator[Finding]:
         yield Finding("horizon_session", "warning", what, fix, listed([_holder(h) for h in holders]))
     if prepared := p.probe.look(store.horizon_prepared(p.limits.horizon)):
         what = f"{several(len(prepared), 'prepared transaction')} that nobody ends: nothing deleted since can be removed"
-        fix = [p.psql(f"ROLLBACK PREPARED {literal(t.gid)}") for t in prepared]
+        fix = [run_sql(f"ROLLBACK PREPARED {literal(t.gid)}") for t in prepared]
         details = [f"{cut(t.gid)} of {t.owner}, prepared {span(t.seconds)} ago" for t in prepared]
-        otherwise = [p.psql(f"COMMIT PREPARED {literal(t.gid)}") for t in prepared]
+        otherwise = [run_sql(f"COMMIT PREPARED {literal(t.gid)}") for t in prepared]
         yield Finding("horizon_prepared", "error", what, fix, listed(details), otherwise)
     yield from _slots(p)
     if not p.server.sees_all:
@@ -154,15 +155,15 @@ def _holder(h: Holder) -> str:
 
 
 def _slots(p: Patient) -> Iterator[Finding]:
-    slots = p.probe.look(store.horizon_slots(int(p.limits.horizon_xids)))
+    slots = p.probe.look(store.horizon_slots(int(p.limits.horizon_xids), int(p.limits.wal)))
     if slots:
         what = f"{several(len(slots), 'replication slot')} far behind: vacuum cannot remove what they may still want"
         unused = [s.name for s in slots if not s.active]
-        fix = [p.psql(f"SELECT pg_drop_replication_slot({literal(name)})") for name in unused]
+        fix = [run_sql(f"SELECT pg_drop_replication_slot({literal(name)})") for name in unused]
         if len(unused) < len(slots):  # whoever reads from it is to catch up, or to leave
-            fix.append(p.psql("SELECT * FROM pg_stat_replication"))
+            fix.append(run_sql("SELECT * FROM pg_stat_replication"))
         details = [
-            f"{s.name} ({s.kind}, {'in use' if s.active else 'not in use'}): {s.transactions:,} transactions behind"
+            f"{s.name} ({s.kind}, {'in use' if s.active else 'not in use'}): {s.transactions or 0:,} transactions behind"
             + (" (catalogs only)" if s.catalogs_only else "")
             + (f", keeps {s.wal / 2**20:,.0f} MiB of WAL" if s.wal is not None else "")
             for s in slots

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from ...db.migrate.repair import literal
+from ...operate.advice import Advice, advise, once, run_sql, start_worker
 from ...operate.doctor.finding import Check, Finding, Patient
-from ...operate.wording import command, cut, listed, several, span
+from ...operate.doctor.statements import literal
+from ...operate.wording import cut, listed, several, span
 from .store import Pressure, log_pressure
 from .store.health import Health, log_health, open_publishers, subscription_health
 
@@ -17,14 +18,14 @@ def check_log(p: Patient) -> Iterator[Finding]:
     health = p.probe.look(log_health(p.limits.stuck))
     if health.foreign:
         what = "the log was restored from another server: new events get no position, and nobody is delivered any"
-        yield Finding("foreign_log", "error", what, [command("holdfast", "events", "rebase", "--yes")])
+        yield Finding("foreign_log", "error", what, [advise("rebase_events")])
     elif health.waiting:
         more = "at least " if health.waiting >= 1000 else ""
         what = (
             f"{more}{several(health.waiting, 'event')} without a position for up to {span(health.seconds)}: "
             "no worker turns the pages of the log"
         )
-        yield Finding("unnumbered_events", "warning", what, [_worker(p)])
+        yield Finding("unnumbered_events", "warning", what, [start_worker()])
     held = p.probe.look(open_publishers(p.limits.horizon))
     means = "others wait for its keys, and its days of the log cannot be emptied"
     if sessions := [h for h in held if h.pid is not None]:
@@ -37,18 +38,14 @@ def check_log(p: Patient) -> Iterator[Finding]:
         yield Finding("open_publisher", "warning", what, fix, listed(details))
     if prepared := [h for h in held if h.gid is not None]:
         what = f"{several(len(prepared), 'prepared transaction')} that published and nobody ends: {means}"
-        fix = [p.psql(f"ROLLBACK PREPARED {literal(h.gid or '')}") for h in prepared]
+        fix = [run_sql(f"ROLLBACK PREPARED {literal(h.gid or '')}") for h in prepared]
         details = [f"{cut(h.gid)} of {h.role}, prepared {span(h.seconds)} ago" for h in prepared]
-        otherwise = [p.psql(f"COMMIT PREPARED {literal(h.gid or '')}") for h in prepared]
+        otherwise = [run_sql(f"COMMIT PREPARED {literal(h.gid or '')}") for h in prepared]
         yield Finding("prepared_publisher", "error", what, fix, listed(details), otherwise)
 
 
-def _worker(p: Patient) -> str:
-    return command("holdfast", "worker", p.app.name)
-
-
-def _verb(verb: str, name: str, *words: str) -> str:
-    return command("holdfast", "subscriptions", verb, name, *words)
+def _verb(verb: str, name: str, **more: object) -> Advice:
+    return advise("subscription", verb=verb, name=name, **more)
 
 
 def check_subscriptions(p: Patient) -> Iterator[Finding]:
@@ -60,8 +57,8 @@ def check_subscriptions(p: Patient) -> Iterator[Finding]:
     pressed = [x for x in p.probe.look(log_pressure()) if x.share >= _HALF]
     if pressed:
         what = f"{several(len(pressed), 'subscription')} near the limit up to which the log is kept for it"
-        fix = list(dict.fromkeys(_relief(p, x, [h for h in found if h.name == x.name]) for x in pressed))
-        drops = [_verb("remove", x.name, "--yes") for x in pressed]
+        fix = once([_relief(x, [h for h in found if h.name == x.name]) for x in pressed])
+        drops = [_verb("remove", x.name) for x in pressed]
         yield Finding("held_log", "warning", what, fix, listed([_pressure(x) for x in pressed]), drops)
 
 
@@ -84,8 +81,8 @@ def _expired(found: Sequence[Health]) -> Iterator[Finding]:
             f"{several(len(expired), 'subscription')} expired: the log was emptied before "
             f"{several(missed, 'event')} were read"
         )
-        fix = [_verb("reset", name, "--to", "start", "--yes") for name in _names(expired)]
-        drops = [_verb("remove", name, "--yes") for name in _names(expired)]
+        fix = [_verb("reset", name, to="start") for name in _names(expired)]
+        drops = [_verb("remove", name) for name in _names(expired)]
         yield Finding("expired_subscription", "error", what, fix, listed([_line(h) for h in expired]), drops)
 
 
@@ -94,9 +91,9 @@ def _behind(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
     alone = [h for h in active if h.owner is None and h.lag_seconds >= p.limits.stuck]
     if alone:
         what = f"{several(len(alone), 'subscription')} with events to read in no living worker: nobody delivers them"
-        drops = [_verb("remove", name, "--yes") for name in _names(alone)]
+        drops = [_verb("remove", name) for name in _names(alone)]
         yield Finding(
-            "unowned_subscription", "error", what, [_worker(p)], listed([_line(h) for h in alone]), drops
+            "unowned_subscription", "error", what, [start_worker()], listed([_line(h) for h in alone]), drops
         )
     late = [
         h
@@ -105,7 +102,7 @@ def _behind(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
     ]
     if late:
         what = f"{several(len(late), 'subscription')} far behind the log"
-        fix = [command("holdfast", "events", "lag")]
+        fix = [advise("events_lag")]
         yield Finding("lagging_subscription", "warning", what, fix, listed([_line(h) for h in late]))
 
 
@@ -121,14 +118,14 @@ def _paused(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
         yield Finding("paused_subscription", "info", what, fix, listed([_line(h) for h in paused]))
 
 
-def _relief(p: Patient, x: Pressure, rows: Sequence[Health]) -> str:
+def _relief(x: Pressure, rows: Sequence[Health]) -> Advice:
     """What lets it read on; where it does so already, more room."""
     if any(h.status == "paused" for h in rows):
         return _verb("resume", x.name)
     if all(h.owner is None for h in rows):
-        return _worker(p)
+        return start_worker()
     days, size = min(2 * x.hold_days, _MOST_DAYS), 2 * x.hold_bytes
-    return command("holdfast", "events", "retention", "--hold-days", str(days), "--hold-bytes", str(size))
+    return advise("set_retention", days=days, bytes=size)
 
 
 def _pressure(x: Pressure) -> str:

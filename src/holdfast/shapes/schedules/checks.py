@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from ...operate.advice import Advice, advise, once, start_worker
 from ...operate.doctor.finding import Check, Finding, Patient
-from ...operate.wording import command, cut, listed, several, span
+from ...operate.wording import cut, listed, several, span, them
 from .store import Overdue, overdue
 from .verbs import ALIVE
 
@@ -14,34 +15,30 @@ def check_schedules(p: Patient) -> Iterator[Finding]:
     late = [s for s in found if s not in gone]
     if late:
         what = f"{several(len(late), 'schedule')} overdue: no worker has fired a slot that is past"
-        fix = list(dict.fromkeys(_fix(p, s) for s in late))
-        drops = [command("holdfast", "schedule", "pause", s.name) for s in late]
+        fix = once([_fix(s) for s in late])
+        drops = [advise("pause_schedule", name=s.name) for s in late]
         yield Finding("overdue_schedule", "error", what, fix, listed([_line(s) for s in late]), drops)
     if gone:
-        what = f"{several(len(gone), 'schedule')} in no living worker's code: nobody fires {_them(gone)}"
-        fix = [command("holdfast", "schedule", "remove", s.name) for s in gone]
-        starts = list(dict.fromkeys(p.worker(s.queue) for s in gone))
+        what = f"{several(len(gone), 'schedule')} in no living worker's code: nobody fires {them(gone)}"
+        fix = [advise("remove_schedule", name=s.name) for s in gone]
+        starts = once([start_worker(s.queue) for s in gone])
         yield Finding("undeclared_schedule", "warning", what, fix, listed([_line(s) for s in gone]), starts)
 
 
-def _fix(p: Patient, s: Overdue) -> str:
+def _fix(s: Overdue) -> Advice:
     """Without a worker nobody fires it. With one: its queue is missing, it fails otherwise, or somebody holds its row."""
     if not s.workers:
-        return p.worker(s.queue)
+        return start_worker(s.queue)
     if not s.has_queue:
-        return command("holdfast", "queue", "create", s.queue)
+        return advise("create_queue", queue=s.queue)
     if s.problem is not None:
-        return command("holdfast", "schedule", "pause", s.name)
-    return command("holdfast", "doctor", "--only", "horizon")
+        return advise("pause_schedule", name=s.name)
+    return advise("check", name="horizon")
 
 
 def _line(s: Overdue) -> str:
     problem = f": {cut(s.problem)}" if s.problem else ""
     return f"{cut(s.name)} (of {s.origin}, queue {s.queue}), overdue for {span(s.seconds)}{problem}"
-
-
-def _them(found: list[Overdue]) -> str:
-    return "it" if len(found) == 1 else "them"
 
 
 CHECKS = (

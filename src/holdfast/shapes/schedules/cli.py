@@ -3,21 +3,24 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, open_database
+from holdfast.cli.apps import Where
 from holdfast.cli.arguments import parse_moment, parse_object, parse_span
+from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import Offer, complete_queue, complete_task, offered, operator_of
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.cli.producing import given, known_tasks, say_unchecked
 from holdfast.errors import ConfigurationError
+from holdfast.operate.operator import Operator
 from holdfast.operate.producing import make_job
-from holdfast.operate.wording import moment, several
+from holdfast.operate.wording import several
 from holdfast.shapes.schedules.backfill import Backfill
-from holdfast.shapes.schedules.verbs import Schedule, Schedules
+from holdfast.shapes.schedules.verbs import Schedule, ScheduleVerbs, Slot
 
 
 class MissedChoice(StrEnum):
@@ -40,7 +43,7 @@ app = typer.Typer(
 def complete_schedule(context: typer.Context, incomplete: str) -> list[Offer]:
     def find() -> Iterator[Offer]:
         with operator_of(context) as operator:
-            yield from ((s.name, s.when) for s in Schedules(lambda: operator.database).list())
+            yield from ((s.name, s.when) for s in _verbs(operator).list_schedules())
 
     return offered(incomplete, find)
 
@@ -49,15 +52,19 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 
 
 @app.command("list")
-def list_command(
-    database_url: DatabaseOption = None, app: AppOption = None, as_json: JsonOption = False
-) -> None:
+@command
+def list_command(operator: Operator) -> Shown[list[Schedule]]:
     """List the schedules: when each fires next and fired last, and what is in its way."""
-    with open_database(database_url, app) as database:
-        found = Schedules(lambda: database).list()
-    if as_json:
-        render.print_json({"schedules": found})
-    elif not found:
+    found = _verbs(operator).list_schedules()
+    return Shown(found, _print_list, {"schedules": found})
+
+
+def _verbs(operator: Operator) -> ScheduleVerbs:
+    return ScheduleVerbs(lambda: operator.database, operator.actor)
+
+
+def _print_list(found: list[Schedule]) -> None:
+    if not found:
         typer.echo("No schedules. Declare one: app.schedule(...), or add one: holdfast schedule add NAME")
     else:
         heads = ("schedule", "when", "task", "next", "last", "state")
@@ -65,8 +72,8 @@ def list_command(
 
 
 def _row(s: Schedule) -> list[str]:
-    last = "-" if s.last_slot is None else f"{_utc(s.last_slot)}{'' if s.last_job else ' (skipped)'}"
-    return [s.name, s.when, s.task, _utc(s.next_at), last, _state(s)]
+    last = "-" if s.last_slot is None else f"{render.moment(s.last_slot)}{'' if s.last_job else ' (skipped)'}"
+    return [s.name, s.when, s.task, render.moment(s.next_at), last, _state(s)]
 
 
 def _state(s: Schedule) -> str:
@@ -76,14 +83,11 @@ def _state(s: Schedule) -> str:
         return f"in no living worker's code for {render.age(s.declared_seconds)}"
     if s.problem is not None:
         return f"fails: {render.one_line(s.problem)}"
-    return "-" if s.waiting_slot is None else f"{_utc(s.waiting_slot)} waits for the job before it"
-
-
-def _utc(at: datetime | None) -> str:
-    return "-" if at is None else moment(at)
+    return "-" if s.waiting_slot is None else f"{render.moment(s.waiting_slot)} waits for the job before it"
 
 
 @app.command("add")
+@command
 def add_command(
     name: Annotated[str, typer.Argument(help="Letters, digits and _ . -")],
     task: Annotated[str, typer.Option(help="The task to enqueue.", autocompletion=complete_task)],
@@ -108,25 +112,22 @@ def add_command(
     priority: Annotated[int | None, typer.Option(help="-100 to 100, higher first.")] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is a dead letter.")] = None,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    where: Where,
+    operator: Operator,
+) -> Shown[Schedule]:
     """Add a schedule that is not in the code; any worker fires it. With an app its arguments are checked."""
-    tasks = known_tasks(app)
+    tasks = known_tasks(where.app)
     options = given(queue=queue, partition_key=key, priority=priority, tags=tags, max_attempts=max_attempts)
     job = make_job(tasks, task, parse_object(payload, "--payload"), options)
     when = _when(cron, every)
-    with open_database(database_url, app) as database:
-        schedules = Schedules(lambda: database)
-        created = schedules.add(name, when, job, tz=tz, missed=missed.value, overlap=overlap.value)
-        made = schedules.get(name)
+    schedules = _verbs(operator)
+    created = schedules.add(name, when, job, tz=tz, missed=missed.value, overlap=overlap.value)
+    made = schedules.get(name)
     say_unchecked(tasks)
-    if as_json:
-        render.print_json({"created": created, "schedule": made})
-    else:
-        state = "added" if created else "exists already"
-        typer.echo(f"Schedule {name} {state}. {made.when}; next: {_utc(made.next_at)}")
+    state = "added" if created else "exists already"
+    text = f"Schedule {name} {state}. {made.when}; next: {render.moment(made.next_at)}"
+    return Shown(made, lambda _: typer.echo(text), {"created": created, "schedule": made})
 
 
 def _when(cron: str | None, every: str | None) -> str | timedelta:
@@ -141,84 +142,82 @@ def _when(cron: str | None, every: str | None) -> str | timedelta:
 
 
 @app.command("remove")
+@command
 def remove_command(
     name: NameArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[Any]:
     """Remove a schedule. What a living worker's code has cannot be removed, only paused. Its jobs stay."""
-    with open_database(database_url, app) as database:
-        Schedules(lambda: database).remove(name)
-    _say(f"Schedule {name} is removed.", {"schedule": name, "removed": True}, as_json)
+    _verbs(operator).remove(name)
+    return _said(f"Schedule {name} is removed.", {"schedule": name, "removed": True})
 
 
 @app.command("pause")
+@command
 def pause_command(
     name: NameArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[Any]:
     """Fire nothing until the schedule is resumed. Jobs that it enqueued run on."""
-    with open_database(database_url, app) as database:
-        changed = Schedules(lambda: database).pause(name)
+    changed = _verbs(operator).pause(name)
     state = "is paused" if changed else "was paused already"
-    _say(f"Schedule {name} {state}.", {"schedule": name, "changed": changed}, as_json)
+    return _said(f"Schedule {name} {state}.", {"schedule": name, "changed": changed})
 
 
 @app.command("resume")
+@command
 def resume_command(
     name: NameArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[Any]:
     """Fire again, from the next slot on. For slots that passed in the pause: holdfast schedule backfill."""
-    with open_database(database_url, app) as database:
-        schedules = Schedules(lambda: database)
-        changed = schedules.resume(name)
-        following = schedules.get(name).next_at
+    schedules = _verbs(operator)
+    changed = schedules.resume(name)
+    following = schedules.get(name).next_at
     state = "is resumed" if changed else "was not paused"
     answer = {"schedule": name, "changed": changed, "next_at": following}
-    _say(f"Schedule {name} {state}. Next: {_utc(following)}", answer, as_json)
+    return _said(f"Schedule {name} {state}. Next: {render.moment(following)}", answer)
 
 
 @app.command("run")
+@command
 def run_command(
     name: NameArgument,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[Any]:
     """Enqueue the schedule's job now, beside its slots, and print the job's id."""
-    with open_database(database_url, app) as database:
-        handle = Schedules(lambda: database).run(name)
-    _say(str(handle.id), {"schedule": name, "id": handle.id}, as_json)
+    _, job = _verbs(operator).run_now(name)
+    return _said(str(job), {"schedule": name, "id": job})
 
 
 @app.command("next")
+@command
 def next_command(
     name: NameArgument,
     count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 5,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[Any]:
     """Show the next slots, in the schedule's zone and in UTC, and where the clock is put forward or back."""
-    with open_database(database_url, app) as database:
-        schedules = Schedules(lambda: database)
-        found, about = schedules.next(name, count), schedules.get(name)
-    if as_json:
-        render.print_json({"schedule": name, "when": about.when, "slots": found})
-        return
-    rows = [[s.local.strftime("%a %Y-%m-%d %H:%M:%S %Z"), moment(s.at), s.note or ""] for s in found]
+    schedules = _verbs(operator)
+    found, about = schedules.next_slots(name, count), schedules.get(name)
+    answer = {"schedule": name, "when": about.when, "slots": found}
+    return Shown(found, partial(_print_slots, about=about), answer)
+
+
+def _print_slots(found: list[Slot], about: Schedule) -> None:
+    rows = [[s.local.strftime("%a %Y-%m-%d %H:%M:%S %Z"), render.moment(s.at), s.note or ""] for s in found]
     render.print_table((about.tz, "UTC", "note"), rows)
     if about.paused_seconds is not None:
         typer.echo(f"note: it is paused, for {render.since(about.paused_seconds, about.paused_by)}", err=True)
 
 
 @app.command("backfill")
+@command
 def backfill_command(
     name: NameArgument,
     start: Annotated[
@@ -230,22 +229,17 @@ def backfill_command(
     ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    database_url: DatabaseOption = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    operator: Operator,
+) -> Shown[Any]:
     """Enqueue a job for each slot of a time that is past, except slots that were fired or skipped before."""
     since, until = _time(start, "--from"), None if end is None else _time(end, "--to")
-    with open_database(database_url, app) as database:
-        schedules = Schedules(lambda: database)
-        found = schedules.backfill(name, since, until, dry_run=True)
-        if not dry_run and found.fired:
-            confirm(f"enqueue {several(found.fired, 'job')} of schedule {name}, one per slot", yes)
-            found = schedules.backfill(name, since, until)
-    if as_json:
-        render.print_json({"dry_run": dry_run, "backfill": found})
-    else:
-        _print_backfill(found, dry_run)
+    schedules = _verbs(operator)
+    found = schedules.backfill(name, since, until, dry_run=True)
+    if not dry_run and found.fired:
+        confirm(f"enqueue {several(found.fired, 'job')} of schedule {name}, one per slot", yes)
+        found = schedules.backfill(name, since, until)
+    return Shown(found, partial(_print_backfill, dry_run=dry_run), {"dry_run": dry_run, "backfill": found})
 
 
 def _time(text: str, option: str) -> datetime:
@@ -259,7 +253,9 @@ def _time(text: str, option: str) -> datetime:
 
 def _print_backfill(found: Backfill, dry_run: bool) -> None:
     verb = "would be enqueued" if dry_run else "enqueued"
-    between = f", for slots from {_utc(found.first)} to {_utc(found.last)}" if found.fired else ""
+    between = (
+        f", for slots from {render.moment(found.first)} to {render.moment(found.last)}" if found.fired else ""
+    )
     typer.echo(f"{several(found.fired, 'job')} {verb}{between}.")
     if found.decided:
         typer.echo(f"Left alone, because fired or skipped before: {several(found.decided, 'slot')}.")
@@ -268,8 +264,5 @@ def _print_backfill(found: Backfill, dry_run: bool) -> None:
         typer.echo(f"Left alone, because what fired there is no longer kept: {unknown}.")
 
 
-def _say(text: str, answer: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        render.print_json(answer)
-    else:
-        typer.echo(text)
+def _said(text: str, answer: dict[str, Any]) -> Shown[str]:
+    return Shown(text, typer.echo, answer)

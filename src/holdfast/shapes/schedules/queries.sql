@@ -53,7 +53,7 @@ ON CONFLICT (name) DO UPDATE
 RETURNING 1;
 
 -- name: schedule_touch
--- Say that this worker's code still has these schedules as they are stored; at most one write in so many seconds.
+-- Say that this worker's code still has these schedules as they are stored; at most one write in that many seconds.
 -- $1 names, $2 fingerprints, $3 seconds
 UPDATE holdfast.schedules s SET declared_at = holdfast.now()
 FROM unnest($1::text[], $2::text[]) AS d(name, fingerprint)
@@ -87,7 +87,7 @@ SELECT EXISTS (
     CROSS JOIN LATERAL (SELECT FROM holdfast.work w WHERE w.queue = f.queue AND w.id = f.job_id OFFSET 0) w);
 
 -- name: claim_slots
--- Decide slots that nobody has decided; answers those. A transaction that decides the same ones at the same time waits for this one.
+-- Decide slots that nobody has decided; returns those. A transaction that decides the same ones at the same time waits for this one.
 -- $1 schedule, $2 slots, $3 kind
 INSERT INTO holdfast.firings (schedule, slot, kind, at)
 SELECT $1, u.slot, $3, holdfast.now() FROM unnest($2::timestamptz[]) AS u(slot) ORDER BY u.slot

@@ -85,7 +85,7 @@ class Scheduler(Service):
             return False
 
     async def _declare(self) -> None:
-        """At the start and now and then: others see that this code is alive, and what a rollback left behind is mended."""
+        """At the start and now and then: others see that this code is alive, and what a rollback left is corrected."""
         if self._declared_at is not None and time.monotonic() - self._declared_at < DECLARE_EVERY:
             return
         specs = list(self._specs.values())

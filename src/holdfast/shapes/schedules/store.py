@@ -14,9 +14,9 @@ from uuid import UUID
 from ... import failpoints
 from ...errors import ConfigurationError, UnknownQueue
 from ...model.job import NewRow
-from ...sql import query
+from ...model.text import command
 from ...store.jobs import enqueue
-from ...store.statement import Flow, Statement, count, ids, nothing
+from ...store.statement import Flow, Statement, count, ids, named, nothing
 from .spec import Fired, Kind, Missed, Overlap, Spec, State, plan
 from .timing import Timing
 
@@ -89,17 +89,15 @@ class Stored:
 
 def read_schedules(names: Sequence[str] | None = None) -> Statement[list[Stored]]:
     given = None if names is None else list(names)
-    return Statement(
-        "schedule_read", query("schedule_read"), (given,), lambda rows: [Stored(*r) for r in rows]
-    )
+    return named("schedule_read", (given,), lambda rows: [Stored(*r) for r in rows])
 
 
 def clock() -> Statement[datetime]:
-    return Statement("clock", query("clock"), (), lambda rows: rows[0][0])
+    return named("clock", (), lambda rows: rows[0][0])
 
 
 def _lock(name: str) -> Statement[bool]:
-    return Statement("schedule_lock", query("schedule_lock"), (name,), bool)
+    return named("schedule_lock", (name,), bool)
 
 
 def read_locked(name: str) -> Flow[Stored | None]:
@@ -112,16 +110,16 @@ def read_locked(name: str) -> Flow[Stored | None]:
 
 
 def due(declared: Sequence[str], without: Sequence[str], limit: int) -> Statement[list[str]]:
-    return Statement("schedule_due", query("schedule_due"), (list(declared), list(without), limit), ids)
+    return named("schedule_due", (list(declared), list(without), limit), ids)
 
 
 def wait(declared: Sequence[str]) -> Statement[float | None]:
-    return Statement("schedule_wait", query("schedule_wait"), (list(declared),), lambda rows: rows[0][0])
+    return named("schedule_wait", (list(declared),), lambda rows: rows[0][0])
 
 
 def fire(name: str, grace: float) -> Flow[Fired | None]:
     """Fire what is due of one schedule. None: nothing is, or another worker is at it."""
-    if not (yield from Statement("schedule_take", query("schedule_take"), (name,), bool)):
+    if not (yield from named("schedule_take", (name,), bool)):
         return None
     (stored,) = yield from read_schedules([name])
     spec = stored.spec
@@ -153,10 +151,10 @@ def fire_slots(stored: Stored, slots: Sequence[datetime], kind: Kind) -> Flow[li
     if len(fired) < len(new):
         raise UnknownQueue(
             f"schedule {stored.name!r}: queue {stored.queue!r} does not exist. "
-            f"Create it: holdfast queue create {stored.queue}"
+            f"Create it: {command('holdfast', 'queue', 'create', stored.queue)}"
         )
     params = (stored.name, [slot for slot, _ in fired], [job for _, job in fired], stored.queue)
-    yield from Statement("firing_jobs", query("firing_jobs"), params, nothing)
+    yield from named("firing_jobs", params, nothing)
     failpoints.point("schedules.enqueued")
     return fired
 
@@ -171,20 +169,20 @@ def _row(stored: Stored, slot: datetime) -> NewRow:
 def _claim_slots(name: str, slots: Sequence[datetime], kind: Kind) -> Flow[list[datetime]]:
     if not slots:
         return []
-    new = yield from Statement("claim_slots", query("claim_slots"), (name, list(slots), kind), ids)
+    new = yield from named("claim_slots", (name, list(slots), kind), ids)
     return sorted(slot.astimezone(UTC) for slot in new)  # a session may be in any zone
 
 
 def _live(name: str) -> Statement[bool]:
-    return Statement("schedule_live", query("schedule_live"), (name,), lambda rows: bool(rows[0][0]))
+    return named("schedule_live", (name,), lambda rows: bool(rows[0][0]))
 
 
 def _move(name: str, to: datetime, following: datetime | None, kept: datetime | None) -> Statement[None]:
-    return Statement("schedule_move", query("schedule_move"), (name, to, following, kept), nothing)
+    return named("schedule_move", (name, to, following, kept), nothing)
 
 
 def note_problem(name: str, problem: str) -> Statement[None]:
-    return Statement("schedule_problem", query("schedule_problem"), (name, problem), nothing)
+    return named("schedule_problem", (name, problem), nothing)
 
 
 # What code declares -------------------------------------------------------------------------------------------------
@@ -193,10 +191,10 @@ Declared = Literal["same", "created", "changed", "older", "taken"]
 
 
 def touch(specs: Sequence[Spec], every: float) -> Flow[list[str]]:
-    """Say that this code is alive; answers the names of those that are not stored as it has them."""
+    """Say that this code is alive; returns the names of those that are not stored as it has them."""
     names, prints = [s.name for s in specs], [s.fingerprint for s in specs]
-    yield from Statement("schedule_touch", query("schedule_touch"), (names, prints, every), nothing)
-    differs = yield from Statement("schedule_differs", query("schedule_differs"), (names, prints), ids)
+    yield from named("schedule_touch", (names, prints, every), nothing)
+    differs = yield from named("schedule_differs", (names, prints), ids)
     return differs
 
 
@@ -243,30 +241,30 @@ def put(
     job = (r.task, r.version, r.queue, r.payload, r.partition_key, r.priority, r.max_attempts)
     more = (list(r.tags) or None, r.metadata, spec.fingerprint, list(retired))
     params = (spec.name, origin, *when, *job, *more, decided_to, next_at)
-    return Statement("schedule_put", query("schedule_put"), params, bool)
+    return named("schedule_put", params, bool)
 
 
 def prune_firings(days: int, limit: int) -> Statement[int]:
-    return Statement("prune_firings", query("prune_firings"), (days, limit), count)
+    return named("prune_firings", (days, limit), count)
 
 
 # What operators do --------------------------------------------------------------------------------------------------
 
 
 def pause(name: str, by: str) -> Statement[bool]:
-    return Statement("schedule_pause", query("schedule_pause"), (name, by), bool)
+    return named("schedule_pause", (name, by), bool)
 
 
 def resume(name: str, decided_to: datetime, next_at: datetime | None) -> Statement[bool]:
-    return Statement("schedule_resume", query("schedule_resume"), (name, decided_to, next_at), bool)
+    return named("schedule_resume", (name, decided_to, next_at), bool)
 
 
 def remove(name: str) -> Statement[bool]:
-    return Statement("schedule_remove", query("schedule_remove"), (name,), bool)
+    return named("schedule_remove", (name,), bool)
 
 
 def decided_slots(name: str, slots: Sequence[datetime]) -> Statement[list[datetime]]:
-    return Statement("decided_slots", query("decided_slots"), (name, list(slots)), ids)
+    return named("decided_slots", (name, list(slots)), ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +283,4 @@ class Overdue:
 
 def overdue(seconds: float, late_after: float, stale_after: float) -> Statement[list[Overdue]]:
     params = (seconds, late_after, stale_after)
-    return Statement(
-        "schedules_overdue", query("schedules_overdue"), params, lambda rows: [Overdue(*r) for r in rows]
-    )
+    return named("schedules_overdue", params, lambda rows: [Overdue(*r) for r in rows])

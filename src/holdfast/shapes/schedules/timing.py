@@ -112,7 +112,7 @@ class Timing:
         return max(self.between(start, end), default=None)
 
     def first(self, moment: datetime, count: int) -> list[datetime]:
-        """The next so many slots after a moment."""
+        """The next `count` slots after a moment."""
         return list(islice(self.between(moment, datetime.max.replace(tzinfo=UTC)), count))
 
     def describe(self) -> str:

@@ -10,6 +10,8 @@ from uuid import UUID
 
 from ...db.database import Database
 from ...errors import ConfigurationError
+from ...operate.procedure import Method, Procedure, Runner, actor, run
+from ...operate.refusal import Refused
 from ...operate.wording import span
 from ...settings import default_actor
 from ...store import jobs
@@ -70,10 +72,86 @@ _Listed = list[Schedule]
 _Ahead = list[Slot]
 
 
+# Each verb once -----------------------------------------------------------------------------------------------------
+
+
+def list_schedules() -> Procedure[_Listed]:
+    return [describe(s) for s in (yield from run(store.read_schedules))]
+
+
+def get(name: str) -> Procedure[Schedule]:
+    return describe((yield from run(lambda: find_schedule(name, held=False))))
+
+
+def add(
+    name: str,
+    cron: str | timedelta,
+    job: NewJob[Any],
+    *,
+    tz: str = "UTC",
+    missed: Missed = "skip",
+    overlap: Overlap = "allow",
+) -> Procedure[bool]:
+    who = yield from actor()
+    spec = make_spec(name, cron, job, tz, missed, overlap, ConfigurationError)
+    return (yield from run(lambda: _add(spec, who)))
+
+
+def remove(name: str) -> Procedure[None]:
+    who = yield from actor()
+    yield from run(lambda: _remove(name, who))
+
+
+def pause(name: str) -> Procedure[bool]:
+    who = yield from actor()
+    return (yield from run(lambda: _pause(name, who)))
+
+
+def resume(name: str) -> Procedure[bool]:
+    who = yield from actor()
+    return (yield from run(lambda: _resume(name, who)))
+
+
+def run_now(name: str) -> Procedure[tuple[Stored, UUID]]:
+    who = yield from actor()
+    return (yield from run(lambda: _run(name, who)))
+
+
+def next_slots(name: str, count: int = 5) -> Procedure[_Ahead]:
+    return (yield from run(lambda: _next(name, count)))
+
+
+def fill(
+    name: str, start: datetime, end: datetime | None = None, *, dry_run: bool = False
+) -> Procedure[Backfill]:
+    who = yield from actor()
+    found = yield from run(lambda: find(name, start, end))
+    if dry_run or not found.slots:
+        return found.answer()
+    entry = yield from run(lambda: audit_begin(who, "schedule backfill", found.selection()))
+    for batch in found.batches():
+        found.jobs += yield from run(functools.partial(backfill, name, batch, entry))
+    return found.answer()
+
+
+class ScheduleVerbs(Runner):
+    """For surfaces: `ScheduleVerbs(database, actor).pause(name)`; on an event loop `await ....pause.arun(name)`."""
+
+    list_schedules = Method(list_schedules)
+    get = Method(get)
+    add = Method(add)
+    remove = Method(remove)
+    pause = Method(pause)
+    resume = Method(resume)
+    run_now = Method(run_now)
+    next_slots = Method(next_slots)
+    backfill = Method(fill)
+
+
 class Schedules:
     """Schedules in the database: `app.schedules.add("nightly", "0 3 * * *", nightly.job(), tz="Europe/Berlin")`.
 
-    Each method has an async twin with the prefix `a`. Every change is in the audit.
+    Each method has an async form with the prefix `a`. Every change is in the audit.
     """
 
     def __init__(
@@ -85,22 +163,22 @@ class Schedules:
         self._producer = producer or Writer(database, dict)
 
     @property
-    def _actor(self) -> str:
-        return self._named or default_actor()
+    def _verbs(self) -> ScheduleVerbs:
+        return ScheduleVerbs(self._database, self._named or default_actor())
 
     def list(self) -> _Listed:
         """All of them, by name."""
-        return [describe(s) for s in self._database().run(store.read_schedules)]
+        return self._verbs.list_schedules()
 
     async def alist(self) -> _Listed:
-        return [describe(s) for s in await self._database().arun(store.read_schedules)]
+        return await self._verbs.list_schedules.arun()
 
     def get(self, name: str) -> Schedule:
         """One of them; UnknownSchedule if there is none."""
-        return describe(self._database().run(lambda: find_schedule(name, held=False)))
+        return self._verbs.get(name)
 
     async def aget(self, name: str) -> Schedule:
-        return describe(await self._database().arun(lambda: find_schedule(name, held=False)))
+        return await self._verbs.get.arun(name)
 
     def add(
         self,
@@ -113,8 +191,7 @@ class Schedules:
         overlap: Overlap = "allow",
     ) -> bool:
         """Add one that is not in the code; any worker fires it. False: exactly this one was there."""
-        spec = make_spec(name, cron, job, tz, missed, overlap, ConfigurationError)
-        return self._database().run(lambda: _add(spec, self._actor))
+        return self._verbs.add(name, cron, job, tz=tz, missed=missed, overlap=overlap)
 
     async def aadd(
         self,
@@ -126,68 +203,53 @@ class Schedules:
         missed: Missed = "skip",
         overlap: Overlap = "allow",
     ) -> bool:
-        spec = make_spec(name, cron, job, tz, missed, overlap, ConfigurationError)
-        return await self._database().arun(lambda: _add(spec, self._actor))
+        return await self._verbs.add.arun(name, cron, job, tz=tz, missed=missed, overlap=overlap)
 
     def remove(self, name: str) -> None:
         """Remove one, and what is known of its firings. What a living worker's code has can only be paused."""
-        self._database().run(lambda: _remove(name, self._actor))
+        self._verbs.remove(name)
 
     async def aremove(self, name: str) -> None:
-        await self._database().arun(lambda: _remove(name, self._actor))
+        await self._verbs.remove.arun(name)
 
     def pause(self, name: str) -> bool:
         """Fire nothing until it is resumed. False: it was paused already."""
-        return self._database().run(lambda: _pause(name, self._actor))
+        return self._verbs.pause(name)
 
     async def apause(self, name: str) -> bool:
-        return await self._database().arun(lambda: _pause(name, self._actor))
+        return await self._verbs.pause.arun(name)
 
     def resume(self, name: str) -> bool:
         """Fire again, from the next slot on; slots in the pause are not made up for. False: it was not paused."""
-        return self._database().run(lambda: _resume(name, self._actor))
+        return self._verbs.resume(name)
 
     async def aresume(self, name: str) -> bool:
-        return await self._database().arun(lambda: _resume(name, self._actor))
+        return await self._verbs.resume.arun(name)
 
     def run(self, name: str) -> JobHandle[Any]:
         """Enqueue its job now, beside its slots, also when it is paused."""
-        return self._handle(*self._database().run(lambda: _run(name, self._actor)))
+        return self._handle(*self._verbs.run_now(name))
 
     async def arun(self, name: str) -> JobHandle[Any]:
-        return self._handle(*await self._database().arun(lambda: _run(name, self._actor)))
+        return self._handle(*await self._verbs.run_now.arun(name))
 
     def next(self, name: str, count: int = 5) -> _Ahead:
         """The next slots."""
-        return self._database().run(lambda: _next(name, count))
+        return self._verbs.next_slots(name, count)
 
     async def anext(self, name: str, count: int = 5) -> _Ahead:
-        return await self._database().arun(lambda: _next(name, count))
+        return await self._verbs.next_slots.arun(name, count)
 
     def backfill(
         self, name: str, start: datetime, end: datetime | None = None, *, dry_run: bool = False
     ) -> Backfill:
         """Fire the slots from `start` on and before `end`, or until now, that have not fired. None fires twice."""
-        database = self._database()
-        found = database.run(lambda: find(name, start, end))
-        if dry_run or not found.slots:
-            return found.answer()
-        entry = database.run(lambda: audit_begin(self._actor, "schedule backfill", found.selection()))
-        for batch in found.batches():
-            found.jobs += database.run(functools.partial(backfill, name, batch, entry))
-        return found.answer()
+        return self._verbs.backfill(name, start, end, dry_run=dry_run)
 
     async def abackfill(
         self, name: str, start: datetime, end: datetime | None = None, *, dry_run: bool = False
     ) -> Backfill:
-        database = self._database()
-        found = await database.arun(lambda: find(name, start, end))
-        if dry_run or not found.slots:
-            return found.answer()
-        entry = await database.arun(lambda: audit_begin(self._actor, "schedule backfill", found.selection()))
-        for batch in found.batches():
-            found.jobs += await database.arun(functools.partial(backfill, name, batch, entry))
-        return found.answer()
+        return await self._verbs.backfill.arun(name, start, end, dry_run=dry_run)
 
     def _handle(self, stored: Stored, job: UUID) -> JobHandle[Any]:
         return JobHandle(
@@ -259,9 +321,10 @@ def _add(spec: Spec, who: str) -> Flow[bool]:
     now = yield from store.clock()
     if there is not None or not (yield from store.put(spec, "operator", [], now, spec.timing.after(now))):
         said = f": {describe(there).when}, {there.task}, from {there.origin}" if there else ""
-        raise ConfigurationError(
-            f"schedule {spec.name!r} exists already{said}. Choose another name, or first: "
-            f"holdfast schedule remove {spec.name}"
+        raise Refused(
+            "schedule_exists",
+            f"schedule {spec.name!r} exists already{said}. Choose another name, or first remove it",
+            name=spec.name,
         )
     t = spec.timing
     timing = {"cron": t.cron, "every": t.every, "tz": t.tz, "task": spec.row.task}
@@ -273,9 +336,11 @@ def _remove(name: str, who: str) -> Flow[None]:
     found = yield from find_schedule(name)
     if found.origin == "code" and describe(found).is_declared:
         ago = span((found.now - (found.declared_at or found.now)).total_seconds())
-        raise ConfigurationError(
+        raise Refused(
+            "schedule_in_code",
             f"schedule {name!r} is in the code of a living worker (last heard of {ago} ago), which would bring it back. "
-            f"Take it out of the code, or pause it: holdfast schedule pause {name}"
+            "Take it out of the code, or pause it",
+            name=name,
         )
     yield from store.remove(name)
     yield from audit(who, "schedule remove", {"schedule": name, "task": found.task}, 1)

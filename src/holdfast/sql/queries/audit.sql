@@ -10,7 +10,7 @@ SELECT ARRAY[holdfast.audit_act($1::text, $2::text, $3::text::jsonb, $4::bigint)
 SELECT holdfast.audit_more($1, $2) IS NOT NULL;
 
 -- name: audit_begin
--- The entry of an act that goes on over several transactions; answers its id.
+-- The entry of an act that goes on over several transactions; returns its id.
 -- $1 actor, $2 action, $3 selection (JSON)
 SELECT holdfast.audit_act($1, $2, $3::text::jsonb, 0);
 

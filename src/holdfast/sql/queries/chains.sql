@@ -1,5 +1,5 @@
 -- name: busy_groups
--- Lock the groups that these ends count for; answers those that somebody else holds at this moment, and those which end here while somebody
+-- Lock the groups that these ends count for; returns those that somebody else holds at this moment, and those which end here while somebody
 -- holds a key that their callback goes to. Nothing is waited for.
 -- $1 groups of completed jobs, $2 groups of jobs that ended otherwise, one for each job
 WITH ends AS MATERIALIZED (
@@ -36,7 +36,7 @@ SELECT ARRAY[holdfast.jobs_ended_at_commit($1::uuid[], $2::text[], $3::uuid[], $
 
 -- name: enqueue_group
 -- anywhere
--- Write a group and its jobs in the caller's transaction; answers {id, created, conflict} for the group and then for each job.
+-- Write a group and its jobs in the caller's transaction; returns {id, created, conflict} for the group and then for each job.
 -- $1 members, $2 callback, both in a list of one (JSON), $3 what is wanted of members
 SELECT ARRAY[id::text, created::text, conflict]
 FROM holdfast.enqueue_group((($1::text[])[1])::jsonb, (($2::text[])[1])::jsonb, ($3::text[])[1])
@@ -74,7 +74,7 @@ SELECT id, task, queue, status FROM (
     SELECT id, task, queue, status, seq FROM holdfast.jobs WHERE parent_id = $1 ORDER BY seq LIMIT $2) j ORDER BY seq;
 
 -- name: retry_groups
--- Groups whose callback could not be enqueued are tried again; answers those for which it worked.
+-- Groups whose callback could not be enqueued are tried again; returns those for which it worked.
 -- $1 limit
 WITH due AS MATERIALIZED (
     SELECT g.id FROM holdfast.groups g WHERE g.fault IS NOT NULL ORDER BY g.id LIMIT $1 FOR NO KEY UPDATE OF g SKIP LOCKED
@@ -83,7 +83,7 @@ SELECT d.id, CASE WHEN holdfast.try_callback(d.id) THEN holdfast.close_group(d.i
 
 -- name: prune_groups
 -- Groups that finished longer ago than the archive reaches, and those that cannot finish because nothing is kept of their jobs any more.
--- Looks at so many rows from a moment on, and answers where it got to (NULL: the end) and how many went.
+-- Scans a bounded number of rows from a moment on, and returns where it got to (NULL: the end) and how many went.
 -- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
 WITH look AS MATERIALIZED (
     SELECT g.id, g.created_at, g.finished_at FROM holdfast.groups g
@@ -104,7 +104,7 @@ SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(created_at) 
 
 -- name: prune_replacements
 -- Replace keys whose job no longer waits or runs. One that came to its job a moment ago is left: its job may be too young to be seen.
--- Looks at so many rows from a moment on, and answers where it got to (NULL: the end) and how many went.
+-- Scans a bounded number of rows from a moment on, and returns where it got to (NULL: the end) and how many went.
 -- $1 retention days (not used: the key of a job that is gone is of no use), $2 limit, $3 from when (NULL: the beginning)
 WITH look AS MATERIALIZED (
     SELECT r.queue, r.key, r.job_id, r.at FROM holdfast.replacements r

@@ -29,7 +29,7 @@ FROM taken
 ORDER BY priority DESC, available_at, seq;
 
 -- part: bytes
--- The length of a payload as text, where that may be much; NULL of one that lies in its row as it is, which has less than 2,000. Those are told
+-- The length of a payload as text, where that may be much; NULL of one that lies in its row as it is, which has less than 2,000. Those are counted
 -- by their headers alone.
 CASE WHEN pg_column_size(j.payload) >= 2000 OR pg_column_compression(j.payload) IS NOT NULL THEN octet_length(j.payload::text) END AS bytes
 

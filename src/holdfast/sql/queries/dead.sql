@@ -1,10 +1,10 @@
 -- name: dead_times
--- Now, and the moments so many seconds ago: what dies after the first is not touched by an act that began then.
+-- Now, and the moments that many seconds ago: what dies after the first is not touched by an act that began then.
 -- $1 older than, $2 newer than, in seconds
 SELECT holdfast.now(), holdfast.now() - make_interval(secs => $1::float8), holdfast.now() - make_interval(secs => $2::float8);
 
 -- name: list_dead
--- Dead letters, the last to die first, looking at so many rows and no more.
+-- Dead letters, the last to die first. Scans a bounded number of rows.
 -- $1 died before, $2 or then with a smaller id, $3 how many to look at, $4 limit,
 -- $5 died until, $6 died since, $7 queue, $8 task, $9 error (a pattern), $10 key, $11 tag, $12 group
 SELECT d.id, d.queue, d.task, d.attempts, d.max_attempts, d.crashes, d.lease_generation, d.created_at, d.died_at,
@@ -29,7 +29,7 @@ WHERE ($1::timestamptz IS NULL OR (l.died_at <= $1 AND (l.died_at, l.id) < ($1, 
 ORDER BY l.died_at DESC, l.id DESC OFFSET $3 - 1 LIMIT 1;
 
 -- name: next_dead
--- Dead letters in the order in which they died, the oldest first, looking at so many rows and no more.
+-- Dead letters in the order in which they died, the oldest first. Scans a bounded number of rows.
 -- $1 died after, $2 or then with a greater id, $3 how many to look at, $4 limit,
 -- $5 died until, $6 died since, $7 queue, $8 task, $9 error (a pattern), $10 key, $11 tag, $12 group
 SELECT d.id, d.queue, d.died_at

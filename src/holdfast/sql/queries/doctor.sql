@@ -49,13 +49,14 @@ WHERE p.database = current_database() AND p.prepared <= clock_timestamp() - make
 ORDER BY p.prepared LIMIT 100;
 
 -- name: horizon_slots
--- Replication slots that hold back vacuum, and how much WAL they keep.
--- $1 transactions
-SELECT s.slot_name, s.slot_type, s.active, greatest(age(s.xmin), age(s.catalog_xmin)), s.xmin IS NULL,
-       CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint END
+-- Replication slots that are far behind: in transactions, which holds back vacuum, or in the WAL that they keep.
+-- $1 transactions, $2 bytes of WAL
+SELECT s.slot_name, s.slot_type, s.active, greatest(age(s.xmin), age(s.catalog_xmin)), s.xmin IS NULL, w.kept
 FROM pg_replication_slots s
-WHERE greatest(age(s.xmin), age(s.catalog_xmin)) >= $1::bigint AND (s.database IS NULL OR s.database = current_database())
-ORDER BY 4 DESC LIMIT 100;
+CROSS JOIN LATERAL (SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint END AS kept) w
+WHERE (greatest(age(s.xmin), age(s.catalog_xmin)) >= $1::bigint OR w.kept >= $2::bigint)
+  AND (s.database IS NULL OR s.database = current_database())
+ORDER BY 4 DESC NULLS LAST LIMIT 100;
 
 -- name: end_session
 -- End a session that horizon_sessions would list. No row: this process is none of those, and nothing is ended: a process id may have
@@ -229,7 +230,7 @@ FROM (SELECT m.queue, j.id, j.task, j.version, m.reason, m.at, m.signature FROM 
 GROUP BY h.queue, h.task, h.version ORDER BY h.queue, h.task, h.version;
 
 -- name: long_paused
--- Queues and tasks that are paused since long: (what, name, seconds, by whom).
+-- Queues and tasks that have been paused for long: (what, name, seconds, by whom).
 -- $1 seconds
 SELECT 'queue', q.name, extract(epoch FROM holdfast.now() - q.paused_at)::float8, q.paused_by FROM holdfast.queues q
 WHERE q.paused_at <= holdfast.now() - make_interval(secs => $1::float8)
@@ -253,19 +254,12 @@ FROM holdfast.archive_slots s CROSS JOIN holdfast.engine e
 WHERE s.day < (holdfast.now() AT TIME ZONE 'UTC')::date - e.retention_days - 1 ORDER BY s.day;
 
 -- name: forget_queue
--- Take out the row of a queue whose table is gone, to make both again. Waits for whoever makes a queue.
+-- Take out the row of a queue whose table is gone, to make both again.
 -- $1 queue
-DELETE FROM holdfast.queues q WHERE q.name = $1 AND to_regclass(format('holdfast.%I', q.relation)) IS NULL
-RETURNING q.lease, q.created_at, q.paused_at, q.paused_by, q.ordering, q.on_dead_letter, q.fair, q.weights::text, q.concurrency,
-          q.key_concurrency, q.rate, q.burst, q.key_rate, q.key_burst, q.aging;
+DELETE FROM holdfast.queues q WHERE q.name = $1 AND to_regclass(format('holdfast.%I', q.relation)) IS NULL;
 
--- name: restore_queue
--- Give a queue that was made again what it had.
--- $1 queue, $2 created at, $3 paused at, $4 paused by
-UPDATE holdfast.queues SET created_at = $2, paused_at = $3, paused_by = $4 WHERE name = $1 RETURNING name;
-
--- name: note_queue
--- Write down a queue whose table is there. One with the index of streams is ordered by key, one with that of shares is fair; what it did on
+-- name: enter_queue
+-- A row for a queue whose table is there. One with the index of streams is ordered by key, one with that of shares is fair; what it did on
 -- a dead letter and its limits are not known.
 -- $1 queue, $2 table
 WITH made AS (
@@ -274,8 +268,6 @@ WITH made AS (
     FROM (SELECT to_regclass(format('holdfast.%I', $2::text || '_stream')) IS NOT NULL AS stream,
                  to_regclass(format('holdfast.%I', $2::text || '_share')) IS NOT NULL AS share) s
     ON CONFLICT DO NOTHING RETURNING name
-), limits AS (
-    INSERT INTO holdfast.limits (queue, tokens, refilled_at)
-    SELECT m.name, 0, '-infinity' FROM made m WHERE NOT EXISTS (SELECT FROM holdfast.limits l WHERE l.queue = m.name)
 )
-SELECT name FROM made;
+INSERT INTO holdfast.limits (queue, tokens, refilled_at)
+SELECT m.name, 0, '-infinity' FROM made m WHERE NOT EXISTS (SELECT FROM holdfast.limits l WHERE l.queue = m.name);

@@ -69,7 +69,7 @@ WITH gone AS (
 SELECT count(*) FROM gone;
 
 -- name: prune_once
--- What job.once() recorded older than the archive, of jobs that are no longer live nor dead letters. Looks at so many rows from a moment on, and answers where it
+-- What job.once() recorded older than the archive, of jobs that are no longer live nor dead letters. Scans a bounded number of rows from a moment on, and returns where it
 -- got to (NULL: the end) and how many went.
 -- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
 WITH look AS MATERIALIZED (
@@ -86,7 +86,7 @@ WITH look AS MATERIALIZED (
 SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(at) FROM look) END, (SELECT count(*) FROM gone);
 
 -- name: prune_progress
--- Progress older than the archive, of jobs that are no longer live. Looks at so many rows from a moment on, and answers where it
+-- Progress older than the archive, of jobs that are no longer live. Scans a bounded number of rows from a moment on, and returns where it
 -- got to (NULL: the end) and how many went.
 -- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
 WITH look AS MATERIALIZED (
@@ -102,7 +102,7 @@ WITH look AS MATERIALIZED (
 SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(at) FROM look) END, (SELECT count(*) FROM gone);
 
 -- name: prune_errors
--- Errors older than the archive, of jobs that are no longer live nor dead letters. Looks at so many rows from a moment on, and answers where it
+-- Errors older than the archive, of jobs that are no longer live nor dead letters. Scans a bounded number of rows from a moment on, and returns where it
 -- got to (NULL: the end) and how many went.
 -- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
 WITH look AS MATERIALIZED (
@@ -119,7 +119,7 @@ WITH look AS MATERIALIZED (
 SELECT CASE WHEN (SELECT count(*) FROM look) >= $2 THEN (SELECT max(at) FROM look) END, (SELECT count(*) FROM gone);
 
 -- name: prune_fences
--- Fences older than the archive, of jobs that are no longer live. Looks at so many rows from a moment on, and answers where it
+-- Fences older than the archive, of jobs that are no longer live. Scans a bounded number of rows from a moment on, and returns where it
 -- got to (NULL: the end) and how many went.
 -- $1 retention days, $2 limit, $3 from when (NULL: the beginning)
 WITH look AS MATERIALIZED (

@@ -1,6 +1,6 @@
 -- name: enqueue
 -- anywhere
--- Write jobs in the caller's transaction; answers their ids, in order, and where not all of them are new, after that for each whether it
+-- Write jobs in the caller's transaction; returns their ids, in order, and where not all of them are new, after that for each whether it
 -- is, and then its conflict. One row: to decode ten thousand takes a client longer than to send the jobs.
 -- $1..$17 as in holdfast.enqueue_many, the payloads as the literal of an array: a driver takes 10 us to quote one. Of the others a list of
 -- one stands for all jobs: to send and to read the same value ten thousand times took both sides longer than to write the rows.
@@ -28,7 +28,7 @@ CROSS JOIN LATERAL holdfast.enqueue_many(
 
 -- name: enqueue_one
 -- anywhere
--- Write one job without an idempotency key, a replace key and follow-ups in the caller's transaction; answers as `enqueue` does.
+-- Write one job without an idempotency key, a replace key and follow-ups in the caller's transaction; returns as `enqueue` does.
 -- $1 task, $2 payload, $3 queue, $4 key, $5 priority, $6 time, $7 delay, $8 attempts, $9 version, $10 tags (the literal of an array), $11 metadata,
 -- $12 parent, all of them texts
 SELECT ARRAY[r.id::text, r.created::text, r.conflict]
@@ -48,12 +48,12 @@ UNION ALL
 SELECT 'dead_letter', NULL, d.last_error, d.attempts FROM holdfast.dead_letters d WHERE d.id = $1;
 
 -- name: lock_live
--- Wait for the row of a live job and lock it; answers whether it is running, no row: there is no such live job.
+-- Wait for the row of a live job and lock it; returns whether it is running, no row: there is no such live job.
 -- $1 queue, $2 id
 SELECT status = 'processing' FROM holdfast.work WHERE queue = $1 AND id = $2 FOR UPDATE;
 
 -- name: cancel_waiting
--- Jobs that are not running leave for the archive as cancelled; answers which, and the groups they were in.
+-- Jobs that are not running leave for the archive as cancelled; returns which, and the groups they were in.
 -- $1 queue, $2 ids, $3 reason
 WITH gone AS (
     DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status <> 'processing'

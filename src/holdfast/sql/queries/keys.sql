@@ -58,7 +58,7 @@ ORDER BY x.at, w.id LIMIT $2;
 
 -- name: waiting_heads
 -- Keys with jobs that wait behind a first one that is not due yet, the furthest ahead first; columns as of aside_heads.
--- $1 queue, $2 jobs to look at of each priority, $3 limit, $4 cap of the jobs behind, $5 due later than so many seconds from now
+-- $1 queue, $2 jobs to look at of each priority, $3 limit, $4 cap of the jobs behind, $5 due later than that many seconds from now
 WITH RECURSIVE p(priority) AS (
     (SELECT w.priority FROM holdfast.work w WHERE w.queue = $1 AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
     UNION ALL
@@ -245,6 +245,6 @@ RETURNING id, group_id;
 UPDATE holdfast.queues SET on_dead_letter = $2 WHERE name = $1 AND ordering = 'key' AND on_dead_letter <> $2 RETURNING name;
 
 -- name: order_queue
--- Order an empty queue by key, or no longer; answers what is in the way.
+-- Order an empty queue by key, or no longer; returns what is in the way.
 -- $1 queue, $2 ordering, $3 on dead letter
 SELECT holdfast.order_queue($1, $2, $3);

@@ -128,7 +128,7 @@ SELECT $1, k.key, k.tokens, $3 FROM unnest($4::text[], $5::float8[]) AS k(key, t
 ON CONFLICT (queue, partition_key) DO UPDATE SET tokens = EXCLUDED.tokens, refilled_at = EXCLUDED.refilled_at;
 
 -- name: claim_shares
--- Take due jobs from these keys, so many of each, for a living worker.
+-- Take due jobs from these keys, at most that many of each, for a living worker.
 -- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects instead of others?,
 -- $9 limits that the claim is made within
 --
@@ -157,7 +157,7 @@ WITH c AS MATERIALIZED (
 -- with part: taken
 
 -- name: scan_shares
--- Step from key to key through some buckets, from a place on, looking at so many keys: (keys looked at, bucket and key of the last one,
+-- Step from key to key through some buckets, from a place on, scanning a bounded number of keys: (keys looked at, bucket and key of the last one,
 -- those that have a due job, its priority, and for how long it is due). As in scan_streams, one probe per key and per gap.
 -- $1 queue, $2 buckets in ascending order (NULL: all), $3 and $4 after this bucket and key (NULL: from the start), $5 keys
 WITH RECURSIVE step AS (

@@ -27,7 +27,7 @@ WITH ok AS MATERIALIZED (
 SELECT ARRAY[o.n::text, b.status, NULL] FROM back b JOIN ok o ON o.id = b.id;
 
 -- name: misfits_begin
--- Whose turn it is to look for payloads that every signature refused, over all workers; nobody else looks for so many seconds.
+-- Whose turn it is to look for payloads that every signature refused, over all workers; nobody else looks for that many seconds.
 -- $1 seconds
 WITH turn AS MATERIALIZED (
     SELECT only_row FROM holdfast.engine WHERE misfits_at <= holdfast.now() FOR NO KEY UPDATE SKIP LOCKED
@@ -39,7 +39,7 @@ WITH turn AS MATERIALIZED (
 SELECT EXISTS (SELECT FROM begun);
 
 -- name: misfits_done
--- The look is over: the next one in so many seconds.
+-- The look is over: the next one in that many seconds.
 -- $1 seconds
 UPDATE holdfast.engine e SET misfits_at = holdfast.now() + make_interval(secs => $1::float8)
 WHERE e.only_row = (SELECT only_row FROM holdfast.engine FOR NO KEY UPDATE SKIP LOCKED);
@@ -103,8 +103,8 @@ SELECT t.id, t.lease_generation, t.task, c.reason FROM taken t JOIN c ON c.id = 
 DELETE FROM holdfast.misfits WHERE job_id = ANY ($1::uuid[]);
 
 -- name: prune_misfits
--- Forget refusals of jobs that are no longer live. Looks at so many rows from a moment on, and
--- answers where it got to (NULL: the end) and how many went.
+-- Forget refusals of jobs that are no longer live. Scans a bounded number of rows from a moment on, and
+-- returns where it got to (NULL: the end) and how many went.
 -- $1 retention days (not used: the job is gone), $2 limit, $3 from when (NULL: the beginning)
 WITH look AS MATERIALIZED (
     SELECT m.ctid AS place, m.queue, m.job_id, m.at FROM holdfast.misfits m

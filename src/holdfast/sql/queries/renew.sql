@@ -1,5 +1,5 @@
 -- name: heartbeat
--- Say that the worker lives. Touches last_seen_at and nothing else; answers its status, `draining` also when it was fenced while it drained.
+-- Say that the worker lives. Touches last_seen_at and nothing else; returns its status, `draining` also when it was fenced while it drained.
 -- $1 worker
 UPDATE holdfast.workers SET last_seen_at = holdfast.now() WHERE id = $1
 RETURNING CASE WHEN status = 'gone' AND ended = 'left' THEN 'draining' ELSE status END;

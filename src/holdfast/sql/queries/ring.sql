@@ -4,7 +4,7 @@ SELECT name, ordering = 'key' FROM holdfast.queues ORDER BY name;
 
 -- name: affinity
 -- How much of each key's work one worker did: (key, jobs, those of the worker that did most of them, how many workers, that worker,
--- jobs, kept jobs and keys of all keys together), the keys first that moved about most. Looks at so many of the newest finished jobs.
+-- jobs, kept jobs and keys of all keys together), the keys first that moved about most. Scans a bounded number of the newest finished jobs.
 -- $1 queue, $2 seconds back, $3 how many to look at, $4 limit
 WITH recent AS MATERIALIZED (
     SELECT a.partition_key AS key, a.claimed_by AS worker

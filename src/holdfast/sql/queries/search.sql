@@ -12,7 +12,7 @@ SELECT holdfast.now() - make_interval(secs => $1::float8), holdfast.now() - make
        encode(substr(int8send(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1), 3) || decode(repeat('00', 10), 'hex'), 'hex')::uuid;
 
 -- name: search_live
--- Live jobs from the newest id back, looking at so many rows and no more.
+-- Live jobs from the newest id back. Scans a bounded number of rows.
 -- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
 -- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
 SELECT w.id, w.queue, w.state
@@ -56,7 +56,7 @@ ORDER BY w.id DESC LIMIT $4;
 SELECT j.id FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id) WHERE $1::text IS NULL OR c.queue = $1 LIMIT $2;
 
 -- name: unclaimed_ids
--- Of the oldest jobs, looking at so many and no more, those that say they run while no claim holds them. They were claimed once, so they
+-- Of the oldest jobs, of which a bounded number is scanned, those that say they run while no claim holds them. They were claimed once, so they
 -- are among the oldest; hands in the tables make them, the engine does not.
 -- $1 queue, $2 how many to look at, $3 limit
 SELECT w.id
@@ -78,7 +78,7 @@ CROSS JOIN LATERAL (SELECT FROM holdfast.work w WHERE w.queue = q.queue AND w.id
 WHERE $1::text IS NULL OR q.queue = $1 LIMIT $2;
 
 -- name: search_archive
--- Finished jobs from the newest id back, looking at so many rows and no more.
+-- Finished jobs from the newest id back. Scans a bounded number of rows.
 -- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
 -- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
 SELECT a.id, a.queue, a.status
@@ -96,7 +96,7 @@ SELECT j.id FROM holdfast.archive j WHERE ($1::uuid IS NULL OR j.id < $1) AND ($
 ORDER BY j.id DESC OFFSET $3 - 1 LIMIT 1;
 
 -- name: search_dead
--- Dead letters from the newest id back, looking at so many rows and no more.
+-- Dead letters from the newest id back. Scans a bounded number of rows.
 -- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
 -- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
 SELECT d.id, d.queue, 'dead_letter'

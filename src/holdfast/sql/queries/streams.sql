@@ -7,7 +7,7 @@
 -- again under their lock. A run ends at the first job of the front that is not free: what is behind it has to wait, also when somebody
 -- took, held or ended it between the two looks. A filter by status in `front` would step over it. A job that commits later has a
 -- higher seq, so nothing can appear before what was seen.
--- Rows are told by their places, as in `claim`: ids would be looked up in an index twice more. One that somebody changed between our
+-- Rows are identified by their places, as in `claim`: ids would be looked up in an index twice more. One that somebody changed between our
 -- snapshot and our lock was locked in its newer version, which lies elsewhere: the run ends there, as at one that is locked still.
 -- Mostly all of the front is free, and no run has to be cut.
 -- `IN` is a hashed lookup for each row of the front. `= ANY (ARRAY(...))` would search the whole array for each of them.
@@ -53,7 +53,7 @@ WITH front AS MATERIALIZED (
 -- with part: taken
 
 -- name: due_streams
--- The keys of waiting jobs that are due, from a mark on in claim order, looking at so many rows of each priority: per priority
+-- The keys of waiting jobs that are due, from a mark on in claim order, scanning a bounded number of rows of each priority: per priority
 -- (priority, rows seen, when and which seq the last of them is due, keys in the order met).
 -- $1 queue, $2 priorities, $3 their marks: due after, $4 or then with a greater seq, $5 rows, $6 buckets in ascending order (NULL: all)
 --
@@ -74,7 +74,7 @@ CROSS JOIN LATERAL (
 ) s;
 
 -- name: scan_streams
--- Step from key to key through some buckets, from a place on, looking at so many keys: (keys looked at, bucket and key of the last one,
+-- Step from key to key through some buckets, from a place on, scanning a bounded number of keys: (keys looked at, bucket and key of the last one,
 -- those whose first job is ready, the priorities of those jobs, and for how long each is due). One index probe per key, however deep it
 -- is, and one per gap between wanted buckets.
 -- $1 queue, $2 buckets in ascending order (NULL: all), $3 and $4 after this bucket and key (NULL: from the start), $5 keys, $6 suspects too?
@@ -136,7 +136,7 @@ SELECT w.id FROM holdfast.work w
 WHERE w.queue = $1 AND w.partition_bucket = holdfast.bucket($2) AND w.partition_key = $2 ORDER BY w.seq LIMIT 1;
 
 -- name: unhold
--- Put held jobs back to waiting, in their place, as far as they are due and nobody holds them; answers their keys.
+-- Put held jobs back to waiting, in their place, as far as they are due and nobody holds them; returns their keys.
 -- $1 queue, $2 ids
 WITH c AS MATERIALIZED (
     SELECT j.id FROM holdfast.work j

@@ -3,7 +3,7 @@
 SELECT set_config('lock_timeout', '1s', true);
 
 -- name: tally
--- Add what a worker finished since its last report to the sums of this minute; answers the transaction that holds it.
+-- Add what a worker finished since its last report to the sums of this minute; returns the transaction that holds it.
 -- Rows are written in order, so that two workers cannot wait for each other in a circle.
 -- $1 queues, $2 tasks, $3 completed, $4 failed, $5 dead, $6 cancelled, $7 run seconds, $8 wait seconds, $9 longest run, $10 longest wait
 WITH written AS (

@@ -4,7 +4,7 @@
 SELECT ARRAY[holdfast.wake($1::text[], NULL, $2::float8[])::text];
 
 -- name: fall_asleep
--- A worker that is alive wants to be told from the commit on. False: it was fenced, or drains.
+-- A worker that is alive wants notifications from the commit on. False: it was fenced, or drains.
 -- $1 worker, $2 queues, $3 seconds after which it looks by itself
 --
 -- The lock keeps a fence from missing these rows.
@@ -68,7 +68,7 @@ q AS MATERIALIZED (
 
 -- name: next_due
 -- In how many seconds the next job of these queues is due that this worker may take (0 or less: now; NULL: not before it looks again),
--- and how many workers sleep in that one of them where most do: so many may be told of the same job.
+-- and how many workers sleep in that one of them where most do: at most that many are woken for the same job.
 -- $1 queues, $2 tasks, $3 versions, $4 seconds until it looks again, $5 signatures
 WITH RECURSIVE
 -- with part: due

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import InvalidOption
 from ..model.job import NewRow
-from ..store import load as store
+from ..store import copy as store
 from ..store.statement import Statement
 from .newjob import NewJob
 from .payload import shown

@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from ..model.job import NewRow
-from ..sql import query
-from .statement import Row, Statement, ids, nothing
+from .statement import Row, Statement, ids, named, nothing
 
 _AT_ONCE = 4096  # ids of one millisecond
 _PIECE = 32 * 1024  # bytes: the server begins early, and has little left to do when the last has come
@@ -33,7 +32,7 @@ def load_begin() -> Statement[Loadable]:
         now, queues, keyed, ordered = rows[0]
         return Loadable(now, frozenset(queues), frozenset(keyed), frozenset(ordered))
 
-    return Statement("load_begin", query("load_begin"), (), decode)
+    return named("load_begin", (), decode)
 
 
 def load_changed(queues: Sequence[str], fault: Callable[[str], Exception]) -> Statement[None]:
@@ -43,11 +42,11 @@ def load_changed(queues: Sequence[str], fault: Callable[[str], Exception]) -> St
         for queue in ids(rows):
             raise fault(queue)
 
-    return Statement("load_changed", query("load_changed"), (list(queues),), decode)
+    return named("load_changed", (list(queues),), decode)
 
 
 def load_wake(first: dict[str, datetime]) -> Statement[None]:
-    return Statement("load_wake", query("load_wake"), (list(first), list(first.values())), nothing)
+    return named("load_wake", (list(first), list(first.values())), nothing)
 
 
 @dataclass(slots=True)

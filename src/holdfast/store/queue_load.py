@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..sql import query
-from .statement import Flow, Row, Statement, nothing
+from .statement import Flow, Row, Statement, named, nothing
 
 CAP = 10_000  # a count stops here
 _TAIL = 256  # blocks read from the end of the archive
@@ -54,29 +53,29 @@ def queue_load(name: str) -> Statement[QueueLoad | None]:
         counts = (pending, scheduled, processing, held, quarantined, blocked, parked)
         return QueueLoad(name, *counts, *rows[0][7:])
 
-    return Statement("queue_load", query("queue_load"), (name, CAP + 1), decode)
+    return named("queue_load", (name, CAP + 1), decode)
 
 
 def queue_leases() -> Statement[dict[str, float | None]]:
-    return Statement("queue_leases", query("queue_leases"), (), lambda rows: {r[0]: r[1] for r in rows})
+    return named("queue_leases", (), lambda rows: {r[0]: r[1] for r in rows})
 
 
 def dead_load() -> Statement[dict[str, int]]:
     """Dead letters per queue among the newest CAP + 1."""
-    return Statement("dead_load", query("dead_load"), (CAP + 1,), lambda rows: {r[0]: r[1] for r in rows})
+    return named("dead_load", (CAP + 1,), lambda rows: {r[0]: r[1] for r in rows})
 
 
 def worker_load(late_after: float) -> Statement[dict[str, int]]:
     params = (late_after, CAP + 1)
-    return Statement("worker_load", query("worker_load"), params, lambda rows: {r[0]: r[1] for r in rows})
+    return named("worker_load", params, lambda rows: {r[0]: r[1] for r in rows})
 
 
 def finished_per_minute() -> Flow[tuple[int, bool]]:
     """Jobs finished in the last minute: (number, is it an estimate?). Reads the end of the archive and no more."""
     total, estimated = 0.0, False
     for slot, first in (yield from archive_tails()):
-        found, span = yield from Statement(
-            "recent_finished", query("recent_finished"), (slot, first), lambda rows: (rows[0][0], rows[0][1])
+        found, span = yield from named(
+            "recent_finished", (slot, first), lambda rows: (rows[0][0], rows[0][1])
         )
         if first and span is not None and span < 60:  # what was read is not the whole minute
             total, estimated = total + found * 60 / max(span, 0.001), True
@@ -91,11 +90,11 @@ def archive_tails() -> Statement[list[tuple[int, int]]]:
     def decode(rows: Sequence[Row]) -> list[tuple[int, int]]:
         return [(slot, max(0, blocks - _TAIL)) for slot, blocks in rows]
 
-    return Statement("archive_tail", query("archive_tail"), (), decode)
+    return named("archive_tail", (), decode)
 
 
 def prefer_indexes() -> Statement[None]:
-    return Statement("prefer_indexes", query("prefer_indexes"), (), nothing)
+    return named("prefer_indexes", (), nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +114,8 @@ class WorkerLine:
 
 
 def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:
-    return Statement(
+    return named(
         "list_workers",
-        query("list_workers"),
         (with_gone, limit),
         lambda rows: [WorkerLine(*r) for r in rows],
     )

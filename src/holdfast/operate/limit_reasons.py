@@ -4,38 +4,39 @@ from collections.abc import Iterator, Sequence
 
 from ..model.queue import Rate
 from ..store.explain import LimitsSeen, Seen, WorkerSeen
-from .wording import command, cut, some, span
+from .advice import Advice, advise
+from .wording import cut, some, span
 
-Said = tuple[str, str, list[str]]  # code, sentence, commands
+Said = tuple[str, str, list[Advice]]  # code, sentence, what to do
 
 
 def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
-    """Each limit that is in the way now, with the command that changes it."""
-    show = command("holdfast", "queue", "show", queue)
+    """Each limit that is in the way now, with what changes it."""
+    show = advise("show_queue", queue=queue)
 
-    def change(option: str, value: object) -> list[str]:
-        return [command("holdfast", "queue", "set", queue, option, f"{value}"), show]
+    def change(rule: str, value: object) -> list[Advice]:
+        return [advise("set_queue", queue=queue, rule=rule, value=value), show]
 
     if seen.concurrency is not None and seen.running >= seen.concurrency:
         said = f"It waits for the limit of its queue {queue}: {seen.running:,} of {seen.concurrency:,} run."
-        yield "queue_full", said, change("--concurrency", 2 * seen.concurrency)
+        yield "queue_full", said, change("concurrency", 2 * seen.concurrency)
     if seen.rate is not None and seen.next_in > 0:
         rate = Rate(seen.rate)
         said = f"The rate of queue {queue}, {rate.text}, allows the next start in {span(seen.next_in)}."
-        yield "queue_rate", said, change("--rate", Rate(2 * seen.rate).text)
+        yield "queue_rate", said, change("rate", Rate(2 * seen.rate).text)
     key = cut(seen.key)
     if seen.key_concurrency is not None and seen.key_running >= seen.key_concurrency:
         said = (
             f"It waits for the limit of its key {key}: {seen.key_running:,} of {seen.key_concurrency:,} run."
         )
-        yield "key_full", said, change("--key-concurrency", 2 * seen.key_concurrency)
+        yield "key_full", said, change("key_concurrency", 2 * seen.key_concurrency)
     if seen.key_rate is not None and seen.key_next_in > 0:
         rate = Rate(seen.key_rate)
         said = f"The rate of its key {key}, {rate.text}, allows the next start in {span(seen.key_next_in)}."
-        yield "key_rate", said, change("--key-rate", Rate(2 * seen.key_rate).text)
+        yield "key_rate", said, change("key_rate", Rate(2 * seen.key_rate).text)
 
 
-def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: str) -> Said | None:
+def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Advice) -> Said | None:
     """Why a job waits whose payload does not fit, and for whom. `able` workers know its task; `wait` seconds after the last
     of them refused it, it is a dead letter."""
     job, refusals = seen.job, seen.refusals

@@ -27,7 +27,7 @@ from ..model.text import storable
 from ..store import acts as store
 from ..store import dead, keys
 from ..store.acts import Locked, Place
-from ..store.operate import prefer_indexes
+from ..store.queue_load import prefer_indexes
 from ..store.search import Found, JobFilter
 from ..store.statement import Flow
 from ..store.wake import wake
@@ -207,7 +207,7 @@ def asked_for(verb: Verb, wanted: JobFilter) -> Procedure[JobFilter]:
 
 
 def act_on_all(verb: Verb, selection: Selection[Found], on_batch: Tell = lambda _: None) -> Procedure[Done]:
-    """Batch by batch, each with its count in the audit. `on_batch` is told how many were changed so far."""
+    """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far."""
 
     def apply(found: Sequence[Found], done: int) -> Flow[tuple[Results, Reasons]]:
         locked = {job.id: job for job in (yield from store.lock(_places(found)))}

@@ -1,0 +1,34 @@
+"""What to do next: a code and what it is about. A surface says it in its own words, such as a command."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Knows = Callable[
+    [str, int], bool
+]  # whether the app can run a task of this version; one that was not named may
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    code: str
+    data: dict[str, Any]
+
+
+def advise(code: str, **data: Any) -> Advice:
+    return Advice(code, data)
+
+
+def start_worker(queue: str | None = None, able: bool = True) -> Advice:
+    """A worker of the app, of any queue or of this one; not `able`: of another one, for the reader to name."""
+    return advise("start_worker", queue=queue, able=able)
+
+
+def run_sql(*statements: str, note: str | None = None) -> Advice:
+    """Each statement by itself. `note` says what they cost."""
+    return advise("run_sql", statements=statements, note=note)
+
+
+def once(advice: list[Advice]) -> list[Advice]:
+    """Each of them once, in their order."""
+    return [one for n, one in enumerate(advice) if one not in advice[:n]]
