@@ -13,8 +13,8 @@ DUE = datetime(2026, 1, 1, tzinfo=UTC)
 
 def claimed(seq: int, *, priority: int = 0, due: datetime = DUE, waited: float = 60.0) -> ClaimedJob:
     return ClaimedJob(
-        "0" * 32, 1, seq, "t", 1, "{}", None, priority, 0, 5, due.timestamp(), False, 0, None, "00000001", "inbox", "1" * 32,
-        due.timestamp() + waited,
+        "0" * 32, 1, seq, "t", 1, "{}", None, priority, 0, 5, due.timestamp(), False, 0, None, "inbox", "1" * 32,
+        due.timestamp() + waited, 1, 1,
     )  # fmt: skip
 
 

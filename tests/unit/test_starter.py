@@ -22,7 +22,7 @@ Handler = Callable[[Running], Awaitable[None]]
 
 def a_job(n: int) -> Running:
     claimed = ClaimedJob(
-        str(uuid4()), 1, n, "t", 1, "{}", None, 0, 0, 5, 0.0, False, 0, None, "000000010", "inbox", str(uuid4()), 0.0
+        str(uuid4()), 1, n, "t", 1, "{}", None, 0, 0, 5, 0.0, False, 0, None, "inbox", str(uuid4()), 0.0, 1, 1
     )  # fmt: skip
     now = time.monotonic()
     return Running(claimed, now, now)

@@ -9,7 +9,7 @@ from .. import telemetry
 from ..db.session import Session
 from ..model.breaker import BreakerChange, Watch
 from ..model.job import ClaimedJob
-from ..store.breaker import Note, close_unwatched, tell
+from ..store.breaker import Note, close_unwatched, count_ends
 from .claim import Claimer
 from .handler import Handlers
 from .inflight import Running
@@ -62,7 +62,7 @@ class Breakers:
     async def succeeded(self, watch: Watch, running: Running) -> None:
         """A handler completed its job in a transaction of its own, which no breaker was told of."""
         note = Note(watch.breaker, succeeded=True, good=[running.grant.token])
-        if (change := await self._session.flow(lambda: tell(watch.task, note))) is not None:
+        if (change := await self._session.flow(lambda: count_ends(watch.task, note))) is not None:
             self.changed(change)
 
     async def close_unwatched(self) -> None:

@@ -21,11 +21,10 @@ from ..model.breaker import BreakerChange
 from ..model.outcome import DeadLettered, ErrorText, Settlement
 from ..model.state import ARCHIVED, BUSY, COMPLETED, QUARANTINED
 from ..model.text import storable
-from ..store.breaker import settle_watched
+from ..store.breaker import note_ends
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
-from ..store.done import by_attempt, is_plain, settle_done
-from ..store.settle import Odd
+from ..store.settle import Odd, by_attempt, is_plain, settle_and, settle_done
 from .service import Service
 
 T = TypeVar("T")
@@ -111,7 +110,7 @@ class Settler(Service):
             return
         self._tell_last()
         try:
-            odd, changes = await self._session.flow(lambda: settle_watched(batch, self._worker()))
+            odd, changes = await self._session.flow(lambda: settle_and(batch, self._worker(), note_ends))
         except GroupBusy as busy:  # someone counts in their group for a moment; the others go on without them
             held_up = {str(job_id) for job_id in busy.job_ids}
             if others := [s for s in batch if s.grant.id_text not in held_up]:
