@@ -4,8 +4,8 @@ import gc
 from datetime import UTC, datetime, timedelta
 
 from holdfast.model.job import ClaimedJob
+from holdfast.runtime.claim.low_water import LowWater
 from holdfast.runtime.gc_tuning import tuned_gc
-from holdfast.runtime.low_water import LowWater
 from holdfast.store.claim import Mark
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)

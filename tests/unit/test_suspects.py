@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.model.job import ClaimedJob
 from holdfast.model.outcome import Completed, Released
-from holdfast.runtime import suspects
 from holdfast.runtime.apart import NotApart
+from holdfast.runtime.claim import suspects
+from holdfast.runtime.claim.suspects import Suspects
 from holdfast.runtime.inflight import Running
-from holdfast.runtime.suspects import Suspects
 from holdfast.settings import Settings
 
 NOBODY: Any = None  # the session, which only a death asks

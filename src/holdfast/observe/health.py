@@ -50,7 +50,7 @@ class Health:
         self.worker: Worker | None = None
 
     def attach(self, worker: Worker) -> None:
-        queues = len(worker.claimer.queues)
+        queues = len(worker.claimer.names)
         self.limit = max(self._settings.live_after, longest_turn(self._settings, queues))
         self.worker = worker
 

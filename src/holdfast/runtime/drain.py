@@ -43,7 +43,7 @@ async def drain(worker: "Worker") -> None:
     await _let_finish(worker)
     await _release_rest(worker)
     await _briefly(worker.settler.drained(), _LAST_WRITES, "settle the rest")
-    await _briefly(worker.claimer.disown_doubtful(), _LAST_WRITES, "give back what a lost answer claimed")
+    await _briefly(worker.claimer.doubt.give_back(), _LAST_WRITES, "give back what a lost answer claimed")
     await worker.sweeper.stop()
     await worker.settler.stop()
     await _briefly(worker.tally.last(), _LAST_SUMS, "write down what was finished")

@@ -2,13 +2,13 @@
 
 run         the story: claim what free slots need, start it, pause, and in the end drain
 _run_one    one job from slot to outcome
-Claimer     which jobs are next                         (claim.py)
+Claimers    which jobs are next                         (claim/)
 Starter     each in a task of its own, in a free slot   (start.py)
 Early       jobs of a rate wait for their moment        (early.py, pace.py)
 Lanes       jobs of one stream one after the other      (lanes.py)
 Ring        whose keys it looks after                   (ring.py)
 Batches     jobs that gather to be run in one call      (batches.py, calls.py)
-Suspects    jobs that were in two deaths run apart      (suspects.py)
+Suspects    jobs that were in two deaths run apart      (claim/suspects.py)
 Breakers    one job is tried while a breaker is open    (breakers.py)
 Settler     writes outcomes in natural batches          (settle.py)
 Renewal     keeps leases, in its own thread             (renew.py, lease_events.py)
@@ -47,7 +47,11 @@ from . import report
 from .batches import Batches
 from .breakers import Breakers
 from .calls import run_together
-from .claim import Claimer
+from .claim.claimer import Ask, Claimer
+from .claim.notified import NotifiedClaimer
+from .claim.queues import Queues
+from .claim.suspects import SuspectClaimer, Suspects
+from .claim.trials import TrialClaimer
 from .drain import drain
 from .execute import Executor, Middleware, Processes, unforeseen
 from .handler import Handlers
@@ -66,8 +70,6 @@ from .side_tasks import SideTasks
 from .sleep import DROWSY, Nap, Sleep
 from .slots import Slots
 from .start import Starter
-from .suspect_claims import claim_suspects, claim_trial
-from .suspects import Suspects
 from .sweep import Sweeper
 from .tally import Tally
 
@@ -100,7 +102,7 @@ class Worker:
         )
         me = self._identity  # it changes when a fenced worker starts over
         self.inflight = InFlight()
-        self.claimer = Claimer(database, handlers, options.leases, options.rules, self.inflight)
+        self.claimer = Queues(database, handlers, options.leases, options.rules, self.inflight)
         self.lanes = Lanes(options.rules)
         # One that runs until nothing is due looks after everything, also after what a dead neighbour left.
         rings = [] if options.until_idle else self.claimer.ringed
@@ -125,6 +127,9 @@ class Worker:
             database, self.membership.session, list(options.leases), self.sleep, self.look_again
         )
         self.suspects = Suspects(session, self.settings, options.children, options.concurrency)
+        self._notified = NotifiedClaimer(self.claimer, self.sleep.told)
+        self._suspect_claimer = SuspectClaimer(self.claimer)
+        self._trials = TrialClaimer(self.claimer, self.breakers, self.suspects)
         self.batches = Batches(handlers, self._wake_in, self.settings.claim_bytes)
         self._pause = _FIRST_PAUSE
         self._heard = True  # somebody hears of each start
@@ -190,33 +195,64 @@ class Worker:
 
     async def _claim(self) -> int | None:
         """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
-        began = time.monotonic()
         try:
-            jobs = await self._claim_told() or await self._claim_all_kinds()
+            return await self._claim_new() or await self._claim_all_kinds()
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             self._pause = min(max(self._pause * 2, 0.5), _LONGEST_PAUSE) * random.uniform(0.8, 1.0)  # noqa: S311
             telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=self._pause)
             return None
-        if jobs:
-            self.suspects.others_came()
+
+    async def _claim_new(self) -> int:
+        """What a notification came for."""
+        want = self._want(len(self.ready))
+        return len(
+            await self._take(self._notified, Ask(self.membership.id, want, waiting=self._idle_bytes()))
+        )
+
+    async def _claim_all_kinds(self) -> int:
+        """Suspects get their part, then the trial of a breaker, then others, then suspects what is left."""
+        await self._claim_suspects(spare=False)
+        if self.breakers.due(self.slots.free - len(self.ready)):
+            await self._take(self._trials, Ask(self.membership.id, 1))
+        waiting = len(self.ready) + self.batches.due
+        if not (want := self._want(waiting)):
+            return 0
+        free = self.slots.free - waiting - len(self.starter.early)
+        ask = Ask(self.membership.id, want, free, self.slots.run, self._idle_bytes())
+        if not (jobs := await self._take(self.claimer, ask)):
+            await self._claim_suspects(spare=True)
+        return len(jobs)
+
+    async def _claim_suspects(self, *, spare: bool) -> None:
+        """As many as they have room for now. `spare`: other jobs were asked for, and none waits for the free slots."""
+        while room := self.suspects.due(self._free_for_suspects(), spare=spare):
+            if not await self._take(self._suspect_claimer, Ask(self.membership.id, room)):
+                return
+
+    def _free_for_suspects(self) -> int:
+        """Quick jobs that wait here for a slot would keep suspects out for as long as there is a backlog, so one suspect at
+        a time joins them: its slot comes in a moment."""
+        soon = 1 if self.ready and not self.slots.blocked else 0
+        return max(soon, self.slots.free - len(self.ready))
+
+    async def _take(self, claimer: Claimer, ask: Ask) -> list[ClaimedJob]:
+        """Claim, and hold what comes: it waits for a slot, for company, or for the one before it."""
+        began = time.monotonic()
+        jobs = await claimer.claim(ask)
+        if not jobs and claimer is not self.claimer:
+            return jobs
         self._heard = telemetry.audible(logging.DEBUG)
         self.executor.look()
         held = self.claimer.pace.mark(self.inflight.add(jobs, began))
-        self.ready.extend(self.batches.gather(self.lanes.admit(held)))
-        return len(jobs)
-
-    async def _claim_all_kinds(self) -> list[ClaimedJob]:
-        """Suspects get their part, then others, then suspects what is left."""
-        await claim_suspects(self, spare=False)
-        await claim_trial(self)
-        waiting = len(self.ready) + self.batches.due
-        if not (want := self._want(waiting)):
-            return []
-        free = self.slots.free - waiting - len(self.starter.early)
-        me, run, idle = self.membership.id, self.slots.run, self._idle_bytes()
-        jobs = await self.claimer.claim(me, want, run, free, idle)
-        if not jobs:
-            await claim_suspects(self, spare=True)
+        suspects = (
+            [r for r in held if r.claimed.suspect] if claimer in (self._suspect_claimer, self._trials) else []
+        )
+        self.suspects.took(suspects)
+        admitted = self.lanes.admit(held)
+        alone = claimer is self._suspect_claimer or suspects
+        self.ready.extend(self.batches.alone(admitted) if alone else self.batches.gather(admitted))
+        if jobs and not alone and claimer is not self._trials:
+            self.suspects.others_came()
         return jobs
 
     def _want(self, waiting: int) -> int:
@@ -233,14 +269,6 @@ class Worker:
     def _has_its_bytes(self) -> bool:
         """What waits here comes to as much as may."""
         return self._idle_bytes() >= self.settings.claim_bytes
-
-    async def _claim_told(self) -> list[ClaimedJob]:
-        """The quick way to what somebody told us of a moment ago; the usual ways find the rest."""
-        queues = self.sleep.told()
-        want = self._want(len(self.ready))
-        if not queues or not want:
-            return []
-        return await self.claimer.claim_new(self.membership.id, queues, want, self._idle_bytes())
 
     def _start_ready(self) -> None:
         if self.stopping.is_set():
@@ -310,7 +338,7 @@ class Worker:
                 self.aside(self.breakers.succeeded(settlement.watch, running))
         else:
             if isinstance(settlement.outcome, Held):
-                self.aside(self.claimer.aside.hold_unknown(running.claimed.queue))
+                self.aside(self.claimer.held.hold_unknown(running.claimed.queue))
             self.settler.settle(settlement)
 
     def _breaker_closed(self) -> None:
@@ -351,7 +379,7 @@ class Worker:
             if claimed and (self.slots.free > 0 or self._want(len(self.ready)) > 0):
                 return
             if nap.seconds <= 0:
-                self.claimer.reset()
+                self.claimer.look_again()
                 self.suspects.look_again()
                 return
             with contextlib.suppress(TimeoutError):
@@ -371,13 +399,13 @@ class Worker:
         if any([await service.catch_up() for service in self.services]):
             return False
         self.look_again()
-        self.claimer.reset(thorough=True)
+        self.claimer.look_again(thorough=True)
         claimed = await self._claim()
         self._start_ready()
         return claimed == 0 and not len(self.inflight)
 
     def look_again(self) -> None:
-        self.claimer.reset()
+        self.claimer.look_again()
         self.suspects.look_again()
         self.breakers.look_again()
         self._pause = _FIRST_PAUSE

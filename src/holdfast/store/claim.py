@@ -19,7 +19,7 @@ class Mark(NamedTuple):
 
 
 CLAIM_BYTES = 4 * 2**20  # of payload in one claim, unless the caller says otherwise
-Place = tuple[int, Mark | None]  # a priority, and where to begin
+PriorityMark = tuple[int, Mark | None]  # a priority, and where to begin
 
 _new = cast("Callable[[Row], ClaimedJob]", functools.partial(tuple.__new__, ClaimedJob))
 
@@ -45,7 +45,7 @@ def claim(
     *,
     lease: float,
     limit: int,
-    marks: Sequence[Place],
+    marks: Sequence[PriorityMark],
     limited: int = 0,
     most_bytes: int = CLAIM_BYTES,
 ) -> Statement[list[ClaimedJob]]:
