@@ -12,7 +12,7 @@ from tests.conftest import QUICK, await_until
 from holdfast import AsyncTransaction, Holdfast, telemetry
 from holdfast.model.job import ClaimedJob
 from holdfast.model.worker import WorkerIdentity
-from holdfast.runtime import worker as module
+from holdfast.runtime import claim_loop as module
 from holdfast.runtime.claim.claimer import Ask
 from holdfast.runtime.claim.queues import Queues
 from holdfast.store.claim import PriorityMark

@@ -94,10 +94,10 @@ async def test_a_job_that_waits_for_its_token_is_cancelled_and_handed_back(
     await app.aenqueue_many(work.job(n) for n in range(100))
     async with serving(app) as stage:
         worker = await stage.until_started()
-        await await_until(lambda: len(worker.starter.early) > 5, "some wait for their tokens")
+        await await_until(lambda: len(worker._attempts.dispatcher.early) > 5, "some wait for their tokens")
         slow = QueueRules(rate=Rate(0.001, burst=1))
-        worker.claimer._rules["limited"] = slow  # as an operator's change is known
-        early = list(worker.starter.early)
+        worker._queues._rules["limited"] = slow  # as an operator's change is known
+        early = list(worker._attempts.dispatcher.early)
         assert len(early) > 2
         victim = early[-1].claimed
         Operator(kit.database, "ann").act_on(cancel_verb(), [victim.id])

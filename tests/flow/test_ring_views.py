@@ -125,7 +125,7 @@ async def test_workers_whose_views_change_at_random_all_the_time_keep_order_and_
 
 
 def mine(worker: Worker) -> frozenset[int] | None:
-    orders = worker.claimer["orders"]
+    orders = worker._queues["orders"]
     assert isinstance(orders, OrderedClaimer)
     return orders._mine
 

@@ -21,8 +21,7 @@ from ...model.text import storable
 from ...settings import Settings
 from ...store.owner import count_crash
 from ..apart import Crashed, NotApart
-from ..execute import Processes
-from ..inflight import Running
+from ..inflight import Processes, Running
 from .claimer import Ask
 from .queues import Queues
 
