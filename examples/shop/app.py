@@ -1,19 +1,22 @@
-"""A shop. Paying an order and enqueuing its receipt are one transaction: both happen, or neither does."""
+"""A shop. Paying an order, its event and the job for its receipt are one transaction: all happen, or none does."""
 
 import os
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from holdfast import Holdfast, Job, Transaction
+from holdfast import Event, Holdfast, Job, Published, Transaction, event
 
 app = Holdfast()  # the database that HOLDFAST_DATABASE_URL names
-# A customer's parcels leave one after the other, in the order of their jobs.
-app.queue("parcels", ordering="key")
+app.queue("parcels", ordering="key")  # a customer's parcels leave one after the other
 
 TABLES = """
-CREATE TABLE orders (id int PRIMARY KEY, paid_at timestamptz);
+CREATE TABLE orders (id int PRIMARY KEY, paid_at timestamptz, cents int NOT NULL DEFAULT 995);
+
+-- A projection: what each customer has paid, kept up to date from events.
+CREATE TABLE order_totals (customer int PRIMARY KEY, orders int, cents bigint);
 
 -- The ledger inside: written in the job's own transaction. No unique key, so a duplicate would show.
 CREATE TABLE receipts (order_id int, job_id uuid, fence text COLLATE "C");
@@ -28,10 +31,29 @@ CREATE TABLE parcels (n int GENERATED ALWAYS AS IDENTITY, customer text, number 
 SLOW_ORDER = 42  # its mail takes three seconds: time enough to pull the plug
 
 
-def pay(conn: psycopg.Connection[Any], order_id: int) -> None:
-    """Call it in a transaction: the payment and the job commit together."""
+@event("order.paid", key="customer:{customer}")
+@dataclass
+class OrderPaid:
+    order_id: int
+    customer: int
+    cents: int
+
+
+def pay(conn: psycopg.Connection[Any], order_id: int) -> Published:
+    """Call it in a transaction: payment, job and event commit together."""
     conn.execute("UPDATE orders SET paid_at = now() WHERE id = %s", [order_id])
     send_receipt.using(conn=conn).enqueue(order_id=order_id)
+    return app.publish(OrderPaid(order_id, customer=order_id % 10, cents=995), conn=conn)
+
+
+@app.projection("order_totals", on=OrderPaid, tables=["order_totals"])
+def totals(tx: Transaction, event: Event[OrderPaid]) -> None:
+    """The row and the position in the log commit together: each payment is counted exactly once."""
+    tx.execute(
+        "INSERT INTO order_totals AS t VALUES (%s, 1, %s) ON CONFLICT (customer)"
+        " DO UPDATE SET orders = t.orders + 1, cents = t.cents + excluded.cents",
+        [event.data.customer, event.data.cents],
+    )
 
 
 @app.task

@@ -1,7 +1,7 @@
 """The demo: pay orders, kill -9 a worker in the middle of a named job, and see that nothing is lost.
 
 prepare     a fresh embedded server in .holdfast/demo, the shop's tables
-work        pay orders, kill the worker that runs order 42, wait until every receipt is sent
+work        pay orders, kill the worker that runs order 42, wait until every receipt is sent and every payment is summed up
 move        ship parcels in order while a worker joins, one leaves and one is drained (moves.py)
 judge       read the verdict from the database; exit code 1 if a promise was broken
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ import psycopg
 from examples.shop import app as shop
 from examples.shop.moves import Moved, Moves
 from examples.shop.show import Kill, Progress, Screen, broken, read_counts, verdict_lines
-from holdfast import HoldfastError
+from holdfast import HoldfastError, Published, ResultTimeout
 from holdfast.db import embedded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +112,7 @@ class Run:
         self._began = time.monotonic()
         self._next_order = 1
         self._recovery_seen = False
+        self._last_paid: Published | None = None
         self.kill: Kill | None = None
 
     def to_the_end(self) -> None:
@@ -124,15 +125,19 @@ class Run:
             self._screen.show(self._progress())
             self._fleet.check()
             time.sleep(0.05)
+        if self._last_paid is not None:
+            with suppress(ResultTimeout):  # then the verdict says what is missing
+                shop.totals.read_your_writes(self._last_paid, timeout=15)
 
     def _pay_what_is_due(self) -> None:
         due = min(ORDERS, int((time.monotonic() - self._began) * ORDERS_PER_SECOND))
         while self._next_order <= due:
             order_id, self._next_order = self._next_order, self._next_order + 1
             with self._conn.transaction():
-                shop.pay(self._conn, order_id)
+                paid = shop.pay(self._conn, order_id)
                 if order_id % DECLINED == 0:
-                    raise psycopg.Rollback  # the card is declined after all: no payment, no job
+                    raise psycopg.Rollback  # the card is declined after all: no payment, no job, no event
+                self._last_paid = paid
 
     def _kill_worker_of_named_job(self) -> None:
         row = self._conn.execute(
@@ -304,9 +309,11 @@ def main() -> int:
     screen = Screen()
     fleet = Fleet()
     try:
-        screen.write("A shop pays orders. Each payment enqueues its receipt in the same transaction;")
         screen.write(
-            f"every {DECLINED}th is declined after that and rolled back, so its receipt must never exist."
+            "A shop pays orders. Each payment enqueues its receipt and publishes an event in the same transaction;"
+        )
+        screen.write(
+            f"every {DECLINED}th is declined after that and rolled back, so neither receipt nor event may exist."
         )
         kill, moved, in_time = work(screen, fleet)
         screen.close()

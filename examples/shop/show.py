@@ -52,6 +52,8 @@ class Counts:
     generation: int  # of the named job
     worker: str | None  # that completed it
     seconds: float | None  # from the kill to the second start of the named job
+    ledger: int = 0  # cents of all paid orders
+    projected: int = 0  # cents in order_totals
 
 
 def read_counts(conn: psycopg.Connection[Any], kill: Kill | None) -> Counts:
@@ -98,6 +100,8 @@ def read_counts(conn: psycopg.Connection[Any], kill: Kill | None) -> Counts:
         generation=generation,
         worker=worker,
         seconds=started - kill.at if kill and started else None,
+        ledger=number("SELECT coalesce(sum(cents), 0) FROM orders WHERE paid_at IS NOT NULL"),
+        projected=number("SELECT coalesce(sum(cents), 0) FROM order_totals"),
     )
 
 
@@ -112,6 +116,10 @@ def broken(counts: Counts, kill: Kill | None, *, in_time: bool = True) -> list[s
         (counts.lost == 0, f"{counts.lost} paid orders have no receipt"),
         (counts.inside == 0, f"{counts.inside} receipts were written twice"),
         (counts.phantoms == 0, f"{counts.phantoms} traces of payments that were rolled back"),
+        (
+            counts.projected == counts.ledger,
+            f"order_totals has {counts.projected} cents, the paid orders {counts.ledger}",
+        ),
         (counts.unfenced == 0, f"{counts.unfenced} mails were repeated without a higher fence"),
         (kill is not None, "the named job was not caught running, so nobody was killed"),
         (
@@ -136,7 +144,8 @@ def verdict_lines(counts: Counts, kill: Kill | None, wrong: list[str]) -> list[s
     took = "never" if counts.seconds is None else f"{counts.seconds:.1f} s"
     named = f"order {kill.order_id}" if kill else "nobody was killed"
     if kill and counts.seconds is not None:
-        named += f", generation {kill.generation} -> {counts.generation}: from kill -9 to its second start"
+        named += f", generation {kill.generation} -> {counts.generation}: from kill -9 to its second start;"
+        named += f" {counts.recovered} jobs recovered"
     lines = [
         "Verdict, read by SQL from the two ledgers:",
         f"  orders paid         {counts.paid:>6}  ({counts.unpaid} others are unpaid)",
@@ -145,7 +154,7 @@ def verdict_lines(counts: Counts, kill: Kill | None, wrong: list[str]) -> list[s
         f"  duplicates inside   {counts.inside:>6}  (written in the job's transaction: must be 0)",
         f"  duplicates outside  {len(counts.outside):>6}  (mails cannot be rolled back: same id, higher fence)",
         *_listed(counts.outside),
-        f"  recovered           {counts.recovered:>6}  (jobs the killed worker held, finished by another)",
+        f"  cents in the totals {counts.projected:>6}  (a projection of the events; the paid orders have {counts.ledger})",
         f"  time to recover     {took:>6}  ({named})",
     ]
     return [*lines, f"BROKEN: {'; '.join(wrong)}." if wrong else "Every promise held."]

@@ -37,6 +37,8 @@ GOOD = Counts(
     generation=2,
     worker="host:2:b",
     seconds=11.0,
+    ledger=398_000,
+    projected=398_000,
 )
 
 
@@ -105,6 +107,7 @@ def test_the_verdict_counts_both_ledgers_in_12_lines(ended: Ended) -> None:
     assert re.search(r"lost +0$", text, re.MULTILINE)
     assert re.search(r"duplicates inside +0 ", text)
     assert re.search(r"duplicates outside +[1-9]\d* ", text)  # the named job's mail was out before the kill
+    assert re.search(r"cents in the totals +398000  \(.* the paid orders have 398000\)$", text, re.MULTILINE)
     assert re.search(r"time to recover +\d+\.\d s  \(order 42, generation \d+ -> \d+: ", text)
 
 
@@ -189,6 +192,7 @@ def test_kept_promises_are_not_called_broken() -> None:
         (replace(GOOD, lost=1), "1 paid orders have no receipt"),
         (replace(GOOD, inside=2), "2 receipts were written twice"),
         (replace(GOOD, phantoms=3), "3 traces of payments that were rolled back"),
+        (replace(GOOD, projected=397_005), "order_totals has 397005 cents, the paid orders 398000"),
         (replace(GOOD, unfenced=1), "1 mails were repeated without a higher fence"),
         (replace(GOOD, seconds=None), "not recovered"),
         (replace(GOOD, generation=1), "not recovered"),
@@ -249,3 +253,4 @@ def test_the_counts_see_each_kind_of_damage(holdfast_url: str) -> None:
     assert (counts.lost, counts.inside, counts.phantoms, counts.unfenced) == (1, 1, 1, 1)
     assert counts.outside == [Duplicate(1, JOB, ["f1", "f2"]), Duplicate(2, OTHER, ["f1", "f1"])]
     assert counts.seconds is None
+    assert (counts.ledger, counts.projected) == (3 * 995, 0)

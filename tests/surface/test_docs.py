@@ -85,6 +85,13 @@ def test_bare_make_prints_help() -> None:
         assert f"make {target} " in bare.stdout
 
 
+def test_the_readme_shows_publish_and_a_projection_in_12_lines() -> None:
+    (block,) = (text for _, text in blocks(ROOT / "README.md") if "app.projection(" in text)
+    lines = [line for line in block.splitlines() if line and not line.startswith(("import ", "from "))]
+    assert "app.publish(" in block
+    assert len(lines) <= 12
+
+
 def test_there_are_blocks_to_run() -> None:
     assert len(blocks(ROOT / "README.md")) >= 5
 
