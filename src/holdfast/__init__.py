@@ -45,9 +45,9 @@ from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.queue import Rate
 from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
-from .runtime.batch import Batch, Item
-from .runtime.execute import Middleware, Next
+from .runtime.batch.items import Batch, Item
 from .runtime.job import Job
+from .runtime.middleware import Middleware, Next
 from .settings import Settings
 from .shapes import Registry
 from .shapes.events.contract import event

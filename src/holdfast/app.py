@@ -19,13 +19,12 @@ from .db.database import Database
 from .errors import ConfigurationError, SchemaMissing
 from .model.queue import QueueRules
 from .observe.tracing import TraceAttempt
-from .runtime.execute import Middleware, Processes
+from .runtime.inflight import Processes
+from .runtime.middleware import Middleware
 from .runtime.options import WorkerOptions
 from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
 from .runtime.processes.pool import Pool
-from .runtime.pulse import Pulse
-from .runtime.service import Service
 from .runtime.worker import Worker
 from .settings import Settings, database_url, load_settings
 from .shapes import SHAPES, Registry, Verbs
@@ -236,27 +235,9 @@ class Holdfast(Registry, Verbs):
             children = functools.partial(self._children_for_suspects, stack, processes, options)
             options = replace(options, children=children)
             worker = Worker(self.database, tasks, options, self._middleware, processes, services)
-            self._give_pulse(worker, services)
             attach(worker)
             on_start(worker)
             await worker.run()
-
-    def _give_pulse(self, worker: Worker, services: Sequence[Service]) -> None:
-        """One statement per heartbeat asks for all of them while the worker sleeps."""
-        asking = [(service.question, service.told) for service in services if service.question is not None]
-        pulse = Pulse(self.settings, worker.ring.queues, asking)
-        for service in (worker.sweeper, worker.ring, *services):
-            service.pulse = pulse
-        for service in services:
-            service.worker = lambda: worker.membership.id
-            worker.notify.add(service)
-        worker.sleep.pulse = worker.renewal.pulse = pulse
-
-        def felt(pulse: Pulse) -> None:
-            worker.sweeper.felt(pulse)
-            worker.ring.felt(pulse)
-
-        pulse.on_felt, pulse.on_end = felt, worker.ring.wake
 
     async def _open_port(
         self,

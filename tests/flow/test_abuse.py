@@ -28,7 +28,8 @@ from holdfast import (
 from holdfast.cli import app as cli
 from holdfast.db.faults import BadRow, ConnectionLost
 from holdfast.model.job import NewRow
-from holdfast.runtime.claim import Claimer
+from holdfast.runtime.claim.claimer import Ask
+from holdfast.runtime.claim.queues import Queues
 from holdfast.store.jobs import describe_server, enqueue
 from holdfast.tasks.taskset import TaskSet
 from holdfast.testing import Kit
@@ -147,15 +148,15 @@ async def test_until_idle_does_not_take_a_failed_claim_for_an_empty_queue(
     @app.task
     async def touch() -> None: ...
 
-    real = Claimer.claim
+    real = Queues.claim
     failures = iter([True, True, True])
 
-    async def flaky(self: Claimer, *arguments: Any) -> Any:
+    async def flaky(self: Queues, *arguments: Any) -> Any:
         if next(failures, False):
             raise ConnectionLost("gone for a moment")
         return await real(self, *arguments)
 
-    monkeypatch.setattr(Claimer, "claim", flaky)
+    monkeypatch.setattr(Queues, "claim", flaky)
     handle = await touch.aenqueue()
     await akit.arun_worker()
     assert akit.job(handle.id)["status"] == "completed"
@@ -172,19 +173,16 @@ async def test_jobs_claimed_on_the_way_to_an_error_are_given_back(app: Holdfast,
     akit.sql(
         "INSERT INTO holdfast.workers VALUES ('w', 'h', 1, 'alive', holdfast.now(), holdfast.now(), '{}', '{}', 1, '-')"
     )
-    claimer = Claimer(akit.database, TaskSet([app]), {"mail": 60.0, "inbox": 60.0})
-    real = claimer._claim_from
+    claimer = Queues(akit.database, TaskSet([app]), {"mail": 60.0, "inbox": 60.0})
 
-    async def failing(queue: str, worker: str, want: int) -> Any:
-        if queue == "mail":
-            raise ConnectionLost("gone")
-        return await real(queue, worker, want)
+    async def failing(ask: Ask) -> Any:
+        raise ConnectionLost("gone")
 
-    claimer._claim_from = failing  # type: ignore[method-assign]
+    claimer["mail"].claim = failing  # type: ignore[method-assign]
     with pytest.raises(ConnectionLost):
-        await claimer.claim("w", 5)
+        await claimer.claim(Ask("w", 5))
     assert akit.job(handle.id)["status"] == "processing"
-    await claimer.disown_doubtful()
+    await claimer.doubt.give_back()
     assert akit.sql("SELECT token FROM holdfast.claims") == []
     assert akit.job(handle.id)["status"] == "pending"
     await claimer.close()

@@ -621,7 +621,7 @@ def test_middleware_that_lets_no_job_through_keeps_it_out_of_the_batch(holdfast_
 def test_middleware_that_holds_a_lock_around_the_call_costs_the_company_not_the_jobs(
     holdfast_kit: Any, monkeypatch: pytest.MonkeyPatch, events: Events
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.calls._LATE", 0.1)
+    monkeypatch.setattr("holdfast.runtime.batch.call._LATE", 0.1)
     lock = asyncio.Lock()
     calls: list[list[int]] = []
 

@@ -33,8 +33,9 @@ from holdfast.model.outcome import Completed, ErrorText, Failed, Settlement
 from holdfast.model.queue import QueueRules
 from holdfast.model.worker import WorkerIdentity
 from holdfast.operate.operator import Operator
-from holdfast.store.breaker import Note, Trial, claim_trial, settle_watched
+from holdfast.store.breaker import Note, Trial, claim_trial, note_ends
 from holdfast.store.claim import claim
+from holdfast.store.settle import settle_and
 from holdfast.store.statement import Flow
 from holdfast.store.sweep import fence_workers, revoke_expired, revoked_claims, sweep_take
 from holdfast.store.workers import register
@@ -150,7 +151,7 @@ async def test_from_its_commit_on_no_claim_takes_a_job_of_the_task(akit: Kit, wo
     first = await akit.database.arun(
         lambda: claim("inbox", worker, uuid4(), lease=30, limit=3, marks=[(0, None)])
     )
-    _, changes = await akit.database.arun(lambda: settle_watched(failures(first), worker))
+    _, changes = await akit.database.arun(lambda: settle_and(failures(first), worker, note_ends))
     assert [c.change for c in changes] == ["opened"]
     again = await akit.database.arun(
         lambda: claim("inbox", worker, uuid4(), lease=30, limit=9, marks=[(0, None)])
@@ -248,7 +249,7 @@ def test_a_settle_that_comes_late_does_not_count_twice(app: Holdfast, kit: Kit, 
             lambda: claim("inbox", worker, uuid4(), lease=30, limit=2, marks=[(0, None)])
         )
         for _ in range(3):
-            await kit.database.arun(lambda: settle_watched(failures(jobs), worker))
+            await kit.database.arun(lambda: settle_and(failures(jobs), worker, note_ends))
         await kit.database.aclose()
 
     asyncio.run(main())
@@ -446,12 +447,12 @@ def test_what_was_claimed_before_it_opened_does_not_decide(kit: Kit, work: Any) 
         jobs = await kit.database.arun(
             lambda: claim("inbox", worker, uuid4(), lease=30, limit=8, marks=[(0, None)])
         )
-        _, changes = await kit.database.arun(lambda: settle_watched(failures(jobs[:3]), worker))
+        _, changes = await kit.database.arun(lambda: settle_and(failures(jobs[:3]), worker, note_ends))
         assert [c.change for c in changes] == ["opened"]
         late = [Settlement(j.grant, Completed(None), Watch("work", THREE)) for j in jobs[3:5]]
-        _, changes = await kit.database.arun(lambda: settle_watched(late, worker))
+        _, changes = await kit.database.arun(lambda: settle_and(late, worker, note_ends))
         assert changes == []
-        _, changes = await kit.database.arun(lambda: settle_watched(failures(jobs[5:]), worker))
+        _, changes = await kit.database.arun(lambda: settle_and(failures(jobs[5:]), worker, note_ends))
         assert changes == []
         await kit.database.aclose()
 

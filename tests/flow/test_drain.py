@@ -109,7 +109,7 @@ async def test_a_draining_worker_stays_draining_whatever_the_heartbeat_does(app:
             seen = _registry(akit)["last_seen_at"]
             await await_until(partial(_seen_after, akit, seen), "a heartbeat")
         assert _registry(akit)["status"] == "draining"
-        assert not worker.hurry.is_set()
+        assert not worker._context.hurry.is_set()
         gate.set()
         await stage.end()
     row = akit.job(job.id)

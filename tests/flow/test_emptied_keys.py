@@ -9,7 +9,9 @@ import pytest
 from holdfast import Holdfast
 from holdfast.model.job import ClaimedJob
 from holdfast.model.worker import WorkerIdentity
-from holdfast.runtime.streams import StreamClaimer
+from holdfast.runtime.claim.claimer import Ask, Shared
+from holdfast.runtime.claim.held import HeldJobs
+from holdfast.runtime.claim.ordered import OrderedClaimer
 from holdfast.store import queues
 from holdfast.store.workers import register
 from holdfast.tasks.task import Task
@@ -21,7 +23,7 @@ RUN = 3
 class Worker:
     """One that claims when it is told to, and whose net is never due: a job is met along the due ones, or never."""
 
-    def __init__(self, kit: Kit, claimer: StreamClaimer, name: str, task: Task[Any, Any]) -> None:
+    def __init__(self, kit: Kit, claimer: OrderedClaimer, name: str, task: Task[Any, Any]) -> None:
         self._kit, self._claimer, self._name, self._task = kit, claimer, name, task
 
     def put(self, key: str, count: int) -> None:
@@ -29,13 +31,13 @@ class Worker:
         self._kit.app.enqueue_many(new)
 
     async def claim(self) -> list[ClaimedJob]:
-        return await self._claimer.claim(self._name, 10, RUN)
+        return await self._claimer.claim(Ask(self._name, 10, run=RUN))
 
     def end(self, jobs: list[ClaimedJob], *, finished: bool = True) -> None:
         """The jobs of one key are over, in the database and here."""
         change = "DELETE FROM holdfast.work" if finished else "UPDATE holdfast.work SET status = 'pending'"
         self._kit.sql(f"{change} WHERE id = ANY (%s::uuid[])", [[job.id_text for job in jobs]])
-        self._claimer.settled(str(jobs[-1].partition_key), 0, finished=finished)
+        self._claimer.settled(jobs[-1], finished=finished)
 
     @property
     def proposed(self) -> int:
@@ -50,7 +52,7 @@ def kit(app: Holdfast, holdfast_kit: Callable[..., Kit]) -> Kit:
 
 @pytest.fixture
 async def worker(app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
-    monkeypatch.setattr("holdfast.runtime.streams._Net.due", lambda *_, **__: False)
+    monkeypatch.setattr("holdfast.runtime.claim.net.Net.due", lambda *_, **__: False)
 
     @app.task(queue="steps")
     async def step(key: str, n: int) -> None: ...
@@ -59,7 +61,8 @@ async def worker(app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch) -> A
     rules = (await akit.database.arun(lambda: queues.queue_rules(["steps"])))["steps"]
     me = WorkerIdentity.create()
     await session.run(register(me, queues=["steps"], tasks=["step"], concurrency=10, release="-"))
-    claimer = StreamClaimer("steps", session, lambda _: uuid4(), rules=rules, lease=60.0, takeover=60.0)
+    shared = Shared(session, HeldJobs(session, app.tasks), lambda _: uuid4(), 60.0)
+    claimer = OrderedClaimer("steps", rules, 60.0, shared)
     yield Worker(akit, claimer, me.id, step)
     await session.close()
 

@@ -18,9 +18,11 @@ from holdfast.model.outcome import Completed, Settlement
 from holdfast.model.queue import QueueRules
 from holdfast.model.worker import WorkerIdentity
 from holdfast.operate.operator import Operator
-from holdfast.runtime.claim import Claimer
+from holdfast.runtime.claim.claimer import Ask
+from holdfast.runtime.claim.fair import Turns
+from holdfast.runtime.claim.plain import PlainClaimer
+from holdfast.runtime.claim.queues import Queues
 from holdfast.runtime.handler import Handler
-from holdfast.runtime.shares import Turns
 from holdfast.store.settle import settle
 from holdfast.store.workers import register
 from holdfast.testing import Kit
@@ -95,9 +97,9 @@ class _Known:
 
 
 @contextlib.asynccontextmanager
-async def claimer(kit: Kit, **rules: Any) -> AsyncIterator[tuple[Claimer, str]]:
+async def claimer(kit: Kit, **rules: Any) -> AsyncIterator[tuple[Queues, str]]:
     """A claimer that knows these rules of the queue, without a worker around it."""
-    claims = Claimer(kit.database, _Known(), {"limited": 60.0}, {"limited": QueueRules(**rules)})
+    claims = Queues(kit.database, _Known(), {"limited": 60.0}, {"limited": QueueRules(**rules)})
     identity = WorkerIdentity("host", 1, uuid4().hex)
     await kit.database.arun(
         lambda: register(identity, queues=["limited"], tasks=["work"], concurrency=10, release="test")
@@ -277,9 +279,11 @@ async def test_what_a_limit_cut_off_is_found_by_the_next_claim(app: Holdfast, ho
     kit.clock.advance(60)
     async with claimer(kit, concurrency=1) as (claims, worker):
         for _ in range(5):
-            (job,) = await claims.claim(worker, 10)
-            assert await claims.claim(worker, 10) == []
-            claims._marks["limited"].full_at = math.inf  # no look from the start any more
+            (job,) = await claims.claim(Ask(worker, 10))
+            assert await claims.claim(Ask(worker, 10)) == []
+            plain = claims["limited"]
+            assert isinstance(plain, PlainClaimer)
+            plain._marks.full_at = math.inf  # no full scan any more
             ended = [Settlement(job.grant, Completed(None))]
             await kit.database.arun(functools.partial(settle, ended, worker))
 
@@ -291,9 +295,9 @@ async def test_a_limit_that_is_new_holds_for_a_worker_that_runs(app: Holdfast, h
         await asyncio.to_thread(
             Operator(kit.database, "ann").set_queue, "limited", limits={"key_concurrency": 2}
         )
-        assert await claims.claim(worker, 10) == []  # it does not know yet
-        claims.reset(thorough=True)
-        assert len(await claims.claim(worker, 10)) == 2
+        assert await claims.claim(Ask(worker, 10)) == []  # it does not know yet
+        claims.look_again(thorough=True)
+        assert len(await claims.claim(Ask(worker, 10))) == 2
 
 
 async def test_limits_of_keys_hold_also_where_the_worker_began_without(
@@ -308,8 +312,8 @@ async def test_limits_of_keys_hold_also_where_the_worker_began_without(
         await asyncio.to_thread(
             Operator(kit.database, "ann").set_queue, "limited", limits={"key_concurrency": 1}
         )
-        claims.reset(thorough=True)
-        assert sorted(j.partition_key or "" for j in await claims.claim(worker, 10)) == ["a", "b"]
+        claims.look_again(thorough=True)
+        assert sorted(j.partition_key or "" for j in await claims.claim(Ask(worker, 10))) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +325,7 @@ async def test_what_is_scarce_is_not_claimed_ahead_of_the_slots(
     kit, _, work = limited(app, holdfast_kit, **rules)
     await app.aenqueue_many(work.using(partition_key="a").job() for _ in range(9))
     async with claimer(kit, **rules) as (claims, worker):
-        assert len(await claims.claim(worker, 10, 1, 2)) == 2
+        assert len(await claims.claim(Ask(worker, 10, 2))) == 2
 
 
 async def test_bad_rows_of_a_limited_queue_are_set_aside_within_its_limit(
@@ -383,11 +387,11 @@ async def test_keys_at_their_limit_do_not_hide_the_others(app: Holdfast, holdfas
     busy = [f"busy{n}" for n in range(300)]
     await app.aenqueue_many(work.using(partition_key=key).job() for key in busy + busy)
     async with claimer(kit, key_concurrency=1) as (claims, worker):
-        claims.reset(thorough=True)
-        assert len(await claims.claim(worker, 300)) == 300
+        claims.look_again(thorough=True)
+        assert len(await claims.claim(Ask(worker, 300))) == 300
         await app.aenqueue_many(work.using(partition_key="free").job() for _ in range(2))
-        claims.reset(thorough=True)
-        assert [j.partition_key for j in await claims.claim(worker, 10)] == ["free"]
+        claims.look_again(thorough=True)
+        assert [j.partition_key for j in await claims.claim(Ask(worker, 10))] == ["free"]
 
 
 async def test_the_app_is_told_that_the_database_has_other_limits(

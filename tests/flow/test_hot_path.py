@@ -12,9 +12,10 @@ from tests.conftest import QUICK, await_until
 from holdfast import AsyncTransaction, Holdfast, telemetry
 from holdfast.model.job import ClaimedJob
 from holdfast.model.worker import WorkerIdentity
-from holdfast.runtime import worker as module
-from holdfast.runtime.claim import Claimer
-from holdfast.store.claim import Place
+from holdfast.runtime import claim_loop as module
+from holdfast.runtime.claim.claimer import Ask
+from holdfast.runtime.claim.queues import Queues
+from holdfast.store.claim import PriorityMark
 from holdfast.store.workers import register
 from holdfast.testing import Kit
 
@@ -23,8 +24,8 @@ async def test_a_job_that_commits_out_of_turn_is_claimed_at_once(
     akit: Kit, app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was enqueued before one that is taken already: its place lies before that one's. No full look finds it."""
-    monkeypatch.setattr("holdfast.runtime.claim._FULL_LOOK", 600.0)
-    monkeypatch.setattr("holdfast.runtime.low_water._LATE", timedelta(seconds=60))
+    monkeypatch.setattr("holdfast.runtime.claim.plain._FULL_SCAN", 600.0)
+    monkeypatch.setattr("holdfast.runtime.claim.low_water._LATE", timedelta(seconds=60))
     ran: list[int] = []
 
     @app.task
@@ -62,19 +63,20 @@ async def test_a_look_that_left_rows_out_does_not_take_the_rest_for_done(
     await akit.database.arun(
         lambda: register(worker, queues=["inbox"], tasks=["work"], concurrency=1, release="x")
     )
-    claimer = Claimer(akit.database, app.tasks, {"inbox": 60.0})
-    take = claimer._take
+    claimer = Queues(akit.database, app.tasks, {"inbox": 60.0})
+    plain: Any = claimer["inbox"]
+    take = plain._take
 
-    async def some(queue: str, worker: str, want: int, marks: list[Place]) -> list[ClaimedJob]:
-        jobs = await take(queue, worker, 3, marks)
-        return [job._replace(moment=f"{job.moment.partition(' ')[0]} {locked}") for job in jobs]
+    async def some(ask: Ask, marks: list[PriorityMark]) -> list[ClaimedJob]:
+        jobs = await take(ask._replace(want=3), marks)
+        return [job._replace(locked=locked) for job in jobs]
 
     with monkeypatch.context() as during:
-        during.setattr(claimer, "_take", some)
-        assert len(await claimer.claim(worker.id, 100)) == 3
-    assert len(await claimer.claim(worker.id, 100)) == found
-    claimer.reset()
-    assert len(await claimer.claim(worker.id, 100)) == 7 - found
+        during.setattr(claimer["inbox"], "_take", some)
+        assert len(await claimer.claim(Ask(worker.id, 100))) == 3
+    assert len(await claimer.claim(Ask(worker.id, 100))) == found
+    claimer.look_again()
+    assert len(await claimer.claim(Ask(worker.id, 100))) == 7 - found
     await claimer.close()
 
 
@@ -92,15 +94,15 @@ async def test_a_look_that_found_nothing_counts_the_second_time(
     await akit.database.arun(
         lambda: register(worker, queues=["inbox"], tasks=["work"], concurrency=1, release="x")
     )
-    claimer = Claimer(akit.database, app.tasks, {"inbox": 60.0})
+    claimer = Queues(akit.database, app.tasks, {"inbox": 60.0})
 
-    async def none(queue: str, worker: str, want: int, marks: list[Place]) -> list[ClaimedJob]:
+    async def none(ask: Ask, marks: list[PriorityMark]) -> list[ClaimedJob]:
         return []
 
     with monkeypatch.context() as during:
-        during.setattr(claimer, "_take", none)
-        assert await claimer.claim(worker.id, 100) == []
-    assert len(await claimer.claim(worker.id, 100)) == 3
+        during.setattr(claimer["inbox"], "_take", none)
+        assert await claimer.claim(Ask(worker.id, 100)) == []
+    assert len(await claimer.claim(Ask(worker.id, 100))) == 3
     await claimer.close()
 
 

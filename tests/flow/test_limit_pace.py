@@ -15,6 +15,7 @@ from holdfast import Holdfast, Job, Rate
 from holdfast.model.queue import QueueRules
 from holdfast.operate.job_acts import cancel_verb
 from holdfast.operate.operator import Operator
+from holdfast.runtime.claim.claimer import Ask
 from holdfast.testing import Kit
 
 Make = Callable[..., Kit]
@@ -47,10 +48,10 @@ async def test_places_that_are_spare_are_claimed_ahead_of_the_slots(
     kit, _, work = limited(app, holdfast_kit, concurrency=40)
     await app.aenqueue_many(work.job() for _ in range(100))
     async with claimer(kit, concurrency=40) as (one, first), claimer(kit, concurrency=40) as (two, second):
-        assert len(await one.claim(first, 100, 1, 2)) == 20
-        assert len(await two.claim(second, 100, 1, 2)) == 10
-        assert len(await one.claim(first, 100, 1, 2)) == 2  # for its slots: it has its part
-        assert len(await two.claim(second, 100, 1, 2)) == 4
+        assert len(await one.claim(Ask(first, 100, 2))) == 20
+        assert len(await two.claim(Ask(second, 100, 2))) == 10
+        assert len(await one.claim(Ask(first, 100, 2))) == 2  # for its slots: it has its part
+        assert len(await two.claim(Ask(second, 100, 2))) == 4
 
 
 async def test_a_claim_is_trimmed_when_half_of_it_is_over(app: Holdfast, holdfast_kit: Make) -> None:
@@ -93,10 +94,10 @@ async def test_a_job_that_waits_for_its_token_is_cancelled_and_handed_back(
     await app.aenqueue_many(work.job(n) for n in range(100))
     async with serving(app) as stage:
         worker = await stage.until_started()
-        await await_until(lambda: len(worker.starter.early) > 5, "some wait for their tokens")
+        await await_until(lambda: len(worker._attempts.dispatcher.early) > 5, "some wait for their tokens")
         slow = QueueRules(rate=Rate(0.001, burst=1))
-        worker.claimer._rules["limited"] = slow  # as an operator's change is known
-        early = list(worker.starter.early)
+        worker._queues._rules["limited"] = slow  # as an operator's change is known
+        early = list(worker._attempts.dispatcher.early)
         assert len(early) > 2
         victim = early[-1].claimed
         Operator(kit.database, "ann").act_on(cancel_verb(), [victim.id])

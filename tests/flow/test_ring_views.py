@@ -15,7 +15,9 @@ from holdfast.model.bucket import BUCKETS, bucket
 from holdfast.model.queue import QueueRules
 from holdfast.model.ring import buckets_of
 from holdfast.runtime import ring as runtime
-from holdfast.runtime.streams import StreamClaimer
+from holdfast.runtime.claim.claimer import Shared
+from holdfast.runtime.claim.held import HeldJobs
+from holdfast.runtime.claim.ordered import OrderedClaimer
 from holdfast.runtime.worker import Worker
 from holdfast.testing import Kit
 
@@ -122,15 +124,19 @@ async def test_workers_whose_views_change_at_random_all_the_time_keep_order_and_
     assert akit.sql("SELECT 1 AS one FROM holdfast.archive WHERE attempts <> 1") == []
 
 
+def mine(worker: Worker) -> frozenset[int] | None:
+    orders = worker._queues["orders"]
+    assert isinstance(orders, OrderedClaimer)
+    return orders._mine
+
+
 @takeover(0.5)
 async def test_what_nobody_looks_after_is_taken_after_a_while(
     app: Holdfast, log: Log, akit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "buckets_of", lambda *_: [])
     async with fleet(app, 2) as workers:
-        await await_until(
-            lambda: all(w.claimer._streams["orders"]._mine == frozenset() for w in workers), "2 sit"
-        )
+        await await_until(lambda: all(mine(w) == frozenset() for w in workers), "2 sit")
         await enqueue(akit)
         await await_until(lambda: finished(akit), "every job is finished")
     log.check()
@@ -142,7 +148,7 @@ async def test_what_nobody_looks_after_is_taken_after_a_while(
 async def test_each_of_two_that_agree_has_its_own_keys(app: Holdfast, log: Log, akit: Kit) -> None:
     async with fleet(app, 2) as workers:
         await await_until(
-            lambda: all(w.claimer._streams["orders"]._mine is not None for w in workers),
+            lambda: all(mine(w) is not None for w in workers),
             "each knows of the other",
         )
         await enqueue(akit)
@@ -167,7 +173,8 @@ async def test_what_is_due_for_others_is_not_passed(app: Holdfast, log: Log, aki
     akit.sql("UPDATE holdfast.work SET available_at = available_at - interval '1 hour'")
     session = akit.database.session("test")
     rules = QueueRules("key")
-    claimer = StreamClaimer("orders", session, lambda _: uuid4(), rules=rules, lease=60, takeover=600)
+    shared = Shared(session, HeldJobs(session, app.tasks), lambda _: uuid4(), 600)
+    claimer = OrderedClaimer("orders", rules, 60, shared)
     claimer.look_after(sorted({bucket(key) for key in mine}))
     await claimer._look_around(100)
     assert sorted(claimer._found.take(100)) == mine

@@ -28,8 +28,10 @@ from holdfast import (
 )
 from holdfast.model.queue import OnDeadLetter
 from holdfast.model.worker import WorkerIdentity
+from holdfast.runtime.claim.claimer import Ask, Shared
+from holdfast.runtime.claim.held import HeldJobs
+from holdfast.runtime.claim.ordered import OrderedClaimer
 from holdfast.runtime.renew import Renewal
-from holdfast.runtime.streams import StreamClaimer
 from holdfast.store import queues
 from holdfast.store.claim import Mark
 from holdfast.store.workers import register
@@ -427,11 +429,11 @@ async def test_what_appears_before_every_mark_is_found_by_stepping_through_the_k
 @pytest.fixture
 async def net_only(
     app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[StreamClaimer, str]]:
+) -> AsyncIterator[tuple[OrderedClaimer, str]]:
     """2,600 keys whose jobs are due in an hour, and a worker that has looked at all of them. From now on only its net can
     find what falls due."""
     monkeypatch.setattr(
-        "holdfast.runtime.streams.PATIENCE", 600.0
+        "holdfast.runtime.claim.keyed.PATIENCE", 600.0
     )  # on a slow machine it would come again instead
 
     @app.task(queue="skip")
@@ -442,10 +444,11 @@ async def net_only(
     rules = (await akit.database.arun(lambda: queues.queue_rules(["skip"])))["skip"]
     worker = WorkerIdentity.create()
     await session.run(register(worker, queues=["skip"], tasks=["step"], concurrency=10, release="-"))
-    claimer = StreamClaimer("skip", session, lambda _: uuid4(), rules=rules, lease=60.0, takeover=60.0)
+    shared = Shared(session, HeldJobs(session, app.tasks), lambda _: uuid4(), 60.0)
+    claimer = OrderedClaimer("skip", rules, 60.0, shared)
     claimer.look_after(None)
     while claimer._net._first:  # through the keys that are new to it
-        assert await claimer.claim(worker.id, 10, 1) == []
+        assert await claimer.claim(Ask(worker.id, 10)) == []
     claimer._step_back_at, claimer._marks = time.monotonic() + 3600, {0: Mark(datetime.now(UTC), 0)}
     claimer._net._next = 0.0  # its next round is due
     yield claimer, worker.id
@@ -461,26 +464,26 @@ def fall_due(kit: Kit, order: str) -> None:
 
 
 async def test_while_nothing_is_found_the_net_goes_through_all_keys_in_one_go(
-    akit: Kit, net_only: tuple[StreamClaimer, str]
+    akit: Kit, net_only: tuple[OrderedClaimer, str]
 ) -> None:
     """Another worker passed a key on and told nobody: with free slots, waiting between a thousand keys helps no one."""
     claimer, worker = net_only
     fall_due(akit, "desc")
-    assert len(await claimer.claim(worker, 10, 1)) == 1
+    assert len(await claimer.claim(Ask(worker, 10))) == 1
 
 
 async def test_a_pause_of_the_net_ends_when_there_is_nothing_else_to_do(
-    akit: Kit, net_only: tuple[StreamClaimer, str]
+    akit: Kit, net_only: tuple[OrderedClaimer, str]
 ) -> None:
     claimer, worker = net_only
     fall_due(akit, "asc")
     fall_due(akit, "desc")
-    assert len(await claimer.claim(worker, 10, 1)) == 1
+    assert len(await claimer.claim(Ask(worker, 10))) == 1
     claimer._net._next = time.monotonic() + 3600  # it pauses in the middle of its round: it found something
-    assert len(await claimer.claim(worker, 10, 1)) == 1
+    assert len(await claimer.claim(Ask(worker, 10))) == 1
     claimer._net._next = time.monotonic() + 3600  # after its round it rests, whatever there is to do
     fall_due(akit, "asc")
-    assert await claimer.claim(worker, 10, 1) == []
+    assert await claimer.claim(Ask(worker, 10)) == []
 
 
 def test_two_workers_share_the_keys_and_keep_the_order(app: Holdfast, kit: Kit, log: Log) -> None:

@@ -53,7 +53,7 @@ class Running:
     async def tally(self) -> Tally:
         worker = await await_until(lambda: self._workers and self._workers[0], "the worker started")
         assert isinstance(worker, Worker)
-        return worker.tally
+        return worker._tally
 
     async def stop(self) -> None:
         await self.tally()

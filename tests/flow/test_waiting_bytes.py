@@ -11,7 +11,7 @@ from tests.conftest import QUICK, await_until
 from tests.flow.test_drain import serving
 
 from holdfast import Batch, Holdfast
-from holdfast.runtime import worker as runtime_worker
+from holdfast.runtime import dispatch
 from holdfast.runtime.worker import Worker
 from holdfast.testing import Kit
 
@@ -31,7 +31,7 @@ async def _others_run(app: Holdfast, short: Any, worker: Worker, ran: list[int])
         wanted = len(ran) + count
         await app.aenqueue_many(short.job(n=n) for n in range(count))
         await await_until(functools.partial(_has, ran, wanted), "short jobs run")
-    assert worker.inflight.idle_bytes(0) <= 2 * BUDGET
+    assert worker._context.inflight.idle_bytes(0) <= 2 * BUDGET
 
 
 async def test_jobs_behind_a_long_one_of_their_key_keep_no_slot_empty(
@@ -53,15 +53,15 @@ async def test_jobs_behind_a_long_one_of_their_key_keep_no_slot_empty(
     kit = holdfast_kit(app, SETTINGS)
     one = step.using(partition_key="a")
     await app.aenqueue_many([one.job(n=0), *[one.job(n=n, data=LONG) for n in range(1, 20)]])
-    monkeypatch.setattr(runtime_worker, "_STALE", 3600.0)
+    monkeypatch.setattr(dispatch, "_STALE", 3600.0)
     async with serving(app) as stage:
         worker = await stage.until_started()
         await await_until(lambda: worker.slots.running == 1, "the first of its key runs")
         await _others_run(app, short, worker, ran)
-        assert worker.inflight.idle_bytes(0) >= BUDGET
+        assert worker._context.inflight.idle_bytes(0) >= BUDGET
         monkeypatch.undo()
         # They go back after a while, and others are claimed as usual.
-        await await_until(lambda: len(worker.inflight) == 1, "what waits behind it is handed back")
+        await await_until(lambda: len(worker._context.inflight) == 1, "what waits behind it is handed back")
         await _others_run(app, short, worker, ran)
         gate.set()
         await await_until(lambda: len(in_order) == 20, "the key goes on")

@@ -85,7 +85,7 @@ def serving(kit: Kit, **options: Any) -> Iterator[Port]:
             wait_until(lambda: started or failed, "there is a worker to stop")
         if started:
             with contextlib.suppress(RuntimeError):  # its loop is closed already
-                started[0].loop.call_soon_threadsafe(started[0].stop)
+                started[0]._lifecycle._loop.call_soon_threadsafe(started[0].stop)
         thread.join(150)
         assert not thread.is_alive()
 

@@ -188,7 +188,7 @@ def test_a_draining_worker_is_alive_and_not_ready(
     with ready(holdfast_kit(app, with_port(live_after=0.5))) as port:
         last.enqueue()
         entered.wait(100)
-        port.worker.loop.call_soon_threadsafe(port.worker.stop)
+        port.worker._lifecycle._loop.call_soon_threadsafe(port.worker.stop)
         wait_until(lambda: port.get("/readyz").status_code == 503, "draining")
         last_turn = port.worker.ticked_at
         wait_until(lambda: time.monotonic() - last_turn > 1.0, "no claim loop for longer than the limit")
@@ -217,11 +217,11 @@ def test_a_worker_under_a_new_identity_is_ready_again(
 ) -> None:
     kit = holdfast_kit(app, with_port())
     with ready(kit) as port:
-        before = port.worker.membership.id
+        before = port.worker.identity.id
         kit.sql("UPDATE holdfast.workers SET status = 'gone'")
         wait_until(lambda: any(e.name == "worker.fenced" for e in events), "fenced")
         wait_until(lambda: port.get("/readyz").status_code == 200, "ready under a new name")
-        assert port.worker.membership.id != before
+        assert port.worker.identity.id != before
 
 
 def test_a_port_in_use_is_said_at_the_start(app: Holdfast, holdfast_kit: MakeKit) -> None:

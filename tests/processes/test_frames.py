@@ -72,8 +72,7 @@ def test_a_job_comes_back_as_it_was() -> None:
     rest = '{"crashes": 1, "metadata": "{}"}'
     job = ClaimedJob(
         str(uuid4()), 3, 17, "t", 2, '{"s": "\\ud800"}', "k", -5, 1, 5, now.timestamp(), True, 2, rest,
-        "000000011790500000 1",
-        "mail", str(uuid4()), 1790.5,
+        "mail", str(uuid4()), 1790.5, 1, 1,
     )  # fmt: skip
     assert job_from_json(over({"frame": "job", "job": job_to_json(job)})["job"]) == job
 

@@ -112,9 +112,9 @@ def test_an_event_of_any_size_is_cut(scene: Scene, events: Events) -> None:
 
 def test_what_nobody_takes_in_time_is_dropped_and_counted(events: Events) -> None:
     emitter, free, told = Emitter(), threading.Event(), list[object]()
-    emitter.tell(lambda: told.append(free.wait(150)))
+    emitter.emit_later(lambda: told.append(free.wait(150)))
     for number in range(ROOM + 10):
-        emitter.tell(partial(told.append, number))
+        emitter.emit_later(partial(told.append, number))
     free.set()
     emitter.close(30)
     (event,) = [e for e in events if e.name == "process.dropped"]

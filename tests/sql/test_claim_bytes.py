@@ -9,7 +9,8 @@ from tests.sql.support import Conn, make_queue, put, register, run, take
 
 from holdfast import Holdfast
 from holdfast.model.job import ClaimedJob, NewRow
-from holdfast.runtime.claim import Claimer
+from holdfast.runtime.claim.claimer import Ask
+from holdfast.runtime.claim.queues import Queues
 from holdfast.store.claim import claim, claim_these
 from holdfast.store.streams import claim_streams
 from holdfast.testing import Kit
@@ -92,9 +93,9 @@ async def test_jobs_of_a_claim_in_doubt_go_back_before_the_next_claim(
     worker, token = register(conn), uuid4()
     ids = enqueue(conn, 3, 10)
     assert len(take(conn, worker, token=token)) == 3
-    claimer = Claimer(akit.database, app.tasks, {"inbox": 60.0})
-    claimer._doubt._in_doubt.append((worker, token))
-    taken = await claimer.claim(worker, 10)
+    claimer = Queues(akit.database, app.tasks, {"inbox": 60.0})
+    claimer.doubt._in_doubt.append((worker, token))
+    taken = await claimer.claim(Ask(worker, 10))
     assert [job.id for job in taken] == ids
     assert {job.attempts for job in taken} == {0}
     await claimer.close()

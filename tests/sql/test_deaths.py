@@ -24,7 +24,9 @@ from tests.sql.support import (
 
 from holdfast import Holdfast
 from holdfast.model.outcome import Completed, DeadLettered, ErrorText, Failed, Outcome, Released, Snoozed
-from holdfast.runtime.claim import Claimer
+from holdfast.runtime.claim.claimer import Ask
+from holdfast.runtime.claim.queues import Queues
+from holdfast.runtime.claim.suspects import SuspectClaimer
 from holdfast.runtime.sweep import Sweeper
 from holdfast.store import sweep
 from holdfast.store.claim import claim_these
@@ -41,11 +43,11 @@ def worker(conn: Conn) -> str:
 
 
 @pytest.fixture
-async def claimer(app: Holdfast, akit: Kit) -> AsyncIterator[Claimer]:
+async def claimer(app: Holdfast, akit: Kit) -> AsyncIterator[Queues]:
     @app.task(name="work")
     def work(n: int) -> None: ...
 
-    made = Claimer(akit.database, app.tasks, {"inbox": 60.0})
+    made = Queues(akit.database, app.tasks, {"inbox": 60.0})
     yield made
     await made.close()
 
@@ -65,7 +67,7 @@ def marks_of(conn: Conn) -> list[tuple[int, int]]:
 
 
 async def test_a_job_runs_as_any_other_after_a_first_death_and_apart_after_a_second(
-    akit: Kit, claimer: Claimer, conn: Conn
+    akit: Kit, claimer: Queues, conn: Conn
 ) -> None:
     enqueue(conn, 10)
     dying = register(conn)
@@ -76,19 +78,19 @@ async def test_a_job_runs_as_any_other_after_a_first_death_and_apart_after_a_sec
     assert len(take(conn, register(conn))) == 10
     assert die(akit, conn) == {"pending"}
     assert marks_of(conn) == [(2, 1)]
-    assert await claimer.claim(register(conn), 10) == []
-    assert len(await claimer.claim_suspects(register(conn), 10)) == 10, "several at once"
+    assert await claimer.claim(Ask(register(conn), 10)) == []
+    assert len(await SuspectClaimer(claimer).claim(Ask(register(conn), 10))) == 10, "several at once"
     assert one(conn, "SELECT array_agg(DISTINCT kind) FROM holdfast.errors") == ["WorkerSilent"]
     assert count(conn, "errors") == 20
 
 
 async def test_a_suspect_is_buried_by_its_fourth_death_and_nobody_else_by_any(
-    akit: Kit, claimer: Claimer, conn: Conn
+    akit: Kit, claimer: Queues, conn: Conn
 ) -> None:
     load(conn, 1, crashes="2", suspect="1")
     crasher = one(conn, "SELECT id FROM holdfast.work")
     for states in ({"pending"}, {"dead_letter"}):
-        (job,) = await claimer.claim_suspects(register(conn), 10)
+        (job,) = await SuspectClaimer(claimer).claim(Ask(register(conn), 10))
         assert job.id == crasher
         assert die(akit, conn) == states
     row = one(conn, "SELECT to_jsonb(d) FROM holdfast.dead_letters d")
@@ -103,10 +105,10 @@ async def test_a_suspect_is_buried_by_its_fourth_death_and_nobody_else_by_any(
     assert marks_of(conn) == [(10, 1)]
 
 
-async def test_a_plain_claim_leaves_suspects_alone(claimer: Claimer, conn: Conn, worker: str) -> None:
+async def test_a_plain_claim_leaves_suspects_alone(claimer: Queues, conn: Conn, worker: str) -> None:
     load(conn, 3, suspect="1")
     (good,) = enqueue(conn)
-    assert [job.id for job in await claimer.claim(worker, 10)] == [good]
+    assert [job.id for job in await claimer.claim(Ask(worker, 10))] == [good]
 
 
 def test_a_claim_that_was_given_back_before_the_silence_counts_no_death(

@@ -30,7 +30,8 @@ from tests.sql.support import (
 
 from holdfast import Holdfast
 from holdfast.model.outcome import Completed, DeadLettered, Held, Settlement
-from holdfast.runtime.claim import Claimer
+from holdfast.runtime.claim.claimer import Ask
+from holdfast.runtime.claim.queues import Queues
 from holdfast.runtime.sweep import Sweeper
 from holdfast.settings import Settings
 from holdfast.store import housekeeping, jobs, owner, sweep, workers
@@ -57,11 +58,11 @@ async def sweeper(akit: Kit) -> AsyncIterator[Sweeper]:
 
 
 @pytest.fixture
-async def claimer(app: Holdfast, akit: Kit) -> AsyncIterator[Claimer]:
+async def claimer(app: Holdfast, akit: Kit) -> AsyncIterator[Queues]:
     @app.task(name="work")
     def work(n: int) -> None: ...
 
-    made = Claimer(akit.database, app.tasks, {"inbox": 60.0})
+    made = Queues(akit.database, app.tasks, {"inbox": 60.0})
     yield made
     await made.close()
 
@@ -320,17 +321,17 @@ def refused(job_id: UUID) -> str:
 
 
 async def test_a_claim_takes_the_others_and_quarantines_the_bad_row(
-    claimer: Claimer, conn: Conn, worker: str
+    claimer: Queues, conn: Conn, worker: str
 ) -> None:
     ids = enqueue(conn, 9)
     conn.execute(refused(ids[4]).encode())
-    claimed = await claimer.claim(worker, 9)
+    claimed = await claimer.claim(Ask(worker, 9))
     assert {job.id for job in claimed} == set(ids) - {ids[4]}
     assert one(conn, "SELECT id FROM holdfast.quarantine") == ids[4]
     assert "this row is bad" in one(conn, "SELECT reason FROM holdfast.quarantine")
     assert status(conn, ids[4]) == "quarantined"
     (after,) = enqueue(conn)
-    assert [job.id for job in await claimer.claim(worker, 1)] == [after]
+    assert [job.id for job in await claimer.claim(Ask(worker, 1))] == [after]
 
 
 async def test_a_sweep_takes_the_others_and_quarantines_the_bad_row(
@@ -375,16 +376,16 @@ def test_a_quarantined_held_row_does_not_hide_the_held_ones_behind_it(conn: Conn
     assert run(conn, find_held("inbox", [("work", 1)], 1)) == [held[1].id]
 
 
-async def test_a_bad_held_row_stops_no_other_held_job(claimer: Claimer, conn: Conn, worker: str) -> None:
+async def test_a_bad_held_row_stops_no_other_held_job(claimer: Queues, conn: Conn, worker: str) -> None:
     ids = enqueue(conn, 3)
     for job in take(conn, worker):
         end(conn, job.grant, Held("unknown"))
     conn.execute(refused(ids[0]).encode())
-    got = [job.id for job in await claimer.claim(worker, 1)]
-    claimer.reset()
-    got += [job.id for job in await claimer.claim(worker, 1)]
-    claimer.reset()
-    got += [job.id for job in await claimer.claim(worker, 1)]
+    got = [job.id for job in await claimer.claim(Ask(worker, 1))]
+    claimer.look_again()
+    got += [job.id for job in await claimer.claim(Ask(worker, 1))]
+    claimer.look_again()
+    got += [job.id for job in await claimer.claim(Ask(worker, 1))]
     assert set(got) == set(ids[1:])
 
 

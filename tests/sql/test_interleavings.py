@@ -44,7 +44,7 @@ from holdfast.model.outcome import (
 )
 from holdfast.store import claim as claims
 from holdfast.store import jobs, owner, renew, settle, sweep
-from holdfast.store.done import settle_done
+from holdfast.store.settle import settle_done
 from holdfast.store.statement import Flow, Statement
 from holdfast.testing import TestServer
 

@@ -32,8 +32,7 @@ from holdfast.model.job import ClaimedJob, NewRow
 from holdfast.model.outcome import NOTHING, Completed, Released, Settlement
 from holdfast.model.queue import QueueRules
 from holdfast.store import chains, queues
-from holdfast.store.done import is_plain, settle_done
-from holdfast.store.settle import settle_batch
+from holdfast.store.settle import is_plain, settle_batch, settle_done
 from holdfast.testing import Kit
 
 pytestmark = pytest.mark.versions

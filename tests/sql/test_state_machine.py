@@ -293,7 +293,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._come_back(slot, which)
         at = pick(list(self.m.jobs.values()), which)
         mark = claim.Mark(at.available_at, at.seq)
-        marks: list[claim.Place] = [(p, mark if how == 3 else None) for p in PRIORITIES]
+        marks: list[claim.PriorityMark] = [(p, mark if how == 3 else None) for p in PRIORITIES]
         if how == 2:
             marks = [(0, None)]
         expected: list[ModelJob] = []

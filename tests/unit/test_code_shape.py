@@ -1,6 +1,7 @@
 """Rules about the code that no linter knows."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -88,3 +89,56 @@ def test_importing_the_package_loads_no_surface_and_no_codec() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def _imported(file: Path, modules: set[str]) -> set[str]:
+    """Modules of ours that a file imports, anywhere in it: also under TYPE_CHECKING and inside of functions."""
+    package = ["holdfast", *file.relative_to(SOURCE).parent.parts]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.add(inner if inner in modules else base)
+    return found & modules
+
+
+def test_no_module_imports_itself_through_others_not_even_for_types() -> None:
+    names = {}
+    for file in FILES:
+        parts = ["holdfast", *file.relative_to(SOURCE).with_suffix("").parts]
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    imports = {name: _imported(file, set(names)) - {name} for name, file in names.items()}
+    try:
+        tuple(graphlib.TopologicalSorter(imports).static_order())
+    except graphlib.CycleError as error:
+        raise AssertionError(" imports ".join(reversed(error.args[1]))) from None
+
+
+def _lines_of(section: str) -> list[int]:
+    """The lines of each Python file that a section of ARCHITECTURE.md leads through, in its list or table."""
+    text = (
+        (ROOT / "ARCHITECTURE.md")
+        .read_text(encoding="utf-8")
+        .partition(f"# {section}\n")[2]
+        .partition("\n#")[0]
+    )
+    rows = [line for line in text.splitlines() if re.match(r"\||\d+\. ", line)]
+    return [
+        (SOURCE / name).read_text(encoding="utf-8").count("\n")
+        for row in rows
+        for name in re.findall(r"`([\w/]+\.py)`", row)
+    ]
+
+
+def test_from_claim_to_settle_and_to_the_whole_story_it_is_not_far() -> None:
+    path = _lines_of("From claim to settle")
+    assert 10 <= len(path) <= 12
+    assert sum(path) <= 2000
+    story = _lines_of("Reading order")
+    assert len(story) >= 7
+    assert sum(story) <= 1500

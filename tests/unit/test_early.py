@@ -58,9 +58,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def a_job(n: int, at: float, key: str | None = None) -> Running:
-    claimed = ClaimedJob(
-        str(n), 1, n, "work", 1, "{}", key, 0, 0, 5, at, False, 0, None, "000000010 1", "q", "t", at
-    )
+    claimed = ClaimedJob(str(n), 1, n, "work", 1, "{}", key, 0, 0, 5, at, False, 0, None, "q", "t", at, 1, 1)
     running = Running(claimed, at, at)
     running.not_before = at
     return running

@@ -4,8 +4,8 @@ import gc
 from datetime import UTC, datetime, timedelta
 
 from holdfast.model.job import ClaimedJob
+from holdfast.runtime.claim.low_water import LowWater
 from holdfast.runtime.gc_tuning import tuned_gc
-from holdfast.runtime.low_water import LowWater
 from holdfast.store.claim import Mark
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -13,8 +13,8 @@ DUE = datetime(2026, 1, 1, tzinfo=UTC)
 
 def claimed(seq: int, *, priority: int = 0, due: datetime = DUE, waited: float = 60.0) -> ClaimedJob:
     return ClaimedJob(
-        "0" * 32, 1, seq, "t", 1, "{}", None, priority, 0, 5, due.timestamp(), False, 0, None, "00000001", "inbox", "1" * 32,
-        due.timestamp() + waited,
+        "0" * 32, 1, seq, "t", 1, "{}", None, priority, 0, 5, due.timestamp(), False, 0, None, "inbox", "1" * 32,
+        due.timestamp() + waited, 1, 1,
     )  # fmt: skip
 
 

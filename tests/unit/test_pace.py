@@ -47,6 +47,4 @@ def test_a_job_waits_for_its_token() -> None:
 
 
 def _claimed(n: int, *, now: float) -> ClaimedJob:
-    return ClaimedJob(
-        str(n), 1, n, "work", 1, "{}", None, 0, 0, 5, now, False, 0, None, "000000010 1", "q", "t", now
-    )
+    return ClaimedJob(str(n), 1, n, "work", 1, "{}", None, 0, 0, 5, now, False, 0, None, "q", "t", now, 1, 1)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.db.faults import ConnectionLost, LockTimeout
-from holdfast.runtime.portions import Portions
+from holdfast.runtime.claim.portions import Portions
 
 
 class Paid:

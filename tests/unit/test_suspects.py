@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.model.job import ClaimedJob
 from holdfast.model.outcome import Completed, Released
-from holdfast.runtime import suspects
 from holdfast.runtime.apart import NotApart
+from holdfast.runtime.claim import suspects
+from holdfast.runtime.claim.suspects import Suspects
 from holdfast.runtime.inflight import Running
-from holdfast.runtime.suspects import Suspects
 from holdfast.settings import Settings
 
 NOBODY: Any = None  # the session, which only a death asks
@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Hands:
 
 def a_suspect() -> Running:
     claimed = ClaimedJob(
-        str(uuid4()), 1, 1, "t", 1, "{}", None, 0, 0, 5, 0.0, False, 1, None, "000000010", "inbox", str(uuid4()), 0.0
+        str(uuid4()), 1, 1, "t", 1, "{}", None, 0, 0, 5, 0.0, False, 1, None, "inbox", str(uuid4()), 0.0, 1, 1
     )  # fmt: skip
     now = time.monotonic()
     return Running(claimed, now, now)

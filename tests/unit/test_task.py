@@ -8,13 +8,21 @@ from uuid import UUID
 import pytest
 
 from holdfast.db.transaction import AsyncTransaction, Transaction
-from holdfast.errors import IdempotencyConflict, InvalidArguments, InvalidOption, InvalidPayload, UnboundTask
+from holdfast.errors import (
+    IdempotencyConflict,
+    InvalidArguments,
+    InvalidOption,
+    InvalidPayload,
+    UnboundTask,
+    UnknownQueue,
+)
 from holdfast.model.backoff import Backoff
 from holdfast.model.job import Enqueued, JobStatus, NewRow
 from holdfast.runtime.job import Job
 from holdfast.shapes import Registry
 from holdfast.tasks.options import task_settings
 from holdfast.tasks.task import aenqueue_all, enqueue_all, raw_job
+from holdfast.tasks.writer import conflict_in
 
 JOB_ID = UUID(int=5)
 
@@ -217,14 +225,14 @@ def test_a_found_job_is_not_created() -> None:
 
 
 def test_another_payload_under_the_same_key_is_a_conflict() -> None:
-    billing._bind(Recorder(Enqueued(JOB_ID, created=False, conflict="payload")), "app")
-    with pytest.raises(IdempotencyConflict) as caught:
-        send_receipt.using(idempotency_key="order:1").enqueue(1)
-    assert str(caught.value) == (
+    row = send_receipt.using(idempotency_key="order:1").job(1).row
+    error = conflict_in([row], [Enqueued(JOB_ID, created=False, conflict="payload")])
+    assert isinstance(error, IdempotencyConflict)
+    assert str(error) == (
         f"idempotency key 'order:1' of queue 'mail' was used by job {JOB_ID} with another payload. "
         "Use a new key for new work, or the same payload to get that job back"
     )
-    assert vars(caught.value) == {"job_id": JOB_ID, "key": "order:1", "queue": "mail"}
+    assert vars(error) == {"job_id": JOB_ID, "key": "order:1", "queue": "mail"}
 
 
 def test_many_jobs_are_one_call() -> None:
@@ -246,11 +254,21 @@ async def test_many_jobs_async() -> None:
 
 
 def test_a_conflict_among_many_says_that_nothing_was_written() -> None:
-    producer = Recorder(Enqueued(None, created=False), Enqueued(JOB_ID, created=False, conflict="payload"))
-    keyed = add.using(idempotency_key="k").job(1)
-    with pytest.raises(IdempotencyConflict) as caught:
-        enqueue_all(producer, [add.job(1), keyed], None)
-    assert str(caught.value).endswith("to get that job back. Nothing of this call of 2 jobs was written")
+    rows = [add.job(1).row, add.using(idempotency_key="k").job(1).row]
+    error = conflict_in(
+        rows, [Enqueued(None, created=False), Enqueued(JOB_ID, created=False, conflict="payload")]
+    )
+    assert isinstance(error, IdempotencyConflict)
+    assert str(error).endswith("to get that job back. Nothing of this call of 2 jobs was written")
+
+
+def test_what_is_wrong_with_a_row_comes_before_a_key_that_is_taken() -> None:
+    rows = [add.using(idempotency_key="k").job(1).row, add.job(1).row]
+    answers = [
+        Enqueued(JOB_ID, created=False, conflict="payload"),
+        Enqueued(None, created=False, conflict="queue"),
+    ]
+    assert isinstance(conflict_in(rows, answers), UnknownQueue)
 
 
 def test_many_jobs_refuses_what_is_no_job() -> None:

@@ -25,7 +25,7 @@ from ..app import Holdfast
 from ..db import migrate
 from ..db.embedded import EmbeddedOptions
 from ..model.queue import QueueRules, Rate
-from ..runtime.shares import Turns
+from ..runtime.claim.fair import Turns
 from ..store.jobs import describe_server
 from ..store.limits import Allowance, allowance, claim_shares, within
 from ..store.queues import create_queue

@@ -60,12 +60,12 @@ class ClaimedJob(NamedTuple):
     cancel_requested: bool
     suspect: int
     rest: str | None  # JSON text of what few jobs have
-    moment: (
-        str  # of the claim: the server's timeline, eight hexadecimal digits, and its microseconds since 1970
-    )
+    # The same for every job of a claim:
     queue: str
     token_text: str
     now: float  # when it was claimed, by the database's clock
+    timeline: int  # of the server: it rises when a standby is promoted
+    locked: int  # rows that the claim locked: those of them that others had just changed, it left out
 
     @property
     def id(self) -> UUID:
@@ -89,13 +89,8 @@ class ClaimedJob(NamedTuple):
         return self.now - self.due
 
     @property
-    def locked(self) -> int:
-        """How many rows its claim locked: those of them that others had just changed, it left out."""
-        return int(self.moment.partition(" ")[2])
-
-    @property
     def fence(self) -> str:
-        return fence(int(self.moment[:8], 16), self.seq, self.generation)
+        return fence(self.timeline, self.seq, self.generation)
 
     @property
     def crashes(self) -> int:

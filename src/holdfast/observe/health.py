@@ -50,7 +50,7 @@ class Health:
         self.worker: Worker | None = None
 
     def attach(self, worker: Worker) -> None:
-        queues = len(worker.claimer.queues)
+        queues = len(worker.queues)
         self.limit = max(self._settings.live_after, longest_turn(self._settings, queues))
         self.worker = worker
 
@@ -68,18 +68,17 @@ class Health:
     def tick_age(self) -> float:
         """Seconds since the claim loop came round. A worker that starts or drains has no claim loop to judge."""
         worker = self.worker
-        return 0.0 if worker is None or worker.stopping.is_set() else time.monotonic() - worker.ticked_at
+        return 0.0 if worker is None or worker.draining else time.monotonic() - worker.ticked_at
 
     @property
     def draining(self) -> bool:
-        return self.worker is not None and self.worker.stopping.is_set()
+        return self.worker is not None and self.worker.draining
 
     def live(self) -> Verdict:
         age = self.tick_age
         if self.worker is None or age <= self.limit:
             return Verdict([])
-        running = self.worker.inflight.select(lambda r: r.started_at > 0)
-        tasks = ", ".join(sorted({r.claimed.task for r in running})) or "nothing"
+        tasks = ", ".join(self.worker.running_tasks()) or "nothing"
         return Verdict(
             [f"the claim loop has not come round for {age:.0f} s (limit {self.limit:g} s); running: {tasks}"]
         )
@@ -93,7 +92,7 @@ class Health:
         return Verdict(reasons)
 
     def _is_member(self) -> bool:
-        return self.worker is not None and self.worker.membership.id in self._registered
+        return self.worker is not None and self.worker.identity.id in self._registered
 
     def _not_member(self) -> list[str]:
         if not self._is_member():

@@ -180,7 +180,7 @@ class Metrics(Collector):
         yield _gauge("worker_draining", "1: no more claims, and soon gone.", health.draining)
         yield _gauge("worker_tick_age_seconds", "Since the claim loop last came round.", health.tick_age)
         if worker is not None:
-            slots, identity = worker.slots, worker.membership.identity
+            slots, identity = worker.slots, worker.identity
             yield _gauge("worker_running", "Attempts that run here.", slots.running)
             yield _gauge("worker_concurrency", "Attempts that may run here at once.", slots.concurrency)
             info = GaugeMetricFamily("holdfast_worker_info", "This worker.", labels=("worker", "host", "pid"))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .. import telemetry
 from ..model.outcome import DeadLettered, ErrorText, Failed, Lost, Outcome
 from ..model.state import DEAD_LETTER, OTHER, OUTCOMES, RETRY
-from ..runtime.execute import Next, PartTime
 from ..runtime.job import Job
+from ..runtime.middleware import Next, PartTime
 from ..tasks import tracing as names
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Breakers of this worker's tasks: whose attempts they watch, and the one job that is tried while one is not closed."""
+"""Breakers of this worker's tasks: whose attempts they watch, and when to look for a job to try while one is not closed."""
 
 import logging
 import time
@@ -8,9 +8,7 @@ from collections.abc import Callable
 from .. import telemetry
 from ..db.session import Session
 from ..model.breaker import BreakerChange, Watch
-from ..model.job import ClaimedJob
-from ..store.breaker import Note, close_unwatched, tell
-from .claim import Claimer
+from ..store.breaker import Note, close_unwatched, count_ends
 from .handler import Handlers
 from .inflight import Running
 
@@ -26,35 +24,28 @@ class Breakers:
         self._every = min(every, _EVERY)
         self._on_closed = on_closed
         self._look_at = 0.0
-        self._tasks: dict[str, list[int]] = defaultdict(list)  # with a breaker -> versions
+        self.tasks: dict[str, list[int]] = defaultdict(list)  # with a breaker -> versions
         self._others: list[str] = []
         for task, version in handlers.known():
             handler = handlers.find(task, version)
             if handler is not None and handler.breaker is not None:
-                self._tasks[task].append(version)
+                self.tasks[task].append(version)
             else:
                 self._others.append(task)
-        self.watching = bool(self._tasks)
+        self.watching = bool(self.tasks)
 
     def look_again(self) -> None:
         self._look_at = 0.0
 
     def due(self, free: int) -> bool:
         """Time to look for a breaker that may try a job, and there is a slot for it."""
-        if not self._tasks or free <= 0 or time.monotonic() < self._look_at:
+        if not self.tasks or free <= 0 or time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + self._every
         return True
 
-    async def trial(self, claimer: Claimer, worker: str, *, suspects: bool) -> list[ClaimedJob]:
-        """The job to try, if it falls to this worker."""
-        jobs = await claimer.claim_trial(worker, self._tasks, suspects=suspects)
-        for job in jobs:
-            telemetry.emit("breaker.half_open", task=job.task, job=job.id, worker=worker)
-        return jobs
-
     def watch(self, running: Running) -> Watch | None:
-        if not self._tasks or (task := running.claimed.task) not in self._tasks:
+        if not self.tasks or (task := running.claimed.task) not in self.tasks:
             return None
         handler = self._handlers.find(task, running.claimed.version)
         return Watch(task, handler.breaker, running.call) if handler and handler.breaker else None
@@ -62,7 +53,7 @@ class Breakers:
     async def succeeded(self, watch: Watch, running: Running) -> None:
         """A handler completed its job in a transaction of its own, which no breaker was told of."""
         note = Note(watch.breaker, succeeded=True, good=[running.grant.token])
-        if (change := await self._session.flow(lambda: tell(watch.task, note))) is not None:
+        if (change := await self._session.flow(lambda: count_ends(watch.task, note))) is not None:
             self.changed(change)
 
     async def close_unwatched(self) -> None:

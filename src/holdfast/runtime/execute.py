@@ -1,11 +1,10 @@
 """Execute one claimed job: decode, middleware, handler. Ends in an Outcome and never raises."""
 
-import abc
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from .. import telemetry
 from ..db.database import Database
@@ -13,7 +12,6 @@ from ..db.faults import ConnectionLost, Contended
 from ..errors import DatabaseUnavailable, LeaseLost
 from ..model.backoff import Backoff
 from ..model.duration import Duration, seconds
-from ..model.job import ClaimedJob
 from ..model.outcome import (
     NOTHING,
     Cancelled,
@@ -36,58 +34,13 @@ from ..model.state import LOST
 from ..model.text import describe, storable
 from ..store.settle import settle_in
 from .handler import FORGIVEN, LONGEST_DELAY, Handler, Handlers, NeverFits, PayloadError
-from .inflight import Running
+from .inflight import Processes, Running
 from .job import Job
+from .middleware import Middleware, Next, PartTime
+from .report import JobFields
 from .threads import Threads
 
-Next = Callable[[], Awaitable[Outcome]]
-Middleware = Callable[[Job, Next], Awaitable[Outcome]]
 Attempt = Callable[[Running, Handler, Job, dict[str, Any]], Awaitable[Outcome]]
-
-
-class PartTime(abc.ABC):
-    """Middleware that is left out while it has nothing to do."""
-
-    @abc.abstractmethod
-    def wanted(self) -> bool: ...
-
-    @abc.abstractmethod
-    async def __call__(self, job: Job, call_next: Next) -> Outcome: ...
-
-
-class JobFields(Mapping[str, Any]):
-    """What log lines of a running job carry. Put together when one is written, which most jobs never do."""
-
-    __slots__ = ("_claimed", "_worker")
-
-    def __init__(self, claimed: ClaimedJob, worker: Callable[[], str]) -> None:
-        self._claimed = claimed
-        self._worker = worker
-
-    def _fields(self) -> dict[str, Any]:
-        claimed = self._claimed
-        return {
-            "job": claimed.id_text,
-            "task": claimed.task,
-            "queue": claimed.queue,
-            "attempt": claimed.attempt,
-            "worker": self._worker(),
-        }
-
-    def __getitem__(self, name: str) -> Any:
-        return self._fields()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields())
-
-    def __len__(self) -> int:
-        return 5
-
-
-class Processes(Protocol):
-    """Child processes that run jobs for this one."""
-
-    async def execute(self, running: Running, handler: Handler) -> Outcome: ...
 
 
 class Executor:
@@ -163,12 +116,14 @@ class Executor:
         arguments: dict[str, Any],
     ) -> Outcome:
         """The attempt inside of the middleware, with the Job that both may ask for."""
-        running.job = job = Job(running.claimed, self._database, self._worker(), handler.encode, running.tell)
+        running.job = job = Job(
+            running.claimed, self._database, self._worker(), handler.encode, running.on_change
+        )
         if running.stop:
             running.interrupt(running.stop)
         call: Next = functools.partial(attempt, running, handler, job, arguments)
         for layer in reversed(layers):
-            call = functools.partial(_through, layer, job, call)
+            call = functools.partial(layer, job, call)
         try:
             outcome = await call()
         except BaseException as error:  # noqa: BLE001 middleware is the user's code, and a cancel may hit it
@@ -256,10 +211,6 @@ def completion(job: Job, handler: Handler, value: object) -> Outcome:
 def is_timeout(error: BaseException, limit: asyncio.Timeout) -> bool:
     """Whether this limit ended the handler. isinstance() would ask the error for its __class__, which may raise."""
     return limit.expired() and issubclass(type(error), TimeoutError)
-
-
-async def _through(layer: Middleware, job: Job, call_next: Next) -> Outcome:
-    return await layer(job, call_next)
 
 
 def decide(error: BaseException, running: Running, handler: Handler) -> Outcome:

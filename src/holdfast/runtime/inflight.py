@@ -3,24 +3,23 @@
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from ..model.job import ClaimedJob, Grant, Owned
+from ..model.outcome import Outcome
 from ..model.state import LOST
+from .handler import Handler
 from .job import Job
-
-if TYPE_CHECKING:
-    from .execute import Processes
-    from .lanes import Lane
 
 Stop = Literal["lost", "cancel", "release", "timeout"]
 
 
 def _nobody(_: Job) -> None:
-    """Who is told when a job says something of itself: in the worker's own process nobody has to be."""
+    """Called when a job completes itself or reports progress: only a child process has to know of it."""
 
 
 class Running:
@@ -37,7 +36,7 @@ class Running:
     in_process = False
     apart: "Processes | None" = None  # a suspect: runs in one of these
     settling = False
-    tell: Callable[[Job], None] = staticmethod(_nobody)
+    on_change: Callable[[Job], None] = staticmethod(_nobody)
     on_interrupt: Callable[[], None] | None = None
     call: UUID | None = None  # of a batch: the call it is in
     lane: "Lane | None" = None  # of an ordered queue: where it waits for its turn
@@ -67,6 +66,20 @@ class Running:
     @property
     def grant(self) -> Grant:
         return self.claimed.grant
+
+
+class Lane(deque[Running]):
+    """The jobs of one stream, which is a queue and a key, in their order: the first of them runs, or is about to."""
+
+    def __init__(self, stream: tuple[str, str]) -> None:
+        super().__init__()
+        self.stream = stream
+
+
+class Processes(Protocol):
+    """Child processes that run jobs for this one."""
+
+    async def execute(self, running: Running, handler: Handler) -> Outcome: ...
 
 
 _key: Callable[[Owned], tuple[str, int]] = attrgetter("id_text", "generation")

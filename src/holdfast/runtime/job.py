@@ -43,13 +43,13 @@ class Job:
         database: Database,
         worker: str,
         encode: Callable[[object], str] = _plain_json,
-        tell: "Callable[[Job], None]" = lambda _: None,
+        on_change: "Callable[[Job], None]" = lambda _: None,
     ) -> None:
         self._claimed = claimed
         self._database = database
         self._worker = worker
         self._encode = encode
-        self._tell = tell
+        self._on_change = on_change
         self._lost = False  # both are set by the renewing thread
         self._cancelled = False
         self._completed = False
@@ -130,7 +130,7 @@ class Job:
             raise ValueError(f"progress must be between 0 and 1, not {fraction!r}")
         self._beside = True
         self._report = (float(fraction), storable(message, 1024))
-        self._tell(self)
+        self._on_change(self)
 
     def _may_record(self, name: str) -> None:
         """Before the step runs: one that cannot be recorded would be repeated by every attempt."""
@@ -200,7 +200,7 @@ class Job:
     def _completes(self) -> None:
         """From here on the row may be gone because we took it away."""
         self._completed = True
-        self._tell(self)
+        self._on_change(self)
 
     def _unsettled(self) -> None:
         if self._completed:

@@ -5,25 +5,16 @@ lost lease, a block), what is behind it goes back too, unstarted: its turn has n
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from ..model.queue import QueueRules
 from ..model.state import FINAL
-from .inflight import Running
+from .inflight import Lane, Running
 
 _seq: Callable[[Running], int] = attrgetter("claimed.seq")
 Stream = tuple[str, str]  # a queue and a key
-
-
-class Lane(deque[Running]):
-    """The jobs of one stream in their order: the first of them runs, or is about to."""
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__()
-        self.stream = stream
 
 
 class Ended(NamedTuple):

@@ -4,63 +4,73 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from .. import telemetry
-from ..db.database import Database
 from ..errors import DatabaseError
+from .attempts import Attempts
+from .context import WorkerContext
 from .inflight import Running, Stop
+from .membership import Membership
 from .renew import Renewal
 
-if TYPE_CHECKING:
-    from .worker import Worker
 
+class LeaseEvents:
+    def __init__(
+        self,
+        context: WorkerContext,
+        membership: Membership,
+        attempts: Attempts,
+        look_again: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._membership = membership
+        self._attempts = attempts
+        self._look_again = look_again
+        self._loop = asyncio.get_running_loop()
 
-def renewal_for(worker: "Worker", database: Database, lease: float) -> Renewal:
-    """A renewal that tells this worker."""
+    def renewal(self) -> Renewal:
+        """A renewal that reports here. It is made and runs in its own thread."""
+        context, membership = self._context, self._membership
+        lease = max(context.options.leases.values())
+        renewal = Renewal(context.database, context.inflight, context.me, lease)
+        renewal.on_fenced = lambda: self._call(self._start_over, membership.id)
+        renewal.on_drain = lambda identity: self._call(self._drain_asked, identity)
+        renewal.on_stop = self._interrupt
+        renewal.on_abandoned = lambda running: self._call(self._attempts.end_abandoned, running)
+        return renewal
 
-    def call(function: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody left to tell
-            worker.loop.call_soon_threadsafe(function, *arguments)
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        """In the worker's event loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+            self._loop.call_soon_threadsafe(function, *arguments)
 
-    def stop(running: Running, reason: Stop) -> None:
+    def _interrupt(self, running: Running, reason: Stop) -> None:
         """Called in the renewing thread. Sync handlers see it at once; an async one is cancelled in its own loop."""
         running.interrupt(reason)
-        call(_cancel, worker, running)
+        self._call(self._cancel, running)
 
-    renewal = Renewal(database, worker.inflight, lambda: worker.membership.id, lease)
-    renewal.on_fenced = lambda: call(_start_over, worker, worker.membership.id)
-    renewal.on_drain = lambda identity: call(_drain_asked, worker, identity)
-    renewal.on_stop = stop
-    renewal.on_abandoned = lambda running: call(worker.end_abandoned, running)
-    return renewal
+    def _cancel(self, running: Running) -> None:
+        if self._attempts.dispatcher.drop(running):
+            self._attempts.end_unstarted(running)
+        elif running.task is not None and running.is_async and not running.settling:
+            running.task.cancel()
 
+    def _start_over(self, fenced: str) -> None:
+        if self._membership.id == fenced and not self._context.stopping.is_set():
+            self._context.side(self._start_again())
 
-def _cancel(worker: "Worker", running: Running) -> None:
-    if worker.batches.drop(running) or worker.starter.early.drop(running):
-        worker.end_unstarted(running)
-    elif running.task is not None and running.is_async and not running.settling:
-        running.task.cancel()
+    async def _start_again(self) -> None:
+        await self._membership.start_over()
+        self._look_again()  # notifications go to the old name
+        while True:
+            try:
+                return await self._membership.take_back_blame()
+            except DatabaseError as error:
+                telemetry.emit("worker.blame_stands", level=logging.WARNING, error=str(error))
+                await asyncio.sleep(self._context.settings.heartbeat)
 
-
-def _start_over(worker: "Worker", fenced: str) -> None:
-    if worker.membership.id == fenced and not worker.stopping.is_set():
-        worker.aside(_start_again(worker))
-
-
-async def _start_again(worker: "Worker") -> None:
-    await worker.membership.start_over()
-    worker.look_again()  # nobody tells the old name anything
-    while True:
-        try:
-            return await worker.membership.take_back_blame()
-        except DatabaseError as error:
-            telemetry.emit("worker.blame_stands", level=logging.WARNING, error=str(error))
-            await asyncio.sleep(worker.settings.heartbeat)
-
-
-def _drain_asked(worker: "Worker", identity: str) -> None:
-    """An operator set our status: the same as a first signal, however often the heartbeat says it."""
-    if worker.membership.id == identity and not worker.stopping.is_set():
-        telemetry.emit("worker.drain_asked", worker=identity)
-        worker.stop()
+    def _drain_asked(self, identity: str) -> None:
+        """An operator set our status: the same as a first signal, however often the heartbeat says it."""
+        if self._membership.id == identity and not self._context.stopping.is_set():
+            telemetry.emit("worker.drain_asked", worker=identity)
+            self._context.stop()

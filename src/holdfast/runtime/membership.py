@@ -4,7 +4,6 @@ An identity that was fenced never comes back; its process takes a new one."""
 
 import functools
 import logging
-from collections.abc import Sequence
 
 from .. import telemetry
 from ..db.database import Database
@@ -13,26 +12,19 @@ from ..model.worker import WorkerIdentity
 from ..store import workers as store
 from ..store.sweep import take_back_blame
 from .handler import Handlers, signatures
+from .options import WorkerOptions
 from .supervisor_link import predecessor
 
 
 class Membership:
-    def __init__(
-        self,
-        database: Database,
-        *,
-        queues: Sequence[str],
-        handlers: Handlers,
-        concurrency: int,
-        release: str,
-    ) -> None:
+    def __init__(self, database: Database, handlers: Handlers, options: WorkerOptions) -> None:
         self.session = database.session("membership")
-        self._queues = list(queues)
+        self._queues = list(options.leases)
         self._tasks = sorted({name for name, _ in handlers.known()})
         names = (f"{task}/{version}" for task, version in handlers.known())
         self._signatures = dict(zip(names, signatures(handlers), strict=True))
-        self._concurrency = concurrency
-        self._release = release
+        self._concurrency = options.concurrency
+        self._release = options.release
         self.identity = WorkerIdentity.create()
         self._died = predecessor()
         self._fenced: list[str] = []  # identities whose silence is still to be taken back

@@ -56,7 +56,7 @@ class Notify(Service):
             if time.monotonic() - self._proved_at > _PROVE and not await self._prove():
                 return _PROVE
             if heard := await self._listener.hear(_CHECK):
-                await self._tell(heard)
+                await self._pass_on(heard)
             else:
                 await self._listener.check()
         except BaseException:
@@ -75,7 +75,7 @@ class Notify(Service):
                 await self._give_up()
                 return False
             heard = await self._listener.hear(left)
-            await self._tell(heard)
+            await self._pass_on(heard)
         self._proved_at = time.monotonic()
         if not self._sleep.hears:
             await self._listener.listen([*self._channels, *self._topics])
@@ -99,7 +99,7 @@ class Notify(Service):
                 "transaction mode: set listen_url (HOLDFAST_LISTEN_URL) to the server's own address",
             )
 
-    async def _tell(self, heard: list[str]) -> None:
+    async def _pass_on(self, heard: list[str]) -> None:
         for name in set(heard) & self._topics.keys():
             self._topics[name].heard()
         if queues := [self._channels[name] for name in heard if name in self._channels]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..model.queue import QueueRules
-from .execute import Processes
+from .inflight import Processes
 from .tidy import Prune
 
 

@@ -34,7 +34,7 @@ class Pulse:
         rings: Sequence[str] = (),
         asked: Sequence[tuple[Question, Callable[[Any], None]]] = (),
     ) -> None:
-        """`asked`: the questions of services, and who is told the answers."""
+        """`asked`: the questions of services, and what is called with the answers."""
         self.every = settings.heartbeat
         gap, grace = gap_and_grace(settings)
         self._rounds = store.Rounds(
@@ -81,8 +81,8 @@ class Pulse:
         self.tidy = found.tidy
         self.seats = found.seats
         self.on_felt(self)
-        for (_, tell), answer in zip(self._asked, found.answers, strict=True):
-            tell(answer)
+        for (_, on_answer), answer in zip(self._asked, found.answers, strict=True):
+            on_answer(answer)
 
     def end(self) -> None:
         """The worker is up."""

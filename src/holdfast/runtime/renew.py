@@ -70,16 +70,16 @@ class Renewal(Service):
         claimed = [r.claimed for r in held]
         lost, cancel = await self._session.flow(lambda: renew(worker, claimed, self._lease))
         for job in lost:
-            self._tell(job, LOST)
+            self._interrupt(job, LOST)
         for job in cancel:
-            self._tell(job, "cancel")
+            self._interrupt(job, "cancel")
         for running in held:
             running.renewed_at = began
         await self._write_progress(held)
         await self._report_held(worker, held, began)
         return self._database.settings.heartbeat
 
-    def _tell(self, job: Owned, reason: Stop) -> None:
+    def _interrupt(self, job: Owned, reason: Stop) -> None:
         running = self._inflight.get(job)
         # A job that completed itself, or is being settled, is gone from the row because we took it away.
         if running is None or running.settling or (running.job is not None and running.job._completed):

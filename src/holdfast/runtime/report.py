@@ -1,12 +1,13 @@
-"""What a worker says of each job: that it started, and how it ended."""
+"""What a worker says of each job: that it started, how it ended, and whose a log line is."""
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from .. import telemetry
+from ..model.job import ClaimedJob
 from ..model.outcome import DeadLettered, Failed, Held, Misfit, Outcome, Settlement
 from ..model.state import (
     COMPLETED,
@@ -28,6 +29,35 @@ from .tally import Tally
 
 _FAILURES: Final = (Failed, DeadLettered)
 _ASIDE: Final = (Held, Misfit)
+
+
+class JobFields(Mapping[str, Any]):
+    """What log lines of a running job carry. Put together when one is written, which most jobs never do."""
+
+    __slots__ = ("_claimed", "_worker")
+
+    def __init__(self, claimed: ClaimedJob, worker: Callable[[], str]) -> None:
+        self._claimed = claimed
+        self._worker = worker
+
+    def _fields(self) -> dict[str, Any]:
+        claimed = self._claimed
+        return {
+            "job": claimed.id_text,
+            "task": claimed.task,
+            "queue": claimed.queue,
+            "attempt": claimed.attempt,
+            "worker": self._worker(),
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields())
+
+    def __len__(self) -> int:
+        return 5
 
 
 def started(running: Running, worker: str) -> None:
@@ -63,10 +93,10 @@ def ended(
                 run, wait = now - began, claimed.waited + began - running.claimed_at
             tally.settled(claimed.queue, claimed.task, settlement.outcome, state, run, wait)
         if heard or state != COMPLETED:
-            _tell(settlement, state, running, worker, run, wait)
+            _emit_end(settlement, state, running, worker, run, wait)
 
 
-def _tell(
+def _emit_end(
     settlement: Settlement, state: str, running: Running | None, worker: str, run: float, wait: float
 ) -> None:
     name, fields, level = event_of(settlement.outcome, state)

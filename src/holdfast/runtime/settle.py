@@ -21,11 +21,10 @@ from ..model.breaker import BreakerChange
 from ..model.outcome import DeadLettered, ErrorText, Settlement
 from ..model.state import ARCHIVED, BUSY, COMPLETED, QUARANTINED
 from ..model.text import storable
-from ..store.breaker import settle_watched
+from ..store.breaker import note_ends
 from ..store.chains import GroupBusy
 from ..store.claim import quarantine
-from ..store.done import by_attempt, is_plain, settle_done
-from ..store.settle import Odd
+from ..store.settle import Odd, by_attempt, is_plain, settle_and, settle_done
 from .service import Service
 
 T = TypeVar("T")
@@ -51,8 +50,10 @@ class Settler(Service):
         self._on_breaker = on_breaker
         self._waiting: deque[Settlement] = deque()
         self._busy: list[Settlement] = []
-        self._told: dict[int, Settlement] = {}  # which of a batch, by id(), while there is more to do with it
-        self._untold: list[Settlement] = []  # settled, and not told yet
+        self._reported: dict[
+            int, Settlement
+        ] = {}  # which of a batch, by id(), while there is more to do with it
+        self._unreported: list[Settlement] = []  # settled, and not reported yet
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -75,13 +76,13 @@ class Settler(Service):
         try:
             return await self._settle_all()
         finally:
-            self._tell_last()
+            self._report_last()
 
     async def _settle_all(self) -> float:
-        if self._told:  # the last one was cut short, and some of its batch was told
-            self._waiting = deque(s for s in self._waiting if id(s) not in self._told)
-            self._busy = [s for s in self._busy if id(s) not in self._told]
-            self._told.clear()
+        if self._reported:  # the last one was cut short, and some of its batch was reported
+            self._waiting = deque(s for s in self._waiting if id(s) not in self._reported)
+            self._busy = [s for s in self._busy if id(s) not in self._reported]
+            self._reported.clear()
         again = self._busy[:_AGAIN]
         while self._waiting:
             batch = list(itertools.islice(self._waiting, _MOST))
@@ -92,12 +93,12 @@ class Settler(Service):
             else:
                 for _ in batch:
                     self._waiting.popleft()
-            self._told.clear()
-        self._tell_last()
+            self._reported.clear()
+        self._report_last()
         if again:  # apart: what somebody holds up must not hold up the others
             await self._write(again, quick=False)
             del self._busy[: len(again)]
-            self._told.clear()
+            self._reported.clear()
         if self._waiting:  # came meanwhile
             return 0.0
         if self._busy:
@@ -109,9 +110,9 @@ class Settler(Service):
         """One transaction for the batch; one that a bad row spoils is halved until the bad row is alone."""
         if quick and not (batch := await self._quickly(batch)):
             return
-        self._tell_last()
+        self._report_last()
         try:
-            odd, changes = await self._session.flow(lambda: settle_watched(batch, self._worker()))
+            odd, changes = await self._session.flow(lambda: settle_and(batch, self._worker(), note_ends))
         except GroupBusy as busy:  # someone counts in their group for a moment; the others go on without them
             held_up = {str(job_id) for job_id in busy.job_ids}
             if others := [s for s in batch if s.grant.id_text not in held_up]:
@@ -128,7 +129,7 @@ class Settler(Service):
             else:
                 await self._give_up(batch[0], error)
             return
-        self._tell(batch, odd)
+        self._report(batch, odd)
         for change in changes:
             self._on_breaker(change)
 
@@ -138,11 +139,11 @@ class Settler(Service):
         if not first or not is_plain(first):
             return batch
         try:
-            done = await self._while_telling(self._session.run(settle_done(first, self._worker())))
+            done = await self._while_reporting(self._session.run(settle_done(first, self._worker())))
         except (BadRow, LockNotAvailable):  # nothing is done: the usual way finds out which of them it is
             return batch
         if done is None and not left:
-            self._untold = batch
+            self._unreported = batch
             return []
         ended: list[Settlement] = []
         for settlement in first:
@@ -153,27 +154,27 @@ class Settler(Service):
             self._end(ended, [COMPLETED] * len(ended))
         return left
 
-    async def _while_telling(self, work: Coroutine[Any, Any, T]) -> T:
-        """Send a batch, and tell of the one before it while the server writes this one: for a thousand jobs that takes a
+    async def _while_reporting(self, work: Coroutine[Any, Any, T]) -> T:
+        """Send a batch, and report the one before it while the server writes this one: for a thousand jobs that takes a
         millisecond, in which it would have nothing to do."""
-        if not self._untold:
+        if not self._unreported:
             return await work
         writing = asyncio.get_running_loop().create_task(work)
         try:
             await asyncio.sleep(0)  # it is sent
-            self._tell_last()
+            self._report_last()
             return await writing
         finally:
             if not writing.done():
                 writing.cancel()
                 await asyncio.wait([writing])
 
-    def _tell_last(self) -> None:
-        batch, self._untold = self._untold, []
+    def _report_last(self) -> None:
+        batch, self._unreported = self._unreported, []
         if batch:
             self._on_settled(batch, [COMPLETED] * len(batch))
 
-    def _tell(self, batch: list[Settlement], odd: Odd) -> None:
+    def _report(self, batch: list[Settlement], odd: Odd) -> None:
         """What became of them; a row that someone holds for a moment is still ours, and tried again."""
         if busy := [place for place, answer in odd.items() if answer.state == BUSY]:
             self._busy += [batch[place] for place in busy]
@@ -190,7 +191,7 @@ class Settler(Service):
         self._end(batch, states)
 
     def _end(self, settlements: list[Settlement], states: list[str]) -> None:
-        self._told.update((id(settlement), settlement) for settlement in settlements)
+        self._reported.update((id(settlement), settlement) for settlement in settlements)
         self._on_settled(settlements, states)
 
     async def _give_up(self, settlement: Settlement, error: DatabaseError) -> None:
@@ -200,7 +201,7 @@ class Settler(Service):
         if not isinstance(settlement.outcome, DeadLettered):
             buried = Settlement(settlement.grant, DeadLettered(ErrorText("SettleRefused", reason)))
             await self._write([buried], quick=False)
-            self._told[id(settlement)] = settlement
+            self._reported[id(settlement)] = settlement
             return
         await self._session.run(quarantine(UUID(settlement.grant.id_text), settlement.grant.queue, reason))
         self._on_settled([settlement], [QUARANTINED])

@@ -30,6 +30,30 @@ _LIGHT = 10.0  # seconds for which it looks every poll interval: who enqueued be
 _HUSH = (1.0, 30.0)  # seconds until it may lie down again after that, doubling
 
 
+FIRST_PAUSE = 0.005
+
+
+class Pause:
+    """Between two claims that found too little: short at first, and longer each time. Whatever happens meanwhile ends it."""
+
+    def __init__(self) -> None:
+        self.seconds = FIRST_PAUSE
+        self.ended = asyncio.Event()
+
+    def begin(self) -> None:
+        self.ended.clear()
+
+    def end(self) -> None:
+        self.ended.set()
+
+    def end_in(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.ended.set)
+
+    def restart(self) -> None:
+        """The next ones are short again."""
+        self.seconds = FIRST_PAUSE
+
+
 class Nap(NamedTuple):
     seconds: float  # 0: look now
     deep: bool = False  # nothing was due when it began: ask again before a claim is tried
@@ -57,7 +81,7 @@ class Sleep:
         self._asleep = 1  # workers in these queues
         self._dear_until = 0.0
         self._heard_at: list[float] = []
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._hush = _HUSH[0]
         self._not_before = 0.0
@@ -153,7 +177,7 @@ class Sleep:
     def heard(self, queues: Sequence[str], look: Callable[[], None]) -> None:
         """A notification came for each of these. Look soon: not all sleepers at once, and not once for each of many."""
         now = time.monotonic()
-        self._told.update(queues)
+        self._notified.update(queues)
         if self._timer is None:
             last = self._heard_at[-1] if self._heard_at else 0.0
             spread = random.uniform(0, min(_SPREAD * (self._asleep - 1), 0.1))  # noqa: S311 no secret
@@ -165,7 +189,7 @@ class Sleep:
         self._timer = None
         look()
 
-    def told(self) -> list[str]:
-        """The queues that were spoken of since the last call."""
-        queues, self._told = sorted(self._told), set()
+    def notified(self) -> list[str]:
+        """The queues that notifications came for since the last call."""
+        queues, self._notified = sorted(self._notified), set()
         return queues

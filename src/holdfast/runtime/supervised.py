@@ -40,7 +40,7 @@ class Child:
         self.link.setblocking(False)
         self.listens = False
         self.ready_at: float | None = None
-        self.told = 0
+        self.stage = 0
         self.deadline = NEVER
 
     @property
@@ -60,11 +60,11 @@ class Child:
             self.ready_at = time.monotonic()
         return bool(said)
 
-    def tell(self, how_far: int, seconds: float) -> None:
+    def order(self, how_far: int, seconds: float) -> None:
         """Pass an order on, with the time it may take. A child that does not listen yet has no jobs: it is just ended."""
-        if how_far <= self.told:
+        if how_far <= self.stage:
             return
-        self.told = how_far
+        self.stage = how_far
         if how_far >= KILL:
             self.kill()
             return

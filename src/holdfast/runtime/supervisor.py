@@ -25,7 +25,7 @@ from .. import telemetry
 from ..model.backoff import Backoff
 from .processes.process import ended_by
 from .supervised import KILL, NEVER, Child, Command
-from .supervisor_link import DRAIN, HURRY, telling_of
+from .supervisor_link import DRAIN, HURRY, environment_after
 
 MISTAKE: Final = 2  # the exit code for a mistake of the user's: another try would end the same way
 LAST: Final = 30.0  # what a worker may need after its handlers: last writes, to a database that is away
@@ -41,7 +41,7 @@ class Ending:
 
 
 @dataclass(slots=True)
-class Place:
+class ProcessSlot:
     """Where one child is to run, now and after it crashed."""
 
     number: int
@@ -73,7 +73,7 @@ class Supervisor:
         self._backoff = backoff or Backoff(first=0.5, cap=30.0)
         self._steady = steady
         self._adopts = os.getpid() == 1 if adopts is None else adopts
-        self._places = [Place(number) for number in range(size)]
+        self._places = [ProcessSlot(number) for number in range(size)]
         self._children: list[Child] = []
         self._proven = False  # some child was ready: the configuration works
         self._asked = 0
@@ -143,10 +143,10 @@ class Supervisor:
         words = {DRAIN: "drain", HURRY: "leave at once", KILL: "kill"}
         telemetry.emit("supervisor.stopping", how=words[stage], processes=len(self._children))
         for child in self._children:
-            self._tell(child, stage)
+            self._order(child, stage)
 
-    def _tell(self, child: Child, stage: int) -> None:
-        child.tell(stage, LAST + (self._drain if stage == DRAIN else 0.0))
+    def _order(self, child: Child, stage: int) -> None:
+        child.order(stage, LAST + (self._drain if stage == DRAIN else 0.0))
 
     # Ends -----------------------------------------------------------------------------------------------------------
 
@@ -198,13 +198,13 @@ class Supervisor:
                 self._failed(place, child, ended_by(code), code)
 
     def _say_end(self, child: Child, code: int) -> None:
-        clean = code == 0 or (child.told > 0 and not child.listens)
+        clean = code == 0 or (child.stage > 0 and not child.listens)
         if not clean and self._stage and not self._ending.code:
             self._ending = Ending(1)
         level = logging.INFO if clean else logging.WARNING
         telemetry.emit("supervisor.child_left", level=level, pid=child.pid, how=ended_by(code))
 
-    def _failed(self, place: Place, child: Child | None, how: str, code: int = 1) -> None:
+    def _failed(self, place: ProcessSlot, child: Child | None, how: str, code: int = 1) -> None:
         ready_at = None if child is None else child.ready_at
         if child is not None:
             place.died = child.pid, how
@@ -245,23 +245,23 @@ class Supervisor:
                 place.child = self._spawn(place)
         self._roll_on()
 
-    def _startable(self) -> list[Place]:
+    def _startable(self) -> list[ProcessSlot]:
         """One place alone until a first child was ready, so that a mistake is made and told once."""
         waiting = [place for place in self._places if place.due != NEVER]
         if self._proven:
             return waiting
         return [] if self._children else waiting[:1]
 
-    def _spawn(self, place: Place) -> Child | None:
+    def _spawn(self, place: ProcessSlot) -> Child | None:
         try:
             return self._begin(place)
         except OSError as error:
             self._failed(place, None, f"no process can be started: {error}")
             return None
 
-    def _begin(self, place: Place) -> Child:
+    def _begin(self, place: ProcessSlot) -> Child:
         inherited = [self._inherited[place.number]] if place.number in self._inherited else []
-        child = Child(place.number, self._command, inherited, telling_of(*place.died))
+        child = Child(place.number, self._command, inherited, environment_after(*place.died))
         place.died = (None, "")
         self._children.append(child)
         self._selector.register(child.link, selectors.EVENT_READ, child)
@@ -275,7 +275,7 @@ class Supervisor:
             old, place.child, self._successor = place.child, self._successor, None
             place.failures = 0
             if old is not None:
-                self._tell(old, DRAIN)
+                self._order(old, DRAIN)
         changing = any(child is not self._places[child.place].child for child in self._children)
         while self._roll and self._proven and not changing:
             place = self._places[self._roll.popleft()]
@@ -286,7 +286,7 @@ class Supervisor:
             self._rolling = False
             telemetry.emit("supervisor.rolled", processes=len(self._places))
 
-    def _spawn_successor(self, place: Place) -> Child | None:
+    def _spawn_successor(self, place: ProcessSlot) -> Child | None:
         try:
             return self._begin(place)
         except OSError as error:

@@ -23,7 +23,7 @@ READY: Final = b"r"
 _DIED: Final = "_HOLDFAST_DIED"
 
 
-def telling_of(pid: int | None, how: str) -> dict[str, str]:
+def environment_after(pid: int | None, how: str) -> dict[str, str]:
     """The environment of a worker process that takes the place of one that ended so."""
     kept = {name: value for name, value in os.environ.items() if name != _DIED}
     return kept if pid is None else {**kept, _DIED: f"{pid} {how}"}

@@ -1,6 +1,6 @@
 """Circuit breakers: counting how attempts end, and the one job that is tried while a breaker is not closed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import itemgetter
@@ -9,14 +9,13 @@ from uuid import UUID
 
 from ..model.breaker import Breaker, BreakerChange, Watch
 from ..model.job import ClaimedJob
-from ..model.outcome import Completed, Failed, Outcome, Settlement
+from ..model.outcome import Completed, Failed, Outcome, Settled, Settlement
 from ..model.queue import QueueRules
 from ..model.state import UNSETTLED
 from .claim import claim_these
 from .limits import Asked, within
 from .pause import hold_paused
 from .queue_load import CAP
-from .settle import Odd, settle_batch
 from .statement import Flow, Row, Statement, ids, named, nothing
 from .streams import claim_streams, unhold
 
@@ -51,11 +50,11 @@ class Note:
                 self._calls.add(watch.call)
 
 
-def settle_watched(batch: Sequence[Settlement], worker: str) -> Flow[tuple[Odd, list[BreakerChange]]]:
-    """Settle, and tell the breakers of those that have one, in the same transaction."""
-    odd = yield from settle_batch(batch, worker)
+def note_ends(batch: Sequence[Settlement], odd: Mapping[int, Settled]) -> Flow[list[BreakerChange]]:
+    """What a settle runs in its transaction: tell the breakers how the attempts that they watch ended. `odd`: what became of
+    those, by their place in the batch, that did not plainly complete."""
     if not any(map(_watch, batch)):
-        return odd, []
+        return []
     notes: dict[str, Note] = {}
     for place, (grant, outcome, watch) in enumerate(batch):
         if watch is None:
@@ -65,12 +64,12 @@ def settle_watched(batch: Sequence[Settlement], worker: str) -> Flow[tuple[Odd, 
             notes.setdefault(watch.task, Note(watch.breaker)).add(watch, outcome, UUID(grant.token_text))
     changes = []
     for task in sorted(notes):  # in one order, so that two settlers cannot wait for each other in a circle
-        change = yield from tell(task, notes[task])
+        change = yield from count_ends(task, notes[task])
         changes.append(change)
-    return odd, [change for change in changes if change is not None]
+    return [change for change in changes if change is not None]
 
 
-def tell(task: str, note: Note) -> Flow[BreakerChange | None]:
+def count_ends(task: str, note: Note) -> Flow[BreakerChange | None]:
     if not (note.good or note.bad):
         return None
     rule = note.breaker

@@ -19,20 +19,21 @@ class Mark(NamedTuple):
 
 
 CLAIM_BYTES = 4 * 2**20  # of payload in one claim, unless the caller says otherwise
-Place = tuple[int, Mark | None]  # a priority, and where to begin
+PriorityMark = tuple[int, Mark | None]  # a priority, and where to begin
 
 _new = cast("Callable[[Row], ClaimedJob]", functools.partial(tuple.__new__, ClaimedJob))
 
 
 def taking(name: str, params: tuple[Any, ...], queue: str, token: UUID) -> Statement[list[ClaimedJob]]:
-    """A statement that ends in the part `taken`, whose columns are the fields of a ClaimedJob but for the last three."""
+    """A statement that ends in the part `taken`: the fields of a job, and in the last column those of the whole claim."""
 
     def decode(rows: Sequence[Row]) -> list[ClaimedJob]:
         if not rows:
             return []
-        moment = rows[0][-1]
-        claim = (queue, str(token), int(moment[8:].partition(" ")[0]) / 1e6)
-        return [_new(row + claim) for row in rows]
+        of_claim: str = rows[0][-1]  # timeline: 8 hexadecimal digits; microseconds since 1970; rows locked
+        now, _, locked = of_claim[8:].partition(" ")
+        claim = (queue, str(token), int(now) / 1e6, int(of_claim[:8], 16), int(locked))
+        return [_new(row[:-1] + claim) for row in rows]
 
     return Statement(name, query_in(name, queue), params, decode, binary=True)
 
@@ -44,7 +45,7 @@ def claim(
     *,
     lease: float,
     limit: int,
-    marks: Sequence[Place],
+    marks: Sequence[PriorityMark],
     limited: int = 0,
     most_bytes: int = CLAIM_BYTES,
 ) -> Statement[list[ClaimedJob]]:

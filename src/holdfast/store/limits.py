@@ -9,7 +9,7 @@ from uuid import UUID
 from ..model.job import ClaimedJob
 from ..sql import query_in
 from .arrays import int_array
-from .claim import Place, taking
+from .claim import PriorityMark, taking
 from .statement import Flow, Row, Statement, count, ids, named, nothing
 from .streams import Scan, decode_scan
 
@@ -53,6 +53,7 @@ class Limited(NamedTuple):
     starts: Sequence[
         float
     ] = ()  # of each job, where there is a rate: when its token is there, by the database's clock
+    allowed: Allowance | None = None  # what the claim was made with; None: no claim was made
 
 
 class Asked(NamedTuple):
@@ -85,11 +86,11 @@ def within(queue: str, keys: Sequence[str], take: Take, asked: Asked = ANYBODY) 
     jobs = yield from take(allowed)
     cut = len(jobs) >= allowed.total
     if not jobs or not allowed.rated:
-        return Limited(jobs, cut)
+        return Limited(jobs, cut, allowed=allowed)
     starts = yield from _spend(queue, dict(zip(keys, allowed.buckets, strict=False)), allowed, jobs)
     bucket = allowed.bucket
     again_in = bucket.wait(len(jobs) + 1) - asked.ahead / 2 if bucket and cut else 0.0
-    return Limited(jobs, cut, again_in if again_in > 0 else None, starts=starts)
+    return Limited(jobs, cut, again_in if again_in > 0 else None, starts=starts, allowed=allowed)
 
 
 def _spend(
@@ -189,7 +190,7 @@ def share_head(queue: str, key: str, *, suspects: bool = False) -> Statement[UUI
     )
 
 
-def oldest_of_each(queue: str, marks: Sequence[Place]) -> Statement[dict[int, float]]:
+def oldest_of_each(queue: str, marks: Sequence[PriorityMark]) -> Statement[dict[int, float]]:
     """Priority -> seconds that its first due job waits."""
     params = (queue, [priority for priority, _ in marks], [mark and mark.at for _, mark in marks])
     return Statement(

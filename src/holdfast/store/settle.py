@@ -1,12 +1,14 @@
-"""Settle: end attempts, in one flow for a whole batch of any outcomes."""
+"""Settle: end attempts. settle_batch() ends any outcomes in one flow. settle_done() is its quick way: one statement
+for jobs that completed without a result and on which nothing hangs."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from ..model.job import Owned
+from ..model.breaker import Watch
+from ..model.job import ClaimedJob, Owned
 from ..model.outcome import (
     NOTHING,
     Cancelled,
@@ -24,7 +26,7 @@ from ..model.outcome import (
 )
 from ..model.state import ARCHIVED, BUSY, HELD, LOST, PENDING
 from ..sql import query, query_in
-from .arrays import plain_array, text_array
+from .arrays import plain_array, text_array, uuid_array
 from .chains import follow
 from .statement import Flow, Row, Statement, ids, nothing
 from .wake import wake
@@ -33,8 +35,13 @@ ASIDE = "its payload does not fit the signature here, and waits for a worker who
 Places = list[int]  # in the batch
 _grant: Callable[[Settlement], Owned] = itemgetter(0)
 _outcome: Callable[[Settlement], Outcome] = itemgetter(1)
-_queue, _id, _generation, _token = map(attrgetter, ("queue", "id_text", "generation", "token_text"))
+_watch: Callable[[Settlement], Watch | None] = itemgetter(2)
+_queue, _id, _generation, _token, _rest = map(
+    attrgetter, ("queue", "id_text", "generation", "token_text", "rest")
+)
 Odd = dict[int, Settled]  # by place
+T = TypeVar("T")
+Hook = Callable[[Sequence[Settlement], Odd], Flow[T]]
 
 
 def settle(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[list[Settled]]:
@@ -62,6 +69,55 @@ def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = Fa
     if back := _back(batch, odd):
         yield from wake(list(back), list(back.values()))
     return odd
+
+
+def is_plain(batch: Sequence[Settlement]) -> bool:
+    """Whether all of them may go the quick way together. A guess: what does not fit, the statement leaves out."""
+    grants = list(map(_grant, batch))
+    return (
+        list(map(_outcome, batch)).count(NOTHING) == len(batch)
+        and set(map(type, grants)) == {ClaimedJob}
+        and len(set(map(_queue, grants))) == 1
+        and not any(map(_rest, grants))
+        and not any(map(_watch, batch))
+    )
+
+
+def by_attempt(batch: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+    """Those in their first attempt, and the others: an earlier one may have left steps or progress, which only the usual
+    way removes."""
+    if set(map(_generation, map(_grant, batch))) == {1}:
+        return batch, []
+    first = [settlement for settlement in batch if settlement.grant.generation == 1]
+    return first, [settlement for settlement in batch if settlement.grant.generation != 1]
+
+
+def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[tuple[str, int]] | None]:
+    """End the attempts of a plain batch. Answers id and generation of those that it ended; None: all. Raises
+    LockNotAvailable, with nothing done, when somebody holds one of them."""
+    grants = list(map(_grant, batch))
+    queue = grants[0].queue
+
+    def decode(rows: Sequence[Row]) -> set[tuple[str, int]] | None:
+        ((count, done),) = rows
+        return None if count == len(grants) else {(job, at) for job, at in json.loads(done or "[]")}
+
+    params = (
+        queue,
+        uuid_array(list(map(_id, grants))),
+        plain_array(map(str, map(_generation, grants))),
+        uuid_array(list(map(_token, grants))),
+        worker,
+        len(grants),
+    )
+    # Not kept: a plan that is made while the queue is empty would go through all of it once it is not.
+    return Statement("settle_done", query_in("settle_done", queue), params, decode, prepared=False)
+
+
+def settle_and(batch: Sequence[Settlement], worker: str, hook: Hook[T]) -> Flow[tuple[Odd, T]]:
+    """Settle a batch, and run the hook with what became of it, in the same transaction."""
+    odd = yield from settle_batch(batch, worker)
+    return odd, (yield from hook(batch, odd))
 
 
 def _parted(

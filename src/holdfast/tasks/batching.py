@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 from ..errors import TaskDefinitionError
-from ..runtime.batch import Batch
+from ..runtime.batch.items import Batch
 from ..runtime.handler import Gather
 from ..runtime.job import Job
 from . import checks

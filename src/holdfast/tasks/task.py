@@ -1,10 +1,10 @@
 """Task: a declared handler that can be enqueued, and the jobs it makes."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from ..db.transaction import AsyncTransaction, Transaction
-from ..errors import IdempotencyConflict, InvalidOption, InvalidPayload, ReplaceConflict
+from ..errors import InvalidOption, InvalidPayload
 from ..model.job import Enqueued, NewRow
 from ..runtime.handler import Handler
 from ..runtime.job import Job
@@ -186,15 +186,10 @@ def listed(jobs: Iterable[NewJob[R]], conn: object | None, verb: str = "enqueue_
 def handles_of(
     producer: Producer, jobs: Sequence[NewJob[R]], written: Sequence[Enqueued]
 ) -> list[JobHandle[R]]:
-    for job, one in zip(jobs, written, strict=True):
-        if one.conflict is not None:
-            _conflict(job.row, one, len(jobs))
     return [handle_of(producer, job, one) for job, one in zip(jobs, written, strict=True)]
 
 
 def handle_of(producer: Producer, job: NewJob[R], written: Enqueued) -> JobHandle[R]:
-    if written.conflict is not None:
-        _conflict(job.row, written, 1)
     assert written.id is not None
     row = job.row
     return JobHandle(
@@ -205,22 +200,3 @@ def handle_of(producer: Producer, job: NewJob[R], written: Enqueued) -> JobHandl
         producer=producer,
         decode=job.decode,
     )
-
-
-def _conflict(row: NewRow, found: Enqueued, batch: int) -> NoReturn:
-    others = "" if batch == 1 else f". Nothing of this call of {batch} jobs was written"
-    if found.conflict == "replace":
-        waiting = f"job {found.id}" if found.id else "another job of this call"
-        clash = ReplaceConflict(
-            f"replace key {row.replace_key!r} of queue {row.queue!r} belongs to {waiting}, "
-            f"which is of another task or partition key. Use another key{others}"
-        )
-        clash.job_id, clash.key, clash.queue = found.id, row.replace_key, row.queue
-        raise clash
-    user = f"job {found.id}" if found.id else "another job of this call"
-    error = IdempotencyConflict(
-        f"idempotency key {row.idempotency_key!r} of queue {row.queue!r} was used by {user} "
-        f"with another payload. Use a new key for new work, or the same payload to get that job back{others}"
-    )
-    error.job_id, error.key, error.queue = found.id, row.idempotency_key, row.queue
-    raise error

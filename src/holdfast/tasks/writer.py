@@ -3,13 +3,20 @@
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from ..db.database import Database
 from ..db.faults import Forbidden
 from ..db.guests import async_guest, sync_guest
-from ..errors import ConfigurationError, InvalidOption, UnknownQueue
+from ..errors import (
+    ConfigurationError,
+    HoldfastError,
+    IdempotencyConflict,
+    InvalidOption,
+    ReplaceConflict,
+    UnknownQueue,
+)
 from ..model.job import Enqueued, JobStatus, NewRow
 from ..model.queue import PROMISED, QueueRules
 from ..model.text import command
@@ -20,6 +27,7 @@ from .copy import Load
 from .newjob import NewJob
 
 T = TypeVar("T")
+_KEYS = ("payload", "replace")  # what was asked for is there already, in another form
 
 
 class Writer:
@@ -122,28 +130,23 @@ class Writer:
         return [(name, declared[name]) for name in missing]
 
     def _checked(self, rows: Sequence[NewRow], answers: list[Enqueued]) -> list[Enqueued]:
-        for row, answer in zip(rows, answers, strict=True):
-            if answer.conflict is None:
-                continue
-            if answer.conflict == "queue":  # dropped since we last looked
-                self.forget()
-                raise unknown_queue(row.queue, [])
-            if answer.conflict == "then_queue":
-                self.forget()
-                raise UnknownQueue(f"a queue of what is to follow this job of {row.task} does not exist")
-            if answer.conflict in ("key", "then_key"):
-                raise keyless(row, follows=answer.conflict == "then_key")
+        if (error := conflict_in(rows, answers)) is not None:
+            self._refuse(error)
         return answers
+
+    def _refuse(self, error: HoldfastError) -> NoReturn:
+        if isinstance(error, UnknownQueue):
+            self.forget()
+        raise error
 
     def _checked_group(
         self, rows: Sequence[NewRow], callback: Sequence[NewRow], answers: list[Enqueued]
     ) -> list[Enqueued]:
         group, *members = answers
         if group.conflict == "queue":
-            self.forget()
-            raise unknown_queue(sorted(queues_of(callback))[0], [])
+            self._refuse(unknown_queue(sorted(queues_of(callback))[0], []))
         if group.conflict == "key":
-            raise keyless(callback[0])
+            self._refuse(keyless(callback[0]))
         self._checked(rows, members)
         return answers
 
@@ -173,6 +176,49 @@ def queues_of(rows: Sequence[NewRow]) -> set[str]:
         if row.follow_ups:
             found |= row.queues()
     return found
+
+
+def conflict_in(rows: Sequence[NewRow], answers: Sequence[Enqueued]) -> HoldfastError | None:
+    """The error to raise; None: all of them are written, or were before. What is wrong with a row itself comes first."""
+    found = [(row, answer) for row, answer in zip(rows, answers, strict=True) if answer.conflict is not None]
+    if not found:
+        return None
+    row, answer = min(found, key=lambda pair: pair[1].conflict in _KEYS)
+    match answer.conflict:
+        case "queue":  # dropped since we last looked
+            return unknown_queue(row.queue, [])
+        case "then_queue":
+            return UnknownQueue(f"a queue of what is to follow this job of {row.task} does not exist")
+        case "key" | "then_key":
+            return keyless(row, follows=answer.conflict == "then_key")
+        case "replace":
+            return _of_replace_key(row, answer, len(rows))
+        case _:
+            return _of_idempotency_key(row, answer, len(rows))
+
+
+def _others(batch: int) -> str:
+    return "" if batch == 1 else f". Nothing of this call of {batch} jobs was written"
+
+
+def _of_replace_key(row: NewRow, found: Enqueued, batch: int) -> ReplaceConflict:
+    waiting = f"job {found.id}" if found.id else "another job of this call"
+    clash = ReplaceConflict(
+        f"replace key {row.replace_key!r} of queue {row.queue!r} belongs to {waiting}, "
+        f"which is of another task or partition key. Use another key{_others(batch)}"
+    )
+    clash.job_id, clash.key, clash.queue = found.id, row.replace_key, row.queue
+    return clash
+
+
+def _of_idempotency_key(row: NewRow, found: Enqueued, batch: int) -> IdempotencyConflict:
+    user = f"job {found.id}" if found.id else "another job of this call"
+    error = IdempotencyConflict(
+        f"idempotency key {row.idempotency_key!r} of queue {row.queue!r} was used by {user} "
+        f"with another payload. Use a new key for new work, or the same payload to get that job back{_others(batch)}"
+    )
+    error.job_id, error.key, error.queue = found.id, row.idempotency_key, row.queue
+    return error
 
 
 def unknown_queue(name: str, existing: Sequence[str], rules: QueueRules | None = None) -> UnknownQueue:

@@ -13,7 +13,7 @@ import psycopg
 from ...model.outcome import NOTHING, Settlement
 from ...model.worker import WorkerIdentity
 from ...store.claim import Mark, claim
-from ...store.done import settle_done
+from ...store.settle import settle_done
 from ...store.workers import register
 from ..context import Bench
 from ..crew import crew

@@ -18,7 +18,7 @@ from ...model.outcome import NOTHING, Settlement
 from ...model.worker import WorkerIdentity
 from ...store.arrays import UuidArray, plain_array, uuid_array
 from ...store.claim import Mark, claim
-from ...store.done import settle_done
+from ...store.settle import settle_done
 from ...store.statement import Statement
 from ...store.workers import register
 from ..context import Bench

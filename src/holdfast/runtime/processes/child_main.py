@@ -28,11 +28,12 @@ from ... import telemetry
 from ...db.database import Database
 from ...model.outcome import Cancelled, Outcome
 from ...model.text import describe, storable
-from ..calls import Call
-from ..execute import Executor, Middleware
+from ..batch.call import Call
+from ..execute import Executor
 from ..handler import Handler, Handlers
 from ..inflight import Running
 from ..job import Job
+from ..middleware import Middleware
 from . import origin
 from .frames import Frame, Unpacker, job_from_json, outcome_to_json, pack
 from .memory import MemoryLimit, limited, used
@@ -238,7 +239,7 @@ class _Inside:
         database.clock.advance(max(0.0, frame["offset"] - database.clock.offset))
         self._worker, self._memory_limit = frame["worker"], frame["memory_limit"]
         running = Running(claimed, now := time.monotonic(), now)
-        running.tell = self._tell
+        running.on_change = self._job_changed
         self._say(running, "begun")  # not before: the loop may still be busy with what an earlier job left
         before = asyncio.all_tasks()
         executor.look()
@@ -307,7 +308,7 @@ class _Inside:
             if running.is_async and running.task is not None:
                 running.task.cancel()
 
-    def _tell(self, job: Job) -> None:
+    def _job_changed(self, job: Job) -> None:
         """Called in the handler's thread. That a job completes must be known outside before its row is gone."""
         if job._completed and self._running is not None:
             self._say(self._running, "completing")

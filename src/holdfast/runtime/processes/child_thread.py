@@ -37,7 +37,7 @@ TELL = 0.2  # for those who listen, to have heard of a job before it ends
 class Crew(Protocol):
     """Where keepers report."""
 
-    def tell(self, say: Callable[[], None]) -> None: ...
+    def emit_later(self, emit: Callable[[], None]) -> None: ...
 
     def flush(self, seconds: float) -> None: ...
 
@@ -128,7 +128,7 @@ class ChildThread:
         """Wait for something to happen, take what the child says, and see whether it may go on."""
         child.wait(self._pause())
         try:
-            self._tell_output(child.read_output())
+            self._emit_output(child.read_output())
             self._hear(child)
             if child.hung_up or child.has_exited():
                 self._hear(child)  # its last words may have come in between
@@ -249,9 +249,9 @@ class ChildThread:
                 self._is_ready, self._since, self.memory = True, time.monotonic(), int(frame["memory"])
             case "log":
                 logger = logging.getLogger(str(frame["logger"]))
-                self._tell(partial(logger.log, int(frame["level"]), "%s", str(frame["text"])))
+                self._emit_as_job(partial(logger.log, int(frame["level"]), "%s", str(frame["text"])))
             case "event":
-                self._tell(
+                self._emit_as_job(
                     partial(telemetry.emit, str(frame["name"]), level=int(frame["level"]), **frame["fields"])
                 )
             case name if self._job is not None and frame["of"] == self._job.key:
@@ -275,7 +275,7 @@ class ChildThread:
             raise BadFrame(f"a frame {name[:60]!r}")
 
     def _take_outcome(self, child: ChildProcess, job: Assignment, outcome: Outcome, frame: Frame) -> None:
-        self._tell_output(child.read_output(), end=True)
+        self._emit_output(child.read_output(), end=True)
         self.memory = int(frame["memory"])
         self._jobs += 1
         end = NotStarted(outcome.reason) if isinstance(outcome, Held) else self._with_output(outcome)
@@ -294,25 +294,25 @@ class ChildThread:
     def _context(self) -> dict[str, Any]:
         return {} if self._job is None else self._job.context
 
-    def _tell_output(self, data: bytes, *, end: bool = False) -> None:
+    def _emit_output(self, data: bytes, *, end: bool = False) -> None:
         context = self._context()
         for line in [*self._output.feed(data), *(self._output.end() if end else [])]:
             self._emit("process.output", line=line, **context)
         if end and (count := self._output.dropped):
             self._emit("process.output_cut", level=logging.WARNING, bytes=count, **context)
 
-    def _tell(self, say: Callable[[], None]) -> None:
+    def _emit_as_job(self, emit: Callable[[], None]) -> None:
         """As the job's that runs now, but not here: whoever listens may take long."""
         context = self._context()
 
         def bound() -> None:
             with telemetry.bound(**context):
-                say()
+                emit()
 
-        self._crew.tell(bound)
+        self._crew.emit_later(bound)
 
     def _emit(self, name: str, **fields: Any) -> None:
-        self._crew.tell(partial(telemetry.emit, name, **fields))
+        self._crew.emit_later(partial(telemetry.emit, name, **fields))
 
     def _with_output(self, outcome: Outcome) -> Outcome:
         """A failed attempt keeps the end of what its process printed."""
@@ -363,7 +363,7 @@ class ChildThread:
         self._is_over = True
         self._close()
         child.kill()
-        self._tell_output(child.read_output(), end=True)
+        self._emit_output(child.read_output(), end=True)
         self._crew.ended(self, child.pid)
         self._deliver(end)
 

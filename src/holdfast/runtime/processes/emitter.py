@@ -1,4 +1,4 @@
-"""Passes on what children say, in a thread of its own: a slow log handler or subscriber must not hold up a time limit."""
+"""Passes on what children emit, in a thread of its own: a slow log handler or subscriber must not hold up a time limit."""
 
 import logging
 import threading
@@ -15,17 +15,18 @@ class Emitter:
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
         self._taken = 0
-        self._told = 0
+        self._emitted = 0
         self._dropped = 0
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def tell(self, say: Callable[[], None]) -> None:
+    def emit_later(self, emit: Callable[[], None]) -> None:
+        """Call this in the emitter's thread."""
         with self._changed:
             if len(self._waiting) >= ROOM or self._is_closed:
                 self._dropped += 1
                 return
-            self._waiting.append(say)
+            self._waiting.append(emit)
             self._taken += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._main, name="holdfast-emitter", daemon=True)
@@ -36,7 +37,7 @@ class Emitter:
         """Wait until all that was taken so far is told, but no longer than that."""
         with self._changed:
             last = self._taken
-            self._changed.wait_for(lambda: self._told >= last, seconds)
+            self._changed.wait_for(lambda: self._emitted >= last, seconds)
 
     def close(self, seconds: float) -> None:
         """Tell what is left, as long as there is time."""
@@ -52,16 +53,16 @@ class Emitter:
                 self._changed.wait_for(lambda: self._waiting or self._dropped or self._is_closed)
                 if not self._waiting and not self._dropped:
                     return
-                say = self._waiting.popleft() if self._waiting else self._tell_dropped
+                emit = self._waiting.popleft() if self._waiting else self._emit_dropped
             try:
-                say()
+                emit()
             except Exception:  # noqa: BLE001 the next one must be told too
                 telemetry.log.warning("what a child process said could not be passed on", exc_info=True)
             with self._changed:
-                self._told += say != self._tell_dropped
+                self._emitted += emit != self._emit_dropped
                 self._changed.notify_all()
 
-    def _tell_dropped(self) -> None:
+    def _emit_dropped(self) -> None:
         with self._changed:
             count, self._dropped = self._dropped, 0
         telemetry.emit("process.dropped", level=logging.WARNING, count=count)

@@ -178,10 +178,10 @@ class Pool:
 
     def started(self, pid: int) -> None:
         self._minder.keep(pid)
-        self.tell(partial(telemetry.emit, "process.started", level=logging.DEBUG, pid=pid))
+        self.emit_later(partial(telemetry.emit, "process.started", level=logging.DEBUG, pid=pid))
 
-    def tell(self, say: Callable[[], None]) -> None:
-        self._emitter.tell(say)
+    def emit_later(self, emit: Callable[[], None]) -> None:
+        self._emitter.emit_later(emit)
 
     def flush(self, seconds: float) -> None:
         self._emitter.flush(seconds)
@@ -205,7 +205,7 @@ class Pool:
                     keepers.remove(keeper)
         if pid is not None:
             self._minder.forget(pid)
-            self.tell(partial(telemetry.emit, "process.ended", level=logging.DEBUG, pid=pid))
+            self.emit_later(partial(telemetry.emit, "process.ended", level=logging.DEBUG, pid=pid))
 
 
 def _join(keepers: list[ChildThread]) -> None:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .handler import Handler, Handlers
-from .inflight import Running
+from ..handler import Handler, Handlers
+from ..inflight import Running
 
 _MOST = 500  # jobs wished for at once, beyond the free slots
 

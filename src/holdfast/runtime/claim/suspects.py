@@ -12,17 +12,18 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from .. import telemetry
-from ..db.session import Session
-from ..errors import DatabaseError
-from ..model.job import Owned
-from ..model.outcome import DeadLettered, ErrorText, Lost, Outcome, Released
-from ..model.text import storable
-from ..settings import Settings
-from ..store.owner import count_crash
-from .apart import Crashed, NotApart
-from .execute import Processes
-from .inflight import Running
+from ... import telemetry
+from ...db.session import Session
+from ...errors import DatabaseError
+from ...model.job import ClaimedJob, Owned
+from ...model.outcome import DeadLettered, ErrorText, Lost, Outcome, Released
+from ...model.text import storable
+from ...settings import Settings
+from ...store.owner import count_crash
+from ..apart import Crashed, NotApart
+from ..inflight import Processes, Running
+from .claimer import Ask
+from .queues import Queues
 
 _EVERY = 1.0
 _MOST = 16  # children for suspects, of about 40 MB each
@@ -122,3 +123,16 @@ class Suspects:
             return Released(f"{error.kind}: {error.message}")
         message = f"{error.message}; processes that had this job died or fell silent {deaths} times"
         return DeadLettered(ErrorText(error.kind, storable(message), error.trace))
+
+
+class SuspectClaimer:
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+
+    async def claim(self, ask: Ask) -> list[ClaimedJob]:
+        """Suspects of one queue."""
+        with self._queues.doubt.accounted():
+            for queue in self._queues:
+                if taken := await queue.claim_suspects(ask):
+                    return taken
+        return []

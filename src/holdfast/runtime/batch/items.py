@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
-from ..model.duration import Duration
-from ..model.outcome import Completed, ErrorText, Outcome
-from ..model.shown import text_of
-from ..model.signals import Cancel, DeadLetter, Retry, Snooze
-from ..model.text import describe, storable
-from .job import Job
+from ...model.duration import Duration
+from ...model.outcome import Completed, ErrorText, Outcome
+from ...model.shown import text_of
+from ...model.signals import Cancel, DeadLetter, Retry, Snooze
+from ...model.text import describe, storable
+from ..job import Job
 
 T = TypeVar("T")
 

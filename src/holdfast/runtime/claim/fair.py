@@ -1,4 +1,4 @@
-"""Shares: claims from a queue without order that gives every key its turn, or limits each.
+"""Fair claims, from a queue without order that gives every key its turn, or limits each.
 
 Keys take turns by stride: a key with weight w moves 1/w further with every job, and the one that has moved least is next.
 So a key with a million jobs and one with ten get the same share of what is started while both have something, and the ten
@@ -11,16 +11,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
-from .. import failpoints
-from ..db.faults import BadRow
-from ..model.job import ClaimedJob
-from ..store import limits
-from ..store.limits import Allowance
-from ..store.statement import Statement
-from ..store.streams import Scan
+from ... import failpoints
+from ...db.faults import BadRow
+from ...model.job import ClaimedJob
+from ...store import limits
+from ...store.limits import Allowance
+from ...store.statement import Statement
+from ...store.streams import Scan
 from .candidates import MOST_KEYS
-from .streams import KEYS_AT_ONCE, PATIENCE, StreamClaimer
+from .claimer import Ask
+from .keyed import PATIENCE, KeyedClaimer
+from .net import KEYS_AT_ONCE
 
 _MORE = 200  # keys asked about in one claim, when those before were at their limits
 
@@ -86,31 +89,42 @@ class Turns:
         return len(self._at)
 
 
-class ShareClaimer(StreamClaimer):
+class FairClaimer(KeyedClaimer):
     """The claims of one queue that is claimed key by key and not in order."""
 
-    suspect_keys = staticmethod(limits.suspect_shares)
-    head = staticmethod(limits.share_head)
     _found: Turns
+    overdue = 0.0  # a key that is not known yet has to get its turn too
 
     def _new_candidates(self) -> Turns:
         return Turns()
 
-    overdue = 0.0  # who is not known yet has to get its turn too
+    def _suspect_keys(self, most: int) -> Statement[list[str]]:
+        return limits.suspect_shares(self.queue, most)
+
+    def _head(self, key: str, *, suspects: bool) -> Statement[UUID | None]:
+        return limits.share_head(self.queue, key, suspects=suspects)
 
     def _scan(self, buckets: Sequence[int] | None, after: tuple[int, str] | None) -> Statement[Scan]:
-        return limits.scan_shares(self._queue, buckets, after, KEYS_AT_ONCE)
+        return limits.scan_shares(self.queue, buckets, after, KEYS_AT_ONCE)
 
-    def settled(self, key: str, priority: int, *, finished: bool) -> None:
+    def settled(self, job: ClaimedJob, *, finished: bool) -> None:
         """A place of a key with a limit is free."""
-        if self.rules.limited and key not in self._resting:
+        key = job.partition_key
+        if key is not None and self.rules.limited and key not in self._resting:
             self._found.add(key)
 
     def _weight(self, key: str) -> float:
         return self.rules.weights.get(key, 1.0)
 
-    async def claim(self, worker: str, want: int, run: int) -> list[ClaimedJob]:
-        """Up to `want` jobs, shared out between the keys."""
+    async def _take_held(self, ask: Ask, ids: Sequence[UUID]) -> list[ClaimedJob]:
+        if self.rules.limited < 2:
+            return await self._take_these(ask, ids)
+        await self._put_back_held(ids)  # the limits are of keys
+        return []
+
+    async def _claim_due(self, ask: Ask) -> list[ClaimedJob]:
+        """Up to `ask.want` jobs, shared out between the keys."""
+        want = ask.want
         thorough = await self._look_around(want)
         for key, _ in self._resting.rested():
             self._found.add(key)
@@ -118,7 +132,7 @@ class ShareClaimer(StreamClaimer):
         jobs: list[ClaimedJob] = []
         more = 0
         while len(jobs) < want and (turns := self._found.take(want - len(jobs), self._weight, more)):
-            taken, later = await self._share(worker, turns, want - len(jobs))
+            taken, later = await self._share(ask, turns, want - len(jobs))
             failpoints.point("claim.after")
             got = Counter(job.partition_key for job in taken)
             for key, share, at in turns:  # one that gave less has no more, unless a limit was in the way
@@ -132,52 +146,58 @@ class ShareClaimer(StreamClaimer):
         return jobs
 
     async def _take(
-        self, worker: str, keys: Sequence[str], run: int, *, suspects: bool = False
+        self, ask: Ask, keys: Sequence[str], run: int, *, suspects: bool = False
     ) -> list[ClaimedJob]:
         turns = [Turn(key, run, 0.0) for key in keys]
-        return (await self._share(worker, turns, run * len(keys), suspects=suspects))[0]
+        return (await self._share(ask, turns, run * len(keys), suspects=suspects))[0]
 
     async def _share(
-        self, worker: str, turns: Sequence[Turn], want: int, *, suspects: bool = False
+        self, ask: Ask, turns: Sequence[Turn], want: int, *, suspects: bool = False
     ) -> tuple[list[ClaimedJob], set[str]]:
         """Claim up to `want` of what the turns are for. Also the keys that have more, but for a limit."""
         keys = [turn.key for turn in turns]
-        asked: dict[str, int] = {}
-        most = want
+        token = self._shared.new_token(ask.worker)
 
-        def statement() -> Statement[list[ClaimedJob]]:
+        def shares(allowed: Allowance | None) -> Statement[list[ClaimedJob]]:
+            asked = _asked(turns, allowed)
             return limits.claim_shares(
-                self._queue,
-                worker,
+                self.queue,
+                ask.worker,
                 token,
                 lease=self._lease,
                 shares=[(key, share) for key, share in asked.items() if share > 0],
-                limit=most,
+                limit=want if allowed is None else min(want, allowed.total),
                 suspects=suspects,
                 limited=self.rules.limited,
             )
 
-        def allowed(allowance: Allowance) -> Statement[list[ClaimedJob]]:
-            nonlocal most
-            failpoints.point("claim.limited")
-            most = min(want, allowance.total)
-            for turn, places, wait in zip(turns, allowance.keys, allowance.waits, strict=True):
-                asked[turn.key] = min(turn.share, places)
-                if wait > 0:
-                    self._resting.add(turn.key, wait)
-            return statement()
-
-        token = self._new_token(worker)
         try:
-            if not self.rules.limited:
-                asked |= {turn.key: turn.share for turn in turns}
-                return await self._session.run(statement()), set()
-            taken = await self._within(worker, keys, allowed, want)
+            done = await self._limited(ask, keys, shares, want)
         except BadRow as error:
-            return await self._apart(worker, keys, 1, suspects, error), set(keys)
-        if self._cut and not taken:
+            return await self._apart(ask, keys, 1, suspects, error), set(keys)
+        if not self.rules.limited:
+            return done.jobs, set()
+        if done.allowed is None:
             return [], set(keys)
-        return taken, _later(turns, asked, taken, most)
+        return self._after(turns, done.jobs, done.allowed, min(want, done.allowed.total))
+
+    def _after(
+        self, turns: Sequence[Turn], taken: list[ClaimedJob], allowed: Allowance, most: int
+    ) -> tuple[list[ClaimedJob], set[str]]:
+        """What a claim within limits leaves: keys that rest until their rate allows one, and keys that have more."""
+        for turn, wait in zip(turns, allowed.waits, strict=True):
+            if wait > 0:
+                self._resting.add(turn.key, wait)
+        if self._cut and not taken:
+            return [], {turn.key for turn in turns}
+        return taken, _later(turns, _asked(turns, allowed), taken, most)
+
+
+def _asked(turns: Sequence[Turn], allowed: Allowance | None) -> dict[str, int]:
+    """How many jobs of each key to ask for."""
+    if allowed is None:
+        return {turn.key: turn.share for turn in turns}
+    return {turn.key: min(turn.share, places) for turn, places in zip(turns, allowed.keys, strict=True)}
 
 
 def _later(turns: Sequence[Turn], asked: dict[str, int], taken: list[ClaimedJob], most: int) -> set[str]:

@@ -9,16 +9,16 @@ import logging
 import time
 from uuid import UUID
 
-from .. import telemetry
-from ..db.session import Session
-from ..store import claim as store
-from .handler import Handlers, signatures
+from ... import telemetry
+from ...db.session import Session
+from ...store import claim as store
+from ..handler import Handlers, signatures
 
 _LOOK = 20_000
 _EVERY = 1.0  # seconds between two looks that find nothing
 
 
-class Aside:
+class HeldJobs:
     def __init__(self, session: Session, handlers: Handlers) -> None:
         self._session = session
         self._handlers = handlers

@@ -11,10 +11,14 @@ from uuid import uuid4
 import pytest
 
 from holdfast.model.job import ClaimedJob
-from holdfast.runtime import start
+from holdfast.runtime import dispatch
+from holdfast.runtime.batch.gather import Batches, Group
+from holdfast.runtime.dispatch import Dispatcher
 from holdfast.runtime.inflight import Running
+from holdfast.runtime.lanes import Lanes
+from holdfast.runtime.pace import Pace
 from holdfast.runtime.slots import Slots
-from holdfast.runtime.start import Starter
+from holdfast.tasks.taskset import TaskSet
 
 EAGER = sys.version_info >= (3, 12)
 Handler = Callable[[Running], Awaitable[None]]
@@ -22,7 +26,7 @@ Handler = Callable[[Running], Awaitable[None]]
 
 def a_job(n: int) -> Running:
     claimed = ClaimedJob(
-        str(uuid4()), 1, n, "t", 1, "{}", None, 0, 0, 5, 0.0, False, 0, None, "000000010", "inbox", str(uuid4()), 0.0
+        str(uuid4()), 1, n, "t", 1, "{}", None, 0, 0, 5, 0.0, False, 0, None, "inbox", str(uuid4()), 0.0, 1, 1
     )  # fmt: skip
     now = time.monotonic()
     return Running(claimed, now, now)
@@ -46,7 +50,7 @@ acted = pytest.mark.parametrize("acted", [False, True], ids=["tasks", "acted"])
 
 
 class Here:
-    """A starter, its slots, and what a worker does around a handler."""
+    """A dispatcher, its slots, and what a worker does around a handler."""
 
     def __init__(self, handler: Handler, concurrency: int = 10, *, acted: bool = False) -> None:
         self.slots = Slots(concurrency, 0)
@@ -57,28 +61,37 @@ class Here:
         self.ended: list[int] = []
         self.stopped: list[int] = []
         self.most = 0  # that ran at one time
-        self.starter = Starter(
+        self.dispatcher = Dispatcher(
             self.slots,
-            self._run,
-            lambda running: running.claimed.seq in self.doubtful,
-            lambda running: self.stopped.append(running.claimed.seq),
+            self,
             lambda: self.closed,
+            batches=Batches(TaskSet([]), lambda _: None, 1),
+            lanes=Lanes({}),
+            pace=Pace({}),
+            dead_after=60.0,
         )
+        self.dispatcher._in_doubt = lambda running: running.claimed.seq in self.doubtful
         if acted:
-            self.starter._begin = at_once
+            self.dispatcher._begin = at_once
 
-    async def _run(self, running: Running) -> None:
+    def end_unstarted(self, running: Running) -> None:
+        self.stopped.append(running.claimed.seq)
+
+    def start_batch(self, group: Group, began: float, context: contextvars.Context) -> None:
+        raise AssertionError("no batches here")
+
+    async def run(self, running: Running) -> None:
         self.began.append(running.claimed.seq)
         self.most = max(self.most, self.slots.running)
         await self.handler(running)
         self.slots.finished(running.started_at)
         self.ended.append(running.claimed.seq)
-        if self.starter.ready:
-            self.starter.start()
+        if self.dispatcher.ready:
+            self.dispatcher.start()
 
     def add(self, count: int) -> list[Running]:
         made = [a_job(n) for n in range(count)]
-        self.starter.ready.extend(made)
+        self.dispatcher.ready.extend(made)
         return made
 
     async def until_ended(self, count: int) -> None:
@@ -94,7 +107,7 @@ async def nothing(_: Running) -> None:
 async def test_a_job_that_waits_for_nothing_ends_where_it_is_started() -> None:
     here = Here(nothing)
     jobs = here.add(3)
-    here.starter.start()
+    here.dispatcher.start()
     assert here.ended == ([0, 1, 2] if EAGER else [])
     await here.until_ended(3)
     assert here.ended == [0, 1, 2]
@@ -114,7 +127,7 @@ async def test_thousands_of_ready_jobs_do_not_stand_on_each_others_shoulders(act
 
     here = Here(look, concurrency=1, acted=acted)
     here.add(5000)
-    here.starter.start()
+    here.dispatcher.start()
     await here.until_ended(5000)
     assert here.began == list(range(5000))
     assert max(depths) - min(depths) < 20
@@ -135,10 +148,10 @@ async def test_the_event_loop_has_its_turn_between_jobs_that_wait_for_nothing(
             asyncio.get_running_loop().call_soon(turn)
 
     asyncio.get_running_loop().call_soon(turn)
-    here.starter.start()
+    here.dispatcher.start()
     await here.until_ended(400)
     steps = [b - a for a, b in zip([0, *turns], [*turns, 400], strict=True)]
-    assert max(steps) <= start._AT_ONCE
+    assert max(steps) <= dispatch._AT_ONCE
 
 
 async def test_no_more_run_at_once_than_there_are_slots() -> None:
@@ -150,12 +163,12 @@ async def test_no_more_run_at_once_than_there_are_slots() -> None:
 
     here = Here(wait, concurrency=4)
     here.add(40)
-    here.starter.start()
+    here.dispatcher.start()
     for _ in range(20):
         await asyncio.sleep(0)
     assert here.slots.running == 4
     assert len(here.began) - len(here.ended) == 4
-    assert len(here.starter.ready) == 40 - len(here.began)
+    assert len(here.dispatcher.ready) == 40 - len(here.began)
     gate.set()
     await here.until_ended(40)
     assert here.most <= 4
@@ -174,7 +187,7 @@ async def test_the_current_task_is_the_jobs_own() -> None:
     here = Here(look)
     jobs = here.add(6)
     mine = asyncio.current_task()
-    here.starter.start()
+    here.dispatcher.start()
     assert asyncio.current_task() is mine
     await here.until_ended(6)
     for job in jobs:
@@ -201,7 +214,7 @@ async def test_a_timeout_in_a_handler_ends_only_that_handler() -> None:
 
     here = Here(limited)
     jobs = here.add(3)
-    here.starter.start()
+    here.dispatcher.start()
     await here.until_ended(1)
     assert (late, here.ended) == ([1], [1])
     assert not any(job.task is None or job.task.cancelling() for job in jobs)
@@ -222,7 +235,7 @@ async def test_a_loop_with_a_task_factory_makes_the_tasks() -> None:
     try:
         here = Here(nothing)
         jobs = here.add(2)
-        here.starter.start()
+        here.dispatcher.start()
         assert here.ended == []  # this factory begins nothing at once
         await here.until_ended(2)
     finally:
@@ -249,7 +262,7 @@ async def test_what_a_handler_sets_in_its_context_the_next_does_not_see(waits: b
     try:
         here = Here(set_it, concurrency=2)
         here.add(120)
-        here.starter.start()
+        here.dispatcher.start()
         await here.until_ended(120)
         assert VALUE.get() == -2
     finally:
@@ -264,13 +277,13 @@ async def test_a_stop_in_the_middle_leaves_the_rest_ready(acted: bool) -> None:
 
     here = Here(stop, concurrency=3, acted=acted)
     here.add(10)
-    here.starter.start()
+    here.dispatcher.start()
     begun = 1 if EAGER or acted else 3  # those that a slot was taken for
     await here.until_ended(begun)
     await asyncio.sleep(0.01)
-    here.starter.start()
+    here.dispatcher.start()
     assert here.began == list(range(begun))
-    assert [running.claimed.seq for running in here.starter.ready] == list(range(begun, 10))
+    assert [running.claimed.seq for running in here.dispatcher.ready] == list(range(begun, 10))
 
 
 async def test_what_is_in_doubt_keeps_its_place_and_the_others_run() -> None:
@@ -278,13 +291,13 @@ async def test_what_is_in_doubt_keeps_its_place_and_the_others_run() -> None:
     here.doubtful = {0, 3, 4}
     jobs = here.add(7)
     jobs[5].stop = "lost"
-    here.starter.start()
+    here.dispatcher.start()
     await here.until_ended(3)
     assert here.ended == [1, 2, 6]
     assert here.stopped == [5]
-    assert [running.claimed.seq for running in here.starter.ready] == [0, 3, 4]
+    assert [running.claimed.seq for running in here.dispatcher.ready] == [0, 3, 4]
     here.doubtful = set()
-    here.starter.start()
+    here.dispatcher.start()
     await here.until_ended(6)
     assert here.ended == [1, 2, 6, 0, 3, 4]
 
@@ -294,19 +307,20 @@ async def test_jobs_that_came_long_ago_are_handed_back() -> None:
     jobs = here.add(4)
     for job in jobs[:2]:
         job.claimed_at -= 60
-    assert here.starter.stale(30) == jobs[:2]
-    assert list(here.starter.ready) == jobs[2:]
-    assert here.starter.stale(30) == []
+    here.slots.running = 10  # and none of them has ended of late
+    assert here.dispatcher.stale(lambda: False) == jobs[:2]
+    assert list(here.dispatcher.ready) == jobs[2:]
+    assert here.dispatcher.stale(lambda: False) == []
 
 
 async def test_all_calls_of_one_turn_share_what_may_end_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in an ordered queue, where each job that is settled starts the next of its key."""
-    monkeypatch.setattr(start, "_LONG", 600.0)  # a slow machine is no reason to stop before
+    monkeypatch.setattr(dispatch, "_LONG", 600.0)  # a slow machine is no reason to stop before
     here = Here(nothing, acted=True)
     here.add(400)
     for _ in range(20):
-        here.starter.start()
-    assert len(here.ended) == start._AT_ONCE
+        here.dispatcher.start()
+    assert len(here.ended) == dispatch._AT_ONCE
     await here.until_ended(400)
     assert here.began == list(range(400))
 
@@ -317,8 +331,8 @@ async def test_jobs_that_compute_give_the_event_loop_its_turn_sooner() -> None:
 
     here = Here(compute, acted=True)
     here.add(20)
-    here.starter.start()
-    assert 1 < len(here.ended) <= start._LONG / 0.004 + 2
+    here.dispatcher.start()
+    assert 1 < len(here.ended) <= dispatch._LONG / 0.004 + 2
     await here.until_ended(20)
 
 
@@ -333,6 +347,6 @@ async def test_a_slot_that_is_taken_while_a_job_ends_at_once_is_taken() -> None:
 
     here.handler = takes_a_slot
     here.add(3)
-    here.starter.start()
+    here.dispatcher.start()
     assert here.began == [0]
     assert here.slots.free == 0

@@ -3,21 +3,24 @@
 import heapq
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from ..db.session import Session
-from ..model.job import ClaimedJob, Owned
-from ..model.queue import QueueRules
-from ..store.limits import Allowance, Asked, Limited, Take, trim_claims, within
-from ..store.statement import Flow, Statement
-from .inflight import InFlight
-from .pace import Pace
+from ... import failpoints
+from ...db.session import Session
+from ...model.job import ClaimedJob, Owned
+from ...model.queue import QueueRules
+from ...store.limits import Allowance, Asked, Limited, trim_claims, within
+from ...store.statement import Statement
+from ..inflight import InFlight
+from ..pace import Pace
 
 _BUSY = (0.005, 0.1)  # seconds to wait while another worker claims from the same limited queue, doubling
 _SHARED = 2  # jobs ahead of the slots, of a queue whose keys take turns
 _LOOK = 0.5  # seconds for which a rate that allows none is believed: it may have been changed
 MOST_RESTING = 50_000  # keys; the net finds the others later
+
+Claim = Callable[[Allowance | None], Statement[list[ClaimedJob]]]
 
 
 class Patience:
@@ -62,8 +65,21 @@ class Claims:
         return found
 
 
+class _Sent:
+    """A claim, and when it was sent: the tokens of its jobs are counted from there."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+        self.at = 0.0
+
+    def __call__(self, allowed: Allowance) -> Statement[list[ClaimedJob]]:
+        failpoints.point("claim.limited")
+        self.at = time.monotonic()
+        return self._claim(allowed)
+
+
 class Limiter:
-    """The claims of one limited queue."""
+    """Wraps the claims of one queue in its limits."""
 
     def __init__(self, queue: str, session: Session, inflight: InFlight, pace: Pace) -> None:
         self._queue = queue
@@ -72,41 +88,42 @@ class Limiter:
         self._pace = pace
         self._patience = Patience()
         self._ask_at = self._open_at = 0.0
-        self.free: int | None = None  # slots that the claim under way is for; None: it does not matter
 
-    @property
-    def closed_for(self) -> float:
+    def closed_for(self, rules: QueueRules) -> float:
         """Seconds for which its rate allows none; 0: ask."""
         now = time.monotonic()
-        return self._open_at - now if now < self._ask_at else 0.0
+        return self._open_at - now if rules.limited and now < self._ask_at else 0.0
 
-    def wish(self, rule: QueueRules, want: int, free: int | None, *, by_key: bool) -> int:
+    def wish(self, rules: QueueRules, want: int, free: int | None, *, by_key: bool) -> int:
         """What to ask for: what waits here behind the slots has had its turn already, where keys have turns."""
-        self.free = free
         if free is None or not by_key:
             return want
-        if rule.limited and (rule.ordered or rule.fair):
+        if rules.limited and (rules.ordered or rules.fair):
             return min(want, free)
-        if rule.limited or rule.ordered:
+        if rules.limited or rules.ordered:
             return want
         return min(want, max(0, free) + _SHARED)
 
-    async def within(self, worker: str, keys: Sequence[str], take: Take, want: int) -> Limited:
-        """Claim up to `want`, no more than is allowed."""
+    async def take(
+        self,
+        rules: QueueRules,
+        claim: Claim,
+        *,
+        worker: str,
+        want: int,
+        free: int | None,
+        keys: Sequence[str] = (),
+    ) -> Limited:
+        """Run the claim. `claim` is told what the limits allow, of the queue and of each key; None: it has none."""
+        if not rules.limited:
+            return Limited(await self._session.run(claim(None)))
         if over := self._claims.over():
             await self._session.run(trim_claims(self._queue, over))
-        sent = 0.0
-
-        def timed(allowed: Allowance) -> "Flow[list[ClaimedJob]] | Statement[list[ClaimedJob]]":
-            nonlocal sent
-            sent = time.monotonic()
-            return take(allowed)
-
-        asked = Asked(worker, want, self.free)
-        done = await self._session.flow(lambda: within(self._queue, keys, timed, asked))
+        sent, asked = _Sent(claim), Asked(worker, want, free)
+        done = await self._session.flow(lambda: within(self._queue, keys, sent, asked))
         self._claims.add(done.jobs)
         if done.starts:
-            self._pace.add(done.jobs, done.starts, sent)
+            self._pace.add(done.jobs, done.starts, sent.at)
         if done.again_in is not None:
             now = time.monotonic()
             self._open_at, self._ask_at = now + done.again_in, now + min(done.again_in, _LOOK)

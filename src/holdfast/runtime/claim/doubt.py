@@ -5,10 +5,10 @@ import functools
 from collections.abc import Iterator
 from uuid import UUID, uuid4
 
-from ..db.faults import BadRow, LockNotAvailable
-from ..db.session import Session
-from ..store.chains import GroupBusy
-from ..store.sweep import disown, return_disowned
+from ...db.faults import BadRow, LockNotAvailable
+from ...db.session import Session
+from ...store.chains import GroupBusy
+from ...store.sweep import disown, return_disowned
 
 
 class Doubt:

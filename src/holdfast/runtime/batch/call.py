@@ -12,28 +12,24 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
-from .. import telemetry
-from ..errors import LeaseLost
-from ..model.job import Grant
-from ..model.outcome import Cancelled, Lost, Outcome, Released
-from ..model.shown import name_of
-from ..model.signals import Cancel
-from ..model.state import LOST
-from ..model.text import describe
-from . import report
-from .batch import Batch, Item
-from .batches import Group
-from .execute import completion, decide, is_timeout, unforeseen
-from .handler import FORGIVEN, Handler
-from .inflight import Running
-from .job import Job
-from .threads import Threads
-
-if TYPE_CHECKING:
-    from .worker import Worker
+from ... import telemetry
+from ...errors import LeaseLost
+from ...model.job import Grant
+from ...model.outcome import Cancelled, Lost, Outcome, Released
+from ...model.shown import name_of
+from ...model.signals import Cancel
+from ...model.state import LOST
+from ...model.text import describe
+from .. import report
+from ..execute import Executor, completion, decide, is_timeout, unforeseen
+from ..handler import FORGIVEN, Handler
+from ..inflight import Running
+from ..job import Job
+from ..threads import Threads
+from .items import Batch, Item
 
 Ending = Callable[[Running, Job], Outcome]  # how the call ended, for a job that it said nothing of
 _RETURNED = (
@@ -42,37 +38,37 @@ _RETURNED = (
 _LATE = 5.0  # seconds: middleware that holds a lock around call_next would keep the others out for ever
 
 
-async def run_together(worker: "Worker", group: Group, began: float) -> None:
+async def run_together(
+    members: Sequence[Running],
+    handler: Handler,
+    began: float,
+    executor: Executor,
+    worker: Callable[[], str],
+    conclude: Callable[[Running, Outcome], None],
+) -> None:
     """A batch in one slot: each job on its own way to the one call, and back from it."""
-    members = [running for running in group.members if running.stop is None]
-    call = Call(members, group.handler, worker.executor.threads)
+    call = Call(members, handler, executor.threads)
 
     async def run(running: Running) -> None:
         try:
-            report.started(running, worker.membership.id)
-            outcome = await worker.executor.execute(running, call.join)
+            report.started(running, worker())
+            outcome = await executor.execute(running, call.join)
         except BaseException as error:  # noqa: BLE001 as for a job in a slot of its own
             outcome = unforeseen(error, running)
         call.came(running)
-        worker.conclude(running, outcome)
+        conclude(running, outcome)
 
     number = uuid4()
-    for running in group.members:
-        if running.stop is not None:
-            worker.end_unstarted(running)
-            continue
+    for running in members:
         running.started_at, running.call = began, number
         running.task = asyncio.create_task(run(running), name=f"job {running.claimed.id_text}")
         running.task.add_done_callback(functools.partial(call.came, running))  # also one that never began
-    try:
-        for running in members:
-            if running.task is not None:
-                await asyncio.wait([running.task])
-            if not running.settling:  # cancelled before it began
-                worker.conclude(running, Released("not started"))
-        await call.over()
-    finally:
-        worker.slots.finished(began)
+    for running in members:
+        if running.task is not None:
+            await asyncio.wait([running.task])
+        if not running.settling:  # cancelled before it began
+            conclude(running, Released("not started"))
+    await call.over()
 
 
 class Call:

@@ -8,9 +8,9 @@ for no more jobs than come to its bytes, by what came last: the server measures 
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from ..db.faults import LockTimeout
-from ..errors import DatabaseUnavailable
-from ..model.job import ClaimedJob
+from ...db.faults import LockTimeout
+from ...errors import DatabaseUnavailable
+from ...model.job import ClaimedJob
 
 _LEAST = 1 / 4096
 

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ..model.job import ClaimedJob
-from ..store.claim import Mark, Place
+from ...model.job import ClaimedJob
+from ...store.claim import Mark, PriorityMark
 
 _LATE = timedelta(seconds=0.2)
 
 
 @dataclass(slots=True)
 class LowWater:
-    """Where the next plain claim of a queue begins, per priority, and when to look from the start again."""
+    """Where the next plain claim of a queue begins, per priority, and when the next full scan is due."""
 
     at: dict[int, Mark | None] = field(default_factory=lambda: {0: None})
     full_at: float = 0.0
-    empty: bool = False  # the last full look found nothing
+    empty: bool = False  # the last full scan found nothing
 
-    def ordered(self) -> list[Place]:
+    def ordered(self) -> list[PriorityMark]:
         return sorted(self.at.items(), key=lambda place: place[0], reverse=True)
 
     def moved(self, jobs: Sequence[ClaimedJob]) -> None:

@@ -1,0 +1,158 @@
+"""An attempt from its slot to its end in the database: run, conclude, settled."""
+
+import logging
+from collections.abc import Sequence
+from contextvars import Context
+
+from .. import telemetry
+from ..model.outcome import (
+    Cancelled,
+    Completed,
+    Held,
+    Lost,
+    Outcome,
+    Released,
+    SettledElsewhere,
+    Settlement,
+    settlement_of,
+)
+from ..model.state import COMPLETED, LOST
+from . import report
+from .batch.call import run_together
+from .batch.gather import Group
+from .breakers import Breakers
+from .claim.queues import Queues
+from .claim.suspects import Suspects
+from .context import WorkerContext
+from .dispatch import Dispatcher
+from .execute import Executor, unforeseen
+from .inflight import Running
+from .settle import Settler
+from .sleep import FIRST_PAUSE
+from .slots import Slots
+from .tally import Tally
+
+
+class Attempts:
+    dispatcher: Dispatcher  # it starts these, and is told when they have ended
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        executor: Executor,
+        slots: Slots,
+        queues: Queues,
+        suspects: Suspects,
+        breakers: Breakers,
+        tally: Tally,
+    ) -> None:
+        self.inflight = context.inflight
+        self.settler = Settler(context.database, context.me, self._settled, breakers.changed)
+        self.side = context.side
+        self._me = context.me
+        self._pause = context.pause
+        self._executor = executor
+        self._slots = slots
+        self._queues = queues
+        self._suspects = suspects
+        self._breakers = breakers
+        self._tally = tally
+        self._heard = True  # somebody hears of each start
+
+    def look(self) -> None:
+        """Find out who wants to know of each attempt; asked once for many jobs."""
+        self._heard = telemetry.audible(logging.DEBUG)
+        self._executor.look()
+
+    async def run(self, running: Running) -> None:
+        try:
+            if self._heard:
+                report.started(running, self._me())
+            outcome = await self._executor.execute(running)
+            if running.apart is not None:
+                outcome = await self._suspects.judge(running, outcome, self._me())
+        except BaseException as error:  # noqa: BLE001 whatever went wrong, also with us: the slot is free and the job settled
+            outcome = unforeseen(error, running)
+        self._slots.finished(running.started_at)
+        self.conclude(running, outcome)
+        dispatcher = self.dispatcher
+        if dispatcher.ready or dispatcher.early:
+            dispatcher.start_ready()
+
+    def start_batch(self, group: Group, began: float, context: Context) -> None:
+        self.side(self._run_batch(group, began), context)
+
+    async def _run_batch(self, group: Group, began: float) -> None:
+        """A batch in one slot."""
+        for running in group.members:
+            if running.stop is not None:
+                self.end_unstarted(running)
+        members = [running for running in group.members if running.stop is None]
+        try:
+            await run_together(members, group.handler, began, self._executor, self._me, self.conclude)
+        finally:
+            self._slots.finished(began)
+
+    def end_unstarted(self, running: Running) -> None:
+        """Lost or cancelled while it waited here."""
+        self.conclude(running, Lost() if running.stop == LOST else Cancelled("cancelled before it ran"))
+
+    def end_abandoned(self, running: Running) -> None:
+        """Its task is over and has left no outcome: somebody cancelled it before it began, and so before the guard."""
+        if running.abandoned and running.call is None:  # a call looks after its own
+            if running.task is not None and running.task.cancelled():
+                self._slots.finished(running.started_at)
+            self.conclude(running, Released("not started"))
+
+    def hand_back(self, unstarted: Sequence[Running]) -> None:
+        for running in unstarted:
+            self.conclude(running, Released("not started"))
+
+    def conclude(self, running: Running, outcome: Outcome) -> None:
+        """The attempt is over: settle it, unless there is nothing left to settle."""
+        if running.settling:
+            return
+        watch = self._breakers.watch(running) if self._breakers.watching else None
+        settlement = settlement_of((running.claimed, outcome, watch))
+        running.settling = True
+        if type(outcome) is Completed:
+            self.settler.settle(settlement)
+        else:
+            self._conclude_otherwise(running, settlement)
+        self._pause.seconds = FIRST_PAUSE
+        dispatcher = self.dispatcher
+        if 4 * (len(dispatcher.ready) + len(dispatcher.early)) <= 3 * self._slots.ahead:
+            self._pause.end()
+
+    def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:
+        if isinstance(settlement.outcome, Lost):
+            self._settled([settlement], [LOST])
+        elif isinstance(settlement.outcome, SettledElsewhere):
+            self._settled([settlement], [COMPLETED])
+            if settlement.watch is not None:
+                self.side(self._breakers.succeeded(settlement.watch, running))
+        else:
+            if isinstance(settlement.outcome, Held):
+                self.side(self._queues.held.hold_unknown(running.claimed.queue))
+            self.settler.settle(settlement)
+
+    def _settled(self, settlements: Sequence[Settlement], states: Sequence[str]) -> None:
+        """They have ended in the database: count and report them, and go on with what waited for them."""
+        grants = [settlement.grant for settlement in settlements]
+        held = self.inflight.remove(grants)
+        report.ended(settlements, states, held, self._me(), self._tally)
+        if self._queues.by_key:
+            self._go_on(held, states)
+        for queue in {s.grant.queue for s in settlements if isinstance(s.outcome, Released)}:
+            self._queues.released(queue)
+        self._suspects.ended(grants)
+        self._pause.end()
+
+    def _go_on(self, held: Sequence[Running | None], states: Sequence[str]) -> None:
+        """With the next jobs of the same keys."""
+        starts, over, back = self.dispatcher.ended(held, states)
+        for running, finished in over:
+            self._queues.settled(running.claimed, finished=finished)
+        for behind in back:
+            self.conclude(behind, Released("the job before it in its stream went back"))
+        self.dispatcher.start_next(starts)

@@ -1,0 +1,154 @@
+"""Claims from an ordered queue: from each key a gapless run of jobs, from its front."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from ... import failpoints
+from ...db.faults import BadRow
+from ...model.job import ClaimedJob
+from ...store import streams
+from ...store.limits import Allowance
+from ...store.statement import Flow, Statement
+from .candidates import Candidates
+from .claimer import Ask
+from .keyed import PATIENCE, KeyedClaimer
+
+_key: Callable[[ClaimedJob], Any] = attrgetter("partition_key")
+
+
+class OrderedClaimer(KeyedClaimer):
+    _found: Candidates
+    _deep = 1.0  # jobs that a key brings, as of late: so many fewer keys are asked for
+
+    def _new_candidates(self) -> Candidates:
+        return Candidates()
+
+    def _suspect_keys(self, most: int) -> Statement[list[str]]:
+        return streams.suspect_streams(self.queue, most)
+
+    def _head(self, key: str, *, suspects: bool) -> Statement[UUID | None]:
+        return streams.stream_head(self.queue, key, suspects=suspects)
+
+    def _wanted(self, ask: Ask) -> int:
+        return min(ask.want, max(1, min(ask.free or 0, ask.want), round(ask.want / self._deep)))
+
+    def slots_of(self, jobs: Sequence[ClaimedJob]) -> int:
+        """One of each key."""
+        if not jobs:
+            return 0
+        keys = len({job.partition_key for job in jobs})
+        self._deep += 0.3 * (len(jobs) / keys - self._deep)
+        return keys
+
+    def settled(self, job: ClaimedJob, *, finished: bool) -> None:
+        key = job.partition_key
+        if key is not None and self._is_mine(key):
+            self._found.ended(key, job.priority, finished=finished)
+
+    async def _take_held(self, ask: Ask, ids: Sequence[UUID]) -> list[ClaimedJob]:
+        """Put held jobs back to their place, and take those whose turn it is. In one transaction: as soon as another worker
+        sees one that waits, it may take it, also one whose signature has refused it."""
+        if self.rules.limited:
+            await self._put_back_held(ids)
+            return []
+        token = self._shared.new_token(ask.worker)
+
+        def back_and_take() -> Flow[tuple[list[str], list[ClaimedJob]]]:
+            keys = list(dict.fromkeys((yield from streams.unhold(self.queue, ids))))
+            return keys, (yield from self._statement(ask, token, keys, 1))
+
+        try:
+            keys, jobs = await self._session.flow(back_and_take)
+        except BadRow:  # the usual way finds out which
+            await self._put_back_held(ids)
+            return []
+        taken = {job.partition_key for job in jobs}
+        for key in keys:
+            if key not in taken:
+                self._found.add(key, 0)
+        return jobs
+
+    async def _claim_due(self, ask: Ask) -> list[ClaimedJob]:
+        """Runs of at most `ask.run` jobs from up to `ask.want` keys."""
+        want = ask.want
+        thorough = await self._look_around(want)
+        for key, priority in self._resting.rested():
+            self._found.add(key, priority)
+        until = math.inf if thorough else time.monotonic() + PATIENCE
+        jobs: list[ClaimedJob] = []
+        while want > 0 and (proposed := self._found.take(want)):
+            taken = await self._take(ask, proposed, ask.run)
+            failpoints.point("claim.after")
+            jobs += taken
+            keys = {job.partition_key for job in taken}
+            want -= len(keys)
+            if taken and taken[0].locked > len(taken):
+                # its bytes were enough: the others have their turn the next time
+                self._found.put_back([key for key in proposed if key not in keys])
+                break
+            if time.monotonic() > until or self._cut:
+                break
+        self._rest()
+        return jobs
+
+    def _statement(
+        self, ask: Ask, token: UUID, keys: Sequence[str], run: int, *, suspects: bool = False
+    ) -> Statement[list[ClaimedJob]]:
+        return streams.claim_streams(
+            self.queue,
+            ask.worker,
+            token,
+            lease=self._lease,
+            keys=keys,
+            run=run,
+            suspects=suspects,
+            limited=self.rules.limited,
+            most_bytes=self._shared.portions.bytes,
+        )
+
+    async def _take(
+        self, ask: Ask, keys: Sequence[str], run: int, *, suspects: bool = False
+    ) -> list[ClaimedJob]:
+        token = self._shared.new_token(ask.worker)
+
+        def fronts(allowed: Allowance | None) -> Statement[list[ClaimedJob]]:
+            if allowed is None:
+                return self._statement(ask, token, keys, run, suspects=suspects)
+            return self._statement(ask, token, _open(keys, allowed)[: allowed.total], 1, suspects=suspects)
+
+        try:
+            done = await self._limited(ask, keys, fronts, len(keys))
+        except BadRow as error:
+            return await self._apart(ask, keys, run, suspects, error)
+        if self.rules.limited:
+            self._put_off(keys, done.allowed)
+        else:
+            self._found.emptied(_emptied(done.jobs, run))
+        return done.jobs
+
+    def _put_off(self, keys: Sequence[str], allowed: Allowance | None) -> None:
+        """Keys that were not asked because of a limit: those whose rate allows none rest, the others come next."""
+        if allowed is None:
+            self._found.put_back(keys)
+            return
+        for key, most, wait in zip(keys, allowed.keys, allowed.waits, strict=True):
+            if most <= 0:
+                self._resting.add(key, wait, self._found.priority(key))
+        self._found.put_back(_open(keys, allowed)[allowed.total :])
+
+
+def _open(keys: Sequence[str], allowed: Allowance) -> list[str]:
+    """Those that have a place free."""
+    return [key for key, most in zip(keys, allowed.keys, strict=True) if most > 0]
+
+
+def _emptied(taken: Sequence[ClaimedJob], run: int) -> list[str]:
+    """The keys that gave fewer jobs than were asked for, unless the claim was cut short by its bytes."""
+    if run == 1 or not taken or taken[0].locked > len(taken):
+        return []
+    return [key for key, jobs in Counter(map(_key, taken)).items() if jobs < run]

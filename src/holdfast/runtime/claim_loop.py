@@ -1,0 +1,221 @@
+"""The claim loop: claim what the free slots need, start it, rest until there is more to do."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Sequence
+
+from .. import telemetry
+from ..db.faults import BadRow, Contended, LockTimeout
+from ..errors import DatabaseUnavailable
+from ..model.job import ClaimedJob
+from .attempts import Attempts
+from .breakers import Breakers
+from .claim.claimer import Ask
+from .claim.notified import NotifiedClaimer
+from .claim.queues import Queues
+from .claim.suspects import SuspectClaimer, Suspects
+from .claim.trials import TrialClaimer
+from .context import WorkerContext
+from .inflight import Running
+from .service import Service
+from .sleep import Nap, Sleep
+from .slots import Slots
+
+_LONGEST_PAUSE = 1.0  # while the database is away; the first session that reaches it ends all pauses
+_UNSETTLED = 4000  # outcomes that wait to be written: no more claims until they are fewer
+
+
+class ClaimLoop:
+    def __init__(
+        self,
+        context: WorkerContext,
+        queues: Queues,
+        attempts: Attempts,
+        slots: Slots,
+        suspects: Suspects,
+        breakers: Breakers,
+        sleep: Sleep,
+    ) -> None:
+        self._me = context.me
+        self._settings = context.settings
+        self._stopping = context.stopping
+        self._pause = context.pause
+        self._queues = queues
+        self._notified = NotifiedClaimer(queues, sleep.notified)
+        self._suspect_claimer = SuspectClaimer(queues)
+        self._trials = TrialClaimer(queues, breakers, suspects)
+        self._attempts = attempts
+        self._dispatcher = attempts.dispatcher
+        self._slots = slots
+        self._suspects = suspects
+        self._breakers = breakers
+        self._sleep = sleep
+        self.ticked_at = time.monotonic()  # when it last came round
+
+    async def run(self) -> None:
+        """Until it is stopped."""
+        while not self._stopping.is_set():
+            await self._rest(await self._turn())
+
+    async def run_until_idle(self, services: Sequence[Service]) -> None:
+        """Until nothing is due, or it is stopped."""
+        while not self._stopping.is_set():
+            claimed = await self._turn(hurry=True)
+            if claimed == 0 and await self._is_idle(services):
+                break
+            await self._rest(claimed)
+
+    async def _turn(self, *, hurry: bool = False) -> int | None:
+        """Claim and start. `hurry`: when there is nothing more, batches go as they are. Returns what _claim() does."""
+        self._pause.begin()
+        self.ticked_at = time.monotonic()
+        claimed = await self._claim()
+        batches = self._dispatcher.batches
+        if hurry and claimed == 0 and self._slots.free > 0 and not batches.due:
+            batches.hurry()
+        self._dispatcher.start()
+        self._attempts.hand_back(self._dispatcher.stale(self._is_full))
+        return claimed
+
+    async def _claim(self) -> int | None:
+        """Claim for the free slots. None: it did not work; an outage is waited out, never an end."""
+        try:
+            claimed = await self._claim_new() or await self._claim_all_kinds()
+        except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
+            failed = min(max(self._pause.seconds * 2, 0.5), _LONGEST_PAUSE)
+            self._pause.seconds = pause = failed * random.uniform(0.8, 1.0)  # noqa: S311
+            telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=pause)
+            return None
+        if claimed:
+            self._suspects.others_came()
+        return claimed
+
+    async def _claim_new(self) -> int:
+        """What a notification came for."""
+        want = self._want(len(self._dispatcher.ready))
+        began = time.monotonic()
+        jobs = await self._notified.claim(Ask(self._me(), want, waiting=self._idle_bytes()))
+        if jobs:
+            self._dispatcher.admit(self._hold(jobs, began))
+        return len(jobs)
+
+    async def _claim_all_kinds(self) -> int:
+        """Suspects get their part, then the job that a breaker tries, then others, then suspects what is left."""
+        await self._claim_suspects(spare=False)
+        await self._claim_trial()
+        ask, began, jobs = self._ask(), time.monotonic(), list[ClaimedJob]()
+        if ask.want and not (jobs := await self._queues.claim(ask)):
+            await self._claim_suspects(spare=True)
+        self._dispatcher.admit(self._hold(jobs, began))
+        return len(jobs)
+
+    async def _claim_suspects(self, *, spare: bool) -> None:
+        """As many as they have room for now. `spare`: other jobs were asked for, and none waits for the free slots."""
+        while room := self._suspects.due(self._free_for_suspects(), spare=spare):
+            began = time.monotonic()
+            jobs = await self._suspect_claimer.claim(Ask(self._me(), room))
+            if not jobs:
+                return
+            self._admit_suspects(self._hold(jobs, began))
+
+    def _free_for_suspects(self) -> int:
+        """Quick jobs that wait here for a slot would keep suspects out for as long as there is a backlog, so one suspect at
+        a time joins them: its slot comes in a moment."""
+        ready = self._dispatcher.ready
+        soon = 1 if ready and not self._slots.blocked else 0
+        return max(soon, self._slots.free - len(ready))
+
+    async def _claim_trial(self) -> None:
+        if not self._breakers.due(self._slots.free - len(self._dispatcher.ready)):
+            return
+        began = time.monotonic()
+        jobs = await self._trials.claim(Ask(self._me(), 1))
+        if any(job.suspect for job in jobs):
+            self._admit_suspects(self._hold(jobs, began))
+        elif jobs:
+            self._dispatcher.admit(self._hold(jobs, began))
+
+    def _admit_suspects(self, held: list[Running]) -> None:
+        self._suspects.took([running for running in held if running.claimed.suspect])
+        self._dispatcher.admit(held, alone=True)
+
+    def _hold(self, jobs: list[ClaimedJob], began: float) -> list[Running]:
+        """They are ours since then: from here on they are renewed."""
+        self._attempts.look()
+        return self._queues.pace.mark(self._attempts.inflight.add(jobs, began))
+
+    def _ask(self) -> Ask:
+        waiting = len(self._dispatcher.ready) + self._dispatcher.batches.due
+        free = self._slots.free - waiting - len(self._dispatcher.early)
+        return Ask(self._me(), self._want(waiting), free, self._slots.run, self._idle_bytes())
+
+    def _want(self, waiting: int) -> int:
+        if self._attempts.settler.pending >= _UNSETTLED:
+            return 0
+        if self._is_full():
+            return max(0, self._slots.free - waiting)  # each claim brings one job of a queue
+        return self._slots.want(waiting, self._dispatcher.batches.wish)
+
+    def _idle_bytes(self) -> int:
+        return self._attempts.inflight.idle_bytes(self._settings.claim_bytes // 2)
+
+    def _is_full(self) -> bool:
+        """What waits here comes to as many bytes as may."""
+        return self._idle_bytes() >= self._settings.claim_bytes
+
+    async def _rest(self, claimed: int | None) -> None:
+        """Go on at once after work; else pause in growing steps up to the poll interval, or until something happens."""
+        pause, dispatcher = self._pause, self._dispatcher
+        if claimed:
+            pause.restart()
+        able = self._slots.free > 0 and not dispatcher.ready and not dispatcher.early
+        again = False
+        while True:
+            nap = Nap(pause.seconds)
+            if claimed is not None:
+                nap = await self._sleep.rest(pause.seconds, able=able, again=again)
+            if claimed and (self._slots.free > 0 or self._want(len(dispatcher.ready)) > 0):
+                return
+            if nap.seconds <= 0:
+                self._queues.look_again()
+                self._suspects.look_again()
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(nap.seconds, self._queues.again_in or nap.seconds)):
+                    await pause.ended.wait()
+                    return
+            pause.seconds = min(pause.seconds * 1.6, max(self._settings.poll, pause.seconds))
+            if not nap.deep:
+                return
+            again = True
+            self.ticked_at = time.monotonic()
+
+    async def _is_idle(self, services: Sequence[Service]) -> bool:
+        """Nothing held, and nothing due in a full scan."""
+        attempts = self._attempts
+        if len(attempts.inflight) or attempts.settler.pending or attempts.side:
+            return False
+        if any([await service.catch_up() for service in services]):
+            return False
+        self.look_again()
+        self._queues.look_again(thorough=True)
+        claimed = await self._claim()
+        self._dispatcher.start()
+        return claimed == 0 and not len(attempts.inflight)
+
+    def look_again(self) -> None:
+        """There may be something to do that a quick look does not find: full scans, now."""
+        self._queues.look_again()
+        self._suspects.look_again()
+        self._breakers.look_again()
+        self._pause.restart()
+        self._pause.end()
+
+    def look_after(self, queue: str, buckets: list[int] | None) -> None:
+        """The ring gave us other buckets of a queue; None: all of them."""
+        self._queues.look_after(queue, buckets)
+        self._pause.restart()
+        self._pause.end()

@@ -1,0 +1,191 @@
+"""The dispatcher: where claimed jobs wait, and how they are started in the free slots.
+
+A job waits for a slot (ready), for its token where its queue has a rate (early.py), for company where its task takes batches
+(batch/gather.py), or for the one before it where its queue is ordered (lanes.py).
+
+Every job runs in a task of its own. From Python 3.12 on that task begins inside of the call that makes it and goes on up to
+the first thing it waits for: a job that waits for nothing never meets the event loop. So a job may have ended before the
+next one is looked at, and the loop that starts them is the one that uses its slot again. A loop with a task factory of its
+own makes its tasks itself.
+
+They begin in the context that this was made in: the call may come out of a job's task, whose context variables are its own.
+"""
+
+import asyncio
+import contextvars
+import functools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from .batch.gather import Batches, Group
+from .early import Early
+from .inflight import Running
+from .lanes import Ended, Lanes
+from .pace import Pace
+from .slots import Slots
+
+# What may end inside of the calls that start it before the event loop has its turn: so many jobs, for so many seconds.
+_AT_ONCE = 50
+_LONG = 0.01
+_STALE = 2.0  # seconds that a job waits here for a slot, while every slot has a long one
+
+Begin = Callable[..., "asyncio.Task[Any]"]  # (coroutine, name=)
+
+
+def beginner(loop: asyncio.AbstractEventLoop) -> Begin:
+    if loop.get_task_factory() is not None:
+        return loop.create_task
+    if sys.version_info >= (3, 12):
+        return functools.partial(asyncio.Task, loop=loop, eager_start=True)
+    return functools.partial(asyncio.Task, loop=loop)
+
+
+class Attempts(Protocol):
+    """What becomes of a job whose turn has come."""
+
+    async def run(self, running: Running) -> None: ...
+
+    def start_batch(self, group: Group, began: float, context: contextvars.Context) -> None: ...
+
+    def end_unstarted(self, running: Running) -> None:
+        """It must not start any more."""
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        slots: Slots,
+        attempts: Attempts,
+        closed: Callable[[], bool],
+        batches: Batches,
+        lanes: Lanes,
+        pace: Pace,
+        dead_after: float,
+    ) -> None:
+        self.ready: deque[Running] = deque()  # claimed, and waiting for a slot
+        self.early = Early(pace)  # claimed, and waiting for a token
+        self.batches = batches
+        self._lanes = lanes
+        self._in_doubt = lanes.doubter(dead_after)
+        self._slots = slots
+        self._attempts = attempts
+        self._closed = closed
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._begin = beginner(self._loop)
+        self._context = contextvars.copy_context()
+        self._starting = False
+        self._left = _AT_ONCE  # of this turn
+        self._turn_began = 0.0
+
+    def admit(self, claimed: list[Running], *, alone: bool = False) -> None:
+        """They were claimed. `alone`: a batch task takes each in a batch of its own."""
+        admitted = self._lanes.admit(claimed)
+        self.ready.extend(self.batches.alone(admitted) if alone else self.batches.gather(admitted))
+
+    def start(self) -> None:
+        """Start the batches that are due, then what is ready, in the free slots."""
+        if self._closed():
+            return  # claimed while the signal came: the drain hands it back
+        while self._slots.free > 0 and (group := self.batches.next()) is not None:
+            self._attempts.start_batch(group, self._slots.started(), self._context)
+        self.start_ready()
+
+    def start_ready(self) -> None:
+        """Start what is ready. A job that ends while it is started leaves its slot to this same loop."""
+        if not self._starting and not self._closed():
+            self._context.run(self._start)
+
+    def _start(self) -> None:
+        self._starting = True
+        ready, slots, begin = self.ready, self._slots, self._begin
+        in_doubt, closed, run = self._in_doubt, self._closed, self._attempts.run
+        room = slots.free
+        early, later = self.early, list[Running]()
+        try:
+            while (ready or early) and room > 0 and self._left > 0 and not closed():
+                due = early.next() if early else None
+                if due is None and not ready:
+                    break
+                running = due or ready.popleft()
+                if running.stop is not None:
+                    self._attempts.end_unstarted(running)
+                elif in_doubt is not None and in_doubt(running):
+                    later.append(running)
+                elif due is None and running.not_before and early.keep(running):
+                    pass
+                else:
+                    running.started_at = slots.started()  # now: its task may begin after this loop
+                    task = begin(run(running), name=f"job {running.claimed.id_text}")
+                    running.task = task
+                    if task.done():
+                        self._ended_at_once(running.started_at)
+                        room = slots.free
+                    else:
+                        room -= 1
+        finally:
+            self._starting = False
+            ready.extendleft(reversed(later))
+            if room > 0 and early:  # else whatever ends makes it go on
+                self._set_timer(early.next_at)
+
+    def _set_timer(self, moment: float) -> None:
+        """By time.monotonic(), whatever the loop's clock is."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0.0, moment - time.monotonic()), self.start_ready)
+
+    def _ended_at_once(self, began: float) -> None:
+        if self._left == _AT_ONCE:
+            self._turn_began = began
+            self._loop.call_soon(self._next_turn)
+        self._left = self._left - 1 if began - self._turn_began < _LONG else 0
+
+    def _next_turn(self) -> None:
+        self._left = _AT_ONCE
+        if self.ready or self.early:
+            self.start_ready()
+
+    def ended(self, held: Sequence[Running | None], states: Sequence[str]) -> Ended:
+        """Jobs have ended in the database. Returns what follows from that for their streams."""
+        return self._lanes.ended(held, states)
+
+    def start_next(self, starts: list[Running]) -> None:
+        """Start these before all others: the jobs before them in their streams have ended."""
+        if starts:
+            self.ready.extendleft(reversed(self.batches.gather(starts)))
+            self.start()
+
+    def drop(self, running: Running) -> bool:
+        """It is lost or cancelled. False: it does not wait for company or a token; whoever starts it sees to it."""
+        return self.batches.drop(running) or self.early.drop(running)
+
+    def stale(self, is_full: Callable[[], bool]) -> list[Running]:
+        """Those to hand back: a prefetched job must not wait here behind long ones while another worker is idle. They
+        leave. `is_full`: as many bytes wait here as may."""
+        long_ago = time.monotonic() - _STALE
+        if self._slots.blocked:
+            if stale := self._stale_ready(long_ago) + self.early.stale(long_ago) + self.batches.stale(_STALE):
+                self._slots.expect_long()
+            return stale
+        if self._slots.free > 0 and self._lanes and is_full():
+            return self._lanes.stale(_STALE)  # their turn is far, and their bytes keep others out
+        return []
+
+    def _stale_ready(self, long_ago: float) -> list[Running]:
+        if not self.ready or self.ready[0].claimed_at >= long_ago:  # the others came later
+            return []
+        stale = [running for running in self.ready if running.claimed_at < long_ago]
+        fresh = [running for running in self.ready if running.claimed_at >= long_ago]
+        self.ready.clear()
+        self.ready.extend(fresh)
+        return stale
+
+    def clear(self) -> list[Running]:
+        """Everything that waits here. It is no longer here."""
+        everything = [*self._lanes.waiting(), *self.ready, *self.early.clear(), *self.batches.clear()]
+        self.ready.clear()
+        return everything
