@@ -24,7 +24,7 @@ from ...db.transaction import AsyncTransaction, Transaction
 from ...errors import TaskDefinitionError
 from ...model.backoff import Backoff
 from ...model.breaker import Breaker
-from ...model.duration import Duration
+from ...model.duration import Duration, seconds
 from ...runtime.job import Job
 from ...tasks import checks
 from ...tasks.definition import Binding, Definition, Place
@@ -40,6 +40,7 @@ from .verbs import Subscription
 KIND = "subscriptions"
 MOST_SHARDS = 8
 BATCH = 500
+TIMEOUT = 60.0
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -94,6 +95,7 @@ class Apply:
     poison: Poison
     retry: Backoff
     max_attempts: int
+    timeout: float
     using: Using | None = None
     tables: tuple[str, ...] = ()
     version: int = 1
@@ -212,6 +214,7 @@ class Subscribing(TaskRegistry):
         What is written through `tx` commits together with the position: each event takes effect exactly once, in order."""
         checks.task_name(name, "the projection's name", TaskDefinitionError)
         patterns = patterns_of([on] if isinstance(on, str | type) else on, "projection")
+        _check_options(name, options)
 
         def declare(fn: Any, /) -> Projection:
             apply = _apply(name, analyse(fn, sys._getframe(1).f_locals), patterns, options)
@@ -241,6 +244,7 @@ class ProjectionOptions(TypedDict, total=False):
     poison: Poison  # what becomes of an event that fails again and again
     max_attempts: int  # before that
     retry: Backoff
+    timeout: Duration  # of one call, and of its transaction
     using: Using  # opens a transaction of your own: a SQLAlchemy session, a Django connection
 
 
@@ -329,6 +333,37 @@ def _matches(pattern: str, name: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern)
 
 
+def _timeout(name: str, value: Any) -> float:
+    try:
+        found = seconds(value, "timeout")
+    except (TypeError, ValueError) as error:
+        raise TaskDefinitionError(f"projection {name!r}: {error}") from None
+    if not 0 < found <= 3600:
+        raise TaskDefinitionError(
+            f"projection {name!r}: timeout must be between 1 ms and 1 h, not {shown(value)}"
+        )
+    return found
+
+
+def _tables(name: str, tables: Any) -> tuple[str, ...]:
+    """Names as SQL has them: order_totals, or sales.order_totals."""
+    if isinstance(tables, str) or not all(isinstance(table, str) and table.strip() for table in tables):
+        raise TaskDefinitionError(
+            f'projection {name!r}: tables must be names of tables, such as ["order_totals"], not {shown(tables)}'
+        )
+    if len(set(tables)) < len(tables):
+        raise TaskDefinitionError(f"projection {name!r}: tables names one twice: {', '.join(tables)}")
+    return tuple(tables)
+
+
+def _check_options(name: str, options: Mapping[str, Any]) -> None:
+    known = ProjectionOptions.__annotations__
+    if unknown := [option for option in options if option not in known]:
+        raise TaskDefinitionError(
+            f"projection {name!r} has no option {unknown[0]!r}. It takes {', '.join(sorted(known))}"
+        )
+
+
 def _apply(
     name: str, signature: HandlerSignature, patterns: Sequence[str], options: Mapping[str, Any]
 ) -> Apply:
@@ -348,7 +383,13 @@ def _apply(
             f"Write: {prefix}def {function}(tx: {tx}, event: Event[...])"
         )
     check_fits(function, inner, patterns)
-    poison = options.get("poison", "stop")
+    retry, poison = options.get("retry") or Backoff(), options.get("poison", "stop")
+    if not isinstance(retry, Backoff):
+        raise TaskDefinitionError(f"projection {name!r}: retry must be a Backoff, not {shown(retry)}")
+    if using is not None and not callable(using):
+        raise TaskDefinitionError(
+            f"projection {name!r}: using must be a function that opens a transaction, such as Session.begin, not {shown(using)}"
+        )
     if poison not in get_args(Poison):
         raise TaskDefinitionError(
             f"projection {name!r}: poison must be one of {', '.join(get_args(Poison))}, not {shown(poison)}"
@@ -360,9 +401,10 @@ def _apply(
         EventConverter(*(get_args(inner) or (Any,))),
         _whole(name, "batch", options.get("batch", BATCH), 10_000),
         cast(Poison, poison),
-        options.get("retry") or Backoff(),
+        retry,
         _whole(name, "max_attempts", options.get("max_attempts", 5), 1000),
+        _timeout(name, options.get("timeout", TIMEOUT)),
         using,
-        tuple(options.get("tables", ())),
+        _tables(name, options.get("tables", ())),
         _whole(name, "version", options.get("version", 1), 2**31 - 1),
     )

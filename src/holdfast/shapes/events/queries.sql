@@ -79,13 +79,23 @@ SELECT s.name, s.shard, s.generation FROM holdfast.subscriptions s WHERE s.token
 -- The owner lets go of all it has. $1 token
 UPDATE holdfast.subscriptions s SET lease_expires_at = '-infinity', owner = NULL, token = NULL WHERE s.token = $1::uuid;
 
--- name: hold_subscription
+-- name: hold_position
 -- anywhere
--- Lock the row of an owner for the rest of the transaction; no row: it was fenced, paused or moved.
+-- Lock the row of an owner for the rest of the transaction; no row: it was fenced, paused or moved. Returns also which transaction and which
+-- server process have it.
 -- $1 name, $2 shard, $3 generation, $4 token, $5 position
-SELECT ARRAY[s.position::text] FROM holdfast.subscriptions s
+SELECT ARRAY[s.position::text, pg_catalog.pg_current_xact_id()::text, pg_catalog.pg_backend_pid()::text] FROM holdfast.subscriptions s
 WHERE s.name = $1::text AND s.shard = $2::int AND s.generation = $3::bigint AND s.token = $4::uuid AND s.position = $5::bigint AND s.status <> 'paused'
 FOR UPDATE;
+
+-- name: current_xid
+-- anywhere
+-- The transaction that this statement is in; NULL: it has none that writes.
+SELECT ARRAY[pg_catalog.pg_current_xact_id_if_assigned()::text];
+
+-- name: end_backend
+-- End a session that is still in a transaction. $1 its process, $2 the transaction
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1::int AND a.backend_xid::text = $2::text::xid8::xid::text;
 
 -- name: advance
 -- anywhere
@@ -188,9 +198,9 @@ ON CONFLICT DO NOTHING
 RETURNING ARRAY[position::text];
 
 -- name: parked_event_keys
--- Keys of a subscription that wait behind an event which could not be applied.
+-- Keys of a subscription with events that wait to be applied in order.
 -- $1 subscription
-SELECT DISTINCT f.key FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.kind = 'parked' AND f.key IS NOT NULL;
+SELECT DISTINCT f.key FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.kind <> 'skipped' AND f.key IS NOT NULL;
 
 -- name: list_failures
 -- What a subscription skipped or parked, in order. $1 subscription, $2 key (NULL: all), $3 most

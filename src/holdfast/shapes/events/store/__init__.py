@@ -4,6 +4,7 @@ publishing      rows of the log: publish, publish_many, append
 log             pages: turn, read, positions, retention, rebase
 subscriptions   who reads the log: ownership, positions, pause, reset, replay
 failures        events that a projection did not apply
+projections     the row that an effect is guarded by, rebuilds, shards
 """
 
 from .failures import (
@@ -33,6 +34,7 @@ from .log import (
     set_retention,
     turn_page,
 )
+from .projections import Held, current_xid, end_backend, hold_position
 from .publishing import NewEvent, Published, append, publish, publish_many
 from .subscriptions import (
     Listed,
@@ -41,7 +43,6 @@ from .subscriptions import (
     add_replay,
     advance,
     end_replay,
-    hold,
     list_subscriptions,
     note_trouble,
     own,
@@ -60,6 +61,7 @@ __all__ = [
     "NEWEST",
     "TOPIC",
     "Failure",
+    "Held",
     "Listed",
     "LogState",
     "Moved",
@@ -70,13 +72,15 @@ __all__ = [
     "add_replay",
     "advance",
     "append",
+    "current_xid",
     "empty_slots",
+    "end_backend",
     "end_replay",
     "event_by_id",
     "event_positions",
     "event_seq_at",
     "forget_failures",
-    "hold",
+    "hold_position",
     "like",
     "list_failures",
     "list_subscriptions",

@@ -62,12 +62,6 @@ def release(token: UUID) -> Statement[None]:
     return named("release_subscriptions", (token,), nothing)
 
 
-def hold(o: Owned) -> Statement[bool]:
-    """Lock the row, first in the transaction of an effect. False: fenced, paused or moved."""
-    params = (o.name, o.shard, o.generation, o.token, o.position)
-    return named("hold_subscription", params, bool)
-
-
 def advance(o: Owned, position: int, seq: int, lease: float, delivered: str | None = None) -> Statement[bool]:
     """Move the position. False: fenced, paused or moved by somebody else."""
     params = (o.name, o.shard, o.generation, o.token, o.position, position, seq, lease, delivered)
