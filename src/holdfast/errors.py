@@ -139,6 +139,10 @@ class UnknownSubscription(ConfigurationError, LookupError):
     """The subscription does not exist."""
 
 
+class SubscriptionStopped(HoldfastError):
+    """The subscription is paused, stopped at an event or expired, and has not come so far."""
+
+
 class EventsGone(HoldfastError):
     """The log no longer has these events."""
 

@@ -19,8 +19,8 @@ from ...model.text import describe
 from ...runtime.threads import Threads
 from ...store.statement import Flow, Statement
 from . import store
-from .declare import Apply
 from .event import Event
+from .projection import Apply
 from .store import Held
 
 THREADS = Threads()  # of sync functions, in every loop of this process
@@ -194,9 +194,8 @@ class Call:
     def _opened(self, enter: str, how: str) -> Any:
         opened: Any = self._apply.using() if self._apply.using is not None else None
         if not hasattr(type(opened), enter):
-            kind = "async def" if self._apply.is_async else "def"
             raise Broken(
-                f"using= returned a {type(opened).__name__}, which {self._name} ({kind}) cannot open by: {how} using() as conn"
+                f"using= returned a {type(opened).__name__}, which {self._name} cannot open by: {how} using() as conn"
             )
         return opened
 

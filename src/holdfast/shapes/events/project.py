@@ -23,8 +23,8 @@ from ...store.statement import Flow
 from ...tasks.convert import Misfit
 from . import store
 from .calling import Broken, Call, FunctionFailed
-from .declare import Apply
 from .event import Event, EventRow
+from .projection import Apply
 from .store import Held, Owned, Page
 
 _CONTENDED = (

@@ -193,7 +193,8 @@ SELECT count(*) FROM gone;
 -- $1 subscription, $2 shard, $3 positions, $4 seqs, $5 kinds, $6 ids, $7 types, $8 keys, $9 errors
 INSERT INTO holdfast.event_failures (subscription, shard, position, seq, kind, event_id, type, key, error, at)
 SELECT $1::text, $2::int, u.position, u.seq, u.kind, u.id, u.type, u.key, u.error, holdfast.now()
-FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::uuid[], $7::text[], $8::text[], $9::text[]) AS u(position, seq, kind, id, type, key, error)
+FROM ROWS FROM (unnest($3::bigint[]), unnest($4::bigint[]), unnest($5::text[]), unnest($6::uuid[]), unnest($7::text[]), unnest($8::text[]), unnest($9::text[]))
+    AS u(position, seq, kind, id, type, key, error)
 ON CONFLICT DO NOTHING
 RETURNING ARRAY[position::text];
 
@@ -203,9 +204,31 @@ RETURNING ARRAY[position::text];
 SELECT DISTINCT f.key FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.kind <> 'skipped' AND f.key IS NOT NULL;
 
 -- name: list_failures
--- What a subscription skipped or parked, in order. $1 subscription, $2 key (NULL: all), $3 most
+-- What a subscription skipped or parked, in order. $1 subscription, $2 key (NULL: all), $3 most, $4 after this position
 SELECT f.position, f.seq, f.shard, f.kind, f.event_id, f.type, f.key, f.error, f.at
-FROM holdfast.event_failures f WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) ORDER BY f.position LIMIT $3::int;
+FROM holdfast.event_failures f WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND f.position > $4::bigint
+ORDER BY f.position LIMIT $3::int;
+
+-- name: lock_failures
+-- anywhere
+-- $1 subscription, $2 positions
+SELECT ARRAY[f.position::text] FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.position = ANY ($2::bigint[]) FOR UPDATE;
+
+-- name: failed_again
+-- An event that was to be applied later has failed once more. $1 subscription, $2 position, $3 error
+UPDATE holdfast.event_failures f SET error = $3::text, at = holdfast.now() WHERE f.subscription = $1::text AND f.position = $2::bigint;
+
+-- name: lock_positions
+-- anywhere
+-- Lock the rows of all shards, for whoever does the owners' work for once. $1 name
+SELECT ARRAY[s.position::text, pg_catalog.pg_current_xact_id()::text, pg_catalog.pg_backend_pid()::text] FROM holdfast.subscriptions s
+WHERE s.name = $1::text ORDER BY s.shard FOR UPDATE;
+
+-- name: fence_subscription
+-- anywhere
+-- Its owners begin anew. $1 name
+UPDATE holdfast.subscriptions s SET generation=s.generation + 1, token=NULL, owner=NULL, lease_expires_at='-infinity' WHERE s.name = $1::text
+RETURNING ARRAY[s.name];
 
 -- name: forget_failures
 -- anywhere
@@ -221,8 +244,8 @@ SELECT holdfast.event_position(u.seq) FROM unnest($1::bigint[]) WITH ORDINALITY 
 SELECT e.seq FROM holdfast.events e WHERE e.id = $1::uuid LIMIT 1;
 
 -- name: projection_positions
--- The lowest position of a subscription over its shards; no row: there is none. $1 name
-SELECT min(s.position), min(s.status) FILTER (WHERE s.status <> 'active') FROM holdfast.subscriptions s WHERE s.name = $1::text HAVING count(*) > 0;
+-- The lowest position of a subscription over its shards, and whether that one stands still; no row: there is none. $1 name
+SELECT min(s.position), (array_agg(s.status ORDER BY s.position) FILTER (WHERE s.status IN ('paused', 'expired')))[1] FROM holdfast.subscriptions s WHERE s.name = $1::text HAVING count(*) > 0;
 
 -- name: empty_event_slots
 -- Remove the days of the log that are past retention. $1 and $2 are not used. Returns 0: each call does all there is to do.

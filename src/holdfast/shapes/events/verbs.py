@@ -16,7 +16,7 @@ from ...tasks.payload import shown
 from ...tasks.producer import AppProducer
 from . import store
 from .event import Event
-from .procedures import Subscriptions, To
+from .procedures import Passing, Subscriptions, To
 from .publish import Publisher, new_event, new_events
 from .store import Listed, NewEvent, Published
 
@@ -94,11 +94,12 @@ class Subscription:
         listed = verbs.run(_listed(name))[0]
         return Replay(name, verbs, listed.position, listed.until or listed.position)
 
-    def read_your_writes(self, what: Published | int, *, timeout: float = 5.0) -> int:
-        """Wait until it has passed what was published, or a position: `totals.read_your_writes(app.publish(...))`."""
+    def read_your_writes(self, what: Passing, *, timeout: float = 5.0) -> int:
+        """Wait until it has passed what was published: `totals.read_your_writes(app.publish(...))`. Takes what publish()
+        returned, a list of that, or a position. SubscriptionStopped when it is paused or stopped before that."""
         return self._verbs.await_position(self.name, what, timeout)
 
-    async def aread_your_writes(self, what: Published | int, *, timeout: float = 5.0) -> int:
+    async def aread_your_writes(self, what: Passing, *, timeout: float = 5.0) -> int:
         return await self._verbs.await_position.arun(self.name, what, timeout)
 
     def __repr__(self) -> str:

@@ -9,8 +9,11 @@ projections     the row that an effect is guarded by, rebuilds, shards
 
 from .failures import (
     Failure,
+    failed_again,
+    failed_event,
     forget_failures,
     list_failures,
+    lock_failures,
     next_event,
     note_failures,
     parked_keys,
@@ -34,7 +37,7 @@ from .log import (
     set_retention,
     turn_page,
 )
-from .projections import Held, current_xid, end_backend, hold_position
+from .projections import Held, current_xid, end_backend, fence, hold_position, lock_positions
 from .publishing import NewEvent, Published, append, publish, publish_many
 from .subscriptions import (
     Listed,
@@ -79,11 +82,16 @@ __all__ = [
     "event_by_id",
     "event_positions",
     "event_seq_at",
+    "failed_again",
+    "failed_event",
+    "fence",
     "forget_failures",
     "hold_position",
     "like",
     "list_failures",
     "list_subscriptions",
+    "lock_failures",
+    "lock_positions",
     "log_state",
     "next_event",
     "note_failures",

@@ -31,3 +31,15 @@ def current_xid() -> Statement[str | None]:
 def end_backend(held: Held) -> Statement[None]:
     """End the session of a function that does not return, if it is still in that transaction."""
     return named("end_backend", (held.pid, held.xid), nothing)
+
+
+def lock_positions(name: str) -> Statement[Held | None]:
+    """Lock every shard's row; the highest position of them. None: there is no such subscription."""
+    return named(
+        "lock_positions", (name,), lambda rows: max(map(_held, (row[0] for row in rows)), default=None)
+    )
+
+
+def fence(name: str) -> Statement[None]:
+    """Whoever owns a shard of it begins anew, and reads again which keys are parked."""
+    return named("fence_subscription", (name,), nothing)
