@@ -12,7 +12,7 @@ from typing import Any
 
 from ... import failpoints
 from ...db.database import Database
-from ...db.faults import Contended
+from ...db.faults import Contended, Forbidden, LockTimeout
 from ...db.guests import AsyncGuest, Guest, async_guest, sync_guest
 from ...errors import ConfigurationError, DatabaseUnavailable, LeaseLost
 from ...model.text import describe
@@ -72,7 +72,10 @@ class Call:
         except BaseException as error:
             if self._failed is not None:  # whatever the user's own block made of it
                 raise self._failed from self._failed.error
-            raise self._judged(error) from error
+            judged = self._judged(error)
+            if judged is error:
+                raise
+            raise judged from error
         if self._failed is not None:
             raise self._failed from self._failed.error
         if self._phase != "finished":
@@ -212,11 +215,13 @@ class Call:
 
     def _judged(self, error: BaseException) -> BaseException:
         """What was raised around the function."""
-        if isinstance(error, FunctionFailed | DatabaseUnavailable | Contended):
+        if isinstance(error, FunctionFailed | DatabaseUnavailable | Contended | LockTimeout | Forbidden):
             return error
         if isinstance(error, ConfigurationError | TypeError) and self._phase == "opening":
             return Broken(describe(error).summary)
         state = _state(error)
+        if state == "55P03":
+            return LockTimeout(describe(error).summary)
         swallowed = state == "25P02" or type(error).__name__ in _FAILED
         if self._phase == "called" and swallowed:
             return FunctionFailed(

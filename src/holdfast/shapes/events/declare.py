@@ -81,6 +81,11 @@ class Declared:
     apply: Apply | None = None  # of a projection
     shards: int = 1
 
+    @property
+    def version(self) -> int:
+        """Of its code: a projection is run by code of the version that its tables were built by."""
+        return 1 if self.apply is None else self.apply.version
+
 
 class Consumer(Subscription, Generic[T]):
     """What `@app.on(...)` makes: a subscription, and the task whose jobs carry its events."""
@@ -191,7 +196,7 @@ class Subscribing(TaskRegistry):
                 shards=whole(name, "shards", options.get("shards", 1), MOST_SHARDS),
             )
             self._declare_thing(KIND, name, made, same=lambda other: _replace(self, made, other))
-            return Projection(name, self._binding, fn, apply)
+            return Projection(name, self._binding, fn, apply, patterns)
 
         return declare
 

@@ -36,7 +36,19 @@ Failed = list[tuple[EventRow, str, str | None]]
 
 
 class Project:
-    def __init__(self, database: Database, apply: Apply, owned: Owned, lease: float) -> None:
+    """`shadow`: it builds tables anew, in this schema, `batch` events at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        apply: Apply,
+        owned: Owned,
+        lease: float,
+        shadow: str | None = None,
+        batch: int | None = None,
+    ) -> None:
+        self._shadow = shadow
+        self._usual = batch or apply.batch
         self._database = database
         self._fn = apply
         self._owned = owned
@@ -49,7 +61,7 @@ class Project:
 
     @property
     def batch(self) -> int:
-        return self._most or self._fn.batch
+        return self._most or self._usual
 
     async def take(self, page: Page) -> bool:
         try:
@@ -64,7 +76,7 @@ class Project:
     def _passed(self) -> None:
         if self._most is not None:  # found and passed: more and more at once again
             self._most = min(self._most * 4, 10_000)
-            if self._most >= self._fn.batch:
+            if self._most >= self._usual:
                 self._most = None
         self._attempts, self._conflicts, self.stuck = 0, 0, False
 
@@ -76,12 +88,8 @@ class Project:
 
     async def _project(self, page: Page) -> None:
         """Effect and position in one transaction."""
-        if self._parked is None:
-            self._parked = await self._database.arun(lambda: store.parked_keys(self._owned.name))
-        rows = [row for row in page.events if row.key is None or row.key not in self._parked]
-        behind: Failed = [
-            (row, "behind", None) for row in page.events if row.key is not None and row.key in self._parked
-        ]
+        parked = await self.parked()
+        rows, behind = divided(page.events, parked)
         events = self._loaded(page, rows, behind)
         try:
             await self._apply(events, page, behind)
@@ -93,6 +101,11 @@ class Project:
                 raise
             raise _Poisoned(page, rows, behind, error) from error
         failpoints.point("events.projected")
+
+    async def parked(self) -> set[str]:
+        if self._parked is None:
+            self._parked = await self._database.arun(lambda: store.parked_keys(self._owned.name))
+        return self._parked
 
     def _loaded(self, page: Page, rows: Sequence[EventRow], behind: Failed) -> list[Event[Any]]:
         again = self._owned.replay_of is not None or self._owned.status == "building"
@@ -108,9 +121,14 @@ class Project:
         owned = self._owned
 
         def first() -> Flow[Held | None]:
-            return (yield from store.hold_position(owned))
+            held = yield from store.hold_position(owned)
+            if held is not None and self._shadow is not None:
+                yield from store.enter_shadow(self._shadow)
+            return held
 
         def finish() -> Flow[bool]:
+            if self._shadow is not None:
+                yield from check_beside(self._shadow)
             if failed:
                 yield from store.note_failures(owned, failed)
             return (yield from store.advance(owned, page.position, page.seq, self._lease))
@@ -202,6 +220,23 @@ class Project:
             f"projection.{kind}", level=logging.ERROR, subscription=owned.name, position=row.position
         )
         self._passed()
+
+
+def check_beside(shadow: str) -> Flow[None]:
+    """A rebuild writes to its shadow and to nothing else: anything else has those events already."""
+    beside = yield from store.written_beside(shadow)
+    if beside is not None:
+        raise Broken(
+            f"it wrote to {beside} while its tables are built anew. Name every table that it writes in tables=, "
+            "and write their names without a schema, so that they mean the new ones meanwhile"
+        )
+
+
+def divided(events: Sequence[EventRow], parked: set[str]) -> tuple[list[EventRow], Failed]:
+    """Those to apply, and those that wait behind one of their key."""
+    rows = [row for row in events if row.key is None or row.key not in parked]
+    behind: Failed = [(row, "behind", None) for row in events if row.key is not None and row.key in parked]
+    return rows, behind
 
 
 class _Poisoned(Exception):

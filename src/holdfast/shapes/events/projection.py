@@ -24,6 +24,7 @@ from ...model.duration import Duration, seconds
 from ...tasks.definition import Binding
 from ...tasks.payload import shown
 from ...tasks.signature import HandlerSignature
+from .builds import Rebuild, drop_old, start
 from .contract import type_of
 from .event import Event, EventConverter
 from .store import Failure
@@ -63,10 +64,13 @@ class Apply:
 class Projection(Subscription):
     """What `@app.projection(...)` makes."""
 
-    def __init__(self, name: str, binding: Binding, func: Callable[..., Any], apply: Apply) -> None:
+    def __init__(
+        self, name: str, binding: Binding, func: Callable[..., Any], apply: Apply, patterns: Sequence[str]
+    ) -> None:
         super().__init__(name, binding)
         self.func = func
         self.apply = apply
+        self.patterns = tuple(patterns)
 
     def failures(self, key: str | None = None) -> list[Failure]:
         """Events that it passed without applying them, in order: skipped ones, and those that wait for a parked key."""
@@ -80,6 +84,40 @@ class Projection(Subscription):
         from .retry import in_a_loop
 
         return in_a_loop(self._verbs.database, lambda: self.aretry_failures(key))
+
+    def rebuild(
+        self,
+        *,
+        version: int | None = None,
+        seed: str | None = None,
+        since: int | None = None,
+        rate: float | None = None,
+    ) -> Rebuild:
+        """Make its tables anew beside the live ones, by workers whose code is of this `version`, and swap them when they are
+        up to date. With `seed`, a schema with tables of the same names that hold all events up to the position `since`, it
+        begins there. `rate`: events per second, at most."""
+        verbs, which = self._verbs, version or self.apply.version
+        name = verbs.run(start(self.name, self.apply.tables, self.patterns, which, seed, since, rate))
+        return Rebuild(name, self.name, verbs)
+
+    async def arebuild(
+        self,
+        *,
+        version: int | None = None,
+        seed: str | None = None,
+        since: int | None = None,
+        rate: float | None = None,
+    ) -> Rebuild:
+        verbs, which = self._verbs, version or self.apply.version
+        begun = start(self.name, self.apply.tables, self.patterns, which, seed, since, rate)
+        return Rebuild(await verbs.arun(begun), self.name, verbs)
+
+    def drop_old(self) -> list[str]:
+        """Drop the tables that the last rebuild has replaced; returns their names."""
+        return self._verbs.run(drop_old(self.name))
+
+    async def adrop_old(self) -> list[str]:
+        return await self._verbs.arun(drop_old(self.name))
 
     async def aretry_failures(self, key: str | None = None) -> "Retried":
         from .retry import Retrying

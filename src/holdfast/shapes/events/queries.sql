@@ -40,10 +40,10 @@ LEFT JOIN LATERAL (SELECT g.last_pos, g.top FROM holdfast.event_pages g WHERE g.
 
 -- name: subscribe
 -- A subscription that is not there yet, and the patterns of one that is. Returns whether it is new.
--- $1 name, $2 kind, $3 patterns, $4 start: 'now' or 'start', $5 shards, $6 whether the log is held for it
+-- $1 name, $2 kind, $3 patterns, $4 start: 'now' or 'start', $5 shards, $6 whether the log is held for it, $7 version of the code
 WITH made AS (
-    INSERT INTO holdfast.subscriptions AS s (name, shard, shards, kind, patterns, position, seq, status, hold, created_at, moved_at)
-    SELECT $1::text, g.shard, $5::int, $2::text, $3::text[], at.position, holdfast.event_seq_at(at.position), 'active', $6::boolean, holdfast.now(), holdfast.now()
+    INSERT INTO holdfast.subscriptions AS s (name, shard, shards, kind, patterns, position, seq, status, hold, created_at, moved_at, version)
+    SELECT $1::text, g.shard, $5::int, $2::text, $3::text[], at.position, holdfast.event_seq_at(at.position), 'active', $6::boolean, holdfast.now(), holdfast.now(), $7::int
     FROM generate_series(0, $5::int - 1) AS g(shard)
     CROSS JOIN (SELECT CASE WHEN $4::text = 'start' THEN l.start_pos
                             ELSE coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), l.base_pos) END AS position
@@ -53,18 +53,19 @@ WITH made AS (
     RETURNING s.shard
 ), changed AS (
     UPDATE holdfast.subscriptions s SET patterns = $3::text[], kind = $2::text, hold = $6::boolean
-    WHERE s.name = $1::text AND (s.patterns <> $3::text[] OR s.kind <> $2::text OR s.hold <> $6::boolean)
+    WHERE s.name = $1::text AND s.version = $7::int AND (s.patterns <> $3::text[] OR s.kind <> $2::text OR s.hold <> $6::boolean)
 )
 SELECT EXISTS (SELECT FROM made);
 
 -- name: own_subscriptions
 -- Renew what this worker owns of these subscriptions and of the replays to them, and take what nobody owns. A new generation: it was taken.
--- $1 names, $2 token, $3 worker, $4 lease in seconds
+-- $1 names, $2 token, $3 worker, $4 lease in seconds, $5 versions of the code, one for each name
 UPDATE holdfast.subscriptions s
 SET token = $2::uuid, owner = $3::text, generation = CASE WHEN s.token = $2::uuid THEN s.generation ELSE s.generation + 1 END,
     lease_expires_at = holdfast.now() + make_interval(secs => $4::float8)
 FROM (SELECT f.name, f.shard FROM holdfast.subscriptions f
-      WHERE coalesce(f.replay_of, f.name) = ANY ($1::text[]) AND f.status IN ('active', 'building')
+      WHERE EXISTS (SELECT FROM unnest($1::text[], $5::int[]) AS d(name, version) WHERE d.name = coalesce(f.replay_of, f.name) AND d.version = f.version)
+        AND f.status IN ('active', 'building')
         AND (f.token = $2::uuid OR f.lease_expires_at <= holdfast.now())
       ORDER BY f.name, f.shard FOR UPDATE SKIP LOCKED) f
 WHERE s.name = f.name AND s.shard = f.shard
@@ -286,3 +287,84 @@ WITH moved AS (
 INSERT INTO holdfast.event_failures (subscription, shard, position, seq, kind, event_id, type, key, error, at)
 SELECT $1::text, $2::int, $3::bigint, $4::bigint, 'skipped', $5::uuid, $6::text, $7::text, $8::text, holdfast.now() FROM moved
 ON CONFLICT DO NOTHING;
+
+
+-- name: find_tables
+-- anywhere
+-- Which tables these names mean for this role; NULL: none. $1 names
+SELECT ARRAY[t.name, pg_catalog.to_regclass(t.name)::pg_catalog.oid::text] FROM unnest($1::text[]) AS t(name);
+
+-- name: rebuild_obstacle
+-- anywhere
+-- $1 tables
+SELECT ARRAY[holdfast.rebuild_obstacle($1::pg_catalog.oid[])];
+
+-- name: schema_exists
+-- anywhere
+-- $1 schema
+SELECT ARRAY[(pg_catalog.to_regnamespace(pg_catalog.quote_ident($1::text)) IS NOT NULL)::text];
+
+-- name: make_shadow
+-- anywhere
+-- $1 tables, $2 schema of the new ones, $3 schema of the old ones
+SELECT ARRAY[holdfast.make_shadow($1::pg_catalog.oid[], $2::text, $3::text)];
+
+-- name: seed_shadow
+-- anywhere
+-- Returns why not. $1 tables, $2 schema of the new ones, $3 schema of the seed
+SELECT ARRAY[holdfast.seed_shadow($1::pg_catalog.oid[], $2::text, $3::text)];
+
+-- name: add_build
+-- anywhere
+-- The subscription that builds, and what it builds. Returns no row where one is there.
+-- $1 its name, $2 projection, $3 version, $4 tables, $5 schema of the new ones, $6 of the old ones, $7 position, $8 rate, $9 who, $10 patterns
+WITH made AS (
+    INSERT INTO holdfast.projection_builds (name, projection, version, tables, shadow, old, since, rate, started_by, started_at)
+    VALUES ($1::text, $2::text, $3::int, $4::pg_catalog.oid[], $5::text, $6::text, $7::bigint, $8::float8, $9::text, holdfast.now())
+    ON CONFLICT DO NOTHING RETURNING name
+)
+INSERT INTO holdfast.subscriptions (name, shard, shards, kind, patterns, position, seq, replay_of, status, hold, created_at, moved_at, version)
+SELECT m.name, 0, 1, 'projection', $10::text[], $7::bigint, holdfast.event_seq_at($7::bigint), $2::text, 'building', true, holdfast.now(), holdfast.now(), $3::int FROM made m
+RETURNING ARRAY[name];
+
+-- name: build_of
+-- anywhere
+-- What a subscription builds. $1 its name
+SELECT ARRAY[b.projection, b.version::text, b.shadow, b.old, b.since::text, b.rate::text] FROM holdfast.projection_builds b WHERE b.name = $1::text;
+
+-- name: build_progress
+-- How far the rebuild of a projection is: where it began, where it is, where the live one is, its owner, what fails. $1 projection
+SELECT b.name, b.version, b.since, s.position, (SELECT max(l.position) FROM holdfast.subscriptions l WHERE l.name = b.projection), s.owner, s.status, s.problem
+FROM holdfast.projection_builds b JOIN holdfast.subscriptions s ON s.name = b.name WHERE b.projection = $1::text;
+
+-- name: enter_shadow
+-- anywhere
+-- To the end of the transaction, names without a schema mean the tables of the shadow. $1 its schema
+SELECT ARRAY[pg_catalog.set_config('search_path', pg_catalog.quote_ident($1::text) || ', ' || pg_catalog.current_setting('search_path'), true)];
+
+-- name: wait_for_locks
+-- anywhere
+-- $1 for how long, in this transaction
+SELECT ARRAY[pg_catalog.set_config('lock_timeout', $1::text, true)];
+
+-- name: written_beside
+-- anywhere
+-- $1 schema of the shadow
+SELECT ARRAY[holdfast.written_beside($1::text)];
+
+-- name: swap_projection
+-- anywhere
+-- Returns why not. $1 the build, $2 position, $3 seq
+SELECT ARRAY[holdfast.swap_projection($1::text, $2::bigint, $3::bigint)];
+
+-- name: live_position
+-- The highest position of a projection's shards. $1 name
+SELECT max(s.position) FROM holdfast.subscriptions s WHERE s.name = $1::text;
+
+-- name: cancel_build
+-- $1 projection
+SELECT holdfast.cancel_build($1::text);
+
+-- name: drop_old_tables
+-- $1 their schema
+SELECT holdfast.drop_old_tables($1::text);

@@ -17,6 +17,7 @@ from .consume import Consume
 from .declare import Declared, declared
 from .log import Log
 from .project import Project
+from .rebuild import Builder
 from .runner import Effect, Runner
 from .store import Owned
 
@@ -71,7 +72,7 @@ class Subscriber(Service):
         self._every = settings.heartbeat
         self._token = uuid4()
         self._log = Log(self._session, self._me, max(settings.poll, settings.heartbeat))
-        self._runners: dict[tuple[str, int, int], tuple[Runner, asyncio.Task[None]]] = {}
+        self._runners: dict[tuple[str, int, int], tuple[Runner | Builder, asyncio.Task[None]]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._is_declared = False
         self._foreign = False
@@ -99,7 +100,8 @@ class Subscriber(Service):
             return
         await self._log.turn()
         for d in self._declared.values():
-            new = await self._session.run(store.subscribe(d.name, d.kind, d.patterns, d.start, d.shards))
+            made = store.subscribe(d.name, d.kind, d.patterns, d.start, d.shards, version=d.version)
+            new = await self._session.run(made)
             if new:
                 telemetry.emit(
                     "subscription.made", subscription=d.name, patterns=", ".join(d.patterns), start=d.start
@@ -108,8 +110,8 @@ class Subscriber(Service):
 
     async def _own(self) -> None:
         """Renew, take what is free, let go of what is lost. A row that is locked is at work: it is asked for by itself."""
-        names = list(self._declared)
-        owned = await self._session.run(store.own(names, self._token, self.worker(), self._lease))
+        names, versions = list(self._declared), [d.version for d in self._declared.values()]
+        owned = await self._session.run(store.own(names, self._token, self.worker(), self._lease, versions))
         keys = {o.key for o in owned}
         if missing := self._runners.keys() - keys:
             kept = await self._session.run(store.owned_keys(self._token))
@@ -120,8 +122,14 @@ class Subscriber(Service):
                 del self._runners[key]
         for o in owned:
             if o.key not in self._runners:
-                runner = Runner(self._database, self._log, self._effect(o), o)
+                runner = self._runner(o)
                 self._runners[o.key] = (runner, self._begin(o.name, self._run(runner, o.name)))
+
+    def _runner(self, o: Owned) -> Runner | Builder:
+        apply = self._declared[o.of].apply
+        if apply is not None and o.replay_of is not None:
+            return Builder(self._database, apply, o, self._lease)
+        return Runner(self._database, self._log, self._effect(o), o)
 
     def _effect(self, o: Owned) -> Effect:
         d = self._declared[o.of]
@@ -134,7 +142,7 @@ class Subscriber(Service):
     def _begin(self, name: str, work: "asyncio.Future[None] | object") -> "asyncio.Task[None]":
         return asyncio.get_running_loop().create_task(work, name=f"holdfast subscription {name}")  # type: ignore[arg-type]
 
-    async def _run(self, runner: Runner, name: str) -> None:
+    async def _run(self, runner: Runner | Builder, name: str) -> None:
         """A runner that ends is begun again by the next tick, unless its subscription is not ours any more."""
         pause = 0.1
         while True:

@@ -10,10 +10,17 @@ from ....store.statement import Statement, count, named, nothing
 
 
 def subscribe(
-    name: str, kind: str, patterns: Sequence[str], start: str, shards: int = 1, *, hold: bool = True
+    name: str,
+    kind: str,
+    patterns: Sequence[str],
+    start: str,
+    shards: int = 1,
+    *,
+    hold: bool = True,
+    version: int = 1,
 ) -> Statement[bool]:
     """True: it is new."""
-    params = (name, kind, list(patterns), start, shards, hold)
+    params = (name, kind, list(patterns), start, shards, hold, version)
     return named("subscribe", params, lambda rows: bool(rows[0][0]))
 
 
@@ -47,9 +54,12 @@ class Owned:
         return (self.name, self.shard, self.generation)
 
 
-def own(names: Sequence[str], token: UUID, worker: str, lease: float) -> Statement[list[Owned]]:
-    """Renew what is owned under the token, and take what is free. A row that somebody holds is left out."""
-    params = (list(names), token, worker, lease)
+def own(
+    names: Sequence[str], token: UUID, worker: str, lease: float, versions: Sequence[int] | None = None
+) -> Statement[list[Owned]]:
+    """Renew what is owned under the token, and take what is free. A row that somebody holds is left out, and so is what code
+    of another version runs."""
+    params = (list(names), token, worker, lease, list(versions or [1] * len(names)))
     return named("own_subscriptions", params, lambda rows: [Owned(*row) for row in rows])
 
 
