@@ -165,7 +165,7 @@ async def test_swaps_under_load_lose_and_double_nothing(app: Holdfast, akit: Kit
         "rebuild.locked",
         "rebuild.swapped",
         "projection.commit",
-        "transaction.commit",
+        "events.projected",
     ):
         failpoints.arm(point, crash)
     stop = asyncio.Event()
@@ -371,6 +371,7 @@ def test_a_projection_that_is_stopped_is_mended_by_a_rebuild(app: Holdfast, kit:
     bad.clear()
     totals.rebuild()
     run_until_swapped(kit)
+    run_until(kit, 1)
     assert totals.read_your_writes(published, timeout=60) == 1
     assert table(kit) == {"a": 3}
 

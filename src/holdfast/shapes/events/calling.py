@@ -61,7 +61,7 @@ class Call:
         self._events = events
         self._read = read
         self._held: Held | None = None
-        self._phase = "opening"  # then: held, called, finished
+        self._phase = "opening"  # then: held, called, finishing, finished
         self._failed: FunctionFailed | None = None
 
     async def run(self) -> None:
@@ -95,6 +95,7 @@ class Call:
                 f"{self._name} ended the transaction that it was called in, so its position was not moved. "
                 "What it wrote may be there: check it. Leave COMMIT and ROLLBACK to Holdfast; use savepoints instead"
             )
+        self._phase = "finishing"
         done = yield from self._steps[1]()
         self._phase = "finished"
         failpoints.point("projection.commit")

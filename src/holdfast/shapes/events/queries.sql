@@ -368,3 +368,21 @@ SELECT holdfast.cancel_build($1::text);
 -- name: drop_old_tables
 -- $1 their schema
 SELECT holdfast.drop_old_tables($1::text);
+
+-- name: want_shards
+-- How many shards the code of a worker that starts wants. The worker that started last decides. $1 name, $2 shards, $3 version of the code
+UPDATE holdfast.subscriptions s SET wanted_shards = CASE WHEN s.shards = $2::int AND s.barrier IS NULL THEN NULL ELSE $2::int END
+WHERE s.name = $1::text AND s.version = $3::int AND s.replay_of IS NULL AND (s.shards <> $2::int OR s.wanted_shards IS NOT NULL);
+
+-- name: pending_reshards
+-- Projections whose number of shards is to change, and which no barrier holds yet. $1 names
+SELECT DISTINCT s.name FROM holdfast.subscriptions s
+WHERE s.name = ANY ($1::text[]) AND s.wanted_shards <> s.shards AND s.barrier IS NULL AND s.status = 'active';
+
+-- name: begin_reshard
+-- $1 name
+SELECT holdfast.begin_reshard($1::text);
+
+-- name: finish_reshard
+-- $1 name
+SELECT holdfast.finish_reshard($1::text);

@@ -12,6 +12,7 @@ from ...db.database import Database
 from ...errors import LeaseLost
 from . import store
 from .log import Log
+from .reshard import at_barrier
 from .store import Owned, Page
 
 BATCH_BYTES = 4 * 2**20
@@ -62,6 +63,10 @@ class Runner:
                     "replay.done", subscription=owned.of, replay=owned.name, position=owned.position
                 )
                 return
+            if owned.barrier is not None and owned.position >= owned.barrier:
+                if await at_barrier(self._database, owned):
+                    return
+                continue
             if self._log.last <= owned.position:
                 await self._log.beyond(owned.position)
             page = await self._read()

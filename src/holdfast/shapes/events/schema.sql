@@ -558,6 +558,50 @@ BEGIN
     RETURN found;
 END $$;
 
+-- The number of shards of a projection changes: nobody reads beyond the barrier, which is the position of the shard that has come farthest. All
+-- owners begin anew, to learn of it. NULL: not now.
+CREATE FUNCTION holdfast.begin_reshard(of_projection text) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    found bigint;
+BEGIN
+    PERFORM FROM holdfast.subscriptions s WHERE s.name = of_projection ORDER BY s.shard FOR UPDATE;   -- each stands at a commit
+    SELECT max(s.position) INTO found FROM holdfast.subscriptions s WHERE s.name = of_projection
+    HAVING bool_and(s.status = 'active' AND s.barrier IS NULL AND s.wanted_shards <> s.shards);
+    UPDATE holdfast.subscriptions s SET barrier = found, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity'
+    WHERE s.name = of_projection AND found IS NOT NULL;
+    RETURN found;
+END $$;
+
+-- All shards have come to the barrier: the new ones go on from there. One that was stopped before it lets the others go on as they were.
+CREATE FUNCTION holdfast.finish_reshard(of_projection text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    s     holdfast.subscriptions;
+    ready boolean;
+    held  boolean;
+    top   bigint;
+BEGIN
+    PERFORM FROM holdfast.subscriptions o WHERE o.name = of_projection ORDER BY o.shard FOR UPDATE;
+    SELECT bool_and(o.position = o.barrier AND o.wanted_shards IS NOT NULL), bool_or(o.status <> 'active' AND o.position < o.barrier), max(o.generation) INTO ready, held, top
+    FROM holdfast.subscriptions o WHERE o.name = of_projection;
+    IF held THEN
+        UPDATE holdfast.subscriptions o SET barrier = NULL, generation = o.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity' WHERE o.name = of_projection;
+    END IF;
+    IF ready IS NOT TRUE OR held THEN RETURN false; END IF;
+    SELECT * INTO s FROM holdfast.subscriptions o WHERE o.name = of_projection ORDER BY o.shard LIMIT 1;
+    DELETE FROM holdfast.subscriptions o WHERE o.name = of_projection;
+    INSERT INTO holdfast.subscriptions (name, shard, shards, kind, patterns, position, seq, status, hold, generation, created_at, moved_at, version)
+    SELECT s.name, g, s.wanted_shards, s.kind, s.patterns, s.position, s.seq, s.status, s.hold, top + 1, s.created_at, s.moved_at, s.version
+    FROM generate_series(0, s.wanted_shards - 1) g;
+    UPDATE holdfast.event_failures f SET shard = 0 WHERE f.subscription = of_projection;
+    RETURN true;
+END $$;
+
 -- Why tables cannot be replaced by others; NULL: they can. What depends on a table would stay with the old one.
 CREATE FUNCTION holdfast.rebuild_obstacle(tables oid[]) RETURNS text
     LANGUAGE sql STABLE
@@ -709,9 +753,7 @@ BEGIN
         problem = CASE WHEN s.paused_by = 'poison' OR s.status <> 'paused' THEN NULL ELSE s.problem END
     WHERE s.name = b.projection;
     DELETE FROM holdfast.event_failures f WHERE f.subscription = b.projection;
-    UPDATE holdfast.event_failures f SET subscription = b.projection,
-        shard = holdfast.bucket(coalesce(f.key, f.event_id::text)) * (SELECT max(s.shards) FROM holdfast.subscriptions s WHERE s.name = b.projection) / 1024
-    WHERE f.subscription = build;
+    UPDATE holdfast.event_failures f SET subscription = b.projection WHERE f.subscription = build;
     DELETE FROM holdfast.subscriptions s WHERE s.name = build;
     DELETE FROM holdfast.projection_builds p WHERE p.name = build;
     RETURN NULL;
@@ -762,7 +804,7 @@ INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0
 
 REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
-REVOKE ALL ON FUNCTION holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
+REVOKE ALL ON FUNCTION holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
     holdfast.drop_old_tables FROM PUBLIC;
 
 CREATE VIEW holdfast.subscription_lag AS

@@ -18,6 +18,7 @@ from .declare import Declared, declared
 from .log import Log
 from .project import Project
 from .rebuild import Builder
+from .reshard import begin_reshards
 from .runner import Effect, Runner
 from .store import Owned
 
@@ -74,6 +75,7 @@ class Subscriber(Service):
         self._log = Log(self._session, self._me, max(settings.poll, settings.heartbeat))
         self._runners: dict[tuple[str, int, int], tuple[Runner | Builder, asyncio.Task[None]]] = {}
         self._watch: asyncio.Task[None] | None = None
+        self._resharding: asyncio.Task[None] | None = None
         self._is_declared = False
         self._foreign = False
 
@@ -89,6 +91,7 @@ class Subscriber(Service):
 
     async def tick(self) -> float:
         await self._declare()
+        await self._reshard()
         await self._own()
         if self._watch is None or self._watch.done():
             self._watch = self._begin("watch", self._log.watch())
@@ -106,7 +109,17 @@ class Subscriber(Service):
                 telemetry.emit(
                     "subscription.made", subscription=d.name, patterns=", ".join(d.patterns), start=d.start
                 )
+            elif d.apply is not None:
+                await self._session.run(store.want_shards(d.name, d.shards, d.version))
         self._is_declared = True
+
+    async def _reshard(self) -> None:
+        """Beside the ticks: a barrier waits for batches at work."""
+        names = [d.name for d in self._declared.values() if d.apply is not None]
+        if not names or (self._resharding is not None and not self._resharding.done()):
+            return
+        if pending := await self._session.run(store.pending_reshards(names)):
+            self._resharding = self._begin("shards", begin_reshards(self._database, pending))
 
     async def _own(self) -> None:
         """Renew, take what is free, let go of what is lost. A row that is locked is at work: it is asked for by itself."""
@@ -180,7 +193,7 @@ class Subscriber(Service):
 
     async def finish(self) -> None:
         tasks = [task for _, task in self._runners.values()]
-        tasks += [self._watch] if self._watch is not None else []
+        tasks += [task for task in (self._watch, self._resharding) if task is not None]
         for task in tasks:
             task.cancel()
         for task in tasks:

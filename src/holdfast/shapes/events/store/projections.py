@@ -169,3 +169,24 @@ def cancel_build(projection: str) -> Statement[int]:
 
 def drop_old_tables(schema: str) -> Statement[list[str]]:
     return named("drop_old_tables", (schema,), lambda rows: rows[0][0])
+
+
+# Shards -----------------------------------------------------------------------------------------------------------------
+
+
+def want_shards(name: str, shards: int, version: int) -> Statement[None]:
+    return named("want_shards", (name, shards, version), nothing)
+
+
+def pending_reshards(names: Sequence[str]) -> Statement[list[str]]:
+    return named("pending_reshards", (list(names),), lambda rows: [row[0] for row in rows])
+
+
+def begin_reshard(name: str) -> Statement[int | None]:
+    """The barrier; None: not now."""
+    return named("begin_reshard", (name,), lambda rows: rows[0][0])
+
+
+def finish_reshard(name: str) -> Statement[bool]:
+    """False: not all shards have come to the barrier."""
+    return named("finish_reshard", (name,), lambda rows: bool(rows[0][0]))
