@@ -178,12 +178,14 @@ async def test_swaps_under_load_lose_and_double_nothing(app: Holdfast, akit: Kit
     async with working(akit), working(akit):
         await await_until(lambda: standing(akit)["position"] == 0, "it is there")
         loading = asyncio.create_task(load())
-        for _ in range(SWAPS // shards):
-            await totals.projection.arebuild()
-            await swapped(akit, totals)
-            await totals.projection.adrop_old()
-        stop.set()
-        await loading
+        try:
+            for _ in range(SWAPS // shards):
+                await totals.projection.arebuild()
+                await swapped(akit, totals)
+                await totals.projection.adrop_old()
+        finally:
+            stop.set()
+            await loading
         failpoints.disarm()
         await totals.projection.aread_your_writes(await app.events.alast_position(), timeout=60)
     assert table(akit) == oracle(akit)

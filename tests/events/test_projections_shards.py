@@ -47,21 +47,18 @@ def check(kit: Kit, last: int) -> None:
 
 
 async def _reshard_and_lose_a_worker(kit: Kit, number: int) -> None:
-    worker = asyncio.create_task(kit.arun_worker(until_idle=False))
-    await await_until(
-        lambda: len(kit.sql("SELECT 1 FROM holdfast.workers WHERE status = 'alive'")) > 1, "two workers"
-    )
+    """The other worker wants one shard when it starts: so the wish is said until a barrier is there."""
     before = len(shards(kit))
-    await kit.database.arun(lambda: store.want_shards("ledger", number, 1))
-    await await_until(
-        lambda: (
-            len(shards(kit)) != before
-            or kit.sql("SELECT 1 FROM holdfast.subscriptions WHERE barrier IS NOT NULL")
-        ),
-        "a barrier",
-    )
-    worker.cancel()
-    await asyncio.wait([worker])
+    want = "UPDATE holdfast.subscriptions SET wanted_shards = %s WHERE shards <> %s"
+
+    def is_begun() -> bool:
+        kit.sql(want, [number, number])
+        held = kit.sql("SELECT 1 FROM holdfast.subscriptions WHERE barrier IS NOT NULL")
+        return bool(held) or len(shards(kit)) != before
+
+    async with working(kit):
+        await await_until(is_begun, "a barrier")
+    kit.sql(want, [number, number])
     await await_until(lambda: shards(kit) == [(n, number) for n in range(number)], f"{number} shards", 60)
     applied = len(kit.sql("SELECT 1 FROM applied"))
     await await_until(lambda: len(kit.sql("SELECT 1 FROM applied")) > applied + 50, "they are at work")
@@ -90,10 +87,12 @@ async def test_the_number_of_shards_changes_under_load(app: Holdfast, akit: Kit)
     async with working(akit):
         await await_until(lambda: shards(akit) == [(0, 1)], "it is there")
         loading = asyncio.create_task(load())
-        for number in (8, 3):
-            await _reshard_and_lose_a_worker(akit, number)
-        stop.set()
-        await loading
+        try:
+            for number in (8, 3):
+                await _reshard_and_lose_a_worker(akit, number)
+        finally:
+            stop.set()
+            await loading
         failpoints.disarm()
         last = await app.events.alast_position()
         await ledger.aread_your_writes(last, timeout=60)

@@ -5,10 +5,16 @@ event         one event as a subscriber gets it
 publish       what `app.publish()` is given becomes rows of the log
 store         its statements; queries.sql and schema.sql beside it have the text
 declare       what users declare: `@app.on(...)`, `@app.projection(...)`
+projection    what a projection is declared with, and its verbs
+builds        what people do with projections and their rebuilds
 log           when there is something new, and how a worker waits for it
 runner        one subscription at work: read a batch, let it take effect
 consume       its events become jobs
 project       its events go to a function, in the transaction that moves the position
+calling       one call of that function, in our transaction or the user's; what fails is told apart
+retry         what a projection skipped or parked is applied later
+rebuild       tables made anew beside the live ones, and the swap
+reshard       the number of a projection's shards changes at a barrier
 service       owns subscriptions and runs them, in every worker
 procedures    what people do with the log and its subscriptions, each once
 verbs         the same from Python: `app.publish()`, `app.events`, a declared subscription
@@ -24,4 +30,5 @@ SHAPE = Shape(
     "events",
     services=services,
     prunes={"events": empty_slots, "event_ids": prune_ids},
+    cli={"projection": f"{__name__}.cli_projections:app"},
 )

@@ -12,7 +12,7 @@ from ...store.statement import Flow
 from ...tasks.payload import shown
 from . import store
 from .procedures import Subscriptions, find, turn
-from .store import Build, Progress
+from .store import Build, Progress, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +157,36 @@ def drop_old(name: str) -> Procedure[list[str]]:
         return gone
 
     return (yield from run(flow))
+
+
+def summaries(name: str | None = None) -> Procedure[list[Summary]]:
+    """Every projection, or the one of this name."""
+    yield from turn()
+    found: list[Summary] = yield from run(lambda: store.list_projections(name))
+    if name is not None and not found:
+        yield from find(name)
+        raise ConfigurationError(f"{name} is no projection")
+    return found
+
+
+def restart(name: str, tables: Sequence[str]) -> Procedure[int]:
+    """Empty its tables and begin before the first event, in one transaction; returns how many shards it has."""
+    if not tables:
+        raise ConfigurationError(
+            f"{name} does not say which tables it writes, so they cannot be emptied, and every event would count twice. "
+            "Declare them: tables=[...]"
+        )
+    who = yield from actor()
+    yield from summaries(name)
+    yield from _check_log(None)
+
+    def flow(_: object) -> Flow[bool]:
+        found = yield from store.find_tables(tables)
+        if missing := [table for table, oid in found.items() if oid is None]:
+            raise ConfigurationError(f"there is no table {missing[0]}, which {name} declares")
+        yield from store.restart_projection(name, [oid for oid in found.values() if oid is not None])
+        return True
+
+    yield from block(lambda database: database.transact(lambda _: None, flow))
+    yield from run(lambda: audit(who, "projection reset", {"projection": name}, 1))
+    return len((yield from find(name)))

@@ -386,3 +386,19 @@ SELECT holdfast.begin_reshard($1::text);
 -- name: finish_reshard
 -- $1 name
 SELECT holdfast.finish_reshard($1::text);
+
+-- name: restart_projection
+-- anywhere
+-- $1 name, $2 tables
+SELECT ARRAY[holdfast.restart_projection($1::text, $2::pg_catalog.oid[])::text];
+
+-- name: list_projections
+-- Every projection over its shards: version, shards, lowest position, lag, a status that is not active, what fails, what was not applied, the
+-- rebuild that is under way, and how many shards it is to have. $1 name (NULL: all)
+SELECT s.name, max(s.version), max(s.shards), min(s.position), max(g.events), max(g.seconds),
+       coalesce(min(s.status) FILTER (WHERE s.status <> 'active'), 'active'), min(s.problem),
+       (SELECT count(*) FROM holdfast.event_failures f WHERE f.subscription = s.name),
+       (SELECT b.name FROM holdfast.projection_builds b WHERE b.projection = s.name), max(s.wanted_shards)
+FROM holdfast.subscriptions s JOIN holdfast.subscription_lag g ON g.name = s.name AND g.shard = s.shard
+WHERE s.kind = 'projection' AND s.replay_of IS NULL AND ($1::text IS NULL OR s.name = $1::text)
+GROUP BY s.name ORDER BY s.name;

@@ -602,6 +602,24 @@ BEGIN
     RETURN true;
 END $$;
 
+-- A projection begins anew: its tables are emptied, and it stands before the first event. Returns how many shards it has.
+CREATE FUNCTION holdfast.restart_projection(of_projection text, tables oid[]) RETURNS int
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    found int;
+BEGIN
+    PERFORM FROM holdfast.subscriptions s WHERE s.name = of_projection ORDER BY s.shard FOR UPDATE;   -- nobody applies an event meanwhile
+    EXECUTE 'TRUNCATE ' || (SELECT string_agg(t::regclass::text, ', ') FROM unnest(tables) AS u(t)) || ' RESTART IDENTITY';
+    DELETE FROM holdfast.event_failures f WHERE f.subscription = of_projection;
+    UPDATE holdfast.subscriptions s SET position = 0, seq = 0, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity', barrier = NULL,
+        status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END, missed = NULL, problem = NULL, moved_at = holdfast.now()
+    WHERE s.name = of_projection;
+    GET DIAGNOSTICS found = ROW_COUNT;
+    RETURN found;
+END $$;
+
 -- Why tables cannot be replaced by others; NULL: they can. What depends on a table would stay with the old one.
 CREATE FUNCTION holdfast.rebuild_obstacle(tables oid[]) RETURNS text
     LANGUAGE sql STABLE
@@ -804,7 +822,7 @@ INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0
 
 REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
-REVOKE ALL ON FUNCTION holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
+REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
     holdfast.drop_old_tables FROM PUBLIC;
 
 CREATE VIEW holdfast.subscription_lag AS

@@ -47,6 +47,31 @@ def fence(name: str) -> Statement[None]:
     return named("fence_subscription", (name,), nothing)
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A projection, as `holdfast projection list` shows it."""
+
+    name: str
+    version: int
+    shards: int
+    position: int
+    lag_events: int
+    lag_seconds: float
+    status: str
+    problem: str | None
+    failures: int  # events that it skipped or parked
+    rebuild: str | None
+    wanted_shards: int | None
+
+
+def list_projections(name: str | None = None) -> Statement[list[Summary]]:
+    return named("list_projections", (name,), lambda rows: [Summary(*row) for row in rows])
+
+
+def restart_projection(name: str, tables: Sequence[int]) -> Statement[int]:
+    return named("restart_projection", (name, list(tables)), lambda rows: int(rows[0][0][0]))
+
+
 # Rebuilds ---------------------------------------------------------------------------------------------------------------
 
 
