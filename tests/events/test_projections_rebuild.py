@@ -192,6 +192,62 @@ async def test_swaps_under_load_lose_and_double_nothing(app: Holdfast, akit: Kit
     assert schemas(akit) == []
 
 
+@pytest.mark.parametrize("point", ["rebuild.batch", "rebuild.locked", "rebuild.swapped", "projection.commit"])
+async def test_a_session_that_the_server_ends_at_any_point_of_a_rebuild_changes_nothing(
+    app: Holdfast, akit: Kit, point: str
+) -> None:
+    """The rebuild goes on from where it was, and swaps once."""
+    totals, rng, ended = Totals(app), random.Random(6), iter([True, True])
+
+    def end_sessions() -> None:
+        if next(ended, False):
+            akit.sql(
+                "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.application_name = 'holdfast' "
+                "AND a.datname = current_database() AND a.pid <> pg_backend_pid()"
+            )
+
+    async with working(akit):
+        await publish(app, 300, rng)
+        await totals.projection.aread_your_writes(300, timeout=60)
+        await totals.projection.arebuild()
+        failpoints.arm(point, end_sessions)
+        await swapped(akit, totals)
+        failpoints.disarm()
+        await await_until(lambda: table(akit) == oracle(akit), "all is there")
+    assert schemas(akit) == ["holdfast_old_totals"]
+
+
+async def test_the_swap_applies_what_the_live_projection_has_applied(app: Holdfast, akit: Kit) -> None:
+    """The new table is never behind what somebody has read in the old one."""
+    totals, rng = Totals(app), random.Random(8)
+    async with working(akit):
+        await publish(app, 50, rng)
+        await totals.projection.aread_your_writes(50, timeout=60)
+        await totals.projection.apause()
+        await totals.projection.arebuild()
+        await swapped(akit, totals)
+        assert standing(akit)["position"] == 50
+        assert table(akit) == oracle(akit)
+        assert standing(akit)["status"] == "paused"
+
+
+async def test_a_lock_on_the_table_delays_the_swap_and_nobody_else(app: Holdfast, akit: Kit) -> None:
+    totals, rng = Totals(app), random.Random(7)
+    async with working(akit):
+        await publish(app, 20, rng)
+        await totals.projection.aread_your_writes(20, timeout=60)
+        with akit.connect() as reader:
+            reader.execute("SELECT count(*) FROM totals")  # and the transaction stays open
+            await totals.projection.arebuild()
+            await await_until(
+                lambda: "waits for a lock" in str(standing(akit, "totals@1").get("problem")), "it waits"
+            )
+            published = await app.apublish("counted", {"n": 1}, key="a")
+            await totals.projection.aread_your_writes(published, timeout=60)
+        await swapped(akit, totals)
+        await await_until(lambda: table(akit) == oracle(akit), "all is there")
+
+
 async def test_a_rebuild_that_is_cancelled_leaves_nothing(app: Holdfast, akit: Kit) -> None:
     totals, rng = Totals(app), random.Random(3)
     async with working(akit):
