@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 from tests.conftest import QUICK
 
-from holdfast import Backoff, Batch, Holdfast, Job, TaskDefinitionError
+from holdfast import Backoff, Batch, Holdfast, Job, Snooze, TaskDefinitionError
 from holdfast.runtime.execute import Executor
 from holdfast.runtime.inflight import Running
 from holdfast.testing import Kit
@@ -54,6 +54,22 @@ def test_a_mistake_of_the_engine_frees_the_slot_and_settles_the_job(
     row = kit.job(job)
     assert (row["status"], row["attempts"], row["last_error"]) == ("scheduled", 1, "Mistake: ours")
     assert later.result(timeout=5) == "alive"
+
+
+def test_a_signal_with_a_wrong_argument_waits_as_its_task_says(app: Holdfast, kit: Kit) -> None:
+    """It is a failure of the handler, not a mistake of the engine, which would be tried again within seconds."""
+
+    @app.task(retry=HOUR)
+    async def snooze() -> None:
+        raise Snooze("soon")
+
+    job = snooze.enqueue()
+    kit.run_worker()
+    (waits,) = kit.sql(
+        "SELECT extract(epoch FROM available_at - holdfast.now()) AS seconds FROM holdfast.work"
+    )
+    assert waits["seconds"] > 3000
+    assert "Snooze(after=)" in kit.job(job.id)["last_error"]
 
 
 @pytest.mark.parametrize("form", ["alone", "batch"])

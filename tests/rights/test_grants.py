@@ -461,8 +461,9 @@ def test_a_migrator_makes_and_upgrades_the_schema_for_the_owner(holdfast_server:
         known = migrate.plan(roles.url("migrator"))
         assert migrate.up(roles.url("migrator"), migrations=known[:1]) == [1]
         assert migrate.up(roles.url("migrator")) == [number for number, _, _ in known[1:]]
-        roles.run()
         foreign = "SELECT count(*) FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relowner <> %s::regrole"
+        assert count(dsn, foreign, roles.names["owner"]) == 0  # before the script, which would mend it
+        roles.run()
         assert count(dsn, foreign, roles.names["owner"]) == 0
         with psycopg.connect(roles.url("producer"), autocommit=True) as conn:
             conn.execute("SELECT holdfast.enqueue('a')")

@@ -92,16 +92,17 @@ async def test_the_engines_sessions_have_their_own(akit: Kit, role: str) -> None
 def test_a_connection_changes_hands_with_the_path_of_its_next_user(kit: Kit, role: str) -> None:
     limit(kit, role, "0", "0")
     database = kit.app.database
+    found: list[str] = []
 
     def ours() -> str:
         return database.run(lambda: Statement("show", "SHOW search_path", (), lambda rows: str(rows[0][0])))
 
     def theirs() -> str:
-        def body(tx: Transaction) -> str:
+        def body(tx: Transaction) -> None:
+            found.append(str(tx.execute("SHOW search_path").fetchone()[0]))  # type: ignore[index]
             tx.execute("SET search_path = elsewhere")
-            return str(tx.execute("SHOW application_name").fetchone()[0])  # type: ignore[index]
 
-        def finish(_: str) -> Any:
+        def finish(_: None) -> Any:
             return (
                 yield from Statement("show", "SHOW search_path", (), lambda rows: rows[0][0] == "elsewhere")
             )
@@ -120,5 +121,6 @@ def test_a_connection_changes_hands_with_the_path_of_its_next_user(kit: Kit, rol
         assert [ours(), theirs(), ours(), ours(), theirs(), theirs(), ours()] == [
             "pg_catalog, pg_temp", "shop, public", "pg_catalog, pg_temp", "pg_catalog, pg_temp", "shop, public", "shop, public", "pg_catalog, pg_temp",
         ]  # fmt: skip
+        assert set(found) == {"shop, public"}
     finally:
         database.close()
