@@ -18,6 +18,7 @@
     │   ├── WrongConnection         conn= is of the wrong kind for this method
     │   └── InvalidEvent            an event cannot be published like this
     ├── ConcurrencyConflict         a stream of events has another version than expected
+    ├── SubscriptionStopped         it is paused, stopped or expired, and has not come so far
     ├── EventsGone                  the log no longer has these events
     ├── LeaseLost                   this attempt no longer owns its job
     ├── JobSettled                  the job was already completed by this attempt

@@ -19,8 +19,8 @@ from ...model.text import describe
 from ...runtime.threads import Threads
 from ...store.statement import Flow, Statement
 from . import store
+from .apply import Apply
 from .event import Event
-from .projection import Apply
 from .store import Held
 
 THREADS = Threads()  # of sync functions, in every loop of this process

@@ -27,11 +27,11 @@ from ...tasks.registry import TaskRegistry
 from ...tasks.signature import HandlerSignature, analyse
 from ...tasks.task import Task
 from ...tasks.taskset import TaskSet
+from .apply import Apply
 from .contract import type_of
 from .event import Event
 from .projection import (
     MOST_SHARDS,
-    Apply,
     Projection,
     ProjectionDecorator,
     ProjectionOptions,

@@ -22,9 +22,9 @@ from ...runtime.execute import signal_in
 from ...store.statement import Flow
 from ...tasks.convert import Misfit
 from . import store
+from .apply import Apply
 from .calling import Broken, Call, FunctionFailed
 from .event import Event, EventRow
-from .projection import Apply
 from .store import Held, Owned, Page
 
 _CONTENDED = (

@@ -3,10 +3,7 @@
 import fnmatch
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
 from typing import (
-    TYPE_CHECKING,
     Any,
     Literal,
     Protocol,
@@ -24,14 +21,13 @@ from ...model.duration import Duration, seconds
 from ...tasks.definition import Binding
 from ...tasks.payload import shown
 from ...tasks.signature import HandlerSignature
+from .apply import Apply, Poison, Using
 from .builds import Rebuild, drop_old, start
 from .contract import type_of
 from .event import Event, EventConverter
+from .retry import Retried, Retrying, in_a_loop
 from .store import Failure
 from .verbs import Subscription
-
-if TYPE_CHECKING:
-    from .retry import Retried
 
 MOST_SHARDS = 8
 BATCH = 500
@@ -39,26 +35,6 @@ TIMEOUT = 60.0
 
 T_co = TypeVar("T_co", covariant=True)
 Start = Literal["now", "start"]
-Poison = Literal["stop", "skip", "park_key"]
-Using = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """How a projection is called."""
-
-    func: Callable[..., Any]
-    is_async: bool
-    many: bool  # it takes a sequence of events
-    converter: EventConverter
-    batch: int
-    poison: Poison
-    retry: Backoff
-    max_attempts: int
-    timeout: float
-    using: Using | None = None
-    tables: tuple[str, ...] = ()
-    version: int = 1
 
 
 class Projection(Subscription):
@@ -79,10 +55,8 @@ class Projection(Subscription):
     async def afailures(self, key: str | None = None) -> list[Failure]:
         return await self._verbs.failures.arun(self.name, key)
 
-    def retry_failures(self, key: str | None = None) -> "Retried":
+    def retry_failures(self, key: str | None = None) -> Retried:
         """Apply them now, in order, in this process. A key whose events are all applied is parked no more."""
-        from .retry import in_a_loop
-
         return in_a_loop(self._verbs.database, lambda: self.aretry_failures(key))
 
     def rebuild(
@@ -119,9 +93,7 @@ class Projection(Subscription):
     async def adrop_old(self) -> list[str]:
         return await self._verbs.arun(drop_old(self.name))
 
-    async def aretry_failures(self, key: str | None = None) -> "Retried":
-        from .retry import Retrying
-
+    async def aretry_failures(self, key: str | None = None) -> Retried:
         verbs = self._verbs
         await verbs.find.arun(self.name)
         return await Retrying(verbs.database, self.apply, self.name, key, verbs.actor).run()
@@ -248,7 +220,7 @@ def apply_of(
         retry,
         whole(name, "max_attempts", options.get("max_attempts", 5), 1000),
         _timeout(name, options.get("timeout", TIMEOUT)),
-        using,
+        cast(Using | None, using),
         _tables(name, options.get("tables", ())),
         whole(name, "version", options.get("version", 1), 2**31 - 1),
     )

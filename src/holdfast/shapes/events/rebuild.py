@@ -16,10 +16,10 @@ from ...errors import LeaseLost
 from ...model.text import storable
 from ...store.statement import Flow
 from . import store
+from .apply import Apply
 from .calling import Broken, Call, FunctionFailed
 from .event import Event
 from .project import Failed, Project, check_beside, divided
-from .projection import Apply
 from .runner import BATCH_BYTES
 from .store import Build, Held, Owned, Page
 

@@ -17,9 +17,9 @@ from ...model.text import describe, storable
 from ...store.audit import audit
 from ...store.statement import Flow
 from . import store
+from .apply import Apply
 from .calling import Broken, Call, FunctionFailed
 from .event import Event
-from .projection import Apply
 from .store import Failure, Held
 
 T = TypeVar("T")
