@@ -24,14 +24,17 @@ class Effect(Protocol):
     @property
     def batch(self) -> int:
         """Events to read at once."""
+        ...
 
     @property
     def stuck(self) -> bool:
         """It waits because an event failed."""
+        ...
 
     async def take(self, page: Page) -> bool:
         """Commit the effect of these events and the position behind them. False: it did not, read again. Raises LeaseLost
         when the subscription is not this owner's any more."""
+        ...
 
 
 class Runner:
