@@ -3,7 +3,7 @@
 With CI set, a version that cannot be had is a failure. Debian's packages are installed when that is possible (as root).
 Arguments go to pytest and then only the first run is made: `python scripts/run_tests.py tests/flow -x`. With `--long` the
 slow ones (interleavings, random walks, plans at size) are run on the other versions; the usual run makes them on the
-embedded server only.
+embedded server only. The long ones are run with `--long` alone, on every version.
 """
 
 import os
@@ -94,9 +94,12 @@ def main(arguments: list[str]) -> int:
     if not long:
         print("== everything, on the embedded server", flush=True)
         codes = [pytest(workers)]
+    else:
+        print("== the long ones, on the embedded server", flush=True)
+        codes = [pytest(["-q", "-m", "long", *versioned()])]
     for major, folder in binaries.items():
         print(f"== what depends on the server, on PostgreSQL {major}", flush=True)
-        wanted = "versions and slow" if long else "versions and not slow"
+        wanted = "versions and (slow or long)" if long else "versions and not slow and not long"
         codes.append(pytest([*workers, "-m", wanted, *versioned()], {"HOLDFAST_TEST_PG_BIN": str(folder)}))
     if missing:
         print(f"not run: PostgreSQL {', '.join(missing)} is not on this machine", flush=True)

@@ -272,7 +272,9 @@ class Holdfast(Registry, Verbs):
         from .observe.port import HealthPort
 
         known = {name for name, _ in tasks.known()}
-        return (await stack.enter_async_context(HealthPort(self.database, known, address))).attach
+        measures = [shape.measures for shape in self._shapes if shape.measures is not None]
+        port = HealthPort(self.database, known, address, measures)
+        return (await stack.enter_async_context(port)).attach
 
     async def _open_processes(
         self, stack: contextlib.AsyncExitStack, tasks: TaskSet, options: WorkerOptions

@@ -6,13 +6,15 @@ A question for the pulse of sleeping workers belongs to the service that acts on
 of its statements is in `queries.sql` in its folder, and its part of the schema in `schema.sql` beside it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from .db.database import Database
 from .operate.doctor.finding import Check
 from .runtime.service import Service
 from .runtime.tidy import Prune
+from .store.statement import Flow
 from .tasks.taskset import TaskSet
 
 
@@ -24,6 +26,34 @@ def _nothing_declared(tasks: TaskSet) -> None:
     """Nothing to check."""
 
 
+class Gauge(NamedTuple):
+    """A number that the latest look at the database found; without the prefix `holdfast_`."""
+
+    name: str
+    text: str
+    labels: Sequence[str]
+    samples: Sequence[tuple[Sequence[str], float]]  # values of the labels, and the number
+
+
+class Counted(NamedTuple):
+    """A counter that a telemetry event raises."""
+
+    name: str
+    text: str
+    labels: Sequence[str] = ()  # fields of the event
+    amount: str | None = None  # the field that says by how much; None: by one
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What Prometheus reads of a shape. A scrape never asks the database: `look` is part of the snapshot that a worker takes
+    now and then, and must cost the same however much there is."""
+
+    look: Callable[[float], Flow[Any]]  # is given after how many seconds a silent worker counts as gone
+    gauges: Callable[[Any], Iterable[Gauge]]  # of what `look` returned
+    counters: Mapping[str, Counted] = field(default_factory=dict)  # by the name of the event
+
+
 @dataclass(frozen=True)
 class Shape:
     """What a kind of work adds to the engine. What it has no need of is left out."""
@@ -33,6 +63,7 @@ class Shape:
     check_declared: Callable[[TaskSet], None] = _nothing_declared  # raises TaskDefinitionError
     prunes: Mapping[str, Prune] = field(default_factory=dict)  # table -> what removes its expired rows
     checks: Sequence[Check] = ()  # that `holdfast doctor` makes
+    measures: Measures | None = None  # for Prometheus
     cli: Mapping[str, str] = field(
         default_factory=dict
     )  # name of a group of commands -> the module and the Typer in it

@@ -581,7 +581,9 @@ async def test_a_fenced_owner_writes_nothing(app: Holdfast, akit: Kit) -> None:
     await app.apublish_many([("order.paid", {}, "k")])
     async with working(akit):
         await counted.aread_your_writes(1, timeout=60)
-    (owned,) = await akit.database.arun(lambda: store.own(["totals"], uuid4(), "first", 10.0))
+    (owned,) = await akit.database.arun(
+        lambda: store.own(store.Owner([("totals", ["*"])], uuid4(), "first", 10.0, 0.0))
+    )
     akit.sql("UPDATE holdfast.subscriptions SET generation = generation + 1")
     await app.apublish_many([("order.paid", {}, "k")])
     await app.events.alast_position()

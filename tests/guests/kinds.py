@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from holdfast import Holdfast, Job, JobHandle
+from holdfast import Holdfast, Job, JobHandle, Published
 from holdfast.tasks.newjob import NewJob
 from holdfast.tasks.task import Task
 
@@ -99,6 +99,20 @@ class Kind:
 
     def send(self, app: Holdfast, task: str, payload: dict[str, Any], **options: Any) -> JobHandle[Any]:
         return app.send(task, payload, conn=self.conn, **options)
+
+    def publish(self, app: Holdfast, *event: Any, **options: Any) -> Published:
+        return app.publish(*event, conn=self.conn, **options)
+
+    def publish_many(self, app: Holdfast, events: Iterable[object]) -> list[Published]:
+        return app.publish_many(events, conn=self.conn)
+
+    def append(
+        self, app: Holdfast, stream: str, events: Iterable[object], expected: int | None = None
+    ) -> int:
+        return app.events.append(stream, events, expected_version=expected, conn=self.conn)
+
+    def version(self, app: Holdfast, stream: str) -> int:
+        return app.events.version(stream, conn=self.conn)
 
     def guard(self, job: Job, resource: str) -> None:
         job.guard(conn=self.conn, resource=resource)
@@ -192,6 +206,20 @@ class AsyncKind(Kind):
 
     def send(self, app: Holdfast, task: str, payload: dict[str, Any], **options: Any) -> JobHandle[Any]:
         return self._run(app.asend(task, payload, conn=self.conn, **options))
+
+    def publish(self, app: Holdfast, *event: Any, **options: Any) -> Published:
+        return self._run(app.apublish(*event, conn=self.conn, **options))
+
+    def publish_many(self, app: Holdfast, events: Iterable[object]) -> list[Published]:
+        return self._run(app.apublish_many(events, conn=self.conn))
+
+    def append(
+        self, app: Holdfast, stream: str, events: Iterable[object], expected: int | None = None
+    ) -> int:
+        return self._run(app.events.aappend(stream, events, expected_version=expected, conn=self.conn))
+
+    def version(self, app: Holdfast, stream: str) -> int:
+        return self._run(app.events.aversion(stream, conn=self.conn))
 
     def guard(self, job: Job, resource: str) -> None:
         self._run(job.aguard(conn=self.conn, resource=resource))

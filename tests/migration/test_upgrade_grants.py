@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -10,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from tests.conftest import QUICK
 from tests.migration.servers import Database
 
-from holdfast import Holdfast, Rate
+from holdfast import Event, Holdfast, Rate
 from holdfast import sql as files
 from holdfast.db import migrate
 from holdfast.db.database import Database as Opened
@@ -97,8 +98,13 @@ def test_a_worker_that_does_not_own_the_schema_starts_and_runs_after_the_upgrade
     app._opened = worker = Opened(make_conninfo(database.dsn, user=role.strip('"')), QUICK, Clock())
     app._writer.forget()
 
+    @app.on("order.*", start="start")
+    async def mail(event: Event[Any]) -> None:
+        ran.append(event.data["n"])
+
     async def main() -> None:
         await plain.aenqueue(1)
+        await app.apublish("order.paid", {"n": 5}, key="order:5")
         await within_limits.aenqueue(2)
         await app.agroup([plain.job(3)], then=plain.job(4))
         try:
@@ -107,7 +113,7 @@ def test_a_worker_that_does_not_own_the_schema_starts_and_runs_after_the_upgrade
             await worker.aclose()
 
     asyncio.run(main())
-    assert sorted(ran) == [1, 2, 3, 4]
+    assert sorted(ran) == [1, 2, 3, 4, 5]
     expected = {
         "misfits": "SIUD",
         "limits": "SIUD",
@@ -116,6 +122,10 @@ def test_a_worker_that_does_not_own_the_schema_starts_and_runs_after_the_upgrade
         "inbox": "SIUD",
         "asleep": "S",
         "group_counts": "SD",
+        "subscriptions": "SIUD",
+        "event_failures": "SIUD",
+        "event_pages": "S",
+        "event_ids": "SD",
     }
     assert rights(database, role, *expected) == expected
     if not generous:
@@ -125,5 +135,16 @@ def test_a_worker_that_does_not_own_the_schema_starts_and_runs_after_the_upgrade
 def test_who_could_only_look_sees_what_is_new_and_changes_nothing(database: Database, role: str) -> None:
     database.run(f"GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {role}")
     migrate.up(database.dsn)
-    tables = ("work", "misfits", "limits", "errors", "dead_letters", "inbox")
+    tables = (
+        "work",
+        "misfits",
+        "limits",
+        "errors",
+        "dead_letters",
+        "inbox",
+        "events",
+        "subscriptions",
+        "event_pages",
+        "subscription_lag",
+    )
     assert rights(database, role, *tables) == dict.fromkeys(tables, "S")

@@ -22,7 +22,18 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "monitoring.md"
 WORDS = {  # of PromQL
     *("by", "on", "and", "or", "unless", "sum", "max", "min", "rate", "increase", "delta", "absent", "topk"),
-    *("histogram_quantile", "le", "queue", "state", "status", "outcome", "task", "service", "instance"),
+    *(
+        "histogram_quantile",
+        "le",
+        "queue",
+        "state",
+        "status",
+        "outcome",
+        "task",
+        "service",
+        "instance",
+        "subscription",
+    ),
 }
 
 

@@ -17,7 +17,8 @@ READS = (
     "status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "dead show {dead}", "archive search",
     "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
-    "runbook", *(f"runbook {name}" for name in QUESTIONS),
+    "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
+    "subscriptions show mail_it", "subscriptions failures mail_it", "runbook", *(f"runbook {name}" for name in QUESTIONS),
 )  # fmt: skip
 
 # In this order: each finds something to do. What an operator may change.
@@ -28,6 +29,8 @@ WRITES = (
     "keys release ordered --all --yes", "dead redrive --task dies --yes", "dead discard --task fails --yes", "dead discard {dead}",
     "schedule pause tick", "schedule resume tick", "schedule run tick", "schedule add mine --task plain --every 1h", "schedule remove mine",
     "schedule backfill tick --from 2026-05-01T00:00Z --to 2026-05-02T00:00Z --yes", "workers drain --all --yes", "enqueue plain n:=1",
+    "events retention --days 8", "subscriptions pause mail_it", "subscriptions reset mail_it --to start --yes", "subscriptions skip mail_it",
+    "subscriptions resume mail_it", "subscriptions replay mail_it --from start --again --yes", "subscriptions remove mail_it --yes",
 )  # fmt: skip
 
 # What needs the schema's owner. Each says what it would mend, or that there is nothing.

@@ -13,7 +13,18 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.conftest import QUICK
 from tests.guests.async_kinds import asyncpg_address
 
-from holdfast import AsyncTransaction, Backoff, Breaker, DeadLetter, Holdfast, Job, Rate, Snooze, Transaction
+from holdfast import (
+    AsyncTransaction,
+    Backoff,
+    Breaker,
+    DeadLetter,
+    Event,
+    Holdfast,
+    Job,
+    Rate,
+    Snooze,
+    Transaction,
+)
 from holdfast.db.database import Database
 from holdfast.model.clock import Clock
 from holdfast.model.worker import WorkerIdentity
@@ -33,6 +44,7 @@ COMPLETED = {
     "in_order",
     "in_turn",
     "within",
+    "mail_it",
 }
 
 
@@ -128,6 +140,13 @@ class Life:
         @app.task
         async def tick() -> None: ...
 
+        @app.on("order.*", start="start")
+        async def mail_it(event: Event[Any]) -> None: ...
+
+        @app.projection("orders_seen", on=["order.*"])
+        async def orders_seen(tx: AsyncTransaction, event: Event[Any]) -> None:
+            self.shown.append((await (await tx.execute("SHOW search_path")).fetchone())[0])  # type: ignore[index]
+
         app.schedule(timedelta(hours=6), tick.job(), missed="run_once")
 
         async def nothing() -> int:
@@ -177,6 +196,9 @@ class Life:
         with psycopg.connect(self.url) as conn:
             self.plain.using(conn=conn).enqueue(1)
             self.app.enqueue_many([self.plain.job(n) for n in range(3)], conn=conn)
+            self.app.publish("order.paid", {"n": 1}, key="order:1", id=uuid4(), conn=conn)
+        self.app.publish_many([("order.paid", {"n": n}, f"order:{n}") for n in range(3)])
+        self.app.events.append("order:9", [("order.paid", {"n": 9})], expected_version=0)
         return {
             "later": self.plain.using(run_after=7200).enqueue(7).id,
             "cancel": self.plain.using(run_after=7200).enqueue(8).id,

@@ -74,6 +74,14 @@ producers       -       S            S
 throughput      SIUD    S            S
 schedules       SIU     S            SIUD
 firings         SIUD    S            SIUD
+events          -       S            S
+event_log       S       S            Su
+event_pages     S       S            S
+event_ids       SD      S            S
+event_streams   S       S            S
+event_failures  SIUD    S            SIUD
+subscriptions   SIUD    S            SIUD
+subscription_lag S      S            S
 migrations      S       S            S
 jobs            -       S            S
 oldest_due      S       S            S
@@ -88,8 +96,17 @@ COLUMNS = {
     ("engine.last_tidy_at", "worker"): "UPDATE",
     ("engine.misfits_at", "worker"): "UPDATE",
     ("engine.retention_days", "operator_rw"): "UPDATE",
+    ("event_log.hold_bytes", "operator_rw"): "UPDATE",
+    ("event_log.hold_days", "operator_rw"): "UPDATE",
+    ("event_log.retention_days", "operator_rw"): "UPDATE",
 }
-SEQUENCES = {("work_seq", "worker"): "USAGE", ("work_seq", "operator_rw"): "USAGE"}
+SEQUENCES = {
+    ("work_seq", "worker"): "USAGE",
+    ("work_seq", "operator_rw"): "USAGE",
+    ("event_seq", "worker"): "SELECT",
+    ("event_seq", "operator_ro"): "SELECT",
+    ("event_seq", "operator_rw"): "SELECT",
+}
 
 FUNCTIONS = """
                      producer  worker  operator_ro  operator_rw
@@ -128,6 +145,19 @@ spec_fault           -         -       -            -
 spec_conflict        -         -       -            -
 check_links          -         -       -            -
 check_producer       -         -       -            -
+publish              X         X       -            X
+publish_many         X         X       -            X
+append_events        X         X       -            X
+event_fault          -         -       -            -
+check_streams        -         -       -            -
+event_snapshot       -         -       -            -
+write_pages          -         -       -            -
+turn_page            -         X       X            X
+read_events          -         X       X            X
+event_seq_at         -         X       X            X
+event_position       -         X       X            X
+empty_event_slots    -         X       -            -
+rebase_events        -         -       -            X
 now                  X         X       X            X
 bucket               X         X       X            X
 uuid7                X         X       X            X
@@ -136,6 +166,12 @@ archive_slot         X         X       X            X
 archive_slots_of     X         X       X            X
 fingerprint          X         X       X            X
 """
+
+EVERYWHERE = {
+    "publish",
+    "publish_many",
+    "append_events",
+}  # events are of no queue: not for who has one queue only
 
 _TABLES = """
 SELECT c.relname, r.role, string_agg(CASE WHEN has_table_privilege(r.role, c.oid, p.name) THEN p.letter
@@ -201,7 +237,9 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
     assert found(roles, _FUNCTIONS, ["producer", *users]) == functions
     limited = found(roles, _FUNCTIONS, ["producer_limited"])
     assert limited == {
-        (what, "producer_limited"): may for (what, role), may in functions.items() if role == "producer"
+        (what, "producer_limited"): "" if what in EVERYWHERE else may
+        for (what, role), may in functions.items()
+        if role == "producer"
     }
 
 
@@ -315,6 +353,9 @@ def test_a_producer_can_enqueue_and_nothing_else(roles: Roles, life: Life) -> No
         "SELECT holdfast.enqueue_specs('{}', NULL, NULL)", "SELECT holdfast.jobs_ended('{}', '{}', '{}', '{}')",
         "SELECT holdfast.create_queue('mine')", "SELECT holdfast.empty_archive_slot(1, 0)", "SELECT holdfast.check_producer('{}')",
         "CREATE TABLE holdfast.mine ()", "INSERT INTO holdfast.producers VALUES (1, 'inbox')", "SELECT nextval('holdfast.work_seq')",
+        "SELECT FROM holdfast.events", "INSERT INTO holdfast.events (slot, type) VALUES (0, 'a')", "DELETE FROM holdfast.events",
+        "SELECT holdfast.turn_page()", "SELECT * FROM holdfast.read_events(0, 0, 1, 1, NULL)", "SELECT holdfast.rebase_events()",
+        "SELECT nextval('holdfast.event_seq')", "UPDATE holdfast.subscriptions SET position = 0", "SELECT FROM holdfast.subscription_lag",
     ):  # fmt: skip
         with (
             psycopg.connect(roles.url("producer")) as conn,
@@ -392,6 +433,39 @@ def test_operators(roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch) ->
         assert (ran.code, "permission denied" in ran.out + ran.err) == (0, False), (words, ran)
         audit.append(count(roles.dsn, state[0]))
         assert audit[-1] > audit[-2], (words, "an entry in the audit")
+
+
+def test_only_an_operator_takes_over_a_log_of_another_server(
+    roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.use(roles.url("producer"))
+    life.app.publish("order.paid", {"n": 1})
+    with psycopg.connect(roles.dsn, autocommit=True) as conn:
+        conn.execute("UPDATE holdfast.event_log SET system_id = system_id + 1")
+    ran = Cli(roles.url("operator_ro"), monkeypatch)("events", "rebase", "--yes")
+    assert (ran.code, "permission denied" in ran.err) == (1, True)
+    assert "The log is taken over" in Cli(roles.url("operator_rw"), monkeypatch).text(
+        "events", "rebase", "--yes"
+    )
+    assert count(roles.dsn, "SELECT holdfast.turn_page()") == 1
+
+
+def test_no_worker_changes_the_log(roles: Roles, life: Life) -> None:
+    """It reads through functions, and removes only days that are past retention."""
+    life.use(roles.url("worker"))
+    life.app.publish("order.paid", {"n": 1})
+    life.app.events.last_position()
+    with psycopg.connect(roles.url("worker"), autocommit=True) as conn:
+        conn.execute("SELECT holdfast.empty_event_slots()")
+        for statement in (
+            "SELECT FROM holdfast.events", "UPDATE holdfast.events SET data = NULL", "DELETE FROM holdfast.events", "TRUNCATE holdfast.events",
+            "INSERT INTO holdfast.event_pages SELECT * FROM holdfast.event_pages", "DELETE FROM holdfast.event_pages",
+            "UPDATE holdfast.event_log SET start_pos = 1", "UPDATE holdfast.event_log SET retention_days = 1", "SELECT holdfast.rebase_events()",
+            "SELECT nextval('holdfast.event_seq')", "SELECT setval('holdfast.event_seq', 1)",
+        ):  # fmt: skip
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement.encode())
+    assert count(roles.dsn, "SELECT count(*) FROM holdfast.events") == 1
 
 
 def test_the_audit_notes_the_role_that_was_logged_in(

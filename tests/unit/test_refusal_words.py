@@ -15,7 +15,11 @@ from holdfast.operate.refusal import NothingDone, Refused, Unanswered, why
 OPERATE = Path(said.__file__).parent.parent / "operate"
 # They still put commands together: explain and doctor as advice, the others in a sentence.
 NOT_YET = {"backfill", "configuration", "explain", "runbook", "schedules", "waiting", "wording"}
-MODULES = sorted(p for p in OPERATE.glob("*.py") if p.stem not in NOT_YET)
+EVENTS = [
+    OPERATE.parent / "shapes" / "events" / name
+    for name in ("procedures.py", "steering.py", "lookups.py", "look.py", "verbs.py")
+]
+MODULES = [*sorted(p for p in OPERATE.glob("*.py") if p.stem not in NOT_YET), *EVENTS]
 SHELL = re.compile(r"\bholdfast [a-z]|(^|\s)--[a-z]")
 
 

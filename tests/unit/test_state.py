@@ -158,6 +158,7 @@ OWN_WORDS = {  # that are no states there
     "operate/doctor/jobs.py": {"quarantined"},
     "operate/runbook.py": {"completed", "lost", "held", "blocked"},  # columns of views
     "runtime/inflight.py": {"lost"},  # a type
+    "shapes/events/project.py": {"parked"},  # kinds of failures
 }  # fmt: skip
 
 

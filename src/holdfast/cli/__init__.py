@@ -53,7 +53,7 @@ from holdfast.cli.runbook import runbook_command
 from holdfast.cli.stats import stats_command
 from holdfast.cli.status import status_command
 from holdfast.cli.worker import worker_command
-from holdfast.errors import ConfigurationError, EnqueueError, HoldfastError, TaskDefinitionError
+from holdfast.errors import ConfigurationError, EnqueueError, EventsGone, HoldfastError, TaskDefinitionError
 from holdfast.model.text import printable
 from holdfast.shape import Shape
 from holdfast.shapes import SHAPES
@@ -128,7 +128,7 @@ def main() -> None:
     try:
         app(prog_name="holdfast")
     except HoldfastError as error:
-        mistake = isinstance(error, ConfigurationError | TaskDefinitionError | EnqueueError)
+        mistake = isinstance(error, ConfigurationError | TaskDefinitionError | EnqueueError | EventsGone)
         _leave(words(error), USER if mistake else ENVIRONMENT)
     except BrokenPipeError:
         _forget_output()  # the reader has what it wanted

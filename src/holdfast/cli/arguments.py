@@ -10,6 +10,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.model.duration import UNITS, parse_duration
 
 _RATE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*/\s*([smhd])")
+_SIZE = re.compile(r"([0-9]{1,15})\s*(?:([kKmMgGtT])?[bB])?")
 
 
 def parse_arguments(items: Sequence[str]) -> dict[str, object]:
@@ -108,3 +109,11 @@ def parse_rate(text: str, what: str) -> float:
     if found is None or float(found[1]) == 0:
         raise ConfigurationError(f"{what} {text!r} is no rate. Write 100/s, 5/m or 1000/h")
     return float(found[1]) / UNITS[found[2]]
+
+
+def parse_size(text: str, what: str) -> int:
+    """Bytes of `500MB`, `10GB`, `2 TB` or a plain number, counted by 1024 as PostgreSQL does."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ConfigurationError(f"{what} {text!r} is no size. Write 500MB, 10GB or plain bytes")
+    return int(found[1]) << 10 * ("", "k", "m", "g", "t").index((found[2] or "").lower())

@@ -32,6 +32,10 @@ _WAYS_OUT = {
     "choose": ": --retry runs it again in its place, --skip makes it a dead letter and lets its key go on",
     "too_slow": ": holdfast runbook horizon",
     "not_by_queue": ". Leave --queue out",
+    "expired": ". Reset it: holdfast subscriptions reset {subscription} --to start",
+    "is_run": ": holdfast subscriptions pause {subscription}",
+    "not_stopped": ". Pause it first: holdfast subscriptions pause {subscription}",
+    "applied_twice": ". Build it anew instead: holdfast projection rebuild {subscription}",
 }
 
 # Said instead of it: it names options.

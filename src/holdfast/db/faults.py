@@ -3,7 +3,7 @@
 import psycopg
 from psycopg import errors as pg
 
-from ..errors import DatabaseError, DatabaseUnavailable, HoldfastError, SchemaMissing
+from ..errors import DatabaseError, DatabaseUnavailable, EventsGone, HoldfastError, SchemaMissing
 from ..model.text import storable
 
 
@@ -56,6 +56,8 @@ def translate(error: psycopg.Error) -> HoldfastError | None:
     text = storable(str(error).strip())
     if state in _RETRY:
         return Contended(text)
+    if state == "HF003":
+        return EventsGone(storable(error.diag.message_primary or text))
     if state == "42501":
         return Forbidden(text)
     if state == "55P03":

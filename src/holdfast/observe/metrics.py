@@ -4,7 +4,7 @@ A scrape computes nothing but text: it never asks the database and never waits. 
 counted together as `other`, so the number of series does not grow with what people enqueue.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
@@ -26,6 +26,7 @@ from ..model.state import (
     RETRY,
     TABLE,
 )
+from ..shape import Counted, Measures
 from ..store.operate import CAP
 from ..telemetry import Event
 from .health import Health
@@ -44,7 +45,7 @@ _QUEUED = tuple(row.word for row in TABLE.values() if row.metric == QUEUE_JOBS)
 class Counts:
     """Fed by telemetry events, in whichever thread emits them."""
 
-    def __init__(self, tasks: Iterable[str]) -> None:
+    def __init__(self, tasks: Iterable[str], counters: Mapping[str, Counted] | None = None) -> None:
         self._tasks = frozenset(tasks)
         self._seen: set[tuple[str, str]] = set()
         self.registry = CollectorRegistry()
@@ -81,10 +82,22 @@ class Counts:
             "service.failed": lambda event: self._services.labels(event.fields["service"]).inc(),
             **dict.fromkeys(_LABELS, self._on_settled),
             **{name: _increment(counter) for name, counter in simple.items()},
+            **{name: self._counted(counted) for name, counted in (counters or {}).items()},
         }
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace="holdfast", registry=self.registry)
+
+    def _counted(self, counted: Counted) -> Callable[[Event], None]:
+        """Of a shape."""
+        counter = self._counter(counted.name, counted.text, *counted.labels)
+
+        def on_event(event: Event) -> None:
+            labels = [str(event.fields[name]) for name in counted.labels]
+            amount = 1 if counted.amount is None else event.fields[counted.amount]
+            (counter.labels(*labels) if labels else counter).inc(amount)
+
+        return on_event
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, namespace="holdfast", registry=self.registry, buckets=_BUCKETS)
@@ -120,8 +133,12 @@ def _increment(counter: Counter) -> Callable[[Event], None]:
 class Metrics(Collector):
     """Everything that /metrics shows."""
 
-    def __init__(self, tasks: Iterable[str], health: Health, snapshots: Snapshots) -> None:
-        self._counts = Counts(tasks)
+    def __init__(
+        self, tasks: Iterable[str], health: Health, snapshots: Snapshots, measures: Sequence[Measures] = ()
+    ) -> None:
+        counters = {name: counted for m in measures for name, counted in m.counters.items()}
+        self._counts = Counts(tasks, counters)
+        self._measures = measures
         self._health = health
         self._snapshots = snapshots
 
@@ -146,6 +163,16 @@ class Metrics(Collector):
         yield _gauge("snapshot_age_seconds", "Since the database was last looked at.", self._snapshots.age)
         if self._snapshots.latest is not None:
             yield from _of_system(self._snapshots.latest)
+            yield from self._of_shapes(self._snapshots.latest)
+
+    def _of_shapes(self, seen: Snapshot) -> Iterator[Metric]:
+        """The same from every worker, too."""
+        for measures, found in zip(self._measures, seen.measured, strict=False):
+            for gauge in measures.gauges(found):
+                family = _labelled(gauge.name, gauge.text, *gauge.labels)
+                for values, number in gauge.samples:
+                    family.add_metric(values, float(number))
+                yield family
 
     def _of_worker(self) -> Iterator[Metric]:
         worker, health = self._health.worker, self._health

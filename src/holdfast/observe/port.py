@@ -5,13 +5,14 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
 from .. import telemetry
 from ..db.database import Database
 from ..runtime.worker import Worker
+from ..shape import Measures
 from .health import Health
 from .metrics import Metrics
 from .server import Server, listen
@@ -24,13 +25,17 @@ class HealthPort:
     """`async with HealthPort(...) as port:` answers from the start of the worker until it is gone."""
 
     def __init__(
-        self, database: Database, tasks: Iterable[str], where: tuple[str, int] | socket.socket
+        self,
+        database: Database,
+        tasks: Iterable[str],
+        where: tuple[str, int] | socket.socket,
+        measures: Sequence[Measures] = (),
     ) -> None:
-        """`where`: host and port, or a socket that listens already."""
+        """`where`: host and port, or a socket that listens already. `measures` are those of the shapes."""
         self._where = where
-        self._snapshots = Snapshots(database)
+        self._snapshots = Snapshots(database, measures)
         self._health = Health(database.settings, self._snapshots)
-        self._metrics = Metrics(tasks, self._health, self._snapshots)
+        self._metrics = Metrics(tasks, self._health, self._snapshots, measures)
         self._server = Server(
             {
                 "/livez": lambda _: self._health.live().reply(),

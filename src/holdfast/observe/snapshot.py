@@ -4,11 +4,14 @@ Probes and scrapes read what is here and never wait. When the database is away t
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..db.database import Database
 from ..operate.queues import queue_loads
 from ..runtime.service import Service
+from ..shape import Measures
 from ..store import jobs, operate
 from ..store import snapshot as store
 from ..store.jobs import SchemaVersion
@@ -28,13 +31,15 @@ class Snapshot:
     paused_tasks: int
     expired_claims: int
     schema_version: SchemaVersion
+    measured: Sequence[Any] = ()  # what each shape found
 
 
 class Snapshots(Service):
     name = "snapshot"
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, measures: Sequence[Measures] = ()) -> None:
         super().__init__()
+        self._measures = measures
         self._session = database.session("snapshot")
         self._every = database.settings.metrics_snapshot
         self._late_after = database.settings.dead_after
@@ -47,9 +52,16 @@ class Snapshots(Service):
         return time.monotonic() - self._taken_at
 
     async def tick(self) -> float:
-        self.latest = await self._session.flow(lambda: look(self._late_after))
+        self.latest = await self._session.flow(self._look)
         self._taken_at = time.monotonic()
         return self._every / _JITTER
+
+    def _look(self) -> Flow[Snapshot]:
+        seen = yield from look(self._late_after)
+        measured: list[Any] = []
+        for measures in self._measures:
+            measured += [(yield from measures.look(self._late_after))]
+        return replace(seen, measured=measured)
 
     async def finish(self) -> None:
         await self._session.close()

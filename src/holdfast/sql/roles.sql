@@ -5,8 +5,8 @@
 -- fails with "canceling statement due to lock timeout" and has changed nothing: run it again.
 --
 --   {{owner}}: owns the schema. {{migrator}}: may become the owner, for `holdfast migrate up`.
---   {{producer}}: may enqueue, and neither read nor change a job. {{worker}}: runs jobs.
---   {{operator_ro}}: may look at everything. {{operator_rw}}: may also change jobs, queues, tasks, schedules and workers.
+--   {{producer}}: may enqueue and publish, and neither read nor change a job or an event. {{worker}}: runs jobs, and reads the log of events.
+--   {{operator_ro}}: may look at everything. {{operator_rw}}: may also change jobs, queues, tasks, schedules, subscriptions and workers.
 
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
@@ -84,7 +84,7 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
         holdfast.drop_old_tables TO {{worker}}, {{operator_rw}};   -- they do what their caller may: the tables are the users' own
     GRANT SELECT, DELETE ON holdfast.event_ids TO {{worker}};
-    GRANT SELECT ON holdfast.event_log, holdfast.event_pages, holdfast.event_seq, holdfast.subscription_lag TO {{worker}};
+    GRANT SELECT ON holdfast.event_log, holdfast.event_pages, holdfast.event_streams, holdfast.event_seq, holdfast.subscription_lag TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots TO {{worker}};
     GRANT SELECT ON holdfast.oldest_due, holdfast.storage TO {{worker}};   -- for its metrics
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
@@ -107,7 +107,7 @@ BEGIN
     GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
         holdfast.lock_streams, holdfast.try_callback, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue,
-        holdfast.audit_act, holdfast.audit_more TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
+        holdfast.audit_act, holdfast.audit_more, holdfast.rebase_events TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
 
     -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
     FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP

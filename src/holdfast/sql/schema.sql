@@ -428,7 +428,8 @@ CREATE TABLE holdfast.workers (
     blamed       uuid[],        -- jobs against which its silence was counted as a death
     death        text,          -- how its process ended, as its supervisor saw it
     holds        uuid[],        -- jobs that it has held for more than two heartbeats, as it last reported; NULL: its release does not report
-    signatures   jsonb          -- 'task/version' -> fingerprint of the signature that takes it; NULL: a release that does not say
+    signatures   jsonb,         -- 'task/version' -> fingerprint of the signature that takes it; NULL: a release that does not say
+    subscriptions text[]        -- which its code declares and it runs; NULL: none, or a release that knows of none
 ) WITH (fillfactor = 50);
 
 -- Where each worker sits in the ring of a queue that is ordered by key: who looks after which buckets (model/ring.py). A seat whose
@@ -567,7 +568,7 @@ INSERT INTO holdfast.engine DEFAULT VALUES;
 -- when its day is past retention, long before the ring comes round to it again.
 CREATE FUNCTION holdfast.archive_slot(at timestamptz) RETURNS int
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    RETURN mod(floor(extract(epoch FROM at) / 86400)::bigint, 32)::int;
+    RETURN mod(floor(date_part('epoch', at - '1970-01-01 00:00:00+00'::timestamptz) / 86400)::bigint, 32)::int;   -- immutable in all of its parts: else it is called, for 4 us
 
 CREATE TABLE holdfast.archive (
     slot             int         NOT NULL,

@@ -1,6 +1,7 @@
 """One Python type <-> JSON values. pydantic and msgspec are imported when a type first needs them."""
 
 import json
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -117,6 +118,17 @@ def _numbers(*values: Any) -> Iterator[int | float]:
             stack += [getattr(top, name, None) for name in fields]
 
 
+_UNEXPECTED = re.compile(
+    r"Expected `(.+?)` .*?field_name='(.+?)', input_value=(.*), input_type=(\w+)\]", re.DOTALL
+)
+
+
+def _serialization(said: str) -> str:
+    """What pydantic says of a value that is not of the type of its field: the first of them, without class names."""
+    found = _UNEXPECTED.search(said.split("\n  Pydantic")[0])
+    return f"{found[2]} must be {found[1]}, not {found[4]} {found[3]}" if found else said.split("\n", 1)[0]
+
+
 class PydanticConverter:
     """Dataclasses, TypedDict, models, dates, UUID, Decimal, enums, unions: whatever pydantic knows."""
 
@@ -150,7 +162,7 @@ class PydanticConverter:
         except ValueError as error:  # PydanticSerializationError is one
             if "depth exceeded" in str(error) or "Circular reference" in str(error):
                 raise TooDeep(f"nested more than {MODEL_DEPTH} levels deep, or containing itself") from None
-            raise Misfit(str(error).split("\n", 1)[0]) from error
+            raise Misfit(_serialization(str(error))) from error
         if deeper_than(made, MODEL_DEPTH):
             raise TooDeep(f"nested more than {MODEL_DEPTH} levels deep")
         if large := _large_ints(value, made):

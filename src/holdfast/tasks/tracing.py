@@ -72,15 +72,26 @@ def tracer() -> "Tracer | None":
         return None
 
 
-def current_context() -> dict[str, str]:
-    """The W3C context of the span that is active here; empty: there is none."""
-    if tracer() is None:
-        return {}
+@contextlib.contextmanager
+def publishing(types: Sequence[str], count: int) -> Iterator[dict[str, str]]:
+    """A span around one publish, of one event or of many. Yields the context that each event carries."""
+    active = tracer()
+    if active is None:
+        yield {}
+        return
+    from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    context: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(context)
-    return context
+    attributes: dict[str, Any] = {SYSTEM: "holdfast", OPERATION: "send", OPERATION_NAME: "publish"}
+    if len(types) == 1:
+        attributes[QUEUE] = types[0]
+    if count > 1:
+        attributes[BATCH] = count
+    name = f"publish {types[0]}" if len(types) == 1 else "publish"
+    with active.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
+        context: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(context)
+        yield context
 
 
 class Sending:

@@ -6,6 +6,8 @@ def test_receipt(holdfast_kit):
     kit.assert_enqueued(send_receipt, order_id=1)
     kit.run_worker()                             # until nothing is due
     kit.clock.advance(3600)                      # in Python and in SQL
+    kit.assert_published("order.paid", order_id=1)
+    kit.run_projections()                        # until all events are read; runs no job
 """
 
 from .kit import Kit

@@ -50,6 +50,8 @@ class Limits:
     usual: float = 10.0  # times its usual time that a job may be claimed by a worker that does not run it
     paused: float = 86_400.0  # seconds that a pause may last
     dead: float = 100.0  # dead letters in an hour
+    lag: float = 300.0  # seconds that a subscription may be behind the log
+    lag_events: float = 100_000.0  # events that it may be behind
 
     def changed(self) -> dict[str, float]:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}

@@ -16,13 +16,19 @@ retry         what a projection skipped or parked is applied later
 rebuild       tables made anew beside the live ones, and the swap
 reshard       the number of a projection's shards changes at a barrier
 service       owns subscriptions and runs them, in every worker
+lookups       what several verbs ask first
+steering      what people do to one subscription: pause, resume, reset, replay, skip, remove
 procedures    what people do with the log and its subscriptions, each once
 verbs         the same from Python: `app.publish()`, `app.events`, a declared subscription
+look          what people look at in the log: pages of it, with filters
 checks        what `holdfast doctor` asks
-cli           `holdfast events`, `holdfast subscriptions`, `holdfast projection`
+measure       what Prometheus reads of the log and its subscriptions
+cli           `holdfast events`; cli_subscriptions: `holdfast subscriptions`
 """
 
 from ...shape import Shape
+from .checks import CHECKS
+from .measure import MEASURES
 from .service import services
 from .store import empty_slots, prune_ids
 
@@ -30,5 +36,11 @@ SHAPE = Shape(
     "events",
     services=services,
     prunes={"events": empty_slots, "event_ids": prune_ids},
-    cli={"projection": f"{__name__}.cli_projections:app"},
+    checks=CHECKS,
+    measures=MEASURES,
+    cli={
+        "events": f"{__name__}.cli:app",
+        "subscriptions": f"{__name__}.cli_subscriptions:app",
+        "projection": f"{__name__}.cli_projections:app",
+    },
 )

@@ -11,7 +11,8 @@ from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks.payload import shown
 from . import store
-from .procedures import Subscriptions, find, turn
+from .lookups import find, turn
+from .procedures import Subscriptions
 from .store import Build, Progress, Summary
 
 

@@ -1,24 +1,33 @@
-"""A consumer at work: events become jobs in the transaction that moves the position."""
+"""A consumer at work: events become jobs in the transaction that moves the position.
 
+The subscription remembers which positions became jobs. So one that is put back, and a replay, make no job twice. An event
+that the database refuses as a job is set aside and noted; the others go on.
+"""
+
+import logging
 from collections.abc import Sequence
 
-from ... import failpoints
+from ... import failpoints, telemetry
 from ...db.database import Database
+from ...db.faults import BadRow
 from ...errors import LeaseLost
 from ...model.job import NewRow
+from ...model.text import storable
 from ...store import jobs
 from ...store.statement import Flow
 from ...tasks.definition import Definition
 from ...tasks.writer import unknown_queue
 from . import store
-from .event import EventRow, job_payload
-from .store import Owned, Page
+from .event import EventRow, job_payload, trace_of
+from .store import Owned, Page, Span
+
+BATCH = 1000
+_OF_THE_DATA = ("22", "23", "54")  # classes of SQLSTATE: bad values, broken constraints, limits
 
 
 class Consume:
     """`keyed`: the queue of the jobs is claimed key by key."""
 
-    batch = 1000
     stuck = False
 
     def __init__(
@@ -30,46 +39,91 @@ class Consume:
         self._owned = owned
         self._lease = lease
         self._keyed = keyed
+        self.batch = BATCH
 
     async def take(self, page: Page) -> bool:
-        owned = self._owned
-        rows = self._rows(page.events)
-        covered = f"{{[{owned.position + 1},{page.position + 1})}}"
-
-        def flow() -> Flow[bool]:
-            if not (yield from store.advance(owned, page.position, page.seq, self._lease, covered)):
+        try:
+            await self._enqueue(page)
+        except _NeedsKeys:  # the queue is claimed key by key, and this app does not declare it
+            self._keyed = True
+            return False
+        except BadRow as error:
+            if (span := page.position - self._owned.position) > 1:  # which of them? A half at a time
+                self.batch = span // 2
                 return False
-            if rows:
-                for row, written in zip(rows, (yield from jobs.enqueue(rows)), strict=True):
-                    if written.conflict is not None:
-                        raise unknown_queue(row.queue, [])
+            if not page.events or error.sqlstate[:2] not in _OF_THE_DATA:
+                raise
+            await self._set_aside(page, error)
+        self.batch = min(self.batch * 4, BATCH)
+        failpoints.point("events.jobs.done")
+        return True
+
+    async def _enqueue(self, page: Page) -> None:
+        def flow() -> Flow[bool]:
+            known = yield from self._advance(page, [(self._owned.position + 1, page.position + 1)])
+            if known is None:
+                return False
+            failpoints.point("events.advanced")
+            if rows := [self._row(event) for event in page.events if not _within(event.position, known)]:
+                written = yield from jobs.enqueue(rows)
+                conflicts = {one.conflict for one in written if one.conflict is not None}
+                if "key" in conflicts:
+                    raise _NeedsKeys
+                if conflicts:
+                    raise unknown_queue(self._task.settings.queue, (yield from jobs.queue_names()))
+            failpoints.point("events.enqueued")
             return True
 
         if not await self._database.arun(flow):
             raise LeaseLost
-        failpoints.point("events.jobs.done")
-        return True
 
-    def _rows(self, events: Sequence[EventRow]) -> list[NewRow]:
+    def _advance(self, page: Page, becoming: Sequence[Span]) -> Flow[list[Span] | None]:
+        """Move, and note what becomes jobs. Returns what became jobs before; None: the subscription was lost."""
+        owned = self._owned
+        if owned.replay_of is None:
+            return (yield from store.advance_jobs(owned, page.position, page.seq, self._lease, becoming))
+        if not (yield from store.advance(owned, page.position, page.seq, self._lease)):
+            return None
+        return (yield from store.deliver(owned.replay_of, becoming))
+
+    async def _set_aside(self, page: Page, error: BadRow) -> None:
+        """Pass an event that cannot become a job, and note it in the same transaction."""
+        owned, (row,) = self._owned, page.events
+        why = storable(f"it cannot become a job: {error}", 2000)
+
+        def flow() -> Flow[bool]:
+            if (yield from self._advance(page, [])) is None:
+                return False
+            yield from store.note_failures(owned, [(row, "skipped", why)])
+            return True
+
+        if not await self._database.arun(flow):
+            raise LeaseLost
+        telemetry.emit(
+            "consumer.skipped",
+            level=logging.ERROR,
+            subscription=owned.name,
+            position=row.position,
+            error=why,
+        )
+
+    def _row(self, event: EventRow) -> NewRow:
         s = self._task.settings
-        replay = self._owned.replay_of is not None
-        done = _ranges(self._owned.delivered) if replay else []
-        return [
-            NewRow(
-                self._task.name,
-                job_payload(row, self._parameter, self._owned.era, replay=replay),
-                s.queue,
-                s.version,
-                row.key or str(row.id) if self._keyed else row.key,
-                s.priority,
-                s.max_attempts,
-            )
-            for row in events
-            if not any(lower <= row.position < upper for lower, upper in done)
-        ]
+        return NewRow(
+            self._task.name,
+            job_payload(event, self._parameter, self._owned.era, replay=self._owned.replay_of is not None),
+            s.queue,
+            s.version,
+            event.key or str(event.id) if self._keyed else event.key,
+            s.priority,
+            s.max_attempts,
+            metadata=trace_of(event),
+        )
 
 
-def _ranges(text: str) -> list[tuple[int, int]]:
-    """A multirange of the database: lower bounds are in it, upper bounds are not."""
-    parts = [part.strip("[)").split(",") for part in text.strip("{}").split("),") if part]
-    return [(int(lower), int(upper)) for lower, upper in parts]
+class _NeedsKeys(Exception):
+    """The queue takes no job without a key."""
+
+
+def _within(position: int, spans: Sequence[Span]) -> bool:
+    return any(lower <= position < upper for lower, upper in spans)

@@ -1,7 +1,9 @@
 """Event types: what `@event` says of a class, how its instances become JSON, and which key they have."""
 
+import contextlib
 import dataclasses
 import json
+import re
 import string
 import typing
 from collections.abc import Callable, Mapping
@@ -10,13 +12,16 @@ from typing import Any, TypeVar, cast
 from ...errors import InvalidEvent, InvalidPayload, TaskDefinitionError
 from ...tasks import checks
 from ...tasks.convert import Converter, Misfit, Unsupported, converter, type_name
-from ...tasks.payload import dump, shown
+from ...tasks.payload import WRITERS, dump, quoted, short, shown
+from ...tasks.tracing import KEYS as TRACE
 
 T = TypeVar("T")
 
 DATA_BYTES = 224 * 1024  # a job that carries the event has room for the rest
 HEADER_BYTES = 8 * 1024
+SOURCE = "source"  # the header that becomes the attribute of CloudEvents
 _MARK = "__holdfast_event__"
+_URI_REFERENCE = re.compile(r"(?:[A-Za-z0-9:/?#@!$&'()*+,;=._~\[\]-]|%[0-9A-Fa-f]{2})+")
 
 
 class EventType:
@@ -27,7 +32,7 @@ class EventType:
         self.version = version
         self.cls = cls
         self.key = key
-        self._fields = _names_in(key) if key is not None else ()
+        self._fields = _json_names(cls, _names_in(key)) if key is not None else {}
         self._converter: Converter | None = None
 
     @property
@@ -59,12 +64,12 @@ class EventType:
         """The key that the template makes of the data."""
         if self.key is None:
             return None
-        missing = [name for name in self._fields if data.get(name) is None]
+        missing = [name for name, there in self._fields.items() if data.get(there) is None]
         if missing:
             raise InvalidEvent(
                 f"event {self.name!r}: the key {self.key!r} needs {missing[0]!r}, which has no value. Pass key=..."
             )
-        values = {name: data[name] for name in self._fields}
+        values = {name: data[there] for name, there in self._fields.items()}
         if bad := [name for name, value in values.items() if isinstance(value, dict | list | bool)]:
             raise InvalidEvent(
                 f"event {self.name!r}: the field {bad[0]!r} of the key is {shown(values[bad[0]])}. "
@@ -108,6 +113,18 @@ def _names_in(template: str) -> tuple[str, ...]:
     return tuple(name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
 
 
+def _json_names(cls: type, names: tuple[str, ...]) -> dict[str, str]:
+    """What fields are called in the data: a msgspec.Struct may rename them."""
+    renamed = dict(
+        zip(
+            getattr(cls, "__struct_fields__", ()),
+            getattr(cls, "__struct_encode_fields__", ()),
+            strict=True,
+        )
+    )
+    return {name: renamed.get(name, name) for name in names}
+
+
 def _check_key(event_name: str, key: str | None, cls: type) -> None:
     if key is None:
         return
@@ -143,27 +160,57 @@ def _fields_of(cls: type) -> list[str]:
     return list(typing.get_type_hints(cls)) if hasattr(cls, "__required_keys__") else []
 
 
-def data_text(data: object, what: str) -> str:
-    """Checked JSON text of an event's data."""
-    if not isinstance(data, Mapping):
-        raise InvalidEvent(f"{what}: the data of an event is a JSON object, not {shown(data)}")
+def data_text(data: object, name: str) -> str:
+    """Checked JSON text of the data of an event of this type."""
+    if not isinstance(data, dict):
+        if not isinstance(data, Mapping):
+            raise InvalidEvent(f"event {name!r}: the data of an event is a JSON object, not {shown(data)}")
+        data = dict(data)
     try:
-        return dump(dict(data), "data", DATA_BYTES)
+        return _short(data) or dump(data, "data", DATA_BYTES)
     except InvalidPayload as error:
-        raise InvalidEvent(f"{what}: {error}") from None
+        raise InvalidEvent(f"event {name!r}: {error}") from None
 
 
-def headers_text(headers: Mapping[str, str] | None, what: str) -> str | None:
-    if not headers:
+def _short(data: dict[Any, Any]) -> str | None:
+    """A short object of plain values, as `dump` writes it, in a third of the time; None: it is not such a one."""
+    try:
+        return short([f"{quoted(name)}:{WRITERS[type(value)](value)}" for name, value in data.items()])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def headers_text(headers: Mapping[str, str] | None, name: str) -> str | None:
+    """Checked JSON text of the headers of an event of this type; None: it has none."""
+    if headers is None:
         return None
     if not isinstance(headers, Mapping) or not all(
         isinstance(k, str) and isinstance(v, str) for k, v in headers.items()
     ):
-        raise InvalidEvent(f"{what}: headers must map names to strings, not {shown(headers)}")
+        raise InvalidEvent(f"event {name!r}: headers must map names to strings, not {shown(headers)}")
+    source = headers.get(SOURCE)
+    if source is not None and not _URI_REFERENCE.fullmatch(source):
+        raise InvalidEvent(
+            f"event {name!r}: the header {SOURCE!r} must be a URI or a part of one, such as "
+            f'"https://shop.example/orders" or "/orders", not {shown(source)}'
+        )
     try:
-        return dump(dict(headers), "headers", HEADER_BYTES)
+        return dump(dict(headers), "headers", HEADER_BYTES) if headers else None
     except InvalidPayload as error:
-        raise InvalidEvent(f"{what}: {error}") from None
+        raise InvalidEvent(f"event {name!r}: {error}") from None
+
+
+def carrying(headers: str | None, context: Mapping[str, str]) -> str | None:
+    """The headers with the context of a trace. What the user put there wins, and so does the limit: an event without a
+    trace is better than none."""
+    known: dict[str, str] = json.loads(headers) if headers else {}
+    if TRACE[0] in known:
+        return headers
+    for keys in (TRACE, TRACE[:1]):
+        kept = {key: context[key] for key in keys if key in context}
+        with contextlib.suppress(InvalidPayload):
+            return dump({**known, **kept}, "headers", HEADER_BYTES)
+    return headers
 
 
 def text_of(value: object) -> str:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import (
     Any,
     Generic,
@@ -10,6 +11,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    cast,
     get_origin,
     overload,
 )
@@ -143,8 +145,9 @@ class Subscribing(TaskRegistry):
     def on(self, /, *what: Any, **options: Any) -> Any:
         """Run a job for every event: `@app.on(OrderPaid, queue="mail")` over `async def send(event: Event[OrderPaid])`.
 
-        Takes event classes, or names and patterns such as "order.*". The subscription has the function's name. It begins
-        with events that are published from now on, or with `start="start"` at the beginning of the log."""
+        Takes event classes, or names and patterns such as "order.*". The subscription has the function's name. A new one
+        begins with the events that are committed after a worker has made it known; with `start` at the "start" of the log,
+        after a position, or at a time."""
         patterns = patterns_of(what, "on")
         start = _start(options.pop("start", "now"))
 
@@ -240,9 +243,14 @@ def patterns_of(what: Sequence[Any], verb: str) -> tuple[str, ...]:
 
 
 def _start(start: object) -> Start:
-    if start not in ("now", "start"):
-        raise TaskDefinitionError(f'start must be "now" or "start", not {shown(start)}')
-    return start
+    """Where a new subscription begins; one that is there goes on where it is."""
+    if start in ("now", "start") or (isinstance(start, datetime) and start.tzinfo is not None):
+        return cast(Start, start)
+    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+        return start
+    raise TaskDefinitionError(
+        f'start must be "now", "start", a position or a time with its zone, not {shown(start)}'
+    )
 
 
 def _event_parameter(signature: HandlerSignature, patterns: Sequence[str]) -> str:

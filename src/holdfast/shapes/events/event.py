@@ -1,6 +1,7 @@
 """Event: one event as a subscriber gets it, and how it travels in a job."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -8,7 +9,14 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin
 from uuid import UUID
 
 from ...tasks.convert import Converter, Misfit, Raw, converter
-from .contract import EventType, text_of, type_of
+from ...tasks.tracing import KEYS as TRACE
+from .contract import SOURCE, EventType, text_of, type_of
+
+_OWN = frozenset(
+    ("specversion", "id", "source", "type", "time", "subject", "datacontenttype", "dataschema", "data")
+)
+_EXTENSION = re.compile("[a-z0-9]{1,20}")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # which no attribute may have
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -41,24 +49,31 @@ class Event(Generic[T_co]):
     headers: Mapping[str, str] = field(default_factory=dict)
     data: T_co = None  # type: ignore[assignment]
     replay: bool = False  # delivered by a replay or a rebuild
-    source: str = "holdfast"
+
+    @property
+    def source(self) -> str:
+        """Where it comes from: the header `source` it was published with."""
+        return self.headers.get(SOURCE, "holdfast")
 
     def cloudevent(self) -> dict[str, Any]:
-        """The event as CloudEvents 1.0 has it, in its JSON form."""
+        """The event as CloudEvents 1.0 has it, in its JSON form. Headers are extension attributes, where their names may be:
+        1 to 20 lower-case letters and digits. Others are left out."""
         envelope: dict[str, Any] = {
             "specversion": "1.0",
             "id": str(self.id),
-            "source": self.headers.get("source", self.source),
+            "source": self.source,
             "type": self.type,
             "time": self.time.astimezone(UTC).isoformat().replace("+00:00", "Z"),
             "datacontenttype": "application/json",
-            "dataschema": f"{self.type}/v{self.version}",
+            "dataschema": f"urn:holdfast:{self.type}:{self.version}",
         }
         if self.key is not None:
             envelope["subject"] = self.key
-        for name in ("traceparent", "tracestate"):
-            if name in self.headers:
-                envelope[name] = self.headers[name]
+        envelope |= {
+            name: value
+            for name, value in self.headers.items()
+            if name not in _OWN and _EXTENSION.fullmatch(name) and not _CONTROL.search(value)
+        }
         kind = type_of(type(self.data))
         envelope["data"] = self.data if kind is None else kind.encode(self.data)
         return envelope
@@ -142,6 +157,15 @@ def job_payload(row: EventRow, parameter: str, era: int, *, replay: bool = False
     texts = (row.headers, row.data or "null")
     whole = _envelope(row.position, era, row.id, row.type, row.version, row.key, row.time, *texts, replay)
     return f"{{{text_of(parameter)}:{whole}}}"
+
+
+def trace_of(row: EventRow) -> str | None:
+    """The metadata of the job that carries an event: the trace of whoever published it. None: there was none."""
+    if row.headers is None or TRACE[0] not in row.headers:
+        return None
+    headers = json.loads(row.headers)
+    found = {key: headers[key] for key in TRACE if key in headers}
+    return text_of(found) if found else None
 
 
 def _envelope(

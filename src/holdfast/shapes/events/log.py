@@ -1,13 +1,13 @@
 """The log as a worker sees it: when there is something new, the page is turned once for all of its subscriptions.
 
 While events come, it turns the page every few milliseconds. After half a second without one it enters the sleepers, looks
-once more, and waits until it is woken, or until it looks by itself. When it is woken often it gets up: notifications are for
-idle systems.
+once more, and waits until it is woken, until the pulse of its worker says that there may be something, or, without a pulse,
+until it looks by itself. When it is woken often it gets up: notifications are for idle systems.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...db.session import Session
 from ...errors import ForeignLog
@@ -20,9 +20,19 @@ MANY = 50  # times within a second: too often to be woken one by one
 
 
 class Log:
-    def __init__(self, session: Session, worker: Callable[[], str], longest: float) -> None:
+    def __init__(
+        self,
+        session: Session,
+        worker: Callable[[], str],
+        longest: float,
+        names: Sequence[str],
+        on_free: Callable[[], None],
+    ) -> None:
+        """`on_free` is called when one of these subscriptions has no owner."""
         self._session = session
         self._worker = worker
+        self._names = names
+        self._on_free = on_free
         self._longest = longest  # seconds between two looks of its own while it sleeps
         self.last = -1  # the last position that is known
         self.hears = False
@@ -30,6 +40,16 @@ class Log:
         self._bell = asyncio.Event()
         self._entered: str | None = None  # as which worker it is among the sleepers
         self._rung_at: list[float] = []
+        self._told: int | None = None  # what the pulse said last
+        self._told_at = -2 * longest
+
+    def told(self, answer: int | None) -> None:
+        """The last number that was drawn for an event; None: a transaction that published is open. The first answer after
+        that counts as new, because such a one may commit without a word."""
+        self._told_at = time.monotonic()
+        if answer is None or answer != self._told:
+            self._told = answer
+            self._bell.set()
 
     def ring(self) -> None:
         """Somebody published."""
@@ -38,7 +58,9 @@ class Log:
 
     async def turn(self) -> int:
         """Number what was committed, and tell who waits for it."""
-        last = await self._session.run(store.turn_page())
+        last, is_free = await self._session.run(store.turn_and_look(self._names))
+        if is_free:
+            self._on_free()
         if last is None:
             raise ForeignLog
         if last != self.last:
@@ -47,10 +69,15 @@ class Log:
                 self._moved.notify_all()
         return last
 
-    async def beyond(self, position: int) -> None:
-        """Wait until the log has events after this position."""
+    async def beyond(self, position: int, left: asyncio.Event) -> None:
+        """Wait until the log has events after this position, or who waits has been asked to leave."""
         async with self._moved:
-            await self._moved.wait_for(lambda: self.last > position)
+            await self._moved.wait_for(lambda: self.last > position or left.is_set())
+
+    async def nudge(self) -> None:
+        """Who waits looks whether it has been asked to leave."""
+        async with self._moved:
+            self._moved.notify_all()
 
     async def watch(self) -> None:
         """Turn pages for ever."""
@@ -60,13 +87,20 @@ class Log:
             before = self.last
             if await self.turn() != before:
                 quiet_since = time.monotonic()
-            asleep = await self._rest(time.monotonic() - quiet_since)
-            pause = self._longest if asleep else BUSY if time.monotonic() - quiet_since < DROWSY else 0.25
+            quiet = time.monotonic() - quiet_since
+            asleep = await self._rest(quiet)
+            await self._wait(self._longest if asleep else BUSY if quiet < DROWSY else 0.25, asleep)
+
+    async def _wait(self, pause: float, asleep: bool) -> None:
+        """Until the bell rings, or it is time to look. Asleep, the pulse looks."""
+        while True:
             try:
                 async with asyncio.timeout(pause):
                     await self._bell.wait()
+                return
             except TimeoutError:
-                continue
+                if not asleep or time.monotonic() - self._told_at > 2 * self._longest:
+                    return
 
     async def _rest(self, quiet: float) -> bool:
         """Lie down, stay down, or get up. True: it sleeps, and may wait to be woken."""

@@ -7,36 +7,21 @@ Every verb is a procedure, so that it runs sync and async. Changes are in the au
 import functools
 import time
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Literal
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import UUID
 
-from ...errors import (
-    ConfigurationError,
-    EventsGone,
-    ForeignLog,
-    ResultTimeout,
-    SubscriptionStopped,
-    UnknownSubscription,
-)
+from ...errors import ConfigurationError, EventsGone, ResultTimeout, SubscriptionStopped
 from ...operate.procedure import Method, Procedure, Runner, actor, run, wait
 from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks.payload import shown
 from . import store
 from .event import Event, EventConverter, EventRow
-from .store import Failure, Listed, LogState, Published
+from .lookups import find, list_all, turn, unknown
+from .steering import pause, remove, replay, reset, resume, skip
+from .store import Failure, LogState, Published
 
-To = int | datetime | Literal["start", "end"]
 _CONVERTER = EventConverter(Any)
-
-
-def turn() -> Procedure[int]:
-    """Number what was committed; the last position."""
-    last = yield from run(store.turn_page)
-    if last is None:
-        raise ForeignLog
-    return last
 
 
 def state() -> Procedure[LogState]:
@@ -85,172 +70,6 @@ def show(which: int | UUID) -> Procedure[Event[Any]]:
     if not found:
         raise EventsGone(f"the log has no event {which}")
     return found[0]
-
-
-def list_all(name: str | None = None) -> Procedure[list[Listed]]:
-    """Every subscription with its lag."""
-    yield from turn()
-    return (yield from run(lambda: store.list_subscriptions(name)))
-
-
-def find(name: str) -> Procedure[list[Listed]]:
-    """The shards of one; UnknownSubscription if there is none."""
-    found = yield from list_all(name)
-    if not found:
-        raise (yield from _unknown(name))
-    return found
-
-
-def _unknown(name: str) -> Procedure[UnknownSubscription]:
-    known = yield from run(store.list_subscriptions)
-    names = ", ".join(dict.fromkeys(listed.name for listed in known))
-    return UnknownSubscription(
-        f"there is no subscription {name!r}"
-        + (f" (known: {names})" if names else "")
-        + ". A worker makes those that its code declares"
-    )
-
-
-def pause(name: str) -> Procedure[int]:
-    """Stop delivering to it. The log is kept for it, up to the limits."""
-    who = yield from actor()
-
-    def flow() -> Flow[int]:
-        changed = yield from store.pause(name, who)
-        if changed:
-            yield from audit(who, "pause_subscription", {"subscription": name}, changed)
-        return changed
-
-    return (yield from _changed(name, flow))
-
-
-def resume(name: str) -> Procedure[int]:
-    who = yield from actor()
-
-    def flow() -> Flow[int]:
-        changed = yield from store.resume(name)
-        if changed:
-            yield from audit(who, "resume_subscription", {"subscription": name}, changed)
-        return changed
-
-    return (yield from _changed(name, flow))
-
-
-def _changed(name: str, flow: Any) -> Procedure[int]:
-    changed: int = yield from run(flow)
-    if not changed:
-        yield from find(name)
-    return changed
-
-
-def reset(name: str, to: To) -> Procedure[int]:
-    """Put it to a position, a time, the start or the end; returns the position."""
-    check_to(to)
-    who = yield from actor()
-    yield from turn()
-
-    def flow() -> Flow[store.Moved]:
-        moved = yield from store.reset(name, to)
-        if moved.shards:
-            which = {"subscription": name, "position": moved.position}
-            yield from audit(who, "reset_subscription", which, moved.shards)
-        return moved
-
-    moved: store.Moved = yield from run(flow)
-    if not moved.shards:
-        yield from find(name)
-        raise EventsGone(
-            f"position {moved.position} is not in the log, which has {moved.start} to {moved.last}. Choose one of these"
-        )
-    return moved.position
-
-
-def check_to(to: object) -> None:
-    fits = (isinstance(to, int) and not isinstance(to, bool)) or to in ("start", "end")
-    if isinstance(to, datetime):
-        fits = to.tzinfo is not None
-    if not fits:
-        raise ConfigurationError(
-            f'a position is a number, a time with its zone, "start" or "end", not {shown(to)}'
-        )
-
-
-def replay(
-    name: str, since: int | datetime, until: int | datetime | None = None, *, again: bool = False
-) -> Procedure[str]:
-    """Read a range once more to one subscriber, beside its own position; returns the name of the replay. What became a job
-    is not made one again, unless `again`."""
-    last = yield from turn()
-    log = yield from run(store.log_state)
-    listed = yield from find(name)
-    begin = yield from _position(since, last)
-    end = last if until is None else (yield from _position(until, last))
-    if not log.start <= begin <= end <= last:
-        raise EventsGone(
-            f"the log has positions {log.start} to {last}; a replay from {begin} to {end} is not in it"
-        )
-    if listed[0].kind == "projection":
-        raise ConfigurationError(
-            f"{name} is a projection: events that it applied would count twice. Use: holdfast projection rebuild {name}"
-        )
-    replayed = f"{name}@{uuid4().hex[:8]}"
-    who = yield from actor()
-
-    def flow() -> Flow[None]:
-        yield from store.add_replay(replayed, name, begin, end, again=again)
-        yield from audit(who, "replay_events", {"subscription": name, "from": begin, "to": end}, end - begin)
-
-    yield from run(flow)
-    return replayed
-
-
-def _position(at: int | datetime, last: int) -> Procedure[int]:
-    if isinstance(at, int):
-        return at
-    check_to(at)
-    found: int | None = yield from run(lambda: store.position_at(at))
-    return last if found is None else found
-
-
-def skip(name: str) -> Procedure[Failure]:
-    """Pass the event at which a subscription stands, and note it; returns what was skipped."""
-    listed = yield from find(name)
-    stopped = [row for row in listed if row.status == "paused"]
-    if not stopped:
-        raise ConfigurationError(
-            f"{name} is not stopped, so there is nothing to skip. Pause it first: holdfast subscriptions pause {name}"
-        )
-    who = yield from actor()
-    shard = stopped[0]
-
-    def flow() -> Flow[Failure | None]:
-        page = yield from store.next_event(shard)
-        if not page.events:
-            return None
-        row = page.events[0]
-        yield from store.skip_event(shard, row, shard.problem or "skipped by an operator")
-        yield from audit(who, "skip_event", {"subscription": name, "position": row.position}, 1)
-        return Failure(
-            row.position, row.seq, shard.shard, "skipped", row.id, row.type, row.key, shard.problem, row.time
-        )
-
-    skipped: Failure | None = yield from run(flow)
-    if skipped is None:
-        raise ConfigurationError(f"{name} has read all events, so there is nothing to skip")
-    return skipped
-
-
-def remove(name: str) -> Procedure[int]:
-    """Forget a subscription that no code declares any more."""
-    who = yield from actor()
-
-    def flow() -> Flow[int]:
-        gone = yield from store.remove(name)
-        if gone:
-            yield from audit(who, "remove_subscription", {"subscription": name}, gone)
-        return gone
-
-    return (yield from _changed(name, flow))
 
 
 def failures(name: str, key: str | None = None) -> Procedure[list[Failure]]:
@@ -316,7 +135,7 @@ def await_position(name: str, what: Passing, timeout: float) -> Procedure[int]:
             raise (yield from _stopped(name, target))
         if time.monotonic() >= deadline:
             if found is None:
-                raise (yield from _unknown(name))
+                raise (yield from unknown(name))
             raise ResultTimeout(
                 f"{name} has not passed {missing} within {timeout:g} s: it is at position {found[0]}"
             )

@@ -121,7 +121,7 @@ class Project:
         owned = self._owned
 
         def first() -> Flow[Held | None]:
-            held = yield from store.hold_position(owned)
+            held = yield from store.hold(owned)
             if held is not None and self._shadow is not None:
                 yield from store.enter_shadow(self._shadow)
             return held

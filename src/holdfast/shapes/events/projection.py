@@ -3,6 +3,7 @@
 import fnmatch
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import (
     Any,
     Literal,
@@ -34,7 +35,7 @@ BATCH = 500
 TIMEOUT = 60.0
 
 T_co = TypeVar("T_co", covariant=True)
-Start = Literal["now", "start"]
+Start = Literal["now", "start"] | int | datetime
 
 
 class Projection(Subscription):

@@ -1,17 +1,19 @@
 """Publishing: what `app.publish()` is given becomes rows of the log, on our connection or on the caller's."""
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from ... import telemetry
 from ...db.database import Database
 from ...db.guests import async_guest, sync_guest
 from ...errors import InvalidEvent
 from ...tasks import checks, tracing
 from ...tasks.payload import shown
 from . import store
-from .contract import EventType, data_text, headers_text, type_name_of, type_of
+from .contract import EventType, carrying, data_text, headers_text, type_name_of, type_of
 from .store import NewEvent, Published
 
 MOST_AT_ONCE = 100_000
@@ -31,8 +33,8 @@ def new_event(
         name = type_name_of(event, InvalidEvent)
         if data is None:
             raise InvalidEvent(f"event {name!r} needs its data. Write publish({name!r}, {{...}})")
-        number = _version(name, 1 if version is None else version)
-        text, made_key = data_text(data, f"event {name!r}"), None
+        number = 1 if version is None else _version(name, version)
+        text = data_text(data, name)
     else:
         kind, value = _kind_of(event, data)
         if version is not None:
@@ -41,13 +43,14 @@ def new_event(
             )
         name, number = kind.name, kind.version
         made = kind.encode(value)
-        text, made_key = data_text(made, f"event {name!r}"), kind.key_of(made) if key is None else None
-    chosen = key if key is not None else made_key
-    if chosen is not None:
-        checks.key(chosen, "key", InvalidEvent, empty=True)
+        text = data_text(made, name)
+        if key is None:
+            key = kind.key_of(made)
+    if key is not None:
+        checks.key(key, f"event {name!r}: key", InvalidEvent, empty=False)
     if event_id is not None and not isinstance(event_id, UUID):
         raise InvalidEvent(f"event {name!r}: id must be a UUID, not {shown(event_id)}")
-    return NewEvent(name, text, chosen, headers_text(headers, f"event {name!r}"), event_id, number)
+    return NewEvent(name, text, key, headers_text(headers, name), event_id, number)
 
 
 def _kind_of(event: object, data: object) -> tuple[EventType, object]:
@@ -71,45 +74,49 @@ def _kind_of(event: object, data: object) -> tuple[EventType, object]:
 
 def _version(name: str, version: object) -> int:
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
-        raise InvalidEvent(f"event {name!r}: version must be 1 or more, not {shown(version)}")
+        raise InvalidEvent(f"event {name!r}: version must be from 1 to {2**31 - 1:,}, not {shown(version)}")
     return version
 
 
 def new_events(events: Iterable[object]) -> list[NewEvent]:
-    """Instances of event classes, or tuples of a type, its data and perhaps a key."""
-    made = []
-    for index, item in enumerate(events):
-        if index >= MOST_AT_ONCE:
+    """Instances of event classes, tuples of a type, its data and perhaps a key, or what `app.events.new()` made."""
+    if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
+        raise InvalidEvent(
+            f"events must be a list of instances or of tuples (type, data, key), not {shown(events)}"
+        )
+    made: list[NewEvent] = []
+    for item in events:
+        if len(made) >= MOST_AT_ONCE:
             raise InvalidEvent(f"more than {MOST_AT_ONCE:,} events at once. Publish them in several calls")
         try:
-            if isinstance(item, NewEvent):
-                made.append(item)
-            elif isinstance(item, tuple) and len(item) in (2, 3):
-                made.append(new_event(item[0], item[1], key=item[2] if len(item) == 3 else None))
-            else:
-                made.append(new_event(item))
+            made.append(_one_of_many(item))
         except InvalidEvent as error:
-            raise InvalidEvent(f"event {index + 1}: {error}") from None
+            raise InvalidEvent(f"event {len(made) + 1}: {error}") from None
     return made
+
+
+def _one_of_many(item: object) -> NewEvent:
+    if isinstance(item, NewEvent):
+        return item
+    if isinstance(item, tuple) and type_of(type(item)) is None:
+        if not 2 <= len(item) <= 3:
+            raise InvalidEvent(f"a tuple is (type, data) or (type, data, key), not {shown(item)}")
+        return new_event(item[0], item[1], key=item[2] if len(item) == 3 else None)
+    return new_event(item)
 
 
 @contextlib.contextmanager
 def traced(events: Sequence[NewEvent]) -> Iterator[Sequence[NewEvent]]:
-    """The same with the trace of the caller, where somebody traces."""
-    context = tracing.current_context() if tracing.traces() else None
-    if not context:
-        yield events
-        return
-    yield [_carrying(event, context) for event in events]
+    """A span around one publish, where somebody traces; every event carries its context. Written events are counted, where
+    somebody counts."""
+    with tracing.publishing(sorted({event.type for event in events}), len(events)) as context:
+        yield [_carrying(event, context) for event in events] if context else events
+    if telemetry.audible(logging.DEBUG):
+        telemetry.emit("events.published", level=logging.DEBUG, events=len(events))
 
 
 def _carrying(event: NewEvent, context: Mapping[str, str]) -> NewEvent:
-    import json
-
-    headers = json.loads(event.headers) if event.headers else {}
-    if "traceparent" in headers:
-        return event
-    return event._replace(headers=headers_text({**headers, **context}, f"event {event.type!r}"))
+    return event._replace(headers=carrying(event.headers, context))
 
 
 class Publisher:
@@ -122,34 +129,46 @@ class Publisher:
         guest = None if conn is None else sync_guest(conn, verb, f"a{verb}")
         if not events:
             return []
-        with traced(events) as carrying:
+        with traced(events) as sent:
             if guest is None:
-                return self._database.run(lambda: store.publish(carrying))
-            return guest.run(store.publish(carrying))
+                return self._database.run(lambda: store.publish(sent))
+            return guest.run(store.publish(sent))
 
     async def apublish(self, events: Sequence[NewEvent], conn: object | None, verb: str) -> list[Published]:
         guest = None if conn is None else async_guest(conn, f"a{verb}", verb)
         if not events:
             return []
-        with traced(events) as carrying:
+        with traced(events) as sent:
             if guest is None:
-                return await self._database.arun(lambda: store.publish(carrying))
-            return await guest.arun(store.publish(carrying))
+                return await self._database.arun(lambda: store.publish(sent))
+            return await guest.arun(store.publish(sent))
 
     def append(
         self, stream: str, events: Sequence[NewEvent], expected: int | None, conn: object | None
-    ) -> tuple[int, list[Published]]:
+    ) -> int:
         guest = None if conn is None else sync_guest(conn, "append", "aappend")
-        with traced(events) as carrying:
+        with traced(events) as sent:
             if guest is None:
-                return self._database.run(lambda: store.append(stream, carrying, expected))
-            return guest.run(store.append(stream, carrying, expected))
+                return self._database.run(lambda: store.append(stream, sent, expected))
+            return guest.run(store.append(stream, sent, expected))
 
     async def aappend(
         self, stream: str, events: Sequence[NewEvent], expected: int | None, conn: object | None
-    ) -> tuple[int, list[Published]]:
+    ) -> int:
         guest = None if conn is None else async_guest(conn, "aappend", "append")
-        with traced(events) as carrying:
+        with traced(events) as sent:
             if guest is None:
-                return await self._database.arun(lambda: store.append(stream, carrying, expected))
-            return await guest.arun(store.append(stream, carrying, expected))
+                return await self._database.arun(lambda: store.append(stream, sent, expected))
+            return await guest.arun(store.append(stream, sent, expected))
+
+    def version(self, stream: str, conn: object | None) -> int:
+        guest = None if conn is None else sync_guest(conn, "version", "aversion")
+        if guest is None:
+            return self._database.run(lambda: store.stream_version(stream))
+        return guest.run(store.stream_version(stream))
+
+    async def aversion(self, stream: str, conn: object | None) -> int:
+        guest = None if conn is None else async_guest(conn, "aversion", "version")
+        if guest is None:
+            return await self._database.arun(lambda: store.stream_version(stream))
+        return await guest.arun(store.stream_version(stream))

@@ -6,6 +6,7 @@ one transaction locks both positions, applies what is missing, and lets the new 
 """
 
 import asyncio
+import contextlib
 import logging
 from typing import Any
 
@@ -34,35 +35,46 @@ class Builder:
     def __init__(self, database: Database, apply: Apply, owned: Owned, lease: float) -> None:
         self._database = database
         self._fn = apply
-        self._owned = owned
+        self.owned = owned
         self._lease = lease
         self._waits = False  # for a lock
+        self.left = asyncio.Event()  # it has been asked to leave at the end of its batch
         self.moved = 0
         self.failed = False
 
-    @property
-    def position(self) -> int:
-        return -1  # it is never done before the swap
+    def is_behind(self, last: int) -> bool:
+        """It is never done before the swap."""
+        return not self.stuck
+
+    async def leave(self) -> None:
+        """End it when its batch is committed."""
+        self.left.set()
+
+    async def rest(self, seconds: float) -> None:
+        """Unless it has been asked to leave."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.left.wait()
 
     @property
     def stuck(self) -> bool:
         return self.failed or self._waits
 
     async def run(self) -> None:
-        owned = self._owned
+        owned = self.owned
         build = await self._database.arun(lambda: store.build_of(owned.name))
         if build is None:
             return
         project = Project(self._database, self._fn, owned, self._lease, build.shadow, BATCH)
         try:
-            while not await self._step(build, project):
+            while not self.left.is_set() and not await self._step(build, project):
                 continue
         except LeaseLost:
             return
 
     async def _step(self, build: Build, project: Project) -> bool:
         """One batch, or the swap. True: swapped."""
-        owned = self._owned
+        owned = self.owned
         live = await self._database.arun(lambda: store.live_position(build.projection))
         if live is None:
             raise LeaseLost
@@ -70,25 +82,25 @@ class Builder:
             return True
         page = await self._database.arun(lambda: self._read(project.batch, None))
         if page.position == owned.position:
-            await asyncio.sleep(_PAUSE)
+            await self.rest(_PAUSE)
             return False
         if await project.take(page):
             self.moved += page.position - owned.position
             if build.rate is not None:
-                await asyncio.sleep((page.position - owned.position) / build.rate)
+                await self.rest((page.position - owned.position) / build.rate)
             owned.position, owned.seq = page.position, page.seq
             self.failed = project.stuck
             failpoints.point("rebuild.batch")
         return False
 
     def _read(self, most: int, until: int | None) -> Any:
-        owned = self._owned
+        owned = self.owned
         return store.read_events(
             owned.position, owned.seq, most, patterns=owned.patterns, most_bytes=BATCH_BYTES, until=until
         )
 
     async def _swap(self, build: Build, project: Project) -> bool:
-        swap = _Swap(self._database, self._fn, self._owned, build, await project.parked())
+        swap = _Swap(self._database, self._fn, self.owned, build, await project.parked())
         try:
             await swap.run()
         except _TooFar:
@@ -98,13 +110,13 @@ class Builder:
         except LockTimeout as error:
             self._waits = True
             await self._say(f"the swap waits for a lock: {error}")
-            await asyncio.sleep(_PAUSE * 10)
+            await self.rest(_PAUSE * 10)
             return False
         except (Broken, Forbidden) as error:
             what = storable(f"the tables cannot be swapped: {error}", 2000)
-            await self._database.arun(lambda: store.stop_shard(self._owned, what))
+            await self._database.arun(lambda: store.stop_shard(self.owned, what))
             telemetry.emit(
-                "projection.stopped", level=logging.ERROR, subscription=self._owned.name, error=what
+                "projection.stopped", level=logging.ERROR, subscription=self.owned.name, error=what
             )
             raise LeaseLost from error
         telemetry.emit(
@@ -117,7 +129,7 @@ class Builder:
         return True
 
     async def _say(self, what: str) -> None:
-        await self._database.arun(lambda: store.note_trouble(self._owned, storable(what, 2000)))
+        await self._database.arun(lambda: store.note_trouble(self.owned, storable(what, 2000)))
 
 
 class _TooFar(Exception):
@@ -146,7 +158,7 @@ class _Swap:
         owned, build = self._owned, self._build
         yield from store.wait_for_locks(LOCK_TIMEOUT)
         live = yield from store.lock_positions(build.projection)  # in order of name, as everybody does
-        held = yield from store.hold_position(owned)
+        held = yield from store.hold(owned)
         if live is None or held is None:
             return None
         self.target = max(live.position, owned.position)

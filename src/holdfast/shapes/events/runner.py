@@ -5,6 +5,9 @@ ownership ends the runner; its service takes the subscription up again.
 """
 
 import asyncio
+import contextlib
+import logging
+import time
 from typing import Protocol
 
 from ... import failpoints, telemetry
@@ -16,6 +19,8 @@ from .reshard import at_barrier
 from .store import Owned, Page
 
 BATCH_BYTES = 4 * 2**20
+FIRST = 100  # events of the first batch: how long they take is not known yet
+LONG = 1.0  # seconds. A batch that took longer is followed by one of half the size
 
 
 class Effect(Protocol):
@@ -44,56 +49,102 @@ class Runner:
         self._database = database
         self._log = log
         self._effect = effect
-        self._owned = owned
+        self.owned = owned
+        self.left = asyncio.Event()  # it has been asked to leave at the end of its batch
+        self._most = FIRST
         self.moved = 0  # events that it passed
         self.failed = False  # the last try ended with an error
 
     @property
     def position(self) -> int:
-        return self._owned.position
+        return self.owned.position
+
+    def is_behind(self, last: int) -> bool:
+        """It has events to pass before this position."""
+        ends = [end for end in (last, self.owned.until, self.owned.barrier) if end is not None]
+        return self.position < min(ends) and not self.stuck
+
+    async def leave(self) -> None:
+        """End it when its batch is committed."""
+        self.left.set()
+        await self._log.nudge()
+
+    async def rest(self, seconds: float) -> None:
+        """Unless it has been asked to leave."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.left.wait()
 
     @property
     def stuck(self) -> bool:
         return self.failed or self._effect.stuck
 
     async def run(self) -> None:
-        """Until it is cancelled, or the subscription is lost, stopped or at its end."""
-        owned = self._owned
-        while True:
-            if owned.until is not None and owned.position >= owned.until:
-                await self._database.arun(lambda: store.end_replay(owned))
-                telemetry.emit(
-                    "replay.done", subscription=owned.of, replay=owned.name, position=owned.position
-                )
+        """Until it is cancelled or asked to leave, or the subscription is lost, stopped or at its end."""
+        owned = self.owned
+        while not self.left.is_set():
+            if await self._is_over():
                 return
-            if owned.barrier is not None and owned.position >= owned.barrier:
-                if await at_barrier(self._database, owned):
-                    return
-                continue
             if self._log.last <= owned.position:
-                await self._log.beyond(owned.position)
+                await self._log.beyond(owned.position, self.left)
+                continue
             page = await self._read()
             if page.position == owned.position:
                 await asyncio.sleep(0)
                 self._log.last = min(self._log.last, page.last)
                 continue
+            began = time.monotonic()
             try:
                 passed = await self._effect.take(page)
             except LeaseLost:
                 return
             if passed:
                 self.moved += page.position - owned.position
+                if page.events and telemetry.audible(logging.DEBUG):
+                    telemetry.emit(
+                        "events.delivered",
+                        level=logging.DEBUG,
+                        subscription=owned.of,
+                        events=len(page.events),
+                    )
                 owned.position, owned.seq = page.position, page.seq
                 self.failed = False
+                self._measure(time.monotonic() - began)
+                if owned.rate is not None:
+                    await self.rest(len(page.events) / owned.rate)
+
+    async def _is_over(self) -> bool:
+        """A replay is at its end, or all shards are at the barrier, where this one waits for the others."""
+        owned = self.owned
+        if owned.until is not None and owned.position >= owned.until:
+            await self._database.arun(lambda: store.end_replay(owned))
+            telemetry.emit("replay.done", subscription=owned.of, replay=owned.name, position=owned.position)
+            return True
+        while owned.barrier is not None and owned.position >= owned.barrier and not self.left.is_set():
+            if await at_barrier(self._database, owned):
+                return True
+        return False
+
+    def _measure(self, seconds: float) -> None:
+        """A batch holds its row and its transaction: one that took long is followed by a smaller one."""
+        if seconds > LONG:
+            self._most = max(1, min(self._most, self._effect.batch) // 2)
+        elif seconds < LONG / 4:
+            self._most = min(self._most * 4, 10_000)
+
+    @property
+    def _batch(self) -> int:
+        most = min(self._most, self._effect.batch)
+        return most if self.owned.rate is None else max(1, min(most, int(self.owned.rate)))
 
     async def _read(self) -> Page:
-        owned = self._owned
+        owned = self.owned
         ends = [end for end in (owned.until, owned.barrier) if end is not None]
         page = await self._database.arun(
             lambda: store.read_events(
                 owned.position,
                 owned.seq,
-                self._effect.batch,
+                self._batch,
                 patterns=owned.patterns,
                 most_bytes=BATCH_BYTES,
                 shard=owned.shard,

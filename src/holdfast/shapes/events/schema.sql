@@ -19,7 +19,9 @@
 --   * A snapshot here never counts the own transaction as finished (event_snapshot()): who publishes after it looked would lose an event.
 --   * The log is a ring of 32 day slots, as the archive is. A slot goes by TRUNCATE, never by DELETE of single events.
 
-CREATE SEQUENCE holdfast.event_seq;   -- CACHE 1: numbers cached by a session would be out of order
+-- CACHE 1: numbers cached by a session would be out of order. A number is drawn in the INSERT itself, that is under the lock on the table:
+-- rebase_events() counts on it.
+CREATE SEQUENCE holdfast.event_seq;
 
 CREATE TABLE holdfast.events (
     seq        bigint      NOT NULL DEFAULT nextval('holdfast.event_seq'),
@@ -51,7 +53,7 @@ CREATE TABLE holdfast.event_log (
     system_id      bigint      NOT NULL,             -- of the server whose transaction ids the pages hold
     era            int         NOT NULL DEFAULT 1,   -- rises with every rebase
     base_pos       bigint      NOT NULL DEFAULT 0,   -- at the last rebase
-    base_top       bigint      NOT NULL DEFAULT 0,
+    base_top       bigint      NOT NULL DEFAULT 0,   -- every event up to this seq was numbered before it
     base_snap      pg_snapshot NOT NULL,
     base_at        timestamptz NOT NULL,
     start_pos      bigint      NOT NULL DEFAULT 0,   -- events up to this position are gone
@@ -69,8 +71,11 @@ CREATE TABLE holdfast.event_pages (
     top      bigint      NOT NULL,   -- the highest hi so far
     s_from   pg_snapshot NOT NULL,
     s_to     pg_snapshot NOT NULL,
-    at       timestamptz NOT NULL
+    at       timestamptz NOT NULL    -- never before that of the page before it
 );
+CREATE INDEX event_pages_hi ON holdfast.event_pages (hi);                -- where is an event?
+CREATE INDEX event_pages_at ON holdfast.event_pages (at, last_pos);      -- where was the log at a time?
+CREATE INDEX event_pages_slot ON holdfast.event_pages (slot, last_pos);  -- which positions does a slot have?
 
 -- Ids that a caller chose, so that publishing one twice is one event. They go with the log.
 CREATE TABLE holdfast.event_ids (
@@ -80,7 +85,8 @@ CREATE TABLE holdfast.event_ids (
 );
 CREATE INDEX event_ids_at ON holdfast.event_ids (at);
 
--- How many events each stream has that append() ever wrote to. publish() to such a key counts too.
+-- Streams that append_events() wrote to. A stream begins with its first append; from then on every event of its key counts, also one that
+-- publish() wrote. Versions stay when the log no longer has the events.
 CREATE TABLE holdfast.event_streams (
     key     text   PRIMARY KEY,
     version bigint NOT NULL
@@ -102,7 +108,7 @@ CREATE TABLE holdfast.subscriptions (
     generation       bigint      NOT NULL DEFAULT 0,
     token            uuid,
     owner            text,                      -- the worker that has it
-    lease_expires_at timestamptz NOT NULL DEFAULT '-infinity',
+    lease_expires_at timestamptz NOT NULL DEFAULT '-infinity',   -- of one without an owner: since when it has none
     delivered        int8multirange NOT NULL DEFAULT '{}',   -- jobs: positions that became jobs, so that a replay makes none twice
     missed           bigint,                    -- expired: how many events it did not get
     problem          text,                      -- why it is paused, or what failed last
@@ -113,6 +119,7 @@ CREATE TABLE holdfast.subscriptions (
     barrier          bigint,                    -- nobody reads beyond it while the number of shards changes
     wanted_shards    int,                       -- what that number becomes
     version          int         NOT NULL DEFAULT 1,   -- of the code that runs it; other code lets it be
+    rate             float8 CHECK (rate > 0),   -- a replay reads at most so many events in a second; NULL: as fast as it can
     PRIMARY KEY (name, shard),
     CHECK (shard >= 0 AND shard < shards)
 ) WITH (fillfactor = 30, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200,
@@ -157,23 +164,42 @@ CREATE FUNCTION holdfast.event_snapshot() RETURNS pg_snapshot
                             (SELECT string_agg(x::text, ',' ORDER BY x) FROM (SELECT pg_snapshot_xip(s) UNION SELECT own) AS u(x)))::pg_snapshot END
           FROM (SELECT pg_current_snapshot(), pg_current_xact_id_if_assigned()) AS t(s, own) $$;
 
--- Why an event cannot be stored; NULL: it can. `most` is the limit of its data in bytes.
+-- Why an event cannot be stored; NULL: it can. The header `source` is an attribute of CloudEvents: a URI, or a part of one.
 CREATE FUNCTION holdfast.event_fault(type text, data jsonb, key text, headers jsonb, version int) RETURNS text
     LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp
     AS $$ SELECT CASE
         WHEN type IS NULL OR type ~ '[^A-Za-z0-9_.-]' OR octet_length(type) NOT BETWEEN 1 AND 200
-            THEN format('event type %L is not usable: 1 to 200 letters, digits and _ . -', type)
+            THEN format('event type %L is not usable: 1 to 200 letters, digits and _ . -', left(type, 200))
         WHEN data IS NULL OR jsonb_typeof(data) <> 'object' THEN 'the data of an event must be a JSON object'
         WHEN CASE WHEN pg_column_size(data) <= 1024 AND pg_column_compression(data) IS NULL THEN octet_length(data::text)
                   ELSE holdfast.printed_bytes(data, 229376) END > 229376
             THEN format('the data of the event is %s bytes, the limit is 229376: store it elsewhere and publish a reference', holdfast.printed_bytes(data, 229376))
+        WHEN key = '' THEN 'the key of an event must not be empty: leave it out for none'
         WHEN octet_length(key) > 512 THEN format('the key is %s bytes, the limit is 512', octet_length(key))
         WHEN version IS NULL OR version < 1 THEN format('version must be 1 or more, not %s', version)
         WHEN headers IS NOT NULL AND jsonb_typeof(headers) <> 'object' THEN 'headers must be a JSON object of strings'
         WHEN headers IS NOT NULL AND EXISTS (SELECT FROM jsonb_each(headers) h WHERE jsonb_typeof(h.value) <> 'string') THEN 'headers must be a JSON object of strings'
         WHEN headers IS NOT NULL AND holdfast.printed_bytes(headers, 8192) > 8192 THEN format('headers are %s bytes, the limit is 8192', holdfast.printed_bytes(headers, 8192))
+        WHEN headers->>'source' !~ '^([A-Za-z0-9:/?#@!$&''()*+,;=._~[\]-]|%[0-9A-Fa-f]{2})+$'
+            THEN format('the header source must be a URI or a part of one, not %L', left(headers->>'source', 200))
     END $$;
+
+-- A transaction with a snapshot of its own does not see a stream that began after it. It may not publish to it without counting, so it fails
+-- as a write to a row that changed would: 40001. A row that is put in shows it, and is taken out again. The caller holds the locks of the keys.
+CREATE FUNCTION holdfast.check_streams(keys text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    added text[];
+BEGIN
+    WITH added AS (
+        INSERT INTO holdfast.event_streams AS s (key, version) SELECT DISTINCT u.key, 0 FROM unnest(keys) AS u(key) WHERE u.key IS NOT NULL
+        ON CONFLICT DO NOTHING RETURNING s.key)
+    SELECT array_agg(a.key) INTO added FROM added a;
+    DELETE FROM holdfast.event_streams s WHERE s.key = ANY (added);
+END $$;
 
 -- One event. `created` is false where the id was published before.
 CREATE FUNCTION holdfast.publish(
@@ -185,8 +211,8 @@ CREATE FUNCTION holdfast.publish(
 DECLARE
     wrong text := CASE   -- without a subquery: an expression costs next to nothing
         WHEN type IS NULL OR type ~ '[^A-Za-z0-9_.-]' OR octet_length(type) NOT BETWEEN 1 AND 200 OR data IS NULL OR jsonb_typeof(data) <> 'object'
-             OR pg_column_size(data) > 1024 OR pg_column_compression(data) IS NOT NULL OR octet_length(key) > 512 OR version IS NULL OR version < 1
-             OR headers IS NOT NULL
+             OR pg_column_size(data) > 1024 OR pg_column_compression(data) IS NOT NULL OR octet_length(data::text) > 229376
+             OR octet_length(key) NOT BETWEEN 1 AND 512 OR version IS NULL OR version < 1 OR headers IS NOT NULL
             THEN holdfast.event_fault(type, data, key, headers, version) END;
     hash  bigint;
     at    timestamptz;
@@ -209,6 +235,9 @@ BEGIN
         IF pg_advisory_xact_lock_shared(7236840, hashtext('+events') # (hash >> 57)::int) IS NULL THEN RETURN; END IF;
         IF pg_advisory_xact_lock(hash) IS NULL THEN RETURN; END IF;
         UPDATE holdfast.event_streams s SET version = s.version + 1 WHERE s.key = publish.key;
+        IF NOT FOUND AND current_setting('transaction_isolation') <> 'read committed' THEN
+            PERFORM holdfast.check_streams(ARRAY[key]);
+        END IF;
     END IF;
     at := holdfast.now();
     INSERT INTO holdfast.events AS e (seq, id, created_at, slot, type, key, version, data, headers)
@@ -233,19 +262,27 @@ CREATE FUNCTION holdfast.publish_many(types text[], datas text[], keys text[] DE
     SET enable_seqscan = off
     AS $$
 DECLARE
-    wrong  text;
-    at     timestamptz;
-    chosen boolean := coalesce(array_remove(event_ids, NULL) <> '{}', false);
-    ids    uuid[];
-    fresh  uuid[];
+    wrong   text;
+    careful boolean;
+    at      timestamptz;
+    day     smallint;    -- the slot
+    base    text;        -- of the ids
+    low     bigint;
+    chosen  boolean := coalesce(array_remove(event_ids, NULL) <> '{}', false);
+    ids     uuid[];
+    fresh   uuid[];
 BEGIN
+    IF cardinality(types) > 100000 THEN
+        RAISE EXCEPTION '% events at once, the limit is 100000: publish them in several calls', cardinality(types) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- Of many texts as one a pattern is looked for in a quarter of the time. jsonb prints more than was written: a space after each separator,
+    -- and numbers without exponents.
+    careful := pg_column_size(datas) > 16777216 OR array_to_string(types, '') ~ '[^A-Za-z0-9_.-]' OR array_to_string(datas, '') ~ '[0-9][eE][+-]?[0-9]';
     SELECT CASE WHEN cardinality(types) = 1 THEN f.fault ELSE format('event %s: %s', f.ordinal, f.fault) END INTO wrong
     FROM (SELECT u.ordinal, holdfast.event_fault(u.type, u.data::jsonb, u.key, u.header::jsonb, coalesce(u.version, 1)) AS fault
           FROM unnest(types, datas, keys, headers, versions) WITH ORDINALITY AS u(type, data, key, header, version, ordinal)
-          WHERE u.type IS NULL OR u.type ~ '[^A-Za-z0-9_.-]' OR octet_length(u.type) NOT BETWEEN 1 AND 200 OR u.data IS NULL OR left(ltrim(u.data), 1) <> '{'
-             -- jsonb prints more than was written: a space after each separator, and numbers without exponents
-             OR octet_length(u.data) > 114688 OR u.data ~ '[0-9][eE][+-]?[0-9]' OR octet_length(u.key) > 512 OR u.version < 1
-             OR u.header IS NOT NULL) f
+          WHERE careful OR u.type IS NULL OR octet_length(u.type) NOT BETWEEN 1 AND 200 OR u.data IS NULL OR ascii(u.data) <> 123 OR octet_length(u.data) > 114688
+             OR octet_length(u.key) NOT BETWEEN 1 AND 512 OR u.version < 1 OR u.header IS NOT NULL) f
     WHERE f.fault IS NOT NULL ORDER BY f.ordinal LIMIT 1;
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
@@ -260,18 +297,29 @@ BEGIN
     END IF;
     IF array_remove(keys, NULL) <> '{}' THEN
         PERFORM holdfast.lock_streams('+events', keys);
-        UPDATE holdfast.event_streams s SET version = s.version + k.n
-        FROM (SELECT u.key, count(*) AS n FROM unnest(keys, event_ids) AS u(key, id)
-              WHERE u.key IS NOT NULL AND (u.id IS NULL OR u.id = ANY (fresh)) GROUP BY u.key) k
-        WHERE s.key = k.key;
+        IF EXISTS (SELECT FROM holdfast.event_streams) THEN
+            UPDATE holdfast.event_streams s SET version = s.version + k.n
+            FROM (SELECT g.key, count(*) AS n   -- an id counts where it comes first
+                  FROM (SELECT u.key, u.id IS NULL OR (u.id = ANY (fresh) AND row_number() OVER (PARTITION BY u.id ORDER BY u.ordinal) = 1) AS is_new
+                        FROM unnest(keys, event_ids) WITH ORDINALITY AS u(key, id, ordinal)) g
+                  WHERE g.key IS NOT NULL AND g.is_new GROUP BY g.key) k
+            WHERE s.key = k.key;
+        END IF;
+        IF current_setting('transaction_isolation') <> 'read committed' THEN
+            PERFORM holdfast.check_streams(keys);
+        END IF;
     END IF;
     at := holdfast.now();
+    day := holdfast.archive_slot(at);
     IF NOT chosen THEN
-        RETURN QUERY
-        INSERT INTO holdfast.events AS e (created_at, slot, type, key, version, data, headers)
-        SELECT at, holdfast.archive_slot(at), u.type, u.key, coalesce(u.version, 1), u.data::jsonb, u.header::jsonb
+        -- A random id costs 4 us. So the first one is random, and each of the others is the one before plus 1.
+        base := holdfast.uuid7()::text;
+        low := mod(('x' || right(base, 12))::bit(48)::bigint, 281474976000000);
+        base := left(base, 24);
+        RETURN QUERY   -- in the order of the arrays
+        INSERT INTO holdfast.events AS e (id, created_at, slot, type, key, version, data, headers)
+        SELECT (base || lpad(to_hex(low + u.ordinal), 12, '0'))::uuid, at, day, u.type, u.key, coalesce(u.version, 1), u.data::jsonb, u.header::jsonb
         FROM unnest(types, datas, keys, headers, versions) WITH ORDINALITY AS u(type, data, key, header, version, ordinal)
-        ORDER BY u.ordinal
         RETURNING e.id, e.seq, true;
     ELSE
         RETURN QUERY
@@ -280,7 +328,7 @@ BEGIN
             FROM unnest(types, datas, keys, headers, versions, ids, event_ids) WITH ORDINALITY AS u(type, data, key, header, version, id, chosen, ordinal)
         ), made AS (
             INSERT INTO holdfast.events AS e (id, created_at, slot, type, key, version, data, headers)
-            SELECT g.id, at, holdfast.archive_slot(at), g.type, g.key, coalesce(g.version, 1), g.data::jsonb, g.header::jsonb
+            SELECT g.id, at, day, g.type, g.key, coalesce(g.version, 1), g.data::jsonb, g.header::jsonb
             FROM given g WHERE g.is_new ORDER BY g.ordinal
             RETURNING e.id, e.seq
         ), noted AS (
@@ -294,21 +342,75 @@ BEGIN
     END IF;
 END $$;
 
--- The version of a stream after these events; raises HF002 with the actual version where it is not the expected one. NULL: any.
-CREATE FUNCTION holdfast.append_events(stream text, expected bigint, how_many int) RETURNS bigint
+-- Events that are the next ones of a stream, whose key is `stream`, if it is at the version that is expected (NULL: at any). Returns a row for
+-- each, with the version of the stream after all of them. Where it is at another version: raises HF002, or for a caller that is `quiet` and reads
+-- it returns one row without an id, with the version at which the stream is. A stream that nobody has appended to is at version 0.
+-- Without ids of the caller's: those are locked before streams, and the expected version makes a second try safe.
+CREATE FUNCTION holdfast.append_events(stream text, expected bigint, types text[], datas text[], headers text[] DEFAULT NULL, versions int[] DEFAULT NULL,
+                                       quiet boolean DEFAULT false)
+    RETURNS TABLE (version bigint, id uuid, seq bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
+    wrong  text := CASE
+        WHEN stream IS NULL OR octet_length(stream) NOT BETWEEN 1 AND 512 THEN format('a stream is a key of 1 to 512 bytes, not %L', left(stream, 100))
+        WHEN expected < 0 THEN format('the expected version must be 0 or more, not %s', expected)
+        WHEN coalesce(cardinality(types), 0) = 0 THEN 'append needs one event at least' END;
     actual bigint;
 BEGIN
-    PERFORM holdfast.lock_streams('+events', ARRAY[stream]);
-    SELECT s.version INTO actual FROM holdfast.event_streams s WHERE s.key = stream;
-    IF expected IS NOT NULL AND expected <> coalesce(actual, 0) THEN RETURN - coalesce(actual, 0) - 1; END IF;
-    IF actual IS NULL THEN
-        INSERT INTO holdfast.event_streams (key, version) VALUES (stream, 0);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
     END IF;
-    RETURN coalesce(actual, 0) + how_many;
+    PERFORM holdfast.lock_streams('+events', ARRAY[stream]);
+    SELECT coalesce(max(s.version), 0) INTO actual FROM holdfast.event_streams s WHERE s.key = stream;   -- a new statement: after the lock
+    IF expected <> actual THEN
+        IF NOT quiet THEN
+            RAISE EXCEPTION 'stream % is at version %, not %', quote_literal(stream), actual, expected USING ERRCODE = 'HF002',
+                HINT = 'Somebody else wrote to it: read it again and decide again.';
+        END IF;
+        version := actual;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF actual = 0 THEN
+        INSERT INTO holdfast.event_streams AS s (key, version) VALUES (stream, 0) ON CONFLICT DO NOTHING;   -- publish_many() counts
+    END IF;
+    RETURN QUERY
+    SELECT actual + cardinality(types), p.id, p.seq
+    FROM holdfast.publish_many(types, datas, array_fill(stream, ARRAY[cardinality(types)]), headers, NULL, versions) p;
+END $$;
+
+-- Cuts events into pages, in the order of seq, and writes them behind the last position. Returns the new last position.
+CREATE FUNCTION holdfast.write_pages(slots smallint[], seqs bigint[], last_pos bigint, top bigint, s_from pg_snapshot, s_to pg_snapshot, at timestamptz)
+    RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET jit = off
+    AS $$
+DECLARE
+    result bigint;
+BEGIN
+    WITH breaks AS (
+        SELECT f.slot, f.seq, row_number() OVER w AS k,
+               (f.seq - lag(f.seq) OVER w > 256 OR f.slot <> lag(f.slot) OVER w)::int AS is_break
+        FROM unnest(slots, seqs) AS f(slot, seq) WINDOW w AS (ORDER BY f.seq)
+    ), isles AS (
+        SELECT b.slot, b.seq, b.k, sum(coalesce(b.is_break, 0)) OVER (ORDER BY b.seq) AS isle FROM breaks b
+    ), parts AS (
+        SELECT i.slot, i.seq, i.k, i.isle, (row_number() OVER (PARTITION BY i.isle ORDER BY i.seq) - 1) / 10000 AS part FROM isles i
+    ), pages AS (
+        SELECT max(p.k) AS k, count(*) AS n, min(p.slot) AS slot, min(p.seq) AS lo, max(p.seq) AS hi FROM parts p GROUP BY p.isle, p.part
+    ), written AS (
+        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, lo, hi, top, s_from, s_to, at)
+        SELECT write_pages.last_pos + p.k, p.n, p.slot, p.lo, p.hi, greatest(write_pages.top, max(p.hi) OVER (ORDER BY p.k)),
+               write_pages.s_from, write_pages.s_to, write_pages.at
+        FROM pages p
+        RETURNING w.last_pos
+    )
+    SELECT max(w.last_pos) INTO result FROM written w;
+    RETURN coalesce(result, last_pos);
 END $$;
 
 -- Number what was committed since the last page. Returns the last position; NULL: the transaction ids are of another server, see
@@ -326,10 +428,9 @@ DECLARE
     s2      pg_snapshot;
     at      timestamptz;
     late    xid8[];      -- in progress at the last page, and committed since
-    late_slots smallint[];
-    late_seqs  bigint[];
     slots   smallint[];
-    result  bigint;
+    new_slots smallint[];
+    new_seqs  bigint[];
 BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION 'events are numbered on the primary, and this server is a standby' USING ERRCODE = 'read_only_sql_transaction';
@@ -344,12 +445,12 @@ BEGIN
         SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap, log.base_at AS at INTO last;
     END IF;
     s2 := holdfast.event_snapshot();
-    at := clock_timestamp();
     IF log.system_id <> (SELECT c.system_identifier FROM pg_control_system() c) OR pg_snapshot_xmax(last.snap) > pg_snapshot_xmax(s2) THEN
         RETURN NULL;
     END IF;
     late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snap) x WHERE pg_visible_in_snapshot(x, s2));
     IF late = '{}' AND pg_snapshot_xmax(s2) = pg_snapshot_xmax(last.snap) THEN RETURN last.last_pos; END IF;   -- nobody has committed since
+    at := greatest(clock_timestamp() + (holdfast.now() - statement_timestamp()), last.at);
     -- Transactions that are newer than the last page wrote into the slots of these days, of which the plan opens no others. Whether another slot
     -- has something of them, because a clock was moved or a transaction took days, is one look at each.
     IF last.at > at - interval '1 day' THEN
@@ -357,44 +458,31 @@ BEGIN
     END IF;
     IF slots IS NULL OR EXISTS (SELECT FROM generate_series(0, 31) AS d(slot) CROSS JOIN LATERAL (
                                     SELECT FROM holdfast.events e
-                                    WHERE e.slot = d.slot AND e.xid >= pg_snapshot_xmax(last.snap) AND e.xid < pg_snapshot_xmax(s2) LIMIT 1) e
+                                    WHERE e.slot = d.slot AND e.xid >= pg_snapshot_xmax(last.snap) AND e.xid < pg_snapshot_xmax(s2) AND e.seq > log.base_top LIMIT 1) e
                                 WHERE d.slot <> ALL (slots)) THEN
         slots := ARRAY(SELECT generate_series(0, 31));
     END IF;
-    IF late <> '{}' THEN
-        SELECT array_agg(e.slot), array_agg(e.seq) INTO late_slots, late_seqs
-        FROM unnest(late) AS l(x) CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.xid = l.x OFFSET 0) e;
-    END IF;
+    -- Events up to base_top were numbered before the last rebase. Their transaction ids are of another server, and may be in the range.
     WITH ranges(a, b) AS MATERIALIZED (   -- between the transactions in progress: a bulk in flight is jumped over
         SELECT coalesce(lag(u.x) OVER (ORDER BY u.x), (pg_snapshot_xmax(last.snap)::text::bigint - 1)::text::xid8), u.x
         FROM (SELECT pg_snapshot_xip(s2) UNION SELECT pg_snapshot_xmax(s2)) AS u(x) WHERE u.x >= pg_snapshot_xmax(last.snap)
-    ), found(slot, seq) AS MATERIALIZED (
-        SELECT e.slot, e.seq FROM ranges r
-        CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b OFFSET 0) e
-      UNION ALL
-        SELECT l.slot, l.seq FROM unnest(late_slots, late_seqs) AS l(slot, seq)
-    ), breaks AS (
-        SELECT f.slot, f.seq, row_number() OVER w AS k,
-               (f.seq - lag(f.seq) OVER w > 256 OR f.slot <> lag(f.slot) OVER w)::int AS is_break
-        FROM found f WINDOW w AS (ORDER BY f.seq)
-    ), isles AS (
-        SELECT b.slot, b.seq, b.k, sum(coalesce(b.is_break, 0)) OVER (ORDER BY b.seq) AS isle FROM breaks b
-    ), parts AS (
-        SELECT i.slot, i.seq, i.k, i.isle, (row_number() OVER (PARTITION BY i.isle ORDER BY i.seq) - 1) / 10000 AS part FROM isles i
-    ), pages AS (
-        SELECT max(p.k) AS k, count(*) AS n, min(p.slot) AS slot, min(p.seq) AS lo, max(p.seq) AS hi FROM parts p GROUP BY p.isle, p.part
-    ), written AS (
-        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, lo, hi, top, s_from, s_to, at)
-        SELECT last.last_pos + p.k, p.n, p.slot, p.lo, p.hi, greatest(last.top, max(p.hi) OVER (ORDER BY p.k)), last.snap, s2, at FROM pages p
-        RETURNING w.last_pos
     )
-    SELECT max(w.last_pos) INTO result FROM written w;
-    RETURN coalesce(result, last.last_pos);
+    SELECT array_agg(f.slot), array_agg(f.seq) INTO new_slots, new_seqs
+    FROM ranges r
+    CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b AND e.seq > log.base_top OFFSET 0) f
+    WHERE r.a::text::bigint + 1 < r.b::text::bigint;   -- of a thousand in progress, most are neighbours
+    IF late <> '{}' THEN
+        SELECT new_slots || array_agg(f.slot), new_seqs || array_agg(f.seq) INTO new_slots, new_seqs
+        FROM unnest(late) AS l(x) CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.xid = l.x AND e.seq > log.base_top OFFSET 0) f;
+    END IF;
+    IF new_seqs IS NULL THEN RETURN last.last_pos; END IF;
+    RETURN holdfast.write_pages(new_slots, new_seqs, last.last_pos, last.top, last.snap, s2, at);
 END $$;
 
 -- Up to `most` events after a position, and of those that match at most about `bytes`. `after_seq` is the seq of the event at that position.
--- The last row (id NULL) says how far was looked, and what the last position of the log is. Raises HF003 where events after the position are
--- gone.
+-- The last row (id NULL) says how far was looked, how many events were found up to there (as the version), and what the last position of the
+-- log is. Raises HF003 where events after the position are gone. A transaction that is older than their removal sees their pages and not their
+-- rows: then fewer are found than there are positions, which the caller must take for the same.
 CREATE FUNCTION holdfast.read_events(after bigint, after_seq bigint, most int, bytes bigint, patterns text[], shard int DEFAULT 0, shards int DEFAULT 1,
                                      up_to bigint DEFAULT NULL)
     RETURNS TABLE (pos bigint, seq bigint, id uuid, type text, version int, key text, created_at timestamptz, headers text, data text)
@@ -404,158 +492,233 @@ CREATE FUNCTION holdfast.read_events(after bigint, after_seq bigint, most int, b
     SET enable_seqscan = off
     SET enable_bitmapscan = off
     SET jit = off
+    SET max_parallel_workers_per_gather = 0
     AS $$
 DECLARE
-    start  bigint;
-    looked bigint;
+    start bigint;
+    day   smallint;   -- one slot at a time: a plan that is given the slot opens one table and not 32
 BEGIN
+    SELECT g.slot INTO day FROM holdfast.event_pages g WHERE g.last_pos > after ORDER BY g.last_pos LIMIT 1;
+    -- Nothing is sorted: pages come in their order, events in that of the index, and the last row, which has no id, last.
     RETURN QUERY
-    WITH p AS MATERIALIZED (
+    WITH g AS MATERIALIZED (
         SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g
-        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < after + most
+        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < least(after + most, up_to)
         ORDER BY g.last_pos LIMIT most
-    ), r AS MATERIALIZED (
-        SELECT greatest(p.before, after) + row_number() OVER (PARTITION BY p.last_pos ORDER BY e.seq) AS pos, e.*
-        FROM p CROSS JOIN LATERAL (
-            SELECT e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers, e.data FROM holdfast.events e
-            WHERE e.slot = p.slot AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
-              AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
-            ORDER BY e.seq LIMIT after + most - greatest(p.before, after)) e
-    ), b AS (
-        SELECT r.*, (patterns IS NULL OR r.type LIKE ANY (patterns))
-                    AND (shards = 1 OR holdfast.bucket(coalesce(r.key, r.id::text)) * shards / 1024 = shard) AS hit
-        FROM r WHERE r.pos <= least(after + most, up_to)
-    ), w AS (
-        SELECT b.*, sum(b.size) OVER (ORDER BY b.pos) - b.size AS before_bytes
-        FROM (SELECT b.*, CASE WHEN b.hit AND b.data IS NOT NULL THEN pg_column_size(b.data) ELSE 0 END AS size FROM b) b
-    ), cut AS MATERIALIZED (SELECT * FROM w WHERE w.before_bytes < bytes OR w.before_bytes = 0
-    ), far AS (
-        SELECT max(c.pos) AS pos, count(*) AS n FROM cut c
+    ), s AS MATERIALIZED (   -- up to the first page of another slot, also where a page was turned since we asked for the slot
+        SELECT least(after + most, up_to, min(g.before) FILTER (WHERE g.slot IS DISTINCT FROM day)) AS stop FROM g
+    ), p AS MATERIALIZED (
+        SELECT g.* FROM g WHERE g.before < (SELECT s.stop FROM s)
+    ), w AS MATERIALIZED (   -- numbered as they come: whoever finds fewer than the pages promise takes none of them
+        SELECT after + row_number() OVER o AS pos, h.*, sum(CASE WHEN h.hit THEN coalesce(pg_column_size(h.data), 0) ELSE 0 END) OVER o AS bytes_so_far
+        FROM (SELECT e.*, (patterns IS NULL OR e.type LIKE ANY (patterns))
+                          AND (shards = 1 OR holdfast.bucket(coalesce(e.key, e.id::text)) * shards / 1024 = shard) AS hit
+              FROM p CROSS JOIN LATERAL (
+                  SELECT e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers, e.data
+                  FROM holdfast.events e
+                  WHERE e.slot = day AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
+                    AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+                  ORDER BY e.seq LIMIT (SELECT s.stop FROM s) - greatest(p.before, after)) e) h
+        WINDOW o AS (ROWS UNBOUNDED PRECEDING)
+    ), far AS (   -- what the pages promise was found, else that is how far was looked; the limit of bytes comes after it
+        SELECT CASE WHEN c.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN c.found < d.n THEN c.found ELSE c.pos - after END AS n
+        FROM (SELECT CASE WHEN count(*) > 0 THEN least(max(p.last_pos), (SELECT s.stop FROM s)) - after END AS n FROM p) d
+        CROSS JOIN (SELECT count(*) AS found, max(c.pos) FILTER (WHERE c.bytes_so_far <= bytes OR c.pos = after + 1) AS pos FROM w c) c
     )
-    SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text FROM cut c WHERE c.hit
+    SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text
+    FROM w c WHERE c.hit AND (c.bytes_so_far <= bytes OR c.pos = after + 1)
   UNION ALL
-    SELECT f.pos, (SELECT c.seq FROM cut c WHERE c.pos = f.pos), NULL, NULL, f.n::int, NULL, NULL, NULL,
+    SELECT f.pos, (SELECT c.seq FROM w c WHERE c.pos = f.pos), NULL, NULL, f.n::int, NULL, NULL, NULL,
            (SELECT q.last_pos FROM holdfast.event_pages q ORDER BY q.last_pos DESC LIMIT 1)::text
-    FROM far f
-    ORDER BY 1, 3;   -- the last row has no id
+    FROM far f;
     SELECT l.start_pos INTO start FROM holdfast.event_log l;   -- asked afterwards: a slot that was emptied in between had its position moved
     IF start > after THEN
         RAISE EXCEPTION 'events after position % are gone: the log begins after position %', after, start USING ERRCODE = 'HF003';
     END IF;
 END $$;
 
--- The seq of the event at a position, for a cursor that is set there.
+-- The seq of the event at a position, for a cursor that is set there; 0: there is none.
 CREATE FUNCTION holdfast.event_seq_at(wanted bigint) RETURNS bigint
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
-    AS $$ SELECT coalesce((
-              SELECT e.seq FROM (SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g WHERE g.last_pos >= wanted ORDER BY g.last_pos LIMIT 1) p
-              CROSS JOIN LATERAL (
-                  SELECT e.seq FROM holdfast.events e
-                  WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND p.hi AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
-                  ORDER BY e.seq OFFSET greatest(wanted - p.before - 1, 0) LIMIT 1) e
-              WHERE wanted > p.before), 0) $$;
+    SET enable_bitmapscan = off
+    AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT e.seq FROM (SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g WHERE g.last_pos >= wanted ORDER BY g.last_pos LIMIT 1) p
+        CROSS JOIN LATERAL (
+            SELECT e.seq FROM holdfast.events e
+            WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND p.hi AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+            ORDER BY e.seq OFFSET greatest(wanted - p.before - 1, 0) LIMIT 1) e
+        WHERE wanted > p.before), 0);
+END $$;
 
--- The position of an event; NULL: not numbered yet, or gone.
+-- The position of an event; NULL: not numbered yet, or gone. Among the pages whose seqs reach so far, one has it.
 CREATE FUNCTION holdfast.event_position(wanted bigint) RETURNS bigint
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
-    AS $$ SELECT p.last_pos - p.n + (SELECT count(*) FROM holdfast.events e
-                                     WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND wanted AND pg_visible_in_snapshot(e.xid, p.s_to)
-                                       AND NOT pg_visible_in_snapshot(e.xid, p.s_from))
-          FROM (SELECT g.* FROM holdfast.event_pages g
-                WHERE g.lo <= wanted AND g.hi >= wanted
-                  AND EXISTS (SELECT FROM holdfast.events e WHERE e.slot = g.slot AND e.seq = wanted AND pg_visible_in_snapshot(e.xid, g.s_to)
-                                                                AND NOT pg_visible_in_snapshot(e.xid, g.s_from))
-                ORDER BY g.last_pos DESC LIMIT 1) p $$;
+    SET enable_bitmapscan = off
+    AS $$
+BEGIN
+    RETURN (
+        SELECT p.last_pos - p.n + (SELECT count(*) FROM holdfast.events e
+                                   WHERE e.slot = p.slot AND e.seq BETWEEN p.lo AND wanted AND pg_visible_in_snapshot(e.xid, p.s_to)
+                                     AND NOT pg_visible_in_snapshot(e.xid, p.s_from))
+        FROM holdfast.event_log l
+        CROSS JOIN LATERAL (SELECT e.slot, e.xid FROM holdfast.events e WHERE e.seq = wanted LIMIT 1) w
+        CROSS JOIN LATERAL (SELECT g.last_pos, g.s_to FROM holdfast.event_pages g ORDER BY g.last_pos DESC LIMIT 1) t
+        CROSS JOIN LATERAL (
+            SELECT g.* FROM holdfast.event_pages g
+            WHERE g.hi >= wanted AND g.lo <= wanted AND g.slot + 0 = w.slot   -- + 0: by the index on hi, not by the one on slot
+              AND pg_visible_in_snapshot(w.xid, g.s_to) AND NOT pg_visible_in_snapshot(w.xid, g.s_from)
+              -- Without a page of its own it would be looked for in all of them.
+              AND (wanted <= l.base_top OR (t.last_pos > l.base_pos AND pg_visible_in_snapshot(w.xid, t.s_to)))
+            ORDER BY g.hi LIMIT 1) p);
+END $$;
 
--- Empties the slots whose day is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
+-- Empties the slots whose last page is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
 -- limits of age and bytes end a hold: then the subscription expires, with the number of events that it did not get. Slots go as a prefix of
--- the positions. Returns how many slots were emptied.
-CREATE FUNCTION holdfast.empty_event_slots() RETURNS int
+-- the positions. A slot that somebody writes to or keeps locked is left for the next time. Removes up to `most` pages of events that are gone,
+-- and returns how many: a caller goes on until it is fewer.
+CREATE FUNCTION holdfast.empty_event_slots(most int DEFAULT 5000) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
-    SET lock_timeout = '500ms'
+    SET lock_timeout = '200ms'
+    SET enable_seqscan = off
     AS $$
 DECLARE
     log      holdfast.event_log;
-    today    date := (holdfast.now() AT TIME ZONE 'UTC')::date;
-    snap     pg_snapshot;
-    fresh    int[];      -- slots of days that are kept in any case
-    within   int[];      -- and of those for which a subscriber may hold the log
+    today    timestamptz := date_trunc('day', holdfast.now(), 'UTC');
+    last     record;
     held     bigint;     -- positions after this are held
+    slots    int[];      -- those that have pages, and of each
+    befores  bigint[];   -- the position before its first event
+    lasts    bigint[];   -- and of its last one
+    stays    boolean[];
     cut      bigint;
     next_cut bigint;
     going    int[];
-    slot     int;
+    this_slot int;
+    removed  int;
 BEGIN
-    PERFORM pg_advisory_xact_lock(7236843, 0);   -- nobody turns a page meanwhile
-    SELECT * INTO log FROM holdfast.event_log FOR UPDATE;
-    SELECT p.s_to INTO snap FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
-    IF snap IS NULL THEN RETURN 0; END IF;
-    fresh := ARRAY(SELECT holdfast.archive_slot((today - n)::timestamp AT TIME ZONE 'UTC') FROM generate_series(-1, log.retention_days) n);
-    within := ARRAY(SELECT holdfast.archive_slot((today - n)::timestamp AT TIME ZONE 'UTC') FROM generate_series(-1, greatest(log.hold_days, log.retention_days)) n);
-    SELECT coalesce(min(s.position), 9223372036854775807) INTO held FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired';
-    IF (SELECT sum(pg_total_relation_size(i.inhrelid)) FROM pg_inherits i WHERE i.inhparent = 'holdfast.events'::regclass) > log.hold_bytes THEN
-        within := fresh;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'empty_event_slots() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
-    -- Up to here every page may go: its slot is past retention, and it is read or past the hold.
-    SELECT coalesce(min(p.last_pos - p.n), 9223372036854775807) INTO cut
-    FROM holdfast.event_pages p WHERE p.slot = ANY (fresh) OR (p.last_pos > held AND p.slot = ANY (within));
-    LOOP   -- a slot goes as a whole
-        SELECT min(p.last_pos - p.n) INTO next_cut FROM holdfast.event_pages p
-        WHERE p.last_pos <= cut AND EXISTS (SELECT FROM holdfast.event_pages q WHERE q.slot = p.slot AND q.last_pos > cut);
+    SELECT * INTO log FROM holdfast.event_log;
+    SELECT coalesce(min(s.position), 9223372036854775807) INTO held FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired';
+    SELECT array_agg(x.slot), array_agg(x.before), array_agg(x.last_pos),
+           array_agg(x.at >= today - make_interval(days => log.retention_days)
+                     OR (x.last_pos > held AND x.at >= today - make_interval(days => greatest(log.hold_days, log.retention_days)) AND x.bytes <= log.hold_bytes))
+    INTO slots, befores, lasts, stays
+    FROM (SELECT d.slot, f.before, t.last_pos, t.at,
+                 sum(pg_total_relation_size(format('holdfast.events_%s', lpad(d.slot::text, 2, '0'))::regclass)) OVER (ORDER BY t.last_pos DESC) AS bytes
+          FROM generate_series(0, 31) AS d(slot)
+          -- Its first and its last page. Compared as rows, so that no statistics make another index look as good.
+          CROSS JOIN LATERAL (SELECT p.slot, p.last_pos - p.n AS before FROM holdfast.event_pages p
+                              WHERE (p.slot, p.last_pos) > (d.slot, log.start_pos) ORDER BY p.slot, p.last_pos LIMIT 1) f
+          CROSS JOIN LATERAL (SELECT p.last_pos, p.at FROM holdfast.event_pages p
+                              WHERE (p.slot, p.last_pos) < (d.slot + 1, 0) ORDER BY p.slot DESC, p.last_pos DESC LIMIT 1) t
+          WHERE f.slot = d.slot) x;
+    IF false = ANY (stays) THEN
+        -- An open or prepared publisher, a backup, a vacuum: not waited for, since all that opens the slot afterwards would wait behind us.
+        SELECT array_agg(u.stays OR EXISTS (SELECT FROM pg_locks k
+                                            WHERE k.relation = format('holdfast.events_%s', lpad(u.slot::text, 2, '0'))::regclass AND k.granted
+                                              AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                                              AND k.mode <> 'AccessShareLock' AND k.pid IS DISTINCT FROM pg_backend_pid()) ORDER BY u.ordinal)
+        INTO stays FROM unnest(slots, stays) WITH ORDINALITY AS u(slot, stays, ordinal);
+    END IF;
+    -- Up to here every page may go, and a slot goes as a whole.
+    SELECT coalesce(min(u.before), 9223372036854775807) INTO cut FROM unnest(befores, stays) AS u(before, stays) WHERE u.stays;
+    LOOP
+        SELECT min(u.before) INTO next_cut FROM unnest(befores, lasts) AS u(before, last_pos) WHERE u.last_pos > cut AND u.before < cut;
         EXIT WHEN next_cut IS NULL;
         cut := next_cut;
     END LOOP;
-    going := ARRAY(SELECT DISTINCT p.slot FROM holdfast.event_pages p WHERE p.last_pos <= cut);
-    IF going = '{}' THEN RETURN 0; END IF;
-    FOREACH slot IN ARRAY going LOOP   -- an open or prepared publisher holds its slot: then none of them goes now
-        EXECUTE format('LOCK TABLE holdfast.events_%s IN ACCESS EXCLUSIVE MODE', lpad(slot::text, 2, '0'));
-        IF EXISTS (SELECT FROM holdfast.events e WHERE e.slot = empty_event_slots.slot AND e.xid >= pg_snapshot_xmax(snap))
-           OR EXISTS (SELECT FROM pg_snapshot_xip(snap) x JOIN holdfast.events e ON e.slot = empty_event_slots.slot AND e.xid = x) THEN
-            RETURN 0;   -- the next page has it
+    SELECT array_agg(u.slot ORDER BY u.slot), max(u.last_pos) INTO going, cut FROM unnest(slots, lasts) AS u(slot, last_pos) WHERE u.last_pos <= cut;
+    BEGIN
+        IF going IS NOT NULL THEN
+            PERFORM pg_advisory_xact_lock(7236843, 0);   -- nobody turns a page meanwhile
+            PERFORM FROM holdfast.event_log l WHERE l.start_pos = log.start_pos AND l.era = log.era FOR UPDATE;
+            IF NOT FOUND OR EXISTS (SELECT FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired' AND s.position < held) THEN
+                RAISE lock_not_available;                -- somebody else did it, or a subscription was put back
+            END IF;
+            SELECT p.last_pos, p.s_to AS snap INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
+            IF last.last_pos <= log.base_pos THEN last.snap := log.base_snap; END IF;
+            FOREACH this_slot IN ARRAY going LOOP
+                EXECUTE format('LOCK TABLE holdfast.events_%s IN ACCESS EXCLUSIVE MODE', lpad(this_slot::text, 2, '0'));
+                IF EXISTS (SELECT FROM holdfast.events e WHERE e.slot = this_slot AND e.xid >= pg_snapshot_xmax(last.snap) AND e.seq > log.base_top)
+                   OR EXISTS (SELECT FROM pg_snapshot_xip(last.snap) x JOIN holdfast.events e ON e.slot = this_slot AND e.xid = x AND e.seq > log.base_top)
+                   OR EXISTS (SELECT FROM holdfast.event_pages p WHERE p.slot = this_slot AND p.last_pos > cut) THEN
+                    RAISE lock_not_available;   -- it has events without a position, or later ones
+                END IF;
+            END LOOP;
+            UPDATE holdfast.event_log l SET start_pos = cut;
+            FOREACH this_slot IN ARRAY going LOOP
+                EXECUTE format('TRUNCATE holdfast.events_%s', lpad(this_slot::text, 2, '0'));
+            END LOOP;
         END IF;
-    END LOOP;
-    UPDATE holdfast.event_log l SET start_pos = greatest(l.start_pos, (SELECT max(p.last_pos) FROM holdfast.event_pages p WHERE p.slot = ANY (going)))
-    RETURNING l.start_pos INTO cut;
-    DELETE FROM holdfast.event_pages p WHERE p.slot = ANY (going)
-        AND p.last_pos < (SELECT max(q.last_pos) FROM holdfast.event_pages q);   -- the last page is what the next one goes on from
-    UPDATE holdfast.subscriptions s SET status = 'expired', missed = cut - s.position, generation = s.generation + 1, token = NULL, owner = NULL,
-        problem = format('%s events after position %s were removed before it read them', cut - s.position, s.position)
-    WHERE s.position < cut AND s.status <> 'expired';
-    FOREACH slot IN ARRAY going LOOP
-        EXECUTE format('TRUNCATE holdfast.events_%s', lpad(slot::text, 2, '0'));
-    END LOOP;
-    RETURN cardinality(going);
+        UPDATE holdfast.subscriptions s SET status = 'expired', missed = l.start_pos - s.position, generation = s.generation + 1, token = NULL, owner = NULL,
+            lease_expires_at = '-infinity',
+            problem = format('%s events after position %s were removed before it read them', l.start_pos - s.position, s.position)
+        FROM holdfast.event_log l
+        WHERE s.position < l.start_pos AND (s.status <> 'expired' OR s.missed IS DISTINCT FROM l.start_pos - s.position);
+    EXCEPTION WHEN lock_not_available THEN
+        NULL;   -- the next time
+    END;
+    SELECT l.start_pos INTO cut FROM holdfast.event_log l;
+    DELETE FROM holdfast.event_pages p USING (SELECT q.last_pos FROM holdfast.event_pages q WHERE q.last_pos <= cut ORDER BY q.last_pos LIMIT most) old
+    WHERE p.last_pos = old.last_pos AND p.last_pos < (SELECT max(q.last_pos) FROM holdfast.event_pages q);   -- the next one goes on from the last one
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    RETURN removed;
 END $$;
 
 -- After a logical restore the transaction ids in the log are of another server: number it from here on by those of this one. Returns how many
--- events had no position yet.
+-- events had no position yet. They are stamped with the transaction id 1, which no window of a server has, and get their pages here: one of
+-- ours could be in the window of an old page by its number. Whatever has a seq up to base_top is not looked for again.
 CREATE FUNCTION holdfast.rebase_events() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '10s'
     AS $$
 DECLARE
-    log   holdfast.event_log;
-    last  record;
-    found bigint;
+    log       holdfast.event_log;
+    last      record;
+    new_slots smallint[];
+    new_seqs  bigint[];
+    drawn     bigint;
+    now_at    timestamptz;
+    final_pos bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(7236843, 0);
-    LOCK TABLE holdfast.events IN SHARE ROW EXCLUSIVE MODE;   -- no publisher is in flight from here on
-    SELECT * INTO log FROM holdfast.event_log FOR UPDATE;
-    SELECT p.last_pos, p.top, p.s_to AS snap INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
-    IF last.last_pos IS NULL OR last.last_pos <= log.base_pos THEN
-        SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap INTO last;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'rebase_events() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
-    UPDATE holdfast.events e SET xid = pg_current_xact_id() WHERE e.seq > last.top OR NOT pg_visible_in_snapshot(e.xid, last.snap);
-    GET DIAGNOSTICS found = ROW_COUNT;
-    PERFORM setval('holdfast.event_seq', greatest((SELECT s.last_value FROM holdfast.event_seq s), (SELECT coalesce(max(e.seq), 1) FROM holdfast.events e)));
-    UPDATE holdfast.event_log l SET base_pos = last.last_pos, base_top = last.top, base_snap = holdfast.event_snapshot(), base_at = clock_timestamp(),
+    BEGIN
+        PERFORM pg_advisory_xact_lock(7236843, 0);
+        LOCK TABLE holdfast.events IN SHARE ROW EXCLUSIVE MODE;   -- no publisher is in flight from here on
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE EXCEPTION 'a transaction that published events is open or prepared, and was waited for 10 s: end it, then rebase again' USING ERRCODE = 'lock_not_available';
+    END;
+    SELECT * INTO log FROM holdfast.event_log FOR UPDATE;
+    SELECT p.last_pos, p.top, p.s_to AS snap, p.at INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
+    IF last.last_pos IS NULL OR last.last_pos <= log.base_pos THEN
+        SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap, log.base_at AS at INTO last;
+    END IF;
+    drawn := greatest((SELECT s.last_value FROM holdfast.event_seq s), (SELECT max(e.seq) FROM holdfast.events e), last.top);
+    now_at := greatest(clock_timestamp() + (holdfast.now() - statement_timestamp()), last.at);
+    WITH stamped AS (
+        UPDATE holdfast.events e SET xid = '1' WHERE e.seq > log.base_top AND (e.seq > last.top OR NOT pg_visible_in_snapshot(e.xid, last.snap))
+        RETURNING e.slot, e.seq
+    )
+    SELECT array_agg(s.slot), array_agg(s.seq) INTO new_slots, new_seqs FROM stamped s;
+    final_pos := holdfast.write_pages(new_slots, new_seqs, last.last_pos, last.top, '1:1:', '2:2:', now_at);
+    PERFORM setval('holdfast.event_seq', drawn);
+    UPDATE holdfast.event_log l SET base_pos = final_pos, base_top = drawn, base_snap = holdfast.event_snapshot(), base_at = now_at,
         system_id = (SELECT c.system_identifier FROM pg_control_system() c), era = l.era + 1;
-    RETURN found;
+    RETURN final_pos - last.last_pos;
 END $$;
 
 -- The number of shards of a projection changes: nobody reads beyond the barrier, which is the position of the shard that has come farthest. All
@@ -820,16 +983,23 @@ END $$;
 INSERT INTO holdfast.event_log (system_id, base_snap, base_at) SELECT c.system_identifier, holdfast.event_snapshot(), clock_timestamp() FROM pg_control_system() c;
 INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0, 0, 0);
 
-REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.turn_page,
+REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.write_pages,
+    holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
     holdfast.drop_old_tables FROM PUBLIC;
 
+-- Events: to the last position, or to the end of a replay. Seconds: the age of the next event that it has not passed.
 CREATE VIEW holdfast.subscription_lag AS
-    SELECT s.name, s.shard, s.kind, s.status, s.position, h.last_pos - s.position AS events,
-           CASE WHEN h.last_pos > s.position THEN extract(epoch FROM holdfast.now() - (
-               SELECT p.at FROM holdfast.event_pages p WHERE p.last_pos > s.position ORDER BY p.last_pos LIMIT 1))::float8 ELSE 0 END AS seconds,
+    SELECT s.name, s.shard, s.kind, s.status, s.position, g.events, CASE WHEN g.events > 0 THEN greatest(extract(epoch FROM holdfast.now() - n.created_at)::float8, 0) ELSE 0 END AS seconds,
            s.owner, s.missed, s.problem
     FROM holdfast.subscriptions s
-    CROSS JOIN LATERAL (SELECT coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), 0) AS last_pos) h;
+    CROSS JOIN LATERAL (SELECT greatest(least(coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), 0), s.until) - s.position, 0) AS events) g
+    LEFT JOIN LATERAL (
+        SELECT e.created_at FROM (SELECT p.* FROM holdfast.event_pages p WHERE p.last_pos > s.position ORDER BY p.last_pos LIMIT 1) p
+        CROSS JOIN LATERAL (
+            SELECT e.created_at FROM holdfast.events e
+            WHERE e.slot = p.slot AND e.seq >= CASE WHEN p.last_pos - p.n < s.position THEN s.seq + 1 ELSE p.lo END AND e.seq <= p.hi
+              AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+            ORDER BY e.seq LIMIT 1) e) n ON true;
 COMMENT ON VIEW holdfast.subscription_lag IS 'How far each subscription is behind the log';

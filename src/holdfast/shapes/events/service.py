@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
 from uuid import uuid4
 
 from ... import telemetry
 from ...db.database import Database
-from ...errors import DatabaseUnavailable, ForeignLog
+from ...errors import DatabaseError, DatabaseUnavailable, ForeignLog
+from ...model.text import storable
 from ...runtime.service import Service
 from ...store.wake import Question
 from ...tasks.taskset import TaskSet
@@ -20,9 +23,12 @@ from .project import Project
 from .rebuild import Builder
 from .reshard import begin_reshards
 from .runner import Effect, Runner
-from .store import Owned
+from .store import Owned, Owner
 
 _UNREAD = 10.0  # seconds between two pages of a log that nobody here reads
+_AGAIN = 60.0  # seconds after which the database is told again what the code declares
+_SOON = 0.25  # seconds between two looks at what has no owner
+_LAST_BATCH = 5.0  # seconds that a batch may take to its end when the worker stops
 
 
 class Pages(Service):
@@ -56,7 +62,7 @@ class Pages(Service):
 
 
 class Subscriber(Service):
-    """Owns what nobody else owns of the subscriptions in this code, and runs them."""
+    """Owns its share of the subscriptions in this code, and runs them."""
 
     name = "subscriptions"
     topic = store.TOPIC
@@ -71,16 +77,26 @@ class Subscriber(Service):
         settings = database.settings
         self._lease = settings.dead_after
         self._every = settings.heartbeat
+        self._asleep = max(
+            settings.heartbeat, 0.6 * settings.dead_after
+        )  # between two renewals, with a pulse
+        self._last_batch = min(settings.drain, _LAST_BATCH)
         self._token = uuid4()
-        self._log = Log(self._session, self._me, max(settings.poll, settings.heartbeat))
+        longest = max(settings.poll, settings.heartbeat)
+        self._log = Log(self._session, self._me, longest, list(self._declared), self._look_soon)
         self._runners: dict[tuple[str, int, int], tuple[Runner | Builder, asyncio.Task[None]]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._resharding: asyncio.Task[None] | None = None
-        self._is_declared = False
-        self._foreign = False
+        self._declared_at: float | None = None
+        self._looked_at = 0.0
+        self._soon: asyncio.TimerHandle | None = None  # the next look, at one that has no owner
+        self.question = Question(store.SETTLED, ())
 
     def _me(self) -> str:
         return self.worker()
+
+    def told(self, answer: int | None) -> None:
+        self._log.told(answer)
 
     def heard(self) -> None:
         self._log.ring()
@@ -89,29 +105,46 @@ class Subscriber(Service):
         self._log.hears = hears
         self._log.ring()
 
+    def _look_soon(self) -> None:
+        """One of our subscriptions has no owner. It may be for somebody else to take, so we do not ask all the time."""
+        if self._soon is None:
+            pause = max(0.0, self._looked_at + _SOON - time.monotonic())
+            self._soon = asyncio.get_running_loop().call_later(pause, self.wake)
+
     async def tick(self) -> float:
         await self._declare()
         await self._reshard()
         await self._own()
         if self._watch is None or self._watch.done():
             self._watch = self._begin("watch", self._log.watch())
-        return self._every
+        return self._asleep if self.pulse is not None and self.pulse.lasts else self._every
 
     async def _declare(self) -> None:
-        """Once: the database learns of what the code subscribes to."""
-        if self._is_declared:
+        """The database learns of what the code subscribes to. Now and then again: somebody may have removed one, or the code
+        that has changed one may be gone."""
+        now = time.monotonic()
+        begins = self._declared_at is None
+        if self._declared_at is not None and now - self._declared_at < _AGAIN:
             return
         await self._log.turn()
         for d in self._declared.values():
-            made = store.subscribe(d.name, d.kind, d.patterns, d.start, d.shards, version=d.version)
-            new = await self._session.run(made)
-            if new:
+            what = store.subscribe(
+                d.name,
+                d.kind,
+                d.patterns,
+                d.start,
+                d.shards,
+                begins=begins,
+                lease=2 * self._lease,
+                version=d.version,
+            )
+            if await self._session.run(what):
                 telemetry.emit(
                     "subscription.made", subscription=d.name, patterns=", ".join(d.patterns), start=d.start
                 )
-            elif d.apply is not None:
+            elif begins and d.apply is not None:
                 await self._session.run(store.want_shards(d.name, d.shards, d.version))
-        self._is_declared = True
+        self._declared_at = now
 
     async def _reshard(self) -> None:
         """Beside the ticks: a barrier waits for batches at work."""
@@ -122,21 +155,27 @@ class Subscriber(Service):
             self._resharding = self._begin("shards", begin_reshards(self._database, pending))
 
     async def _own(self) -> None:
-        """Renew, take what is free, let go of what is lost. A row that is locked is at work: it is asked for by itself."""
-        names, versions = list(self._declared), [d.version for d in self._declared.values()]
-        owned = await self._session.run(store.own(names, self._token, self.worker(), self._lease, versions))
-        keys = {o.key for o in owned}
-        if missing := self._runners.keys() - keys:
-            kept = await self._session.run(store.owned_keys(self._token))
-            for key in missing - kept:
-                self._runners[key][1].cancel()
-        for key, (_, task) in list(self._runners.items()):
+        """Renew, take what is free, let go of what is lost and of what is more than our share."""
+        self._looked_at = time.monotonic()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        declared = [(d.name, d.patterns) for d in self._declared.values()]
+        versions = [d.version for d in self._declared.values()]
+        owner = Owner(declared, self._token, self.worker(), self._lease, 2 * self._every, versions)
+        taken = await self._session.run(store.own(owner))
+        kept = await self._session.run(store.owned(owner))  # also those that a batch holds
+        for key, (runner, task) in list(self._runners.items()):
             if task.done():
                 del self._runners[key]
-        for o in owned:
-            if o.key not in self._runners:
+            elif key not in kept:
+                task.cancel()
+            elif kept[key]:
+                await runner.leave()
+        for o in taken:
+            if o.key in kept and o.key not in self._runners:
                 runner = self._runner(o)
-                self._runners[o.key] = (runner, self._begin(o.name, self._run(runner, o.name)))
+                self._runners[o.key] = (runner, self._begin(o.name, self._run(runner)))
 
     def _runner(self, o: Owned) -> Runner | Builder:
         apply = self._declared[o.of].apply
@@ -152,29 +191,42 @@ class Subscriber(Service):
         keyed = d.task.settings.queue in self._keyed
         return Consume(self._database, d.task, d.parameter, o, self._lease, keyed)
 
-    def _begin(self, name: str, work: "asyncio.Future[None] | object") -> "asyncio.Task[None]":
-        return asyncio.get_running_loop().create_task(work, name=f"holdfast subscription {name}")  # type: ignore[arg-type]
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(work, name=f"holdfast subscription {name}")
 
-    async def _run(self, runner: Runner | Builder, name: str) -> None:
+    async def _run(self, runner: Runner | Builder) -> None:
         """A runner that ends is begun again by the next tick, unless its subscription is not ours any more."""
         pause = 0.1
-        while True:
+        while not runner.left.is_set():
             before = runner.moved
             try:
                 await runner.run()
-                self.wake()
-                return
+                break
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 whatever it is, the next try may succeed
                 pause = 0.1 if runner.moved > before else min(pause * 2, 5.0)
                 runner.failed = True
-                level = logging.WARNING if isinstance(error, DatabaseUnavailable) else logging.ERROR
-                problem = f"{type(error).__name__}: {error}"
-                telemetry.emit(
-                    "subscription.failed", level=level, subscription=name, error=problem, next_try_in=pause
-                )
-                await asyncio.sleep(pause)
+                await self._say_trouble(runner.owned, error, pause)
+                await runner.rest(pause)
+        if runner.left.is_set():
+            await self._session.run(store.release(self._token, self.worker(), runner.owned))
+            telemetry.emit("subscription.left", level=logging.DEBUG, subscription=runner.owned.name)
+        self.wake()
+
+    async def _say_trouble(self, owned: Owned, error: Exception, pause: float) -> None:
+        known = isinstance(error, DatabaseUnavailable)
+        problem = f"{type(error).__name__}: {error}"
+        telemetry.emit(
+            "subscription.failed",
+            level=logging.WARNING if known else logging.ERROR,
+            subscription=owned.name,
+            error=problem,
+            next_try_in=pause,
+        )
+        if not known:
+            with contextlib.suppress(DatabaseError):
+                await self._session.run(store.note_trouble(owned, storable(problem, 2000)))
 
     async def catch_up(self) -> bool:
         """For a worker that ends when it is idle: all that is committed is delivered."""
@@ -183,8 +235,7 @@ class Subscriber(Service):
             last = await self._log.turn()
             before = sum(runner.moved for runner, _ in self._runners.values())
             while any(  # noqa: ASYNC110 several runners, each at its own pace
-                runner.position < last and not runner.stuck and not task.done()
-                for runner, task in self._runners.values()
+                runner.is_behind(last) and not task.done() for runner, task in self._runners.values()
             ):
                 await asyncio.sleep(0.005)
             return sum(runner.moved for runner, _ in self._runners.values()) > before
@@ -192,8 +243,13 @@ class Subscriber(Service):
             return False
 
     async def finish(self) -> None:
-        tasks = [task for _, task in self._runners.values()]
-        tasks += [task for task in (self._watch, self._resharding) if task is not None]
+        """What is in a batch may commit it; then everything is free for others at once."""
+        for runner, _ in self._runners.values():
+            await runner.leave()
+        running = [task for _, task in self._runners.values()]
+        if running:
+            await asyncio.wait(running, timeout=self._last_batch)
+        tasks = running + [task for task in (self._watch, self._resharding) if task is not None]
         for task in tasks:
             task.cancel()
         for task in tasks:
@@ -201,7 +257,7 @@ class Subscriber(Service):
                 await task
         with contextlib.suppress(DatabaseUnavailable):
             await self._log.get_up()
-            await self._session.run(store.release(self._token))
+            await self._session.run(store.release(self._token, self.worker()))
         self._runners.clear()
         await self._session.close()
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ...db.database import Database
 from ...errors import InvalidEvent
+from ...model.queue import Rate
 from ...operate.procedure import Procedure, run
 from ...settings import default_actor
 from ...tasks import checks
@@ -16,8 +17,10 @@ from ...tasks.payload import shown
 from ...tasks.producer import AppProducer
 from . import store
 from .event import Event
-from .procedures import Passing, Subscriptions, To
+from .lookups import To
+from .procedures import Passing, Subscriptions
 from .publish import Publisher, new_event, new_events
+from .steering import begin_replay, remove
 from .store import Listed, NewEvent, Published
 
 
@@ -26,23 +29,37 @@ class Replay:
     """A replay that was begun."""
 
     name: str
+    left_out: int  # positions that became jobs before, and do not become jobs again
     _verbs: Subscriptions
     _since: int
     _until: int
 
     def progress(self) -> tuple[int, int]:
         """Events that were read, and how many there are."""
-        found = self._verbs.run(_listed(self.name))
+        return self._progress(self._verbs.run(_listed(self.name)))
+
+    async def aprogress(self) -> tuple[int, int]:
+        return self._progress(await self._verbs.arun(_listed(self.name)))
+
+    def _progress(self, found: Sequence[Listed]) -> tuple[int, int]:
         total = self._until - self._since
         return (total, total) if not found else (found[0].position - self._since, total)
 
     def cancel(self) -> None:
-        """End it where it is."""
-        self._verbs.remove(self.name)
+        """End it where it is. One that has come to its end stays as it is."""
+        self._verbs.run(_cancel(self.name))
+
+    async def acancel(self) -> None:
+        await self._verbs.arun(_cancel(self.name))
 
 
 def _listed(name: str) -> Procedure[list[Listed]]:
     return (yield from run(lambda: store.list_subscriptions(name)))
+
+
+def _cancel(name: str) -> Procedure[None]:
+    if (yield from _listed(name)):
+        yield from remove(name)
 
 
 class Subscription:
@@ -64,35 +81,52 @@ class Subscription:
     async def alag(self) -> tuple[int, float]:
         return _lag(await self._verbs.find.arun(self.name))
 
-    def pause(self) -> None:
-        """Stop delivering to it, on all workers."""
-        self._verbs.pause(self.name)
+    def pause(self, *, conn: object = None) -> None:
+        """Stop delivering to it, on all workers. With `conn` when the caller's transaction commits."""
+        self._verbs.pause(self.name, conn=conn)
 
-    async def apause(self) -> None:
-        await self._verbs.pause.arun(self.name)
+    async def apause(self, *, conn: object = None) -> None:
+        await self._verbs.pause.arun(self.name, conn=conn)
 
-    def resume(self) -> None:
+    def resume(self, *, conn: object = None) -> None:
         """Go on where it was paused."""
-        self._verbs.resume(self.name)
+        self._verbs.resume(self.name, conn=conn)
 
-    async def aresume(self) -> None:
-        await self._verbs.resume.arun(self.name)
+    async def aresume(self, *, conn: object = None) -> None:
+        await self._verbs.resume.arun(self.name, conn=conn)
 
-    def reset(self, to: To) -> None:
-        """Go on from a position, a time, the "start" or the "end"."""
-        self._verbs.reset(self.name, to)
+    def reset(self, to: To, *, again: bool = False, conn: object = None) -> None:
+        """Go on from a position, a time, the "start" or the "end". Events that became jobs are left out, unless `again`."""
+        self._verbs.reset(self.name, to, again=again, conn=conn)
 
-    async def areset(self, to: To) -> None:
-        await self._verbs.reset.arun(self.name, to)
+    async def areset(self, to: To, *, again: bool = False, conn: object = None) -> None:
+        await self._verbs.reset.arun(self.name, to, again=again, conn=conn)
 
     def replay(
-        self, since: int | datetime, until: int | datetime | None = None, *, again: bool = False
+        self,
+        since: int | datetime,
+        until: int | datetime | None = None,
+        *,
+        again: bool = False,
+        rate: Rate | None = None,
     ) -> Replay:
-        """Deliver a range once more, beside its own position. Events that became jobs are left out, unless `again`."""
+        """Deliver a range once more, beside its own position. Events that became jobs are left out, unless `again`. `rate`:
+        how many events in a second, at most."""
         verbs = self._verbs
-        name = verbs.replay(self.name, since, until, again=again)
-        listed = verbs.run(_listed(name))[0]
-        return Replay(name, verbs, listed.position, listed.until or listed.position)
+        begun = verbs.run(begin_replay(self.name, since, until, again=again, rate=rate))
+        return Replay(begun.name, begun.left_out, verbs, begun.since, begun.until)
+
+    async def areplay(
+        self,
+        since: int | datetime,
+        until: int | datetime | None = None,
+        *,
+        again: bool = False,
+        rate: Rate | None = None,
+    ) -> Replay:
+        verbs = self._verbs
+        begun = await verbs.arun(begin_replay(self.name, since, until, again=again, rate=rate))
+        return Replay(begun.name, begun.left_out, verbs, begun.since, begun.until)
 
     def read_your_writes(self, what: Passing, *, timeout: float = 5.0) -> int:
         """Wait until it has passed what was published: `totals.read_your_writes(app.publish(...))`. Takes what publish()
@@ -120,6 +154,20 @@ class Events:
         self._publisher = Publisher(database)
         self._verbs = Subscriptions(database, "app")
 
+    @staticmethod
+    def new(
+        event: object,
+        data: Mapping[str, Any] | None = None,
+        /,
+        *,
+        version: int | None = None,
+        key: str | None = None,
+        id: UUID | None = None,  # noqa: A002 the word of CloudEvents
+        headers: Mapping[str, str] | None = None,
+    ) -> NewEvent:
+        """One event with everything that publish() takes, for publish_many() and append()."""
+        return new_event(event, data, version=version, key=key, event_id=id, headers=headers)
+
     def append(
         self,
         stream: str,
@@ -129,9 +177,10 @@ class Events:
         conn: object = None,
     ) -> int:
         """Add events to a stream, whose key is `stream`; returns its new version. ConcurrencyConflict when it is not at
-        `expected_version`: 0 is a stream that nobody has appended to."""
+        `expected_version`: 0 is a stream that nobody has appended to. From its first append on, every event of its key
+        counts."""
         made = _stream_events(stream, events, expected_version)
-        return self._publisher.append(stream, made, expected_version, conn)[0]
+        return self._publisher.append(stream, made, expected_version, conn)
 
     async def aappend(
         self,
@@ -142,7 +191,14 @@ class Events:
         conn: object = None,
     ) -> int:
         made = _stream_events(stream, events, expected_version)
-        return (await self._publisher.aappend(stream, made, expected_version, conn))[0]
+        return await self._publisher.aappend(stream, made, expected_version, conn)
+
+    def version(self, stream: str, *, conn: object = None) -> int:
+        """The version of a stream; 0: nobody has appended to it."""
+        return self._publisher.version(_stream(stream), conn)
+
+    async def aversion(self, stream: str, *, conn: object = None) -> int:
+        return await self._publisher.aversion(_stream(stream), conn)
 
     def read(self, after: int = 0, most: int = 100, types: Sequence[str] | None = None) -> _Read:
         """Events after a position, in order."""
@@ -159,14 +215,28 @@ class Events:
         return await self._verbs.turn.arun()
 
 
+def _stream(stream: str) -> str:
+    return checks.key(stream, "the stream", InvalidEvent, empty=False)
+
+
 def _stream_events(stream: str, events: Iterable[object], expected: int | None) -> list[NewEvent]:
-    checks.key(stream, "the stream", InvalidEvent, empty=False)
-    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
+    """The events with the key of the stream. A class that has a key of its own says so: it must be the same."""
+    _stream(stream)
+    if expected is not None and (
+        not isinstance(expected, int) or isinstance(expected, bool) or not 0 <= expected < 2**63
+    ):
         raise InvalidEvent(f"expected_version must be 0 or more, not {shown(expected)}")
-    made = [event._replace(key=stream) for event in new_events(events)]
+    made = new_events(events)
+    for n, event in enumerate(made, 1):
+        if event.key not in (None, stream):
+            raise InvalidEvent(f"event {n}: its key is {event.key!r}, and the stream is {stream!r}")
+        if event.id is not None:
+            raise InvalidEvent(
+                f"event {n}: append takes no ids; expected_version makes a second try safe. Leave the id out"
+            )
     if not made:
         raise InvalidEvent("append needs one event at least")
-    return made
+    return [event._replace(key=stream) for event in made]
 
 
 class HasEvents:
@@ -265,9 +335,12 @@ class HasEvents:
         return (await Publisher(self.database).apublish([made], conn, "publish"))[0]
 
     def publish_many(self, events: Iterable[object], /, *, conn: object = None) -> list[Published]:
-        """Append many events in one statement, all or none, in their order: instances, or tuples (type, data, key)."""
-        return Publisher(self.database).publish(new_events(events), conn, "publish_many")
+        """Append many events in one statement, all or none, in their order: instances, tuples (type, data, key), or what
+        `app.events.new(...)` makes, with an id and headers."""
+        made = new_events(events)
+        return Publisher(self.database).publish(made, conn, "publish_many")
 
     async def apublish_many(self, events: Iterable[object], /, *, conn: object = None) -> list[Published]:
         """`await app.apublish_many([OrderPaid(1, 5), OrderPaid(2, 5)])`: see publish_many()."""
-        return await Publisher(self.database).apublish(new_events(events), conn, "publish_many")
+        made = new_events(events)
+        return await Publisher(self.database).apublish(made, conn, "publish_many")

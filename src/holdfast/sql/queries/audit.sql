@@ -1,7 +1,8 @@
 -- name: audit
+-- anywhere
 -- Write down what an operator did, in the transaction that does it.
 -- $1 actor, $2 action, $3 selection (JSON), $4 how many
-SELECT holdfast.audit_act($1, $2, $3::text::jsonb, $4);
+SELECT ARRAY[holdfast.audit_act($1::text, $2::text, $3::text::jsonb, $4::bigint)::text];
 
 -- name: audit_add
 -- An act in several transactions: count what this one did. False: there is no such entry of this role.

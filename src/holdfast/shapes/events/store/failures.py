@@ -95,6 +95,17 @@ def next_event(listed: Listed) -> Flow[Page]:
         position, seq, last = page.position, page.seq, page.last
 
 
-def skip_event(listed: Listed, row: EventRow, why: str) -> Statement[None]:
-    params = (listed.name, listed.shard, row.position, row.seq, row.id, row.type, row.key, why)
-    return named("skip_event", params, nothing)
+def skip_event(listed: Listed, row: EventRow, why: str) -> Statement[bool]:
+    """False: it has moved meanwhile, or is not stopped any more."""
+    params = (
+        listed.name,
+        listed.shard,
+        row.position,
+        row.seq,
+        row.id,
+        row.type,
+        row.key,
+        why,
+        listed.position,
+    )
+    return named("skip_event", params, bool)

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from ....errors import EventsGone
 from ....store.statement import Row, Statement, count, named
 from ..event import EventRow
 
 TOPIC = "+events"  # what sleeping workers are woken for; no queue can have this name
 NEWEST = "newest_event"
+SETTLED = "settled_events"
 
 
 def turn_page() -> Statement[int | None]:
@@ -55,18 +57,19 @@ def read_events(
 ) -> Statement[Page]:
     def decode(rows: Sequence[Row]) -> Page:
         *found, (looked, looked_seq, _, _, looked_at, _, _, _, last) = rows
-        events = [EventRow(*row) for row in found]
+        events = list(map(EventRow._make, found))
         if looked is None:
             return Page([], position, seq, int(last or 0))
         if looked - position != looked_at:
-            raise RuntimeError(
-                f"the log has {looked_at} events between positions {position} and {looked}, not {looked - position}"
+            raise EventsGone(
+                f"the log has {looked_at} events between positions {position} and {looked}, not {looked - position}: the "
+                "others were removed"
             )
         return Page(events, looked, looked_seq, int(last))
 
     likes = None if patterns is None else [like(pattern) for pattern in patterns]
     params = (position, seq, most, most_bytes, likes, shard, shards, until)
-    return named("read_events", params, decode)
+    return named("read_events", params, decode, binary=True)
 
 
 def like(pattern: str) -> str:
@@ -93,7 +96,27 @@ def set_retention(days: int | None, hold_days: int | None, hold_bytes: int | Non
 
 
 def empty_slots(days: int, most: int) -> Statement[int]:
-    return named("empty_event_slots", (), count)
+    return named("empty_event_slots", (most,), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What a subscription makes the log keep, and how much it may."""
+
+    name: str
+    seconds: float  # age of its oldest unread event
+    bytes: int  # of the days from there on
+    hold_days: int
+    hold_bytes: int
+
+    @property
+    def share(self) -> float:
+        """Of the limit that is nearer; beyond 1 it expires, as soon as a whole day of the log can go."""
+        return max(self.seconds / (self.hold_days * 86400), self.bytes / self.hold_bytes)
+
+
+def log_pressure() -> Statement[list[Pressure]]:
+    return named("log_pressure", (), lambda rows: [Pressure(*row) for row in rows])
 
 
 def prune_ids(days: int, most: int) -> Statement[int]:

@@ -16,7 +16,7 @@ class Held(NamedTuple):
     pid: int  # of its server process
 
 
-def hold_position(o: Owned) -> Statement[Held | None]:
+def hold(o: Owned) -> Statement[Held | None]:
     """Lock the row, first in the transaction of an effect. None: fenced, paused or moved."""
     params = (o.name, o.shard, o.generation, o.token, o.position)
     return named("hold_position", params, lambda rows: _held(rows[0][0]) if rows else None)

@@ -6,22 +6,34 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from ....store.statement import Statement, count, named, nothing
+from ....store.arrays import text_array
+from ....store.statement import Row, Statement, named, nothing
 
 
 def subscribe(
     name: str,
     kind: str,
     patterns: Sequence[str],
-    start: str,
+    start: str | int | datetime,
     shards: int = 1,
     *,
     hold: bool = True,
     version: int = 1,
+    begins: bool = True,
+    lease: float = 0.0,
 ) -> Statement[bool]:
-    """True: it is new."""
-    params = (name, kind, list(patterns), start, shards, hold, version)
+    """True: it is new. `begins`: this worker has just begun, so its patterns count; else only where nobody has owned it for
+    longer than `lease`."""
+    word, position, at = _place(start, "now")
+    params = (name, kind, list(patterns), word, shards, hold, position, at, begins, lease, version)
     return named("subscribe", params, lambda rows: bool(rows[0][0]))
+
+
+def _place(to: int | datetime | str, word: str) -> tuple[str, int | None, datetime | None]:
+    """A place in the log: a word, a position, a time."""
+    if isinstance(to, str):
+        return to, None, None
+    return word, to if isinstance(to, int) else None, to if isinstance(to, datetime) else None
 
 
 @dataclass(slots=True)
@@ -41,7 +53,7 @@ class Owned:
     generation: int
     token: UUID
     barrier: int | None
-    delivered: str  # positions that became jobs, as a multirange
+    rate: float | None  # events that it reads in a second, at most
     era: int
 
     @property
@@ -54,28 +66,80 @@ class Owned:
         return (self.name, self.shard, self.generation)
 
 
-def own(
-    names: Sequence[str], token: UUID, worker: str, lease: float, versions: Sequence[int] | None = None
-) -> Statement[list[Owned]]:
-    """Renew what is owned under the token, and take what is free. A row that somebody holds is left out, and so is what code
-    of another version runs."""
-    params = (list(names), token, worker, lease, list(versions or [1] * len(names)))
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A worker, and what its code declares: (name, patterns), with the version of each. `patience`: seconds until it takes
+    more than its share."""
+
+    declared: Sequence[tuple[str, Sequence[str]]]
+    token: UUID
+    worker: str
+    lease: float
+    patience: float
+    versions: Sequence[int] = ()
+
+    @property
+    def params(self) -> tuple[object, ...]:
+        names = [name for name, _ in self.declared]
+        patterns = [text_array(patterns) for _, patterns in self.declared]
+        return names, patterns, self.token, self.worker, self.lease
+
+
+def own(owner: Owner) -> Statement[list[Owned]]:
+    """Renew what is owned, and take a share of what is free. A row that somebody holds is left out."""
+    versions = list(owner.versions or [1] * len(owner.declared))
+    params = (*owner.params, owner.patience, versions)
     return named("own_subscriptions", params, lambda rows: [Owned(*row) for row in rows])
 
 
-def owned_keys(token: UUID) -> Statement[set[tuple[str, int, int]]]:
-    """(name, shard, generation) of what is owned under the token."""
-    return named("locked_subscriptions", (token,), lambda rows: {tuple(row) for row in rows})
+def owned(owner: Owner) -> Statement[dict[tuple[str, int, int], bool]]:
+    """(name, shard, generation) of what is owned, and whether it is to be let go of."""
+    return named("owned_subscriptions", owner.params, lambda rows: {tuple(row[:3]): row[3] for row in rows})
 
 
-def release(token: UUID) -> Statement[None]:
-    return named("release_subscriptions", (token,), nothing)
+def release(token: UUID, worker: str, only: Owned | None = None) -> Statement[None]:
+    """Let go of all that is owned under the token, or of one."""
+    params = (token, None, None, worker) if only is None else (token, only.name, only.shard, worker)
+    return named("release_subscriptions", params, nothing)
 
 
-def advance(o: Owned, position: int, seq: int, lease: float, delivered: str | None = None) -> Statement[bool]:
+def turn_and_look(names: Sequence[str]) -> Statement[tuple[int | None, bool]]:
+    """The last position (None: the log is of another server), and whether one of these has no owner."""
+    return named("turn_and_look", (list(names),), lambda rows: (rows[0][0], rows[0][1]))
+
+
+def advance(o: Owned, position: int, seq: int, lease: float) -> Statement[bool]:
     """Move the position. False: fenced, paused or moved by somebody else."""
-    params = (o.name, o.shard, o.generation, o.token, o.position, position, seq, lease, delivered)
-    return named("advance", params, bool)
+    return named("advance", (*_moving(o, position, seq), lease), bool)
+
+
+def _moving(o: Owned, position: int, seq: int) -> tuple[object, ...]:
+    return o.name, o.shard, o.generation, o.token, o.position, position, seq
+
+
+Span = tuple[int, int]  # positions: the first, and the one after the last
+
+
+def advance_jobs(
+    o: Owned, position: int, seq: int, lease: float, becoming: Sequence[Span]
+) -> Statement[list[Span] | None]:
+    """The same of a consumer, whose events become jobs now. Returns what became jobs before; None: fenced."""
+    params = (*_moving(o, position, seq), lease, _multirange(becoming))
+    return named("advance_jobs", params, lambda rows: _spans(rows[0][0]) if rows else None)
+
+
+def deliver(name: str, becoming: Sequence[Span]) -> Statement[list[Span]]:
+    """Note in a subscription what a replay makes jobs of. Returns what became jobs before."""
+    return named("deliver", (name, _multirange(becoming)), lambda rows: _spans(rows[0][0]) if rows else [])
+
+
+def _multirange(spans: Sequence[Span]) -> str:
+    return "{" + ",".join(f"[{lower},{upper})" for lower, upper in spans if lower < upper) + "}"
+
+
+def _spans(text: str) -> list[Span]:
+    parts = [part.strip("[)").split(",") for part in text.strip("{}").split("),") if part]
+    return [(int(lower), int(upper)) for lower, upper in parts]
 
 
 def end_replay(o: Owned) -> Statement[None]:
@@ -113,6 +177,9 @@ class Listed:
     replay_of: str | None
     moved_seconds: float
     failures: int
+    unowned_seconds: float | None = None  # since its last owner had it; None: it has one
+    workers: int = 0  # that are alive and whose code declares it
+    rate: float | None = None  # of a replay
 
 
 def list_subscriptions(name: str | None = None) -> Statement[list[Listed]]:
@@ -120,33 +187,56 @@ def list_subscriptions(name: str | None = None) -> Statement[list[Listed]]:
 
 
 def pause(name: str, by: str, why: str | None = None) -> Statement[int]:
-    return named("pause_subscription", (name, by, why), count)
+    return named("pause_subscription", (name, by, why), _counted)
 
 
 def resume(name: str) -> Statement[int]:
-    return named("resume_subscription", (name,), count)
+    return named("resume_subscription", (name,), _counted)
 
 
-class Moved(NamedTuple):
-    shards: int  # 0: it may not be put there, or there is none
+def _counted(rows: Sequence[Row]) -> int:
+    return int(rows[0][0][0])
+
+
+class Place(NamedTuple):
+    """Where a subscription would be put."""
+
     position: int
+    seq: int | None  # None: the log does not have it
     start: int
     last: int
 
 
-def reset(name: str, to: int | datetime | str) -> Statement[Moved]:
-    position = to if isinstance(to, int) else None
-    at = to if isinstance(to, datetime) else None
-    word = to if isinstance(to, str) else "end"
-    return named("reset_subscription", (name, position, at, word), lambda rows: Moved(*rows[0]))
+def place_in_log(to: int | datetime | str) -> Statement[Place]:
+    word, position, at = _place(to, "end")
+    return named("place_in_log", (position, at, word), lambda rows: Place(*rows[0]))
 
 
-def add_replay(name: str, of: str, since: int, until: int, *, again: bool) -> Statement[bool]:
-    return named("add_replay", (name, of, since, until, again), bool)
+class Moved(NamedTuple):
+    shards: int  # 0: there is none, or the log has left this position behind
+    left_out: int  # positions that became jobs before
 
 
-def remove(name: str) -> Statement[int]:
-    return named("remove_subscription", (name,), count)
+def reset(name: str, place: Place, *, again: bool) -> Statement[Moved]:
+    params = (name, place.position, place.seq or 0, again)
+    return named("reset_subscription", params, lambda rows: Moved(*(int(text) for text in rows[0][0][:2])))
+
+
+def add_replay(
+    name: str, of: str, since: int, until: int, *, again: bool, rate: float | None
+) -> Statement[int | None]:
+    """How many positions became jobs before and are left out; None: there is no such subscription."""
+    params = (name, of, since, until, again, rate)
+    return named("add_replay", params, lambda rows: int(rows[0][0]) if rows else None)
+
+
+class Removed(NamedTuple):
+    rows: int
+    owner: str | None  # that runs it; then nothing was removed
+
+
+def remove(name: str) -> Statement[Removed]:
+    return named("remove_subscription", (name,), lambda rows: Removed(*rows[0]))
 
 
 def position_of(name: str) -> Statement[tuple[int, str | None] | None]:

@@ -1,0 +1,169 @@
+"""What is wrong with the log, and with those who read it."""
+
+from collections.abc import Iterator, Sequence
+
+from ...db.migrate.repair import literal
+from ...operate.doctor.finding import Check, Finding, Patient
+from ...operate.wording import command, cut, listed, several, span
+from .store import Pressure, log_pressure
+from .store.health import Health, log_health, open_publishers, subscription_health
+
+POISON = "poison"  # who paused it: an event that failed for good
+_HALF = 0.5  # of a limit, from where on is warned
+_MOST_DAYS = 30
+
+
+def check_log(p: Patient) -> Iterator[Finding]:
+    health = p.probe.look(log_health(p.limits.stuck))
+    if health.foreign:
+        what = "the log was restored from another server: new events get no position, and nobody is delivered any"
+        yield Finding("foreign_log", "error", what, [command("holdfast", "events", "rebase", "--yes")])
+    elif health.waiting:
+        more = "at least " if health.waiting >= 1000 else ""
+        what = (
+            f"{more}{several(health.waiting, 'event')} without a position for up to {span(health.seconds)}: "
+            "no worker turns the pages of the log"
+        )
+        yield Finding("unnumbered_events", "warning", what, [_worker(p)])
+    held = p.probe.look(open_publishers(p.limits.horizon))
+    means = "others wait for its keys, and its days of the log cannot be emptied"
+    if sessions := [h for h in held if h.pid is not None]:
+        what = f"{several(len(sessions), 'transaction')} that published and is still open: {means}"
+        fix = [p.fixing(f"horizon:{h.pid}") for h in sessions]
+        details = [
+            f"pid {h.pid} ({cut(', '.join(filter(None, (h.role, h.application))))}), {span(h.seconds)} in a transaction"
+            for h in sessions
+        ]
+        yield Finding("open_publisher", "warning", what, fix, listed(details))
+    if prepared := [h for h in held if h.gid is not None]:
+        what = f"{several(len(prepared), 'prepared transaction')} that published and nobody ends: {means}"
+        fix = [p.psql(f"ROLLBACK PREPARED {literal(h.gid or '')}") for h in prepared]
+        details = [f"{cut(h.gid)} of {h.role}, prepared {span(h.seconds)} ago" for h in prepared]
+        otherwise = [p.psql(f"COMMIT PREPARED {literal(h.gid or '')}") for h in prepared]
+        yield Finding("prepared_publisher", "error", what, fix, listed(details), otherwise)
+
+
+def _worker(p: Patient) -> str:
+    return command("holdfast", "worker", p.app.name)
+
+
+def _verb(verb: str, name: str, *words: str) -> str:
+    return command("holdfast", "subscriptions", verb, name, *words)
+
+
+def check_subscriptions(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(subscription_health(p.dead_after))
+    yield from _stopped(found)
+    yield from _expired(found)
+    yield from _behind(p, found)
+    yield from _paused(p, found)
+    pressed = [x for x in p.probe.look(log_pressure()) if x.share >= _HALF]
+    if pressed:
+        what = f"{several(len(pressed), 'subscription')} near the limit up to which the log is kept for it"
+        fix = list(dict.fromkeys(_relief(p, x, [h for h in found if h.name == x.name]) for x in pressed))
+        drops = [_verb("remove", x.name, "--yes") for x in pressed]
+        yield Finding("held_log", "warning", what, fix, listed([_pressure(x) for x in pressed]), drops)
+
+
+def _names(found: Sequence[Health]) -> list[str]:
+    return list(dict.fromkeys(h.name for h in found))
+
+
+def _stopped(found: Sequence[Health]) -> Iterator[Finding]:
+    if stopped := [h for h in found if h.status == "paused" and h.paused_by == POISON]:
+        what = f"{several(len(stopped), 'subscription')} stopped at an event that failed again and again"
+        fix = [_verb(verb, name) for name in _names(stopped) for verb in ("skip", "resume")]
+        tries = [_verb("resume", name) for name in _names(stopped)]
+        yield Finding("stopped_subscription", "error", what, fix, listed([_line(h) for h in stopped]), tries)
+
+
+def _expired(found: Sequence[Health]) -> Iterator[Finding]:
+    if expired := [h for h in found if h.status == "expired"]:
+        missed = max(h.missed or 0 for h in expired)
+        what = (
+            f"{several(len(expired), 'subscription')} expired: the log was emptied before "
+            f"{several(missed, 'event')} were read"
+        )
+        fix = [_verb("reset", name, "--to", "start", "--yes") for name in _names(expired)]
+        drops = [_verb("remove", name, "--yes") for name in _names(expired)]
+        yield Finding("expired_subscription", "error", what, fix, listed([_line(h) for h in expired]), drops)
+
+
+def _behind(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
+    active = [h for h in found if h.status == "active" and h.lag_events > 0]
+    alone = [h for h in active if h.owner is None and h.lag_seconds >= p.limits.stuck]
+    if alone:
+        what = f"{several(len(alone), 'subscription')} with events to read in no living worker: nobody delivers them"
+        drops = [_verb("remove", name, "--yes") for name in _names(alone)]
+        yield Finding(
+            "unowned_subscription", "error", what, [_worker(p)], listed([_line(h) for h in alone]), drops
+        )
+    late = [
+        h
+        for h in active
+        if h not in alone and (h.lag_seconds >= p.limits.lag or h.lag_events >= p.limits.lag_events)
+    ]
+    if late:
+        what = f"{several(len(late), 'subscription')} far behind the log"
+        fix = [command("holdfast", "events", "lag")]
+        yield Finding("lagging_subscription", "warning", what, fix, listed([_line(h) for h in late]))
+
+
+def _paused(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
+    paused = [
+        h
+        for h in found
+        if h.status == "paused" and h.paused_by != POISON and (h.paused_seconds or 0) >= p.limits.paused
+    ]
+    if paused:
+        what = f"{several(len(paused), 'subscription')} paused for more than {span(p.limits.paused)}"
+        fix = [_verb("resume", name) for name in _names(paused)]
+        yield Finding("paused_subscription", "info", what, fix, listed([_line(h) for h in paused]))
+
+
+def _relief(p: Patient, x: Pressure, rows: Sequence[Health]) -> str:
+    """What lets it read on; where it does so already, more room."""
+    if any(h.status == "paused" for h in rows):
+        return _verb("resume", x.name)
+    if all(h.owner is None for h in rows):
+        return _worker(p)
+    days, size = min(2 * x.hold_days, _MOST_DAYS), 2 * x.hold_bytes
+    return command("holdfast", "events", "retention", "--hold-days", str(days), "--hold-bytes", str(size))
+
+
+def _pressure(x: Pressure) -> str:
+    return (
+        f"{x.name}: its oldest event is {span(x.seconds)} old, of {several(x.hold_days, 'day')}; the log from there on "
+        f"has {x.bytes / 2**20:,.1f} MiB, of {x.hold_bytes / 2**20:,.1f}"
+    )
+
+
+def _line(h: Health) -> str:
+    name = h.name if h.shards == 1 else f"{h.name} {h.shard + 1}/{h.shards}"
+    missed = f", missed {several(h.missed, 'event')}" if h.missed else ""
+    problem = f": {cut(h.problem)}" if h.problem else ""
+    behind = f"{several(h.lag_events, 'event')} behind, {span(h.lag_seconds)}"
+    return f"{name} ({h.kind}), {behind}{missed}{problem}"
+
+
+CHECKS = (
+    Check(
+        "events",
+        "events get their positions, and nobody keeps the log from being emptied",
+        ("foreign_log", "unnumbered_events", "open_publisher", "prepared_publisher"),
+        check_log,
+    ),
+    Check(
+        "subscriptions",
+        "every subscription is read to",
+        (
+            "stopped_subscription",
+            "expired_subscription",
+            "unowned_subscription",
+            "lagging_subscription",
+            "paused_subscription",
+            "held_log",
+        ),
+        check_subscriptions,
+    ),
+)

@@ -1,0 +1,55 @@
+"""What several verbs ask first: the last position, a subscription by its name, a place in the log."""
+
+from datetime import datetime
+from typing import Literal
+
+from ...errors import ConfigurationError, ForeignLog, UnknownSubscription
+from ...operate.procedure import Procedure, run
+from ...tasks.payload import shown
+from . import store
+from .store import Listed
+
+To = int | datetime | Literal["start", "end"]
+
+
+def turn() -> Procedure[int]:
+    """Number what was committed; the last position."""
+    last = yield from run(store.turn_page)
+    if last is None:
+        raise ForeignLog
+    return last
+
+
+def list_all(name: str | None = None) -> Procedure[list[Listed]]:
+    """Every subscription with its lag."""
+    yield from turn()
+    return (yield from run(lambda: store.list_subscriptions(name)))
+
+
+def find(name: str) -> Procedure[list[Listed]]:
+    """The shards of one; UnknownSubscription if there is none."""
+    found = yield from list_all(name)
+    if not found:
+        raise (yield from unknown(name))
+    return found
+
+
+def unknown(name: str) -> Procedure[UnknownSubscription]:
+    """The error for a name that nothing has."""
+    known = yield from run(store.list_subscriptions)
+    names = ", ".join(dict.fromkeys(listed.name for listed in known))
+    return UnknownSubscription(
+        f"there is no subscription {name!r}"
+        + (f" (known: {names})" if names else "")
+        + ". A worker makes those that its code declares"
+    )
+
+
+def check_to(to: object) -> None:
+    fits = (isinstance(to, int) and not isinstance(to, bool)) or to in ("start", "end")
+    if isinstance(to, datetime):
+        fits = to.tzinfo is not None
+    if not fits:
+        raise ConfigurationError(
+            f'a position is a number, a time with its zone, "start" or "end", not {shown(to)}'
+        )

@@ -1,0 +1,232 @@
+"""What people do to one subscription: pause, resume, reset, replay, skip, remove. Each is in the audit.
+
+With `conn`, pause, resume and reset are part of the caller's transaction. One that another transaction has changed
+and not yet committed is waited for.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+from uuid import uuid4
+
+from ...db.guests import async_guest, sync_guest
+from ...errors import ConfigurationError, EventsGone
+from ...model.queue import Rate
+from ...operate.procedure import Procedure, Runner, Step, actor, run
+from ...operate.refusal import Refused
+from ...store.audit import audit
+from ...store.statement import Flow
+from ...tasks.payload import shown
+from . import store
+from .lookups import To, check_to, find, turn
+from .store import Failure, Listed, Place
+
+T = TypeVar("T")
+
+
+def _run_on(conn: object | None, verb: str, flow: Callable[[], Flow[T]]) -> Step[T]:
+    """On our own connection, or in the caller's transaction."""
+    if conn is None:
+        return run(flow)
+
+    async def arun(_: Runner) -> T:
+        return await async_guest(conn, f"a{verb}", verb).arun(flow())
+
+    return Step(lambda _: sync_guest(conn, verb, f"a{verb}").run(flow()), arun)
+
+
+def pause(name: str, *, conn: object = None) -> Procedure[int]:
+    """Stop delivering to it. The log is kept for it, up to the limits. Returns how many shards were not paused before."""
+    who = yield from actor()
+
+    def flow() -> Flow[int]:
+        changed = yield from store.pause(name, who)
+        if changed:
+            yield from audit(who, "pause_subscription", {"subscription": name}, changed)
+        return changed
+
+    return (yield from _changed(name, (yield from _run_on(conn, "pause", flow))))
+
+
+def resume(name: str, *, conn: object = None) -> Procedure[int]:
+    """Go on where it was paused. Returns how many shards were paused."""
+    who = yield from actor()
+
+    def flow() -> Flow[int]:
+        changed = yield from store.resume(name)
+        if changed:
+            yield from audit(who, "resume_subscription", {"subscription": name}, changed)
+        return changed
+
+    return (yield from _changed(name, (yield from _run_on(conn, "resume", flow))))
+
+
+def _changed(name: str, changed: int) -> Procedure[int]:
+    """Nothing changed: because it is so already, or for a reason that is to be said."""
+    if not changed:
+        for listed in (yield from find(name)):
+            if listed.status == "expired":
+                raise _expired(listed)
+    return changed
+
+
+def _expired(listed: Listed) -> Refused:
+    text = f"{listed.name} is expired: it missed {listed.missed} events"
+    return Refused("expired", text, subscription=listed.name)
+
+
+def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Procedure[int]:
+    """Put it to a position, a time, the start or the end; returns the position. Events that became jobs do not become jobs
+    again, unless `again`."""
+    check_to(to)
+    who = yield from actor()
+    yield from turn()
+    place: Place = yield from run(lambda: store.place_in_log(to))
+    if place.seq is None:
+        yield from find(name)
+        raise _not_in_log(place.position, place)
+
+    def flow() -> Flow[store.Moved]:
+        moved = yield from store.reset(name, place, again=again)
+        if moved.shards:
+            which = {"subscription": name, "position": place.position, "left_out": moved.left_out or None}
+            yield from audit(who, "reset_subscription", {**which, "again": again or None}, moved.shards)
+        return moved
+
+    moved = yield from _run_on(conn, "reset", flow)
+    if not moved.shards:
+        yield from find(name)
+        raise _not_in_log(place.position, (yield from run(lambda: store.place_in_log(to))))
+    return place.position
+
+
+def _not_in_log(position: int, place: Place) -> EventsGone:
+    return EventsGone(
+        f"position {position} is not in the log, which has {place.start} to {place.last}. Choose one of these"
+    )
+
+
+class Begun(NamedTuple):
+    """A replay that was begun."""
+
+    name: str
+    since: int
+    until: int
+    left_out: int  # positions that became jobs before
+
+
+def replay(
+    name: str,
+    since: int | datetime,
+    until: int | datetime | None = None,
+    *,
+    again: bool = False,
+    rate: Rate | None = None,
+) -> Procedure[str]:
+    """Read a range once more to one subscriber, beside its own position; returns the name of the replay. What became a job
+    is not made one again, unless `again`."""
+    begun = yield from begin_replay(name, since, until, again=again, rate=rate)
+    return begun.name
+
+
+def begin_replay(
+    name: str,
+    since: int | datetime,
+    until: int | datetime | None = None,
+    *,
+    again: bool = False,
+    rate: Rate | None = None,
+) -> Procedure[Begun]:
+    if rate is not None and not isinstance(rate, Rate):
+        raise ConfigurationError(f"rate must be a Rate, such as Rate(100, per=1), not {shown(rate)}")
+    last = yield from turn()
+    (listed, *_) = yield from find(name)
+    _check_replayed(listed)
+    begin = yield from _position(since)
+    end = last if until is None else (yield from _position(until))
+    log = yield from run(store.log_state)
+    if begin > end:
+        raise ConfigurationError(f"a replay ends after it begins: from position {begin} to {end} is nothing")
+    if not log.start <= begin <= end <= last:
+        raise EventsGone(
+            f"the log has positions {log.start} to {last}; a replay from {begin} to {end} is not in it"
+        )
+    replayed = f"{name[:190]}@{uuid4().hex[:8]}"
+    who = yield from actor()
+
+    def flow() -> Flow[int | None]:
+        per_second = None if rate is None else rate.per_second
+        left = yield from store.add_replay(replayed, name, begin, end, again=again, rate=per_second)
+        if left is not None:
+            which = {"subscription": name, "from": begin, "to": end, "left_out": left or None}
+            yield from audit(who, "replay_events", {**which, "again": again or None}, end - begin)
+        return left
+
+    left_out: int | None = yield from run(flow)
+    if left_out is None:
+        yield from find(name)
+    return Begun(replayed, begin, end, left_out or 0)
+
+
+def _check_replayed(listed: Listed) -> None:
+    if listed.kind == "projection":
+        text = f"{listed.name} is a projection: events that it applied would count twice"
+        raise Refused("applied_twice", text, subscription=listed.name)
+    if listed.replay_of is not None:
+        raise ConfigurationError(f"{listed.name} is a replay. Replay {listed.replay_of} instead")
+
+
+def _position(at: int | datetime) -> Procedure[int]:
+    if not isinstance(at, datetime) and (not isinstance(at, int) or isinstance(at, bool)):
+        raise ConfigurationError(f"a replay goes from a position or a time to another one, not {shown(at)}")
+    check_to(at)
+    place: Place = yield from run(lambda: store.place_in_log(at))
+    return place.position
+
+
+def skip(name: str) -> Procedure[Failure]:
+    """Pass the event at which a subscription stands, and note it; returns what was skipped."""
+    listed = yield from find(name)
+    stopped = [row for row in listed if row.status == "paused"]
+    if not stopped:
+        if listed[0].status == "expired":
+            raise _expired(listed[0])
+        raise Refused("not_stopped", f"{name} is not stopped, so there is nothing to skip", subscription=name)
+    who = yield from actor()
+    shard = min(stopped, key=lambda row: row.position)
+
+    def flow() -> Flow[Failure | None]:
+        page = yield from store.next_event(shard)
+        if not page.events:
+            return None
+        row = page.events[0]
+        if not (yield from store.skip_event(shard, row, shard.problem or "skipped by an operator")):
+            raise ConfigurationError(f"{name} has moved meanwhile, so nothing was skipped. Look at it again")
+        yield from audit(who, "skip_event", {"subscription": name, "position": row.position}, 1)
+        return Failure(
+            row.position, row.seq, shard.shard, "skipped", row.id, row.type, row.key, shard.problem, row.time
+        )
+
+    skipped: Failure | None = yield from run(flow)
+    if skipped is None:
+        raise ConfigurationError(f"{name} has read all events, so there is nothing to skip")
+    return skipped
+
+
+def remove(name: str) -> Procedure[int]:
+    """Forget a subscription that no code declares any more, its replays and its failures; or end a replay."""
+    who = yield from actor()
+
+    def flow() -> Flow[store.Removed]:
+        removed = yield from store.remove(name)
+        if removed.rows:
+            yield from audit(who, "remove_subscription", {"subscription": name}, removed.rows)
+        return removed
+
+    removed: store.Removed = yield from run(flow)
+    if removed.owner is not None:
+        text = f"{name} is run by worker {removed.owner}. Take it out of the code first, or pause it"
+        raise Refused("is_run", text, subscription=name, worker=removed.owner)
+    if not removed.rows:
+        yield from find(name)
+    return removed.rows

@@ -1,0 +1,5 @@
+"""Sessions for tests of the log."""
+
+from tests.sql.conftest import conn, connect
+
+__all__ = ["conn", "connect"]
