@@ -12,7 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 from django.db import connections, transaction
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.conftest import QUICK, await_until
@@ -150,7 +150,10 @@ def test_each_form_is_typed(app: Holdfast) -> None:
         ),
         ({"tables": ["a", "a"]}, "projection 'p': tables names one twice: a, a"),
         ({"table": "a"}, "projection 'p' has no option 'table'. It takes batch, max_attempts,"),
-        ({"start": "later"}, 'start must be "now" or "start", not str \'later\''),
+        (
+            {"start": "later"},
+            'start must be "now", "start", a position or a time with its zone, not str \'later\'',
+        ),
     ],
 )
 def test_a_wrong_option_is_refused(app: Holdfast, options: dict[str, Any], said: str) -> None:
@@ -183,16 +186,18 @@ def test_a_sync_function_that_returns_a_coroutine_fails(app: Holdfast, kit: Kit)
 
 
 def _sync_kinds(url: str) -> dict[str, Any]:
-    engine = create_engine(engine_url("psycopg", url))
+    engine = create_engine(engine_url("psycopg", url), poolclass=NullPool)
     connections.databases["projected"] = {**connections.databases.get("default", {}), **django_database(url)}
     connections.databases["projected"].setdefault("TIME_ZONE", None)
 
     @contextlib.contextmanager
     def django() -> Iterator[Any]:
         conn = connections["projected"]
-        with transaction.atomic(using="projected"):
-            yield conn
-        conn.close()
+        try:
+            with transaction.atomic(using="projected"):
+                yield conn
+        finally:
+            conn.close()
 
     @contextlib.contextmanager
     def bare() -> Iterator[Any]:
@@ -334,7 +339,7 @@ def test_a_function_that_ends_its_transaction_stops_the_projection(app: Holdfast
 
 
 def test_a_session_that_the_function_commits_stops_the_projection(app: Holdfast, kit: Kit, dsn: str) -> None:
-    maker = sessionmaker(create_engine(engine_url("psycopg", dsn)))
+    maker = sessionmaker(create_engine(engine_url("psycopg", dsn), poolclass=NullPool))
     called: list[int] = []
 
     @app.projection("totals", on=["*"], poison="skip", retry=QUICKLY, using=maker.begin)

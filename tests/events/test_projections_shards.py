@@ -51,14 +51,16 @@ async def _reshard_and_lose_a_worker(kit: Kit, number: int) -> None:
     before = len(shards(kit))
     want = "UPDATE holdfast.subscriptions SET wanted_shards = %s WHERE shards <> %s"
 
-    def is_begun() -> bool:
-        kit.sql(want, [number, number])
+    async def is_begun() -> bool:
+        await asyncio.to_thread(
+            kit.sql, want, [number, number]
+        )  # it waits for a batch, which runs in this loop
         held = kit.sql("SELECT 1 FROM holdfast.subscriptions WHERE barrier IS NOT NULL")
         return bool(held) or len(shards(kit)) != before
 
     async with working(kit):
         await await_until(is_begun, "a barrier")
-    kit.sql(want, [number, number])
+    await asyncio.to_thread(kit.sql, want, [number, number])
     await await_until(lambda: shards(kit) == [(n, number) for n in range(number)], f"{number} shards", 60)
     applied = len(kit.sql("SELECT 1 FROM applied"))
     await await_until(lambda: len(kit.sql("SELECT 1 FROM applied")) > applied + 50, "they are at work")
