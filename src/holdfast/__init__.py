@@ -31,6 +31,7 @@ from .errors import (
     ResultTimeout,
     SchemaMissing,
     SchemaTooNew,
+    SubscriptionStopped,
     TaskDefinitionError,
     UnboundTask,
     UnknownQueue,
@@ -51,15 +52,9 @@ from .runtime.middleware import Middleware, Next
 from .settings import Settings
 from .shapes import Registry
 from .shapes.events.contract import event
-from .shapes.events.declare import (
-    Consumer,
-    ConsumerOptions,
-    OnDecorator,
-    Projection,
-    ProjectionDecorator,
-    ProjectionOptions,
-)
+from .shapes.events.declare import Consumer, ConsumerOptions, OnDecorator
 from .shapes.events.event import Event
+from .shapes.events.projection import Projection, ProjectionDecorator, ProjectionOptions
 from .shapes.events.store import Published
 from .shapes.events.verbs import Events, Replay, Subscription
 from .shapes.schedules.backfill import Backfill
@@ -145,6 +140,7 @@ __all__ = [
     "Slot",
     "Snooze",
     "Subscription",
+    "SubscriptionStopped",
     "Task",
     "TaskDecorator",
     "TaskDefinitionError",

@@ -18,6 +18,7 @@
     │   ├── WrongConnection         conn= is of the wrong kind for this method
     │   └── InvalidEvent            an event cannot be published like this
     ├── ConcurrencyConflict         a stream of events has another version than expected
+    ├── SubscriptionStopped         it is paused, stopped or expired, and has not come so far
     ├── EventsGone                  the log no longer has these events
     ├── LeaseLost                   this attempt no longer owns its job
     ├── JobSettled                  the job was already completed by this attempt
@@ -137,6 +138,10 @@ class ConcurrencyConflict(HoldfastError):
 
 class UnknownSubscription(ConfigurationError, LookupError):
     """The subscription does not exist."""
+
+
+class SubscriptionStopped(HoldfastError):
+    """The subscription is paused, stopped at an event or expired, and has not come so far."""
 
 
 class EventsGone(HoldfastError):

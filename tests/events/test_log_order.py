@@ -310,5 +310,5 @@ def test_an_earlier_generation_moves_nothing(conn: Conn, connect: Connect, kit: 
     assert (stale.token, stale.position) == (again.token, again.position)
     for owned, moves in ((stale, False), (other, False), (again, True)):
         with conn.transaction(force_rollback=True):
-            assert run(conn, store.hold(owned)) is moves
+            assert bool(run(conn, store.hold(owned))) is moves
         assert run(conn, store.advance(owned, 1, 1, 10.0)) is moves

@@ -229,7 +229,7 @@ def unforeseen(error: BaseException, running: Running) -> Outcome:
 
 def _decide(error: BaseException, running: Running, handler: Handler) -> Outcome:
     attempt = running.claimed.attempt
-    error = _signal_in(error) or error
+    error = signal_in(error) or error
     match error:
         case Retry(reason=reason, after=after):
             delay = handler.pause(attempt) if after is None else _delay(after, "Retry(after=)")
@@ -260,7 +260,7 @@ def _reason(reason: object, signal: str) -> str:
     return storable(text_of(reason, f"{signal}(reason=) has no text"))
 
 
-def _signal_in(error: BaseException) -> BaseException | None:
+def signal_in(error: BaseException) -> BaseException | None:
     """What is alone in groups, if it is for us."""
     while isinstance(error, BaseExceptionGroup):
         if len(error.exceptions) != 1:

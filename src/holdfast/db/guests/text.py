@@ -13,7 +13,13 @@ from uuid import UUID
 from ...store.statement import Statement
 
 _PARAMETER = re.compile(r"\$(\d+)")
-_SCALARS = {str: "pg_catalog.text", int: "bigint", UUID: "pg_catalog.uuid", NoneType: "pg_catalog.text"}
+_SCALARS = {
+    str: "pg_catalog.text",
+    int: "bigint",
+    float: "pg_catalog.float8",
+    UUID: "pg_catalog.uuid",
+    NoneType: "pg_catalog.text",
+}
 
 Texts = list[str | None]
 

@@ -5,10 +5,16 @@ event         one event as a subscriber gets it
 publish       what `app.publish()` is given becomes rows of the log
 store         its statements; queries.sql and schema.sql beside it have the text
 declare       what users declare: `@app.on(...)`, `@app.projection(...)`
+projection    what a projection is declared with, and its verbs
+builds        what people do with projections and their rebuilds
 log           when there is something new, and how a worker waits for it
 runner        one subscription at work: read a batch, let it take effect
 consume       its events become jobs
 project       its events go to a function, in the transaction that moves the position
+calling       one call of that function, in our transaction or the user's; what fails is told apart
+retry         what a projection skipped or parked is applied later
+rebuild       tables made anew beside the live ones, and the swap
+reshard       the number of a projection's shards changes at a barrier
 service       owns subscriptions and runs them, in every worker
 lookups       what several verbs ask first
 steering      what people do to one subscription: pause, resume, reset, replay, skip, remove
@@ -32,5 +38,9 @@ SHAPE = Shape(
     prunes={"events": empty_slots, "event_ids": prune_ids},
     checks=CHECKS,
     measures=MEASURES,
-    cli={"events": f"{__name__}.cli:app", "subscriptions": f"{__name__}.cli_subscriptions:app"},
+    cli={
+        "events": f"{__name__}.cli:app",
+        "subscriptions": f"{__name__}.cli_subscriptions:app",
+        "projection": f"{__name__}.cli_projections:app",
+    },
 )

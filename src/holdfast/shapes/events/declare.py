@@ -1,22 +1,17 @@
 """What users declare: `@app.on(OrderPaid)` and `@app.projection("order_totals", on=["order.*"])`."""
 
-import inspect
 import sys
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import (
     Any,
     Generic,
-    Literal,
     Protocol,
     TypedDict,
     TypeVar,
     Unpack,
     cast,
-    get_args,
     get_origin,
     overload,
 )
@@ -34,22 +29,28 @@ from ...tasks.registry import TaskRegistry
 from ...tasks.signature import HandlerSignature, analyse
 from ...tasks.task import Task
 from ...tasks.taskset import TaskSet
+from .apply import Apply
 from .contract import type_of
-from .event import Event, EventConverter
+from .event import Event
+from .projection import (
+    MOST_SHARDS,
+    Projection,
+    ProjectionDecorator,
+    ProjectionOptions,
+    Start,
+    apply_of,
+    check_fits,
+    check_options,
+    whole,
+)
 from .verbs import Subscription
 
 KIND = "subscriptions"
-MOST_SHARDS = 8
-BATCH = 500
 
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-Start = Literal["now", "start"] | int | datetime
-Poison = Literal["stop", "skip", "park_key"]
-Using = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -79,25 +80,13 @@ class Declared:
     place: Place
     task: Definition | None = None  # of a consumer
     parameter: str = ""  # of the event, in the consumer's payload
-    apply: "Apply | None" = None  # of a projection
+    apply: Apply | None = None  # of a projection
     shards: int = 1
 
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """How a projection is called."""
-
-    func: Callable[..., Any]
-    is_async: bool
-    many: bool  # it takes a sequence of events
-    converter: EventConverter
-    batch: int
-    poison: Poison
-    retry: Backoff
-    max_attempts: int
-    using: Using | None = None
-    tables: tuple[str, ...] = ()
-    version: int = 1
+    @property
+    def version(self) -> int:
+        """Of its code: a projection is run by code of the version that its tables were built by."""
+        return 1 if self.apply is None else self.apply.version
 
 
 class Consumer(Subscription, Generic[T]):
@@ -123,15 +112,6 @@ class Consumer(Subscription, Generic[T]):
         return signature.func(event)
 
 
-class Projection(Subscription):
-    """What `@app.projection(...)` makes."""
-
-    def __init__(self, name: str, binding: Binding, func: Callable[..., Any], apply: Apply) -> None:
-        super().__init__(name, binding)
-        self.func = func
-        self.apply = apply
-
-
 class OnDecorator(Protocol[T]):
     """The decorator of `@app.on(...)`: injected parameters come first, then the event."""
 
@@ -147,15 +127,6 @@ class OnDecorator(Protocol[T]):
     def __call__(self, fn: Callable[[Job, AsyncTransaction, Event[T]], object], /) -> Consumer[T]: ...
     @overload
     def __call__(self, fn: Callable[[Job, Transaction, Event[T]], object], /) -> Consumer[T]: ...
-
-
-class ProjectionDecorator(Protocol[T_co]):
-    """The decorator of `@app.projection(...)`: the transaction first, then the event or a sequence of events."""
-
-    @overload
-    def __call__(self, fn: Callable[[Any, Event[T_co]], object], /) -> Projection: ...
-    @overload
-    def __call__(self, fn: Callable[[Any, Sequence[Event[T_co]]], object], /) -> Projection: ...
 
 
 class Subscribing(TaskRegistry):
@@ -193,30 +164,31 @@ class Subscribing(TaskRegistry):
 
     @overload
     def projection(
-        self, name: str, /, *, on: tuple[type[A]], **options: Unpack["ProjectionOptions"]
+        self, name: str, /, *, on: tuple[type[A]], **options: Unpack[ProjectionOptions]
     ) -> ProjectionDecorator[A]: ...
     @overload
     def projection(
-        self, name: str, /, *, on: tuple[type[A], type[B]], **options: Unpack["ProjectionOptions"]
+        self, name: str, /, *, on: tuple[type[A], type[B]], **options: Unpack[ProjectionOptions]
     ) -> ProjectionDecorator[A | B]: ...
     @overload
     def projection(
-        self, name: str, /, *, on: type[A], **options: Unpack["ProjectionOptions"]
+        self, name: str, /, *, on: type[A], **options: Unpack[ProjectionOptions]
     ) -> ProjectionDecorator[A]: ...
     @overload
     def projection(
-        self, name: str, /, *, on: Sequence[str], **options: Unpack["ProjectionOptions"]
+        self, name: str, /, *, on: Sequence[str], **options: Unpack[ProjectionOptions]
     ) -> ProjectionDecorator[Any]: ...
-    def projection(self, name: str, /, *, on: Any, **options: Unpack["ProjectionOptions"]) -> Any:
+    def projection(self, name: str, /, *, on: Any, **options: Unpack[ProjectionOptions]) -> Any:
         """Keep a table up to date from events: `@app.projection("order_totals", on=["order.*"])` over
         `async def totals(tx: AsyncTransaction, event: Event[Any])`, or `events: Sequence[Event[Any]]` for batches.
 
         What is written through `tx` commits together with the position: each event takes effect exactly once, in order."""
         checks.task_name(name, "the projection's name", TaskDefinitionError)
         patterns = patterns_of([on] if isinstance(on, str | type) else on, "projection")
+        check_options(name, options)
 
         def declare(fn: Any, /) -> Projection:
-            apply = _apply(name, analyse(fn, sys._getframe(1).f_locals), patterns, options)
+            apply = apply_of(name, analyse(fn, sys._getframe(1).f_locals), patterns, options)
             made = Declared(
                 name,
                 "projection",
@@ -224,26 +196,12 @@ class Subscribing(TaskRegistry):
                 _start(options.get("start", "start")),
                 Place.of(fn),
                 apply=apply,
-                shards=_whole(name, "shards", options.get("shards", 1), MOST_SHARDS),
+                shards=whole(name, "shards", options.get("shards", 1), MOST_SHARDS),
             )
             self._declare_thing(KIND, name, made, same=lambda other: _replace(self, made, other))
-            return Projection(name, self._binding, fn, apply)
+            return Projection(name, self._binding, fn, apply, patterns)
 
         return declare
-
-
-class ProjectionOptions(TypedDict, total=False):
-    """What `@app.projection(...)` takes beside its name and its event types."""
-
-    tables: Sequence[str]  # those that it writes: `holdfast projection rebuild` makes them anew
-    version: int
-    start: Start
-    shards: int  # that work side by side, each on its own keys
-    batch: int  # events in one transaction, at most
-    poison: Poison  # what becomes of an event that fails again and again
-    max_attempts: int  # before that
-    retry: Backoff
-    using: Using  # opens a transaction of your own: a SQLAlchemy session, a Django connection
 
 
 def declared(tasks: TaskSet) -> list[Declared]:
@@ -295,14 +253,6 @@ def _start(start: object) -> Start:
     )
 
 
-def _whole(name: str, what: str, value: object, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise TaskDefinitionError(
-            f"projection {name!r}: {what} must be between 1 and {most}, not {shown(value)}"
-        )
-    return value
-
-
 def _event_parameter(signature: HandlerSignature, patterns: Sequence[str]) -> str:
     """The one parameter that is no Job and no transaction: the event."""
     function = signature.func.__name__
@@ -316,60 +266,3 @@ def _event_parameter(signature: HandlerSignature, patterns: Sequence[str]) -> st
         )
     check_fits(function, signature.hint(params[0]), patterns)
     return params[0]
-
-
-def check_fits(function: str, hint: Any, patterns: Sequence[str]) -> None:
-    """The event class of the annotation is one of those that are subscribed to."""
-    for part in get_args(hint):
-        for member in get_args(part) or (part,):
-            kind = type_of(member)
-            if kind is not None and not any(_matches(pattern, kind.name) for pattern in patterns):
-                raise TaskDefinitionError(
-                    f"{function} takes {member.__qualname__}, which is {kind.name!r}, and subscribes to "
-                    f"{', '.join(patterns)}. Subscribe to it too, or take Event[Any]"
-                )
-
-
-def _matches(pattern: str, name: str) -> bool:
-    import fnmatch
-
-    return fnmatch.fnmatchcase(name, pattern)
-
-
-def _apply(
-    name: str, signature: HandlerSignature, patterns: Sequence[str], options: Mapping[str, Any]
-) -> Apply:
-    function, params = signature.func.__name__, list(signature.params)
-    using = options.get("using")
-    wanted = 1 if using is None else 2
-    hint = signature.hint(params[-1]) if params else None
-    many = get_origin(hint) in (list, Sequence, tuple, typing.get_origin(Sequence[int]))
-    inner = get_args(hint)[0] if many and get_args(hint) else hint
-    is_event = inner is Event or get_origin(inner) is Event
-    has_transaction = signature.transaction != "none" or using is not None
-    if len(params) != wanted or not is_event or not has_transaction or signature.wants_job:
-        tx = "AsyncTransaction" if signature.is_async else "Transaction"
-        prefix = "async " if signature.is_async else ""
-        raise TaskDefinitionError(
-            f"{function}: a projection takes a transaction and then one event, or a sequence of events. "
-            f"Write: {prefix}def {function}(tx: {tx}, event: Event[...])"
-        )
-    check_fits(function, inner, patterns)
-    poison = options.get("poison", "stop")
-    if poison not in get_args(Poison):
-        raise TaskDefinitionError(
-            f"projection {name!r}: poison must be one of {', '.join(get_args(Poison))}, not {shown(poison)}"
-        )
-    return Apply(
-        signature.func,
-        inspect.iscoroutinefunction(signature.func),
-        many,
-        EventConverter(*(get_args(inner) or (Any,))),
-        _whole(name, "batch", options.get("batch", BATCH), 10_000),
-        cast(Poison, poison),
-        options.get("retry") or Backoff(),
-        _whole(name, "max_attempts", options.get("max_attempts", 5), 1000),
-        using,
-        tuple(options.get("tables", ())),
-        _whole(name, "version", options.get("version", 1), 2**31 - 1),
-    )

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from ...errors import ConfigurationError, EventsGone, ResultTimeout
+from ...errors import ConfigurationError, EventsGone, ResultTimeout, SubscriptionStopped
 from ...operate.procedure import Method, Procedure, Runner, actor, run, wait
 from ...store.audit import audit
 from ...store.statement import Flow
+from ...tasks.payload import shown
 from . import store
 from .event import Event, EventConverter, EventRow
 from .lookups import find, list_all, turn, unknown
@@ -112,27 +113,65 @@ def retention(
     return (yield from run(store.log_state))
 
 
-def await_position(name: str, what: Published | int, timeout: float) -> Procedure[int]:
-    """Wait until a subscription has passed an event; returns its position. ResultTimeout when it does not in time."""
+Passing = Published | int | Sequence[Published]
+
+
+def await_position(name: str, what: Passing, timeout: float) -> Procedure[int]:
+    """Wait until a subscription has passed what was published; returns its position. SubscriptionStopped at once when it
+    stands still before that, ResultTimeout when it takes longer."""
     deadline = time.monotonic() + timeout
-    target = what if isinstance(what, int) else None
+    seqs = _seqs(what)
+    target = what if isinstance(what, int) else 0 if not seqs else None
     pause_for = 0.002
     while True:
-        if target is None and isinstance(what, Published):
+        if target is None:
             yield from turn()
-            target = (yield from run(lambda: store.event_positions([what.seq])))[0]
+            target = _highest((yield from run(lambda: store.event_positions(seqs))))
         found = yield from run(lambda: store.position_of(name))
         if found is not None and target is not None and found[0] >= target:
             return found[0]
+        missing = "an event that is not committed yet" if target is None else f"position {target}"
+        if found is not None and target is not None and found[1] is not None:
+            raise (yield from _stopped(name, target))
         if time.monotonic() >= deadline:
             if found is None:
                 raise (yield from unknown(name))
-            position, status = found
-            why = f"it is {status}" if status else f"it is at position {position}"
-            missing = "an event that is not committed yet" if target is None else f"position {target}"
-            raise ResultTimeout(f"{name} has not passed {missing} within {timeout:g} s: {why}")
+            raise ResultTimeout(
+                f"{name} has not passed {missing} within {timeout:g} s: it is at position {found[0]}"
+            )
         yield from wait(pause_for)
         pause_for = min(pause_for * 1.5, 0.05)
+
+
+def _seqs(what: Passing) -> list[int]:
+    if isinstance(what, int) and not isinstance(what, bool):
+        return []
+    many = [what] if isinstance(what, Published) else what
+    if isinstance(many, str | bool) or not all(isinstance(one, Published) for one in many):
+        raise ConfigurationError(
+            f"read_your_writes takes what publish() returned, a list of that, or a position, not {shown(what)}"
+        )
+    return [one.seq for one in many]
+
+
+def _highest(positions: Sequence[int | None]) -> int | None:
+    known = [position for position in positions if position is not None]
+    return max(known) if len(known) == len(positions) else None
+
+
+def _stopped(name: str, target: int) -> Procedure[SubscriptionStopped]:
+    """Why the first of its shards that has not come so far does not go on."""
+    listed = yield from run(lambda: store.list_subscriptions(name))
+    row = next((r for r in listed if r.position < target and r.status in ("paused", "expired")), None)
+    if row is None:  # it went on meanwhile, or another shard is meant
+        return SubscriptionStopped(
+            f"{name} has not passed position {target}, and one of its shards is stopped"
+        )
+    why = f": {row.problem}" if row.problem else f" by {row.paused_by}" if row.paused_by else ""
+    return SubscriptionStopped(
+        f"{name} is {row.status} at position {row.position}, before position {target}{why}. "
+        f"To let it go on: holdfast subscriptions resume {name}"
+    )
 
 
 class Subscriptions(Runner):

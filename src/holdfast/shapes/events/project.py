@@ -1,29 +1,54 @@
-"""A projection at work: its function runs in the transaction that moves the position.
+"""A projection at work: its function runs in the transaction that moves the position (calling).
 
 What happens when an event fails is for the projection to say (poison): the event is found by halving the batch, tried a few
-times, and then stops the projection, is skipped, or parks its key.
+times, and then stops the projection, is skipped, or parks its key. An event whose data was erased or does not fit fails at
+once: no attempt would change it.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ... import failpoints, telemetry
 from ...db.database import Database
 from ...db.faults import Contended
-from ...db.guests import async_guest, sync_guest
-from ...errors import DatabaseUnavailable, LeaseLost
+from ...errors import LeaseLost
+from ...model.backoff import Backoff
+from ...model.duration import seconds
+from ...model.signals import DeadLetter, Retry, Snooze
 from ...model.text import describe, storable
+from ...runtime.execute import signal_in
 from ...store.statement import Flow
+from ...tasks.convert import Misfit
 from . import store
-from .declare import Apply
+from .apply import Apply
+from .calling import Broken, Call, FunctionFailed
 from .event import Event, EventRow
-from .store import Owned, Page
+from .store import Held, Owned, Page
+
+_CONTENDED = (
+    10  # tries of a batch that the database refuses for a conflict, after which it counts as a failure
+)
+_LONGEST = 3600.0  # seconds between two attempts
+
+Failed = list[tuple[EventRow, str, str | None]]
 
 
 class Project:
-    def __init__(self, database: Database, apply: Apply, owned: Owned, lease: float) -> None:
+    """`shadow`: it builds tables anew, in this schema, `batch` events at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        apply: Apply,
+        owned: Owned,
+        lease: float,
+        shadow: str | None = None,
+        batch: int | None = None,
+    ) -> None:
+        self._shadow = shadow
+        self._usual = batch or apply.batch
         self._database = database
         self._fn = apply
         self._owned = owned
@@ -31,26 +56,29 @@ class Project:
         self._parked: set[str] | None = None
         self._most: int | None = None  # events at once, while one of them is looked for that fails
         self._attempts = 0
+        self._conflicts = 0
         self.stuck = False
 
     @property
     def batch(self) -> int:
-        return self._most or self._fn.batch
+        return self._most or self._usual
 
     async def take(self, page: Page) -> bool:
         try:
             await (self._project(page) if page.events else self._pass(page))
         except _Poisoned as poisoned:
             return await self._handle(poisoned)
+        except Broken as broken:
+            await self._stop(str(broken))
         self._passed()
         return True
 
     def _passed(self) -> None:
         if self._most is not None:  # found and passed: more and more at once again
             self._most = min(self._most * 4, 10_000)
-            if self._most >= self._fn.batch:
+            if self._most >= self._usual:
                 self._most = None
-        self._attempts, self.stuck = 0, False
+        self._attempts, self._conflicts, self.stuck = 0, 0, False
 
     async def _pass(self, page: Page) -> None:
         if not await self._database.arun(
@@ -60,90 +88,118 @@ class Project:
 
     async def _project(self, page: Page) -> None:
         """Effect and position in one transaction."""
-        if self._parked is None:
-            self._parked = await self._database.arun(lambda: store.parked_keys(self._owned.name))
-        behind = [row for row in page.events if row.key is not None and row.key in self._parked]
-        rows = [row for row in page.events if row not in behind] if behind else page.events
-        failed = [(row, "behind", None) for row in behind]
+        parked = await self.parked()
+        rows, behind = divided(page.events, parked)
+        events = self._loaded(page, rows, behind)
         try:
-            events = [self._event(row) for row in rows]
-            await self._apply(events, page.position, page.seq, failed)
-        except (LeaseLost, DatabaseUnavailable, Contended, asyncio.CancelledError):
-            raise
-        except BaseException as error:
-            raise _Poisoned(page, rows, error) from error
+            await self._apply(events, page, behind)
+        except FunctionFailed as failed:
+            raise _Poisoned(page, rows, behind, failed.error) from failed.error
+        except Contended as error:
+            self._conflicts += 1
+            if self._conflicts < _CONTENDED:
+                raise
+            raise _Poisoned(page, rows, behind, error) from error
         failpoints.point("events.projected")
 
-    def _event(self, row: EventRow) -> Event[Any]:
+    async def parked(self) -> set[str]:
+        if self._parked is None:
+            self._parked = await self._database.arun(lambda: store.parked_keys(self._owned.name))
+        return self._parked
+
+    def _loaded(self, page: Page, rows: Sequence[EventRow], behind: Failed) -> list[Event[Any]]:
         again = self._owned.replay_of is not None or self._owned.status == "building"
-        return self._fn.converter.event(row, self._owned.era, replay=again)
+        found: list[Event[Any]] = []
+        for row in rows:
+            try:
+                found.append(self._fn.converter.event(row, self._owned.era, replay=again))
+            except BaseException as error:  # models and their validators are the user's code
+                raise _Poisoned(page, rows, behind, error, unreadable=row) from error
+        return found
 
-    async def _apply(
-        self,
-        events: Sequence[Event[Any]],
-        position: int,
-        seq: int,
-        failed: Sequence[tuple[EventRow, str, str | None]],
-    ) -> None:
-        owned, apply = self._owned, self._fn
+    async def _apply(self, events: Sequence[Event[Any]], page: Page, failed: Failed) -> None:
+        owned = self._owned
 
-        def first() -> Flow[bool]:
-            return (yield from store.hold(owned))
+        def first() -> Flow[Held | None]:
+            held = yield from store.hold(owned)
+            if held is not None and self._shadow is not None:
+                yield from store.enter_shadow(self._shadow)
+            return held
 
-        def finish(_: object) -> Flow[bool]:
+        def finish() -> Flow[bool]:
+            if self._shadow is not None:
+                yield from check_beside(self._shadow)
             if failed:
                 yield from store.note_failures(owned, failed)
-            return (yield from store.advance(owned, position, seq, self._lease))
+            return (yield from store.advance(owned, page.position, page.seq, self._lease))
 
-        if apply.using is not None:
-            await _on_theirs(apply, events, first, finish)
-        elif apply.is_async:
-
-            async def body(tx: object) -> None:
-                for argument in _calls(apply, events):
-                    await apply.func(tx, argument)
-
-            await self._database.atransact(body, finish, first=first)
-        else:
-
-            def run(tx: object) -> None:
-                for argument in _calls(apply, events):
-                    apply.func(tx, argument)
-
-            await asyncio.to_thread(self._database.transact, run, finish, None, first)
+        await Call(self._database, self._fn, first, finish, events).run()
 
     # What fails ----------------------------------------------------------------------------------------------------------
 
     async def _handle(self, poisoned: "_Poisoned") -> bool:
         """A batch failed. Find the event, try it a few times, then do as the projection says."""
-        self.stuck = True
-        owned, apply = self._owned, self._fn
-        span = poisoned.page.position - owned.position
-        if span > 1:  # which of them? A half at a time
-            self._most = span // 2
+        if (most := self._fewer(poisoned)) is not None:
+            self._most = most
             return False
-        self._attempts += 1
+        row, apply = poisoned.rows[0], self._fn
+        delay, is_last = self._verdict(poisoned)
         error = describe(poisoned.error).summary
-        row = poisoned.rows[0]
         what = storable(f"event {row.position} ({row.type}, key {row.key!r}) failed: {error}", 2000)
         telemetry.emit(
             "projection.failed",
             level=logging.WARNING,
-            subscription=owned.name,
+            subscription=self._owned.name,
             position=row.position,
             attempt=self._attempts,
             error=error,
         )
-        if self._attempts < apply.max_attempts:
-            await self._database.arun(lambda: store.note_trouble(owned, what))
-            await asyncio.sleep(apply.retry.delay(self._attempts))
+        if not is_last:
+            self.stuck = True
+            await self._database.arun(lambda: store.note_trouble(self._owned, what))
+            await asyncio.sleep(delay)
             return False
         if apply.poison == "stop" or (apply.poison == "park_key" and row.key is None):
-            await self._database.arun(lambda: store.stop_shard(owned, what))
-            telemetry.emit("projection.stopped", level=logging.ERROR, subscription=owned.name, error=what)
-            raise LeaseLost
+            await self._stop(what)
         await self._set_aside(poisoned, storable(error, 2000))
         return True
+
+    def _fewer(self, poisoned: "_Poisoned") -> int | None:
+        """How many to read, so that the event which failed is found; None: it is alone."""
+        start, rows, bad = self._owned.position, poisoned.rows, poisoned.unreadable
+        if bad is not None and rows[0] is not bad:
+            return bad.position - 1 - start  # what comes before it
+        if len(rows) == 1:
+            return None
+        if bad is not None:
+            return bad.position - start
+        return max(rows[(len(rows) - 1) // 2].position - start, 1)
+
+    def _verdict(self, poisoned: "_Poisoned") -> tuple[float, bool]:
+        """Seconds to the next attempt, and whether there is none. A signal says so itself: Retry and Snooze when, of which
+        Snooze spends no attempt, and DeadLetter that there is none."""
+        self._attempts += 1
+        try:
+            signal = signal_in(poisoned.error)
+            if isinstance(signal, Snooze):
+                delay = min(seconds(signal.after, "Snooze(after=)"), _LONGEST)
+                self._attempts -= 1
+                return delay, False
+            is_last = self._attempts >= self._fn.max_attempts or isinstance(signal, DeadLetter)
+            if poisoned.unreadable is not None and isinstance(poisoned.error, Misfit):
+                return 0.0, True
+            if isinstance(signal, Retry) and signal.after is not None:
+                return min(seconds(signal.after, "Retry(after=)"), _LONGEST), is_last
+            return min(seconds(self._fn.retry.delay(self._attempts), "Backoff.delay()"), _LONGEST), is_last
+        except BaseException as error:  # noqa: BLE001 a wrong delay, or methods of the user's own that raise
+            poisoned.error = error
+            return Backoff().delay(self._attempts), self._attempts >= self._fn.max_attempts
+
+    async def _stop(self, what: str) -> None:
+        """Nobody takes it up before it is resumed."""
+        await self._database.arun(lambda: store.stop_shard(self._owned, storable(what, 2000)))
+        telemetry.emit("projection.stopped", level=logging.ERROR, subscription=self._owned.name, error=what)
+        raise LeaseLost
 
     async def _set_aside(self, poisoned: "_Poisoned", error: str) -> None:
         """Pass the event, and note it in the same transaction."""
@@ -153,7 +209,7 @@ class Project:
         def flow() -> Flow[bool]:
             if not (yield from store.advance(owned, page.position, page.seq, self._lease)):
                 return False
-            yield from store.note_failures(owned, [(row, kind, error)])
+            yield from store.note_failures(owned, [(row, kind, error), *poisoned.behind])
             return True
 
         if not await self._database.arun(flow):
@@ -166,51 +222,37 @@ class Project:
         self._passed()
 
 
-class _Poisoned(Exception):
-    """A batch of events could not be applied."""
+def check_beside(shadow: str) -> Flow[None]:
+    """A rebuild writes to its shadow and to nothing else: anything else has those events already."""
+    beside = yield from store.written_beside(shadow)
+    if beside is not None:
+        raise Broken(
+            f"it wrote to {beside} while its tables are built anew. Name every table that it writes in tables=, "
+            "and write their names without a schema, so that they mean the new ones meanwhile"
+        )
 
-    def __init__(self, page: Page, rows: Sequence[EventRow], error: BaseException) -> None:
+
+def divided(events: Sequence[EventRow], parked: set[str]) -> tuple[list[EventRow], Failed]:
+    """Those to apply, and those that wait behind one of their key."""
+    rows = [row for row in events if row.key is None or row.key not in parked]
+    behind: Failed = [(row, "behind", None) for row in events if row.key is not None and row.key in parked]
+    return rows, behind
+
+
+class _Poisoned(Exception):
+    """A batch of events could not be applied. `unreadable`: this one of them could not be loaded."""
+
+    def __init__(
+        self,
+        page: Page,
+        rows: Sequence[EventRow],
+        behind: Failed,
+        error: BaseException,
+        unreadable: EventRow | None = None,
+    ) -> None:
         super().__init__()
         self.page = page
         self.rows = rows
+        self.behind = behind
         self.error = error
-
-
-def _calls(apply: Apply, events: Sequence[Event[Any]]) -> Sequence[Any]:
-    """What the function is called with, call by call."""
-    if apply.many:
-        return [list(events)] if events else []
-    return events
-
-
-async def _on_theirs(
-    apply: Apply,
-    events: Sequence[Event[Any]],
-    first: Callable[[], Flow[bool]],
-    finish: Callable[[object], Flow[bool]],
-) -> None:
-    """In a transaction that the user opens: a SQLAlchemy session, a Django connection, a psycopg connection."""
-    assert apply.using is not None
-    opened: Any = apply.using()
-    if apply.is_async:
-        async with opened as conn:
-            guest = async_guest(conn, "projection", "projection")
-            if not await guest.arun(first()):
-                raise LeaseLost
-            for argument in _calls(apply, events):
-                await apply.func(conn, argument)
-            if not await guest.arun(finish(None)):
-                raise LeaseLost
-        return
-
-    def run() -> None:
-        with opened as conn:
-            guest = sync_guest(conn, "projection", "projection")
-            if not guest.run(first()):
-                raise LeaseLost
-            for argument in _calls(apply, events):
-                apply.func(conn, argument)
-            if not guest.run(finish(None)):
-                raise LeaseLost
-
-    await asyncio.to_thread(run)
+        self.unreadable = unreadable

@@ -55,7 +55,7 @@ LEFT JOIN LATERAL (SELECT g.last_pos, g.top FROM holdfast.event_pages g WHERE g.
 -- A subscription that is not there yet, or the patterns of one that is. Its owner is fenced then: it reads by the old ones. Returns whether it
 -- is new. One whose start is no longer in the log is expired; one whose start is not in it yet is paused.
 -- $1 name, $2 kind, $3 patterns, $4 start: 'now', 'start' or '', $5 shards, $6 whether the log is held for it, $7 start by position, $8 start by
--- time, $9 whether this worker has just begun: else it changes only what nobody has owned for $10 seconds
+-- time, $9 whether this worker has just begun: else it changes only what nobody has owned for $10 seconds, $11 version of the code
 WITH log AS (
     SELECT l.start_pos, coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), l.base_pos) AS last_pos
     FROM holdfast.event_log l
@@ -69,7 +69,7 @@ WITH log AS (
     FROM log g
 ), made AS (
     INSERT INTO holdfast.subscriptions AS s (name, shard, shards, kind, patterns, position, seq, status, hold, created_at, moved_at, lease_expires_at,
-                                             missed, problem, paused_by, paused_at)
+                                             missed, problem, paused_by, paused_at, version)
     SELECT $1::text, g.shard, $5::int, $2::text, $3::text[], least(w.position, w.last_pos),
            CASE WHEN w.position < w.start_pos THEN 0 ELSE holdfast.event_seq_at(least(w.position, w.last_pos)) END,
            CASE WHEN w.position < w.start_pos THEN 'expired' WHEN w.position > w.last_pos THEN 'paused' ELSE 'active' END,
@@ -77,7 +77,7 @@ WITH log AS (
            CASE WHEN w.position < w.start_pos THEN w.start_pos - w.position END,
            CASE WHEN w.position < w.start_pos THEN format('start=%s: the log begins after position %s', w.position, w.start_pos)
                 WHEN w.position > w.last_pos THEN format('start=%s: the last position of the log is %s', w.position, w.last_pos) END,
-           CASE WHEN w.position > w.last_pos THEN 'start' END, CASE WHEN w.position > w.last_pos THEN holdfast.now() END
+           CASE WHEN w.position > w.last_pos THEN 'start' END, CASE WHEN w.position > w.last_pos THEN holdfast.now() END, $11::int
     FROM generate_series(0, $5::int - 1) AS g(shard) CROSS JOIN wanted w
     WHERE NOT EXISTS (SELECT FROM holdfast.subscriptions o WHERE o.name = $1::text)
     ON CONFLICT DO NOTHING
@@ -85,7 +85,7 @@ WITH log AS (
 ), changed AS (
     UPDATE holdfast.subscriptions s
     SET patterns = $3::text[], kind = $2::text, hold = $6::boolean, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = holdfast.now()
-    WHERE s.name = $1::text AND (s.patterns <> $3::text[] OR s.kind <> $2::text OR s.hold <> $6::boolean)
+    WHERE s.name = $1::text AND s.version = $11::int AND (s.patterns <> $3::text[] OR s.kind <> $2::text OR s.hold <> $6::boolean)
       AND ($9::boolean OR s.lease_expires_at < holdfast.now() - make_interval(secs => $10::float8))
 )
 SELECT EXISTS (SELECT FROM made);
@@ -110,11 +110,12 @@ run AS MATERIALIZED (
 -- Renew what this worker owns of these subscriptions and of the replays to them, and take its share of what nobody owns; what nobody has taken
 -- for a while anybody takes. A new generation: it was taken. One that has other patterns than this code is left to the code that has them. One
 -- that the log has left behind expires.
--- $1 names, $2 patterns of each, $3 token, $4 worker, $5 lease in seconds, $6 seconds after which anybody takes what is free
+-- $1 names, $2 patterns of each, $3 token, $4 worker, $5 lease in seconds, $6 seconds after which anybody takes what is free,
+-- $7 version of the code of each
 WITH
 -- with part: subscription_shares
 , declared AS (
-    SELECT u.name, u.patterns::text[] AS patterns FROM unnest($1::text[], $2::text[]) AS u(name, patterns)
+    SELECT u.name, u.patterns::text[] AS patterns, u.version FROM unnest($1::text[], $2::text[], $7::int[]) AS u(name, patterns, version)
 ), said AS (
     UPDATE holdfast.workers w SET subscriptions = $1::text[] WHERE w.id = $4::text AND w.subscriptions IS DISTINCT FROM $1::text[]
 ), log AS (
@@ -126,7 +127,7 @@ WITH
     FROM log g WHERE s.position < g.start_pos AND s.status <> 'expired'
 ), free AS (
     SELECT f.name, f.shard, f.lease_expires_at, row_number() OVER (ORDER BY hashtext(f.name || f.shard || $4::text)) AS nth
-    FROM holdfast.subscriptions f JOIN declared d ON d.name = coalesce(f.replay_of, f.name)
+    FROM holdfast.subscriptions f JOIN declared d ON d.name = coalesce(f.replay_of, f.name) AND d.version = f.version
     WHERE f.status IN ('active', 'building') AND f.lease_expires_at <= holdfast.now() AND f.token IS DISTINCT FROM $3::uuid
       AND (f.replay_of IS NOT NULL OR f.patterns = d.patterns)
 ), wanted AS (
@@ -180,13 +181,23 @@ WITH out AS (
     FROM mine m WHERE s.name = m.name AND s.shard = m.shard RETURNING 1)
 SELECT holdfast.wake(ARRAY['+events']) FROM (SELECT count(*) AS n FROM freed) f WHERE f.n > 0;
 
--- name: hold_subscription
+-- name: hold_position
 -- anywhere
--- Lock the row of an owner for the rest of the transaction; no row: it was fenced, paused or moved.
+-- Lock the row of an owner for the rest of the transaction; no row: it was fenced, paused or moved. Returns also which transaction and which
+-- server process have it.
 -- $1 name, $2 shard, $3 generation, $4 token, $5 position
-SELECT ARRAY[s.position::text] FROM holdfast.subscriptions s
+SELECT ARRAY[s.position::text, pg_catalog.pg_current_xact_id()::text, pg_catalog.pg_backend_pid()::text] FROM holdfast.subscriptions s
 WHERE s.name = $1::text AND s.shard = $2::int AND s.generation = $3::bigint AND s.token = $4::uuid AND s.position = $5::bigint AND s.status <> 'paused'
 FOR UPDATE;
+
+-- name: current_xid
+-- anywhere
+-- The transaction that this statement is in; NULL: it has none that writes.
+SELECT ARRAY[pg_catalog.pg_current_xact_id_if_assigned()::text];
+
+-- name: end_backend
+-- End a session that is still in a transaction. $1 its process, $2 the transaction
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1::int AND a.backend_xid::text = $2::text::xid8::xid::text;
 
 -- name: advance
 -- anywhere
@@ -348,14 +359,36 @@ ON CONFLICT DO NOTHING
 RETURNING ARRAY[position::text];
 
 -- name: parked_event_keys
--- Keys of a subscription that wait behind an event which could not be applied.
+-- Keys of a subscription with events that wait to be applied in order.
 -- $1 subscription
-SELECT DISTINCT f.key FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.kind = 'parked' AND f.key IS NOT NULL;
+SELECT DISTINCT f.key FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.kind <> 'skipped' AND f.key IS NOT NULL;
 
 -- name: list_failures
--- What a subscription skipped or parked, in order. $1 subscription, $2 key (NULL: all), $3 most
+-- What a subscription skipped or parked, in order. $1 subscription, $2 key (NULL: all), $3 most, $4 after this position
 SELECT f.position, f.seq, f.shard, f.kind, f.event_id, f.type, f.key, f.error, f.at
-FROM holdfast.event_failures f WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) ORDER BY f.position LIMIT $3::int;
+FROM holdfast.event_failures f WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND f.position > $4::bigint
+ORDER BY f.position LIMIT $3::int;
+
+-- name: lock_failures
+-- anywhere
+-- $1 subscription, $2 positions
+SELECT ARRAY[f.position::text] FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.position = ANY ($2::bigint[]) FOR UPDATE;
+
+-- name: failed_again
+-- An event that was to be applied later has failed once more. $1 subscription, $2 position, $3 error
+UPDATE holdfast.event_failures f SET error = $3::text, at = holdfast.now() WHERE f.subscription = $1::text AND f.position = $2::bigint;
+
+-- name: lock_positions
+-- anywhere
+-- Lock the rows of all shards, for whoever does the owners' work for once. $1 name
+SELECT ARRAY[s.position::text, pg_catalog.pg_current_xact_id()::text, pg_catalog.pg_backend_pid()::text] FROM holdfast.subscriptions s
+WHERE s.name = $1::text ORDER BY s.shard FOR UPDATE;
+
+-- name: fence_subscription
+-- anywhere
+-- Its owners begin anew. $1 name
+UPDATE holdfast.subscriptions s SET generation=s.generation + 1, token=NULL, owner=NULL, lease_expires_at='-infinity' WHERE s.name = $1::text
+RETURNING ARRAY[s.name];
 
 -- name: forget_failures
 -- anywhere
@@ -371,8 +404,8 @@ SELECT holdfast.event_position(u.seq) FROM unnest($1::bigint[]) WITH ORDINALITY 
 SELECT e.seq FROM holdfast.events e WHERE e.id = $1::uuid LIMIT 1;
 
 -- name: projection_positions
--- The lowest position of a subscription over its shards; no row: there is none. $1 name
-SELECT min(s.position), min(s.status) FILTER (WHERE s.status <> 'active') FROM holdfast.subscriptions s WHERE s.name = $1::text HAVING count(*) > 0;
+-- The lowest position of a subscription over its shards, and whether that one stands still; no row: there is none. $1 name
+SELECT min(s.position), (array_agg(s.status ORDER BY s.position) FILTER (WHERE s.status IN ('paused', 'expired')))[1] FROM holdfast.subscriptions s WHERE s.name = $1::text HAVING count(*) > 0;
 
 -- name: empty_event_slots
 -- Remove the days of the log that are past retention. Returns how many pages of them went. $1 most pages
@@ -481,3 +514,117 @@ ORDER BY seconds DESC LIMIT 100;
 -- name: last_position
 -- The last position of the log. Nothing is turned: what was not numbered yet does not count.
 SELECT coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), l.base_pos) FROM holdfast.event_log l;
+
+-- name: find_tables
+-- anywhere
+-- Which tables these names mean for this role; NULL: none. $1 names
+SELECT ARRAY[t.name, pg_catalog.to_regclass(t.name)::pg_catalog.oid::text] FROM unnest($1::text[]) AS t(name);
+
+-- name: rebuild_obstacle
+-- anywhere
+-- $1 tables
+SELECT ARRAY[holdfast.rebuild_obstacle($1::pg_catalog.oid[])];
+
+-- name: schema_exists
+-- anywhere
+-- $1 schema
+SELECT ARRAY[(pg_catalog.to_regnamespace(pg_catalog.quote_ident($1::text)) IS NOT NULL)::text];
+
+-- name: make_shadow
+-- anywhere
+-- $1 tables, $2 schema of the new ones, $3 schema of the old ones
+SELECT ARRAY[holdfast.make_shadow($1::pg_catalog.oid[], $2::text, $3::text)];
+
+-- name: seed_shadow
+-- anywhere
+-- Returns why not. $1 tables, $2 schema of the new ones, $3 schema of the seed
+SELECT ARRAY[holdfast.seed_shadow($1::pg_catalog.oid[], $2::text, $3::text)];
+
+-- name: add_build
+-- anywhere
+-- The subscription that builds, and what it builds. Returns no row where one is there.
+-- $1 its name, $2 projection, $3 version, $4 tables, $5 schema of the new ones, $6 of the old ones, $7 position, $8 rate, $9 who, $10 patterns
+WITH made AS (
+    INSERT INTO holdfast.projection_builds (name, projection, version, tables, shadow, old, since, rate, started_by, started_at)
+    VALUES ($1::text, $2::text, $3::int, $4::pg_catalog.oid[], $5::text, $6::text, $7::bigint, $8::float8, $9::text, holdfast.now())
+    ON CONFLICT DO NOTHING RETURNING name
+)
+INSERT INTO holdfast.subscriptions (name, shard, shards, kind, patterns, position, seq, replay_of, status, hold, created_at, moved_at, version)
+SELECT m.name, 0, 1, 'projection', $10::text[], $7::bigint, holdfast.event_seq_at($7::bigint), $2::text, 'building', true, holdfast.now(), holdfast.now(), $3::int FROM made m
+RETURNING ARRAY[name];
+
+-- name: build_of
+-- anywhere
+-- What a subscription builds. $1 its name
+SELECT ARRAY[b.projection, b.version::text, b.shadow, b.old, b.since::text, b.rate::text] FROM holdfast.projection_builds b WHERE b.name = $1::text;
+
+-- name: build_progress
+-- How far the rebuild of a projection is: where it began, where it is, where the live one is, its owner, what fails. $1 projection
+SELECT b.name, b.version, b.since, s.position, (SELECT max(l.position) FROM holdfast.subscriptions l WHERE l.name = b.projection), s.owner, s.status, s.problem
+FROM holdfast.projection_builds b JOIN holdfast.subscriptions s ON s.name = b.name WHERE b.projection = $1::text;
+
+-- name: enter_shadow
+-- anywhere
+-- To the end of the transaction, names without a schema mean the tables of the shadow. $1 its schema
+SELECT ARRAY[pg_catalog.set_config('search_path', pg_catalog.quote_ident($1::text) || ', ' || pg_catalog.current_setting('search_path'), true)];
+
+-- name: wait_for_locks
+-- anywhere
+-- $1 for how long, in this transaction
+SELECT ARRAY[pg_catalog.set_config('lock_timeout', $1::text, true)];
+
+-- name: written_beside
+-- anywhere
+-- $1 schema of the shadow
+SELECT ARRAY[holdfast.written_beside($1::text)];
+
+-- name: swap_projection
+-- anywhere
+-- Returns why not. $1 the build, $2 position, $3 seq
+SELECT ARRAY[holdfast.swap_projection($1::text, $2::bigint, $3::bigint)];
+
+-- name: live_position
+-- The highest position of a projection's shards. $1 name
+SELECT max(s.position) FROM holdfast.subscriptions s WHERE s.name = $1::text;
+
+-- name: cancel_build
+-- $1 projection
+SELECT holdfast.cancel_build($1::text);
+
+-- name: drop_old_tables
+-- $1 their schema
+SELECT holdfast.drop_old_tables($1::text);
+
+-- name: want_shards
+-- How many shards the code of a worker that starts wants. The worker that started last decides. $1 name, $2 shards, $3 version of the code
+UPDATE holdfast.subscriptions s SET wanted_shards = CASE WHEN s.shards = $2::int AND s.barrier IS NULL THEN NULL ELSE $2::int END
+WHERE s.name = $1::text AND s.version = $3::int AND s.replay_of IS NULL AND (s.shards <> $2::int OR s.wanted_shards IS NOT NULL);
+
+-- name: pending_reshards
+-- Projections whose number of shards is to change, and which no barrier holds yet. $1 names
+SELECT DISTINCT s.name FROM holdfast.subscriptions s
+WHERE s.name = ANY ($1::text[]) AND s.wanted_shards <> s.shards AND s.barrier IS NULL AND s.status = 'active';
+
+-- name: begin_reshard
+-- $1 name
+SELECT holdfast.begin_reshard($1::text);
+
+-- name: finish_reshard
+-- $1 name
+SELECT holdfast.finish_reshard($1::text);
+
+-- name: restart_projection
+-- anywhere
+-- $1 name, $2 tables
+SELECT ARRAY[holdfast.restart_projection($1::text, $2::pg_catalog.oid[])::text];
+
+-- name: list_projections
+-- Every projection over its shards: version, shards, lowest position, lag, a status that is not active, what fails, what was not applied, the
+-- rebuild that is under way, and how many shards it is to have. $1 name (NULL: all)
+SELECT s.name, max(s.version), max(s.shards), min(s.position), max(g.events), max(g.seconds),
+       coalesce(min(s.status) FILTER (WHERE s.status <> 'active'), 'active'), min(s.problem),
+       (SELECT count(*) FROM holdfast.event_failures f WHERE f.subscription = s.name),
+       (SELECT b.name FROM holdfast.projection_builds b WHERE b.projection = s.name), max(s.wanted_shards)
+FROM holdfast.subscriptions s JOIN holdfast.subscription_lag g ON g.name = s.name AND g.shard = s.shard
+WHERE s.kind = 'projection' AND s.replay_of IS NULL AND ($1::text IS NULL OR s.name = $1::text)
+GROUP BY s.name ORDER BY s.name;

@@ -15,6 +15,7 @@ from ...db.database import Database
 from ...errors import LeaseLost
 from . import store
 from .log import Log
+from .reshard import at_barrier
 from .store import Owned, Page
 
 BATCH_BYTES = 4 * 2**20
@@ -82,11 +83,7 @@ class Runner:
         """Until it is cancelled or asked to leave, or the subscription is lost, stopped or at its end."""
         owned = self.owned
         while not self.left.is_set():
-            if owned.until is not None and owned.position >= owned.until:
-                await self._database.arun(lambda: store.end_replay(owned))
-                telemetry.emit(
-                    "replay.done", subscription=owned.of, replay=owned.name, position=owned.position
-                )
+            if await self._is_over():
                 return
             if self._log.last <= owned.position:
                 await self._log.beyond(owned.position, self.left)
@@ -115,6 +112,18 @@ class Runner:
                 self._measure(time.monotonic() - began)
                 if owned.rate is not None:
                     await self.rest(len(page.events) / owned.rate)
+
+    async def _is_over(self) -> bool:
+        """A replay is at its end, or all shards are at the barrier, where this one waits for the others."""
+        owned = self.owned
+        if owned.until is not None and owned.position >= owned.until:
+            await self._database.arun(lambda: store.end_replay(owned))
+            telemetry.emit("replay.done", subscription=owned.of, replay=owned.name, position=owned.position)
+            return True
+        while owned.barrier is not None and owned.position >= owned.barrier and not self.left.is_set():
+            if await at_barrier(self._database, owned):
+                return True
+        return False
 
     def _measure(self, seconds: float) -> None:
         """A batch holds its row and its transaction: one that took long is followed by a smaller one."""

@@ -117,6 +117,8 @@ CREATE TABLE holdfast.subscriptions (
     created_at       timestamptz NOT NULL,
     moved_at         timestamptz NOT NULL,      -- when the position last moved
     barrier          bigint,                    -- nobody reads beyond it while the number of shards changes
+    wanted_shards    int,                       -- what that number becomes
+    version          int         NOT NULL DEFAULT 1,   -- of the code that runs it; other code lets it be
     rate             float8 CHECK (rate > 0),   -- a replay reads at most so many events in a second; NULL: as fast as it can
     PRIMARY KEY (name, shard),
     CHECK (shard >= 0 AND shard < shards)
@@ -138,6 +140,20 @@ CREATE TABLE holdfast.event_failures (
     PRIMARY KEY (subscription, position)
 );
 CREATE INDEX event_failures_key ON holdfast.event_failures (subscription, key) WHERE kind <> 'skipped';
+
+-- Rebuilds of projections: which tables are made anew, and in which schemas the new ones and the old ones stand.
+CREATE TABLE holdfast.projection_builds (
+    name       text        PRIMARY KEY,       -- of the subscription that builds: NAME@VERSION
+    projection text        NOT NULL UNIQUE,
+    version    int         NOT NULL,
+    tables     oid[]       NOT NULL,
+    shadow     text        NOT NULL,          -- the schema of the new tables
+    old        text        NOT NULL,          -- and of the old ones, from the swap on
+    since      bigint      NOT NULL,          -- the position that it began at
+    rate       float8,                        -- events per second, at most
+    started_by text        NOT NULL,
+    started_at timestamptz NOT NULL
+);
 
 -- The snapshot of this statement, in which the own transaction counts as in progress.
 CREATE FUNCTION holdfast.event_snapshot() RETURNS pg_snapshot
@@ -708,12 +724,273 @@ BEGIN
     RETURN final_pos - last.last_pos;
 END $$;
 
+-- The number of shards of a projection changes: nobody reads beyond the barrier, which is the position of the shard that has come farthest. All
+-- owners begin anew, to learn of it. NULL: not now.
+CREATE FUNCTION holdfast.begin_reshard(of_projection text) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    found bigint;
+BEGIN
+    PERFORM FROM holdfast.subscriptions s WHERE s.name = of_projection ORDER BY s.shard FOR UPDATE;   -- each stands at a commit
+    SELECT max(s.position) INTO found FROM holdfast.subscriptions s WHERE s.name = of_projection
+    HAVING bool_and(s.status = 'active' AND s.barrier IS NULL AND s.wanted_shards <> s.shards);
+    UPDATE holdfast.subscriptions s SET barrier = found, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity'
+    WHERE s.name = of_projection AND found IS NOT NULL;
+    RETURN found;
+END $$;
+
+-- All shards have come to the barrier: the new ones go on from there. One that was stopped before it lets the others go on as they were.
+CREATE FUNCTION holdfast.finish_reshard(of_projection text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    s     holdfast.subscriptions;
+    ready boolean;
+    held  boolean;
+    top   bigint;
+BEGIN
+    PERFORM FROM holdfast.subscriptions o WHERE o.name = of_projection ORDER BY o.shard FOR UPDATE;
+    SELECT bool_and(o.position = o.barrier AND o.wanted_shards IS NOT NULL), bool_or(o.status <> 'active' AND o.position < o.barrier), max(o.generation) INTO ready, held, top
+    FROM holdfast.subscriptions o WHERE o.name = of_projection;
+    IF held THEN
+        UPDATE holdfast.subscriptions o SET barrier = NULL, generation = o.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity' WHERE o.name = of_projection;
+    END IF;
+    IF ready IS NOT TRUE OR held THEN RETURN false; END IF;
+    SELECT * INTO s FROM holdfast.subscriptions o WHERE o.name = of_projection ORDER BY o.shard LIMIT 1;
+    DELETE FROM holdfast.subscriptions o WHERE o.name = of_projection;
+    INSERT INTO holdfast.subscriptions (name, shard, shards, kind, patterns, position, seq, status, hold, generation, created_at, moved_at, version)
+    SELECT s.name, g, s.wanted_shards, s.kind, s.patterns, s.position, s.seq, s.status, s.hold, top + 1, s.created_at, s.moved_at, s.version
+    FROM generate_series(0, s.wanted_shards - 1) g;
+    UPDATE holdfast.event_failures f SET shard = 0 WHERE f.subscription = of_projection;
+    RETURN true;
+END $$;
+
+-- A projection begins anew: its tables are emptied, and it stands before the first event. Returns how many shards it has.
+CREATE FUNCTION holdfast.restart_projection(of_projection text, tables oid[]) RETURNS int
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    found int;
+BEGIN
+    PERFORM FROM holdfast.subscriptions s WHERE s.name = of_projection ORDER BY s.shard FOR UPDATE;   -- nobody applies an event meanwhile
+    EXECUTE 'TRUNCATE ' || (SELECT string_agg(t::regclass::text, ', ') FROM unnest(tables) AS u(t)) || ' RESTART IDENTITY';
+    DELETE FROM holdfast.event_failures f WHERE f.subscription = of_projection;
+    UPDATE holdfast.subscriptions s SET position = 0, seq = 0, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity', barrier = NULL,
+        status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END, missed = NULL, problem = NULL, moved_at = holdfast.now()
+    WHERE s.name = of_projection;
+    GET DIAGNOSTICS found = ROW_COUNT;
+    RETURN found;
+END $$;
+
+-- Why tables cannot be replaced by others; NULL: they can. What depends on a table would stay with the old one.
+CREATE FUNCTION holdfast.rebuild_obstacle(tables oid[]) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT format('%s %s', t.oid::regclass, o.why)
+          FROM unnest(tables) AS t(oid) LEFT JOIN pg_class c ON c.oid = t.oid
+          CROSS JOIN LATERAL (
+              SELECT 'is gone' WHERE c.oid IS NULL
+            UNION ALL
+              SELECT 'is no ordinary table' WHERE c.relkind <> 'r' OR c.relispartition
+            UNION ALL
+              SELECT CASE WHEN w.ev_class = c.oid THEN format('has the rule %s', w.rulename) ELSE format('is used by the view %s', w.ev_class::regclass) END
+              FROM pg_rewrite w WHERE w.ev_class = c.oid OR EXISTS (
+                  SELECT FROM pg_depend d WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid)
+            UNION ALL
+              SELECT format('has the foreign key %s of %s', k.conname, k.conrelid::regclass) FROM pg_constraint k WHERE k.contype = 'f' AND c.oid IN (k.conrelid, k.confrelid)
+            UNION ALL
+              SELECT format('has the trigger %s', g.tgname) FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal
+            UNION ALL
+              SELECT format('has the policy %s', p.polname) FROM pg_policy p WHERE p.polrelid = c.oid
+            UNION ALL
+              SELECT 'inherits from another table, or another from it' FROM pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)
+            UNION ALL
+              SELECT format('is in the publication %s', p.pubname) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid
+            UNION ALL
+              SELECT format('is used by the function %s', d.objid::regprocedure) FROM pg_depend d
+              WHERE d.classid = 'pg_proc'::regclass AND ((d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid) OR (d.refclassid = 'pg_type'::regclass AND d.refobjid = c.reltype))
+          ) AS o(why) LIMIT 1 $$;
+
+-- Empty tables like these in a schema of their own, with the same indexes, sequences, rights and comments.
+CREATE FUNCTION holdfast.make_shadow(tables oid[], shadow text, old text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    t    record;
+    i    record;
+    made text;
+BEGIN
+    EXECUTE format('CREATE SCHEMA %I', shadow);
+    EXECUTE format('CREATE SCHEMA %I', old);
+    EXECUTE format('GRANT USAGE ON SCHEMA %I, %I TO PUBLIC', shadow, old);
+    FOR t IN SELECT c.oid, c.relname, c.relowner, c.relpersistence, c.relacl, c.reloptions, obj_description(c.oid, 'pg_class') AS comment
+             FROM unnest(tables) AS u(oid) JOIN pg_class c ON c.oid = u.oid LOOP
+        made := format('%I.%I', shadow, t.relname);
+        EXECUTE format('CREATE %s TABLE %s (LIKE %s INCLUDING ALL)', CASE WHEN t.relpersistence = 'u' THEN 'UNLOGGED' END, made, t.oid::regclass);
+        FOR i IN WITH x AS (SELECT x.indrelid, x.indexrelid, row_number() OVER (PARTITION BY x.indrelid ORDER BY x.indexrelid) AS k FROM pg_index x
+                            WHERE x.indrelid IN (t.oid, made::regclass))   -- LIKE makes them in the order of the originals
+                 SELECT format('%I.%I', shadow, m.relname) AS from_name, 'holdfast_' || n.k AS to_name, 1 AS pass
+                 FROM x n JOIN pg_class m ON m.oid = n.indexrelid WHERE n.indrelid = made::regclass
+               UNION ALL
+                 SELECT format('%I.holdfast_%s', shadow, n.k), w.relname, 2
+                 FROM x n JOIN x o ON o.k = n.k AND o.indrelid = t.oid JOIN pg_class w ON w.oid = o.indexrelid WHERE n.indrelid = made::regclass
+                 ORDER BY pass LOOP
+            EXECUTE format('ALTER INDEX %s RENAME TO %I', i.from_name, i.to_name);
+        END LOOP;
+        -- A sequence that belongs to a column goes with its old table: the new one has its own.
+        FOR i IN SELECT a.attname, s.relname, q.*, format_type(q.seqtypid, NULL) AS kind
+                 FROM pg_depend d JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S' JOIN pg_sequence q ON q.seqrelid = s.oid
+                 JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+                 WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid AND d.deptype = 'a' LOOP
+            EXECUTE format('CREATE SEQUENCE %I.%I AS %s INCREMENT %s MINVALUE %s MAXVALUE %s START %s CACHE %s %s OWNED BY %s.%I', shadow, i.relname, i.kind,
+                i.seqincrement, i.seqmin, i.seqmax, i.seqstart, i.seqcache, CASE WHEN i.seqcycle THEN 'CYCLE' END, made, i.attname);
+            EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT nextval(%L)', made, i.attname, format('%I.%I', shadow, i.relname));
+        END LOOP;
+        IF t.reloptions IS NOT NULL THEN EXECUTE format('ALTER TABLE %s SET (%s)', made, array_to_string(t.reloptions, ', ')); END IF;
+        IF t.comment IS NOT NULL THEN EXECUTE format('COMMENT ON TABLE %s IS %L', made, t.comment); END IF;
+        FOR i IN SELECT g.privilege_type AS what, NULL AS col, made AS of, 'TABLE' AS kind, g.grantee, g.is_grantable FROM aclexplode(t.relacl) g WHERE g.grantee <> t.relowner
+               UNION ALL
+                 SELECT g.privilege_type, a.attname, made, 'TABLE', g.grantee, g.is_grantable
+                 FROM pg_attribute a CROSS JOIN aclexplode(a.attacl) g WHERE a.attrelid = t.oid AND g.grantee <> t.relowner
+               UNION ALL
+                 SELECT g.privilege_type, NULL, pg_get_serial_sequence(made, a.attname), 'SEQUENCE', g.grantee, g.is_grantable
+                 FROM pg_attribute a JOIN pg_class s ON s.oid = pg_get_serial_sequence(t.oid::regclass::text, a.attname)::regclass CROSS JOIN aclexplode(s.relacl) g
+                 WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND g.grantee <> t.relowner LOOP
+            EXECUTE format('GRANT %s%s ON %s %s TO %s%s', i.what, ' (' || quote_ident(i.col) || ')', i.kind, i.of,
+                CASE WHEN i.grantee = 0 THEN 'PUBLIC' ELSE i.grantee::regrole::text END, CASE WHEN i.is_grantable THEN ' WITH GRANT OPTION' END);
+        END LOOP;
+        IF t.relowner <> (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user) THEN
+            EXECUTE format('ALTER TABLE %s OWNER TO %s', made, t.relowner::regrole);
+        END IF;
+    END LOOP;
+    RETURN shadow;
+END $$;
+
+-- Fill the shadow with what a schema holds in tables of the same names.
+CREATE FUNCTION holdfast.seed_shadow(tables oid[], shadow text, seed text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    t     record;
+    i     record;
+    extra text;
+    cols  text;
+BEGIN
+    FOR t IN SELECT c.relname, to_regclass(format('%I.%I', shadow, c.relname)) AS made, to_regclass(format('%I.%I', seed, c.relname)) AS given
+             FROM unnest(tables) AS u(oid) JOIN pg_class c ON c.oid = u.oid LOOP
+        IF t.given IS NULL THEN RETURN format('there is no table %I.%I', seed, t.relname); END IF;
+        SELECT string_agg(quote_ident(g.attname), ', ') FILTER (WHERE m.attname IS NOT NULL AND m.attgenerated = ''),
+               string_agg(quote_ident(g.attname), ', ') FILTER (WHERE m.attname IS NULL) INTO cols, extra
+        FROM pg_attribute g LEFT JOIN pg_attribute m ON m.attrelid = t.made AND m.attname = g.attname AND NOT m.attisdropped
+        WHERE g.attrelid = t.given AND g.attnum > 0 AND NOT g.attisdropped;
+        IF extra IS NOT NULL OR cols IS NULL THEN RETURN format('%s has columns that the projection has not: %s', t.given, extra); END IF;
+        EXECUTE format('INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM %s', t.made, cols, cols, t.given);
+        FOR i IN SELECT a.attname, pg_get_serial_sequence(t.made::text, a.attname) AS seq FROM pg_attribute a
+                 WHERE a.attrelid = t.made AND a.attnum > 0 AND NOT a.attisdropped LOOP
+            IF i.seq IS NOT NULL THEN
+                EXECUTE format('SELECT setval(%L, max(%I)) FROM %s HAVING max(%I) IS NOT NULL', i.seq, i.attname, t.made, i.attname);
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+-- A table beside the shadow that this transaction has written to: a rebuild must not.
+CREATE FUNCTION holdfast.written_beside(shadow text) RETURNS text
+    LANGUAGE sql VOLATILE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT c.oid::regclass::text
+          FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+          WHERE l.locktype = 'relation' AND l.pid = pg_backend_pid() AND l.granted AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+            AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') AND c.relkind IN ('r', 'p')
+            AND c.relpersistence <> 't' AND n.nspname NOT IN (shadow, 'holdfast', 'pg_catalog', 'pg_toast', 'information_schema')
+          LIMIT 1 $$;
+
+-- The end of a rebuild, in the transaction that has applied the last events to the shadow: the new tables take the place of the old ones, and
+-- the live subscription goes on from the position that they are at. Whoever ran either is fenced. Returns why not; NULL: done.
+CREATE FUNCTION holdfast.swap_projection(build text, reached bigint, reached_seq bigint) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    b     holdfast.projection_builds;
+    t     record;
+    found text;
+BEGIN
+    SELECT * INTO b FROM holdfast.projection_builds p WHERE p.name = build;
+    found := holdfast.rebuild_obstacle(b.tables);
+    IF found IS NOT NULL THEN RETURN found; END IF;
+    FOR t IN SELECT c.relname, n.nspname FROM unnest(b.tables) AS u(oid) JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace LOOP
+        EXECUTE format('ALTER TABLE %I.%I SET SCHEMA %I', t.nspname, t.relname, b.old);
+        EXECUTE format('ALTER TABLE %I.%I SET SCHEMA %I', b.shadow, t.relname, t.nspname);
+    END LOOP;
+    EXECUTE format('DROP SCHEMA %I', b.shadow);
+    UPDATE holdfast.subscriptions s SET position = reached, seq = reached_seq, version = b.version, generation = s.generation + 1, token = NULL, owner = NULL,
+        lease_expires_at = '-infinity', moved_at = holdfast.now(), barrier = NULL, missed = NULL,
+        status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END,
+        problem = CASE WHEN s.paused_by = 'poison' OR s.status <> 'paused' THEN NULL ELSE s.problem END
+    WHERE s.name = b.projection;
+    DELETE FROM holdfast.event_failures f WHERE f.subscription = b.projection;
+    UPDATE holdfast.event_failures f SET subscription = b.projection WHERE f.subscription = build;
+    DELETE FROM holdfast.subscriptions s WHERE s.name = build;
+    DELETE FROM holdfast.projection_builds p WHERE p.name = build;
+    RETURN NULL;
+END $$;
+
+-- Give up a rebuild: the shadow goes. Returns how many rebuilds there were.
+CREATE FUNCTION holdfast.cancel_build(of_projection text) RETURNS int
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    b holdfast.projection_builds;
+    t record;
+BEGIN
+    SELECT * INTO b FROM holdfast.projection_builds p WHERE p.projection = of_projection;
+    IF b.name IS NULL THEN RETURN 0; END IF;
+    DELETE FROM holdfast.subscriptions s WHERE s.name = b.name;   -- waits for a batch at work, and fences it
+    DELETE FROM holdfast.projection_builds p WHERE p.name = b.name;
+    IF NOT FOUND THEN RETURN 0; END IF;   -- swapped meanwhile
+    DELETE FROM holdfast.event_failures f WHERE f.subscription = b.name;
+    FOR t IN SELECT c.relname FROM pg_class c WHERE c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = b.shadow) AND c.relkind = 'r' LOOP
+        EXECUTE format('DROP TABLE %I.%I', b.shadow, t.relname);
+    END LOOP;
+    EXECUTE format('DROP SCHEMA %I, %I', b.shadow, b.old);
+    RETURN 1;
+END $$;
+
+-- Drop the tables that a swap has replaced. Returns their names.
+CREATE FUNCTION holdfast.drop_old_tables(old text) RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    t    record;
+    gone text[] := '{}';
+BEGIN
+    IF EXISTS (SELECT FROM holdfast.projection_builds p WHERE p.old = drop_old_tables.old) OR to_regnamespace(quote_ident(old)) IS NULL THEN RETURN gone; END IF;
+    FOR t IN SELECT c.relname FROM pg_class c WHERE c.relnamespace = to_regnamespace(quote_ident(old)) AND c.relkind = 'r' LOOP
+        EXECUTE format('DROP TABLE %I.%I', old, t.relname);
+        gone := gone || t.relname::text;
+    END LOOP;
+    EXECUTE format('DROP SCHEMA %I', old);
+    RETURN gone;
+END $$;
+
 INSERT INTO holdfast.event_log (system_id, base_snap, base_at) SELECT c.system_identifier, holdfast.event_snapshot(), clock_timestamp() FROM pg_control_system() c;
 INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0, 0, 0);
 
 REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.write_pages,
     holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
+REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
+    holdfast.drop_old_tables FROM PUBLIC;
 
 -- Events: to the last position, or to the end of a replay. Seconds: the age of the next event that it has not passed.
 CREATE VIEW holdfast.subscription_lag AS

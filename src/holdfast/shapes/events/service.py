@@ -20,6 +20,8 @@ from .consume import Consume
 from .declare import Declared, declared
 from .log import Log
 from .project import Project
+from .rebuild import Builder
+from .reshard import begin_reshards
 from .runner import Effect, Runner
 from .store import Owned, Owner
 
@@ -82,8 +84,9 @@ class Subscriber(Service):
         self._token = uuid4()
         longest = max(settings.poll, settings.heartbeat)
         self._log = Log(self._session, self._me, longest, list(self._declared), self._look_soon)
-        self._runners: dict[tuple[str, int, int], tuple[Runner, asyncio.Task[None]]] = {}
+        self._runners: dict[tuple[str, int, int], tuple[Runner | Builder, asyncio.Task[None]]] = {}
         self._watch: asyncio.Task[None] | None = None
+        self._resharding: asyncio.Task[None] | None = None
         self._declared_at: float | None = None
         self._looked_at = 0.0
         self._soon: asyncio.TimerHandle | None = None  # the next look, at one that has no owner
@@ -110,6 +113,7 @@ class Subscriber(Service):
 
     async def tick(self) -> float:
         await self._declare()
+        await self._reshard()
         await self._own()
         if self._watch is None or self._watch.done():
             self._watch = self._begin("watch", self._log.watch())
@@ -125,13 +129,30 @@ class Subscriber(Service):
         await self._log.turn()
         for d in self._declared.values():
             what = store.subscribe(
-                d.name, d.kind, d.patterns, d.start, d.shards, begins=begins, lease=2 * self._lease
+                d.name,
+                d.kind,
+                d.patterns,
+                d.start,
+                d.shards,
+                begins=begins,
+                lease=2 * self._lease,
+                version=d.version,
             )
             if await self._session.run(what):
                 telemetry.emit(
                     "subscription.made", subscription=d.name, patterns=", ".join(d.patterns), start=d.start
                 )
+            elif begins and d.apply is not None:
+                await self._session.run(store.want_shards(d.name, d.shards, d.version))
         self._declared_at = now
+
+    async def _reshard(self) -> None:
+        """Beside the ticks: a barrier waits for batches at work."""
+        names = [d.name for d in self._declared.values() if d.apply is not None]
+        if not names or (self._resharding is not None and not self._resharding.done()):
+            return
+        if pending := await self._session.run(store.pending_reshards(names)):
+            self._resharding = self._begin("shards", begin_reshards(self._database, pending))
 
     async def _own(self) -> None:
         """Renew, take what is free, let go of what is lost and of what is more than our share."""
@@ -140,7 +161,8 @@ class Subscriber(Service):
             self._soon.cancel()
             self._soon = None
         declared = [(d.name, d.patterns) for d in self._declared.values()]
-        owner = Owner(declared, self._token, self.worker(), self._lease, 2 * self._every)
+        versions = [d.version for d in self._declared.values()]
+        owner = Owner(declared, self._token, self.worker(), self._lease, 2 * self._every, versions)
         taken = await self._session.run(store.own(owner))
         kept = await self._session.run(store.owned(owner))  # also those that a batch holds
         for key, (runner, task) in list(self._runners.items()):
@@ -152,8 +174,14 @@ class Subscriber(Service):
                 await runner.leave()
         for o in taken:
             if o.key in kept and o.key not in self._runners:
-                runner = Runner(self._database, self._log, self._effect(o), o)
+                runner = self._runner(o)
                 self._runners[o.key] = (runner, self._begin(o.name, self._run(runner)))
+
+    def _runner(self, o: Owned) -> Runner | Builder:
+        apply = self._declared[o.of].apply
+        if apply is not None and o.replay_of is not None:
+            return Builder(self._database, apply, o, self._lease)
+        return Runner(self._database, self._log, self._effect(o), o)
 
     def _effect(self, o: Owned) -> Effect:
         d = self._declared[o.of]
@@ -166,7 +194,7 @@ class Subscriber(Service):
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return asyncio.get_running_loop().create_task(work, name=f"holdfast subscription {name}")
 
-    async def _run(self, runner: Runner) -> None:
+    async def _run(self, runner: Runner | Builder) -> None:
         """A runner that ends is begun again by the next tick, unless its subscription is not ours any more."""
         pause = 0.1
         while not runner.left.is_set():
@@ -221,7 +249,7 @@ class Subscriber(Service):
         running = [task for _, task in self._runners.values()]
         if running:
             await asyncio.wait(running, timeout=self._last_batch)
-        tasks = running + ([self._watch] if self._watch is not None else [])
+        tasks = running + [task for task in (self._watch, self._resharding) if task is not None]
         for task in tasks:
             task.cancel()
         for task in tasks:

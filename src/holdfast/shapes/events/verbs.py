@@ -18,7 +18,7 @@ from ...tasks.producer import AppProducer
 from . import store
 from .event import Event
 from .lookups import To
-from .procedures import Subscriptions
+from .procedures import Passing, Subscriptions
 from .publish import Publisher, new_event, new_events
 from .steering import begin_replay, remove
 from .store import Listed, NewEvent, Published
@@ -128,11 +128,12 @@ class Subscription:
         begun = await verbs.arun(begin_replay(self.name, since, until, again=again, rate=rate))
         return Replay(begun.name, begun.left_out, verbs, begun.since, begun.until)
 
-    def read_your_writes(self, what: Published | int, *, timeout: float = 5.0) -> int:
-        """Wait until it has passed what was published, or a position: `totals.read_your_writes(app.publish(...))`."""
+    def read_your_writes(self, what: Passing, *, timeout: float = 5.0) -> int:
+        """Wait until it has passed what was published: `totals.read_your_writes(app.publish(...))`. Takes what publish()
+        returned, a list of that, or a position. SubscriptionStopped when it is paused or stopped before that."""
         return self._verbs.await_position(self.name, what, timeout)
 
-    async def aread_your_writes(self, what: Published | int, *, timeout: float = 5.0) -> int:
+    async def aread_your_writes(self, what: Passing, *, timeout: float = 5.0) -> int:
         return await self._verbs.await_position.arun(self.name, what, timeout)
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from ....errors import EventsGone
 from ....store.statement import Flow, Statement, named, nothing
 from ..event import EventRow
 from .log import Page, event_seq_at, read_events
@@ -47,12 +48,32 @@ def parked_keys(name: str) -> Statement[set[str]]:
     return named("parked_event_keys", (name,), lambda rows: {row[0] for row in rows})
 
 
-def list_failures(name: str, key: str | None = None, most: int = 1000) -> Statement[list[Failure]]:
-    return named("list_failures", (name, key, most), lambda rows: [Failure(*row) for row in rows])
+def list_failures(
+    name: str, key: str | None = None, most: int = 1000, after: int = 0
+) -> Statement[list[Failure]]:
+    """Those after a position, in order."""
+    return named("list_failures", (name, key, most, after), lambda rows: [Failure(*row) for row in rows])
 
 
 def forget_failures(name: str, positions: Sequence[int]) -> Statement[None]:
     return named("forget_failures", (name, list(positions)), nothing)
+
+
+def lock_failures(name: str, positions: Sequence[int]) -> Statement[int]:
+    """How many of them are still there; nobody else applies them before the end of the transaction."""
+    return named("lock_failures", (name, list(positions)), len)
+
+
+def failed_again(name: str, position: int, error: str) -> Statement[None]:
+    return named("failed_again", (name, position, error), nothing)
+
+
+def failed_event(failure: Failure) -> Flow[EventRow]:
+    """The event itself; EventsGone when the log has it no more."""
+    page = yield from read_events(failure.position - 1, failure.seq - 1, 1)
+    if not page.events:
+        raise EventsGone(f"the log has no event {failure.position}")
+    return page.events[0]
 
 
 def next_event(listed: Listed) -> Flow[Page]:

@@ -18,13 +18,14 @@ def subscribe(
     shards: int = 1,
     *,
     hold: bool = True,
+    version: int = 1,
     begins: bool = True,
     lease: float = 0.0,
 ) -> Statement[bool]:
     """True: it is new. `begins`: this worker has just begun, so its patterns count; else only where nobody has owned it for
     longer than `lease`."""
     word, position, at = _place(start, "now")
-    params = (name, kind, list(patterns), word, shards, hold, position, at, begins, lease)
+    params = (name, kind, list(patterns), word, shards, hold, position, at, begins, lease, version)
     return named("subscribe", params, lambda rows: bool(rows[0][0]))
 
 
@@ -67,13 +68,15 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A worker, and what its code declares: (name, patterns). `patience`: seconds until it takes more than its share."""
+    """A worker, and what its code declares: (name, patterns), with the version of each. `patience`: seconds until it takes
+    more than its share."""
 
     declared: Sequence[tuple[str, Sequence[str]]]
     token: UUID
     worker: str
     lease: float
     patience: float
+    versions: Sequence[int] = ()
 
     @property
     def params(self) -> tuple[object, ...]:
@@ -84,7 +87,8 @@ class Owner:
 
 def own(owner: Owner) -> Statement[list[Owned]]:
     """Renew what is owned, and take a share of what is free. A row that somebody holds is left out."""
-    params = (*owner.params, owner.patience)
+    versions = list(owner.versions or [1] * len(owner.declared))
+    params = (*owner.params, owner.patience, versions)
     return named("own_subscriptions", params, lambda rows: [Owned(*row) for row in rows])
 
 
@@ -102,12 +106,6 @@ def release(token: UUID, worker: str, only: Owned | None = None) -> Statement[No
 def turn_and_look(names: Sequence[str]) -> Statement[tuple[int | None, bool]]:
     """The last position (None: the log is of another server), and whether one of these has no owner."""
     return named("turn_and_look", (list(names),), lambda rows: (rows[0][0], rows[0][1]))
-
-
-def hold(o: Owned) -> Statement[bool]:
-    """Lock the row, first in the transaction of an effect. False: fenced, paused or moved."""
-    params = (o.name, o.shard, o.generation, o.token, o.position)
-    return named("hold_subscription", params, bool)
 
 
 def advance(o: Owned, position: int, seq: int, lease: float) -> Statement[bool]:

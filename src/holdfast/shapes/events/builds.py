@@ -1,0 +1,193 @@
+"""What people do with rebuilds of projections: begin one, see how far it is, give it up, drop the old tables."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...db.database import Database
+from ...errors import ConfigurationError, EventsGone
+from ...operate.procedure import Procedure, actor, block, run
+from ...store.audit import audit
+from ...store.statement import Flow
+from ...tasks.payload import shown
+from . import store
+from .lookups import find, turn
+from .procedures import Subscriptions
+from .store import Build, Progress, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """A rebuild that was begun."""
+
+    name: str  # of its subscription: NAME@VERSION
+    projection: str
+    _verbs: Subscriptions
+
+    def progress(self) -> tuple[int, int]:
+        """Events that were read, and how many there are. Equal: it is done, or was given up."""
+        return _fraction(self._verbs.run(progress(self.projection)))
+
+    async def aprogress(self) -> tuple[int, int]:
+        return _fraction(await self._verbs.arun(progress(self.projection)))
+
+    def cancel(self) -> None:
+        """Give it up. The live tables stay as they are."""
+        self._verbs.run(cancel(self.projection))
+
+    async def acancel(self) -> None:
+        await self._verbs.arun(cancel(self.projection))
+
+
+def _fraction(found: Progress | None) -> tuple[int, int]:
+    if found is None:
+        return (0, 0)
+    total = max(found.live, found.position) - found.since
+    return found.position - found.since, max(total, 1)
+
+
+def schema_of(prefix: str, name: str) -> str:
+    """The schema of a projection's new or old tables."""
+    whole = f"holdfast_{prefix}_{name}"
+    return whole if len(whole) <= 63 else f"{whole[:54]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def start(
+    name: str,
+    tables: Sequence[str],
+    patterns: Sequence[str],
+    version: int,
+    seed: str | None = None,
+    since: int | None = None,
+    rate: float | None = None,
+) -> Procedure[str]:
+    """Make the shadow and the subscription that fills it; returns its name. ConfigurationError says what is in the way."""
+    if not tables:
+        raise ConfigurationError(f"{name} does not say which tables it writes. Declare them: tables=[...]")
+    if (seed is None) != (since is None):
+        raise ConfigurationError(
+            "seed and since go together: a schema, and the position that it holds all events up to"
+        )
+    if rate is not None and not 0 < rate < 1e9:
+        raise ConfigurationError(f"rate must be more than 0 events per second, not {shown(rate)}")
+    who = yield from actor()
+    yield from find(name)
+    yield from _check_log(since)
+    build = Build(name, version, schema_of("new", name), schema_of("old", name), since or 0, rate)
+    begun = f"{name}@{version}"
+
+    def work(database: Database) -> None:  # under the search_path of the role, which the function has too
+        database.transact(lambda _: None, lambda _: _make(begun, build, tables, patterns, seed, who))
+
+    yield from block(work)
+    which = {"projection": name, "version": version, "since": build.since}
+    yield from run(lambda: audit(who, "projection rebuild", which, 1))
+    return begun
+
+
+def _check_log(since: int | None) -> Procedure[None]:
+    last = yield from turn()
+    log = yield from run(store.log_state)
+    if since is None and log.start > 0:
+        raise EventsGone(
+            f"the log begins after position {log.start}, so it cannot be read from the start. Give a seed: a schema with a "
+            "copy of the tables, and the position that it holds all events up to"
+        )
+    if since is not None and not log.start <= since <= last:
+        raise EventsGone(
+            f"position {since} is not in the log, which has {log.start} to {last}. Choose one of these"
+        )
+
+
+def _make(
+    begun: str, build: Build, tables: Sequence[str], patterns: Sequence[str], seed: str | None, who: str
+) -> Flow[bool]:
+    name = build.projection
+    found = yield from store.find_tables(tables)
+    if missing := [table for table, oid in found.items() if oid is None]:
+        raise ConfigurationError(f"there is no table {missing[0]}, which {name} declares")
+    oids = [oid for oid in found.values() if oid is not None]
+    if not (yield from store.add_build(begun, build, oids, who, patterns)):
+        raise ConfigurationError(
+            f"{name} is being rebuilt already. To give it up: holdfast projection cancel {name}"
+        )
+    why = yield from store.rebuild_obstacle(oids)
+    if why is not None:
+        raise ConfigurationError(
+            f"{name} cannot be rebuilt beside its live tables: {why}, which would stay with the old table"
+        )
+    if (yield from store.schema_exists(build.old)):
+        raise ConfigurationError(
+            f"the tables before the last rebuild of {name} are still there, in schema {build.old}. "
+            f"First drop them: holdfast projection drop {name}"
+        )
+    yield from store.make_shadow(oids, build.shadow, build.old)
+    if seed is not None:
+        why = yield from store.seed_shadow(oids, build.shadow, seed)
+        if why is not None:
+            raise ConfigurationError(f"the seed does not fit: {why}")
+    return True
+
+
+def progress(name: str) -> Procedure[Progress | None]:
+    """How far the rebuild of a projection is; None: there is none."""
+    return (yield from run(lambda: store.build_progress(name)))
+
+
+def cancel(name: str) -> Procedure[int]:
+    """Give up the rebuild of a projection; returns how many there were."""
+    who = yield from actor()
+
+    def flow() -> Flow[int]:
+        given_up = yield from store.cancel_build(name)
+        if given_up:
+            yield from audit(who, "projection cancel", {"projection": name}, given_up)
+        return given_up
+
+    return (yield from run(flow))
+
+
+def drop_old(name: str) -> Procedure[list[str]]:
+    """Drop the tables that the last rebuild has replaced; returns their names."""
+    who = yield from actor()
+
+    def flow() -> Flow[list[str]]:
+        gone = yield from store.drop_old_tables(schema_of("old", name))
+        if gone:
+            yield from audit(who, "projection drop", {"projection": name, "tables": gone}, len(gone))
+        return gone
+
+    return (yield from run(flow))
+
+
+def summaries(name: str | None = None) -> Procedure[list[Summary]]:
+    """Every projection, or the one of this name."""
+    yield from turn()
+    found: list[Summary] = yield from run(lambda: store.list_projections(name))
+    if name is not None and not found:
+        yield from find(name)
+        raise ConfigurationError(f"{name} is no projection")
+    return found
+
+
+def restart(name: str, tables: Sequence[str]) -> Procedure[int]:
+    """Empty its tables and begin before the first event, in one transaction; returns how many shards it has."""
+    if not tables:
+        raise ConfigurationError(
+            f"{name} does not say which tables it writes, so they cannot be emptied, and every event would count twice. "
+            "Declare them: tables=[...]"
+        )
+    who = yield from actor()
+    yield from summaries(name)
+    yield from _check_log(None)
+
+    def flow(_: object) -> Flow[bool]:
+        found = yield from store.find_tables(tables)
+        if missing := [table for table, oid in found.items() if oid is None]:
+            raise ConfigurationError(f"there is no table {missing[0]}, which {name} declares")
+        yield from store.restart_projection(name, [oid for oid in found.values() if oid is not None])
+        return True
+
+    yield from block(lambda database: database.transact(lambda _: None, flow))
+    yield from run(lambda: audit(who, "projection reset", {"projection": name}, 1))
+    return len((yield from find(name)))

@@ -1,0 +1,119 @@
+"""`holdfast projection`: what its commands print and do."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.conftest import QUICK
+from tests.events.test_projections_calls import QUICKLY, run_until, standing
+from tests.events.test_projections_rebuild import run_until_swapped
+from tests.surface.running import Cli
+
+from holdfast import Event, Holdfast, Transaction
+from holdfast.shapes.events.cli_projections import bar
+from holdfast.shapes.events.store import Progress
+from holdfast.testing import Kit
+
+app = Holdfast("postgresql://unused.invalid/none")
+bad: set[int] = set()
+
+
+@app.projection("totals", on=["counted"], tables=["totals"], poison="skip", max_attempts=1, retry=QUICKLY)
+def totals(tx: Transaction, event: Event[Any]) -> None:
+    if event.data["n"] in bad:
+        raise ValueError("not that")
+    tx.execute("INSERT INTO totals VALUES (%s)", [event.data["n"]])
+
+
+@pytest.fixture
+def kit(holdfast_kit: Callable[..., Kit]) -> Kit:
+    kit = holdfast_kit(app, QUICK)
+    kit.sql("CREATE TABLE totals (n int)")
+    bad.clear()
+    return kit
+
+
+@pytest.fixture
+def cli(kit: Kit, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("HOLDFAST_APP", f"{__name__}:app")
+    return Cli(dsn, monkeypatch)
+
+
+def count(kit: Kit) -> int:
+    return len(kit.sql("SELECT 1 FROM totals"))
+
+
+def test_projections_are_listed_paused_and_begun_anew(kit: Kit, cli: Cli) -> None:
+    assert "No projections." in cli("projection", "list").out
+    bad.add(2)
+    for n in (1, 2, 3):
+        app.publish("counted", {"n": n})
+    run_until(kit, 3)
+    listed = cli("projection", "list")
+    assert listed.code == 0
+    assert listed.out.split("\n")[1].split() == ["totals", "totals", "1", "1", "3", "0", "active", "1"]
+    (found,) = json.loads(cli("projection", "list", "--json").out)["projections"]
+    assert (found["name"], found["position"], found["failures"]) == ("totals", 3, 1)
+    assert "ValueError: not that" in cli("projection", "failures", "totals").out
+    again = cli("projection", "retry", "totals")
+    assert again.code != 0
+    assert "the first that failed again: event 2: ValueError: not that" in again.err
+    bad.clear()
+    assert "Applied 1 event, 0 left." in cli("projection", "retry", "totals").out
+    assert count(kit) == 3
+
+    assert cli("projection", "pause", "totals").out == "totals is paused.\n"
+    assert standing(kit)["status"] == "paused"
+    assert cli("projection", "resume", "totals").out == "totals goes on.\n"
+
+    refused = cli("projection", "reset", "totals")
+    assert "this would empty totals and apply every event again. Say so: --yes" in refused.err
+    assert cli("projection", "reset", "totals", "--yes").out == "totals begins anew.\n"
+    assert (count(kit), standing(kit)["position"]) == (0, 0)
+    run_until(kit, 3)
+    assert count(kit) == 3
+
+
+def test_a_rebuild_is_begun_watched_given_up_and_dropped(kit: Kit, cli: Cli) -> None:
+    app.publish("counted", {"n": 1})
+    run_until(kit, 1)
+    assert "has no old tables" in cli("projection", "drop", "totals", "--yes").out
+    begun = cli("projection", "rebuild", "totals", "--no-wait")
+    assert begun.out == "totals@1 is built. To give it up: holdfast projection cancel totals\n"
+    assert "totals@1 is built" in cli("projection", "list").out
+    assert cli("projection", "cancel", "totals").out == "The rebuild of totals was given up.\n"
+    assert cli("projection", "cancel", "totals").out == "totals is not being rebuilt.\n"
+    cli("projection", "rebuild", "totals", "--no-wait")
+    run_until_swapped(kit)
+    assert cli("projection", "drop", "totals", "--yes").out == "Dropped: totals\n"
+    assert count(kit) == 1
+    assert cli("projection", "drop", "totals", "--forget", "--yes").out == "totals is forgotten.\n"
+    assert kit.sql("SELECT 1 FROM holdfast.subscriptions") == []
+    assert "there is no subscription 'totals'" in cli("projection", "rebuild", "totals").err
+    assert "the app has no projection 'sums' (known: totals)" in cli("projection", "rebuild", "sums").err
+
+
+def test_the_command_waits_until_the_tables_are_swapped(kit: Kit, cli: Cli) -> None:
+    app.publish("counted", {"n": 1})
+    run_until(kit, 1)
+
+    async def main() -> Any:
+        from tests.flow.test_run import working
+
+        async with working(kit):
+            ran = await asyncio.to_thread(cli, "projection", "rebuild", "totals")
+        await kit.database.aclose()
+        return ran
+
+    ran = asyncio.run(main())
+    assert ran.out.endswith("totals has new tables. The old ones are kept: holdfast projection drop totals\n")
+
+
+def test_the_bar_shows_how_far_how_fast_and_how_long() -> None:
+    at = Progress("totals@2", 2, 0, 2500, 10_000, "worker", "building", None)
+    assert bar(at, 2000, 4.0) == "[#####               ] 25% of 10,000, 500 per second, 15 s left"
+    assert bar(at, 0, 4.0) == "[#####               ] 25% of 10,000"
+    waiting = Progress("totals@2", 2, 0, 0, 0, None, "building", None)
+    assert bar(waiting, 0, 0.0) == "[####################] 100% of 0, no worker has taken it yet"
