@@ -17,6 +17,7 @@ from holdfast import (
     Event,
     EventsGone,
     Holdfast,
+    Rate,
     SubscriptionStopped,
     Transaction,
     failpoints,
@@ -254,7 +255,7 @@ async def test_a_rebuild_that_is_cancelled_leaves_nothing(app: Holdfast, akit: K
         await publish(app, 50, rng)
         await totals.projection.aread_your_writes(50, timeout=60)
         failpoints.arm("rebuild.locked", "raise")
-        begun = await totals.projection.arebuild(rate=1000.0)
+        begun = await totals.projection.arebuild(rate=Rate(1000))
         with pytest.raises(ConfigurationError, match="totals is being rebuilt already"):
             await totals.projection.arebuild()
         await begun.acancel()

@@ -59,7 +59,8 @@ async def _reshard_and_lose_a_worker(kit: Kit, number: int) -> None:
         return bool(held) or len(shards(kit)) != before
 
     async with working(kit):
-        await await_until(is_begun, "a barrier")
+        begun: Any = is_begun
+        await await_until(begun, "a barrier")
     await asyncio.to_thread(kit.sql, want, [number, number])
     await await_until(lambda: shards(kit) == [(n, number) for n in range(number)], f"{number} shards", 60)
     applied = len(kit.sql("SELECT 1 FROM applied"))

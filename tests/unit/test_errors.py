@@ -30,6 +30,7 @@ TEXTS = {
     "ConcurrencyConflict": "The stream has another version than expected: somebody else wrote to it. Read it again and "
     "decide again.",
     "UnknownSubscription": "The subscription does not exist.",
+    "SubscriptionStopped": "The subscription is paused, stopped at an event or expired, and has not come so far.",
     "EventsGone": "The log no longer has these events.",
     "LeaseLost": "This attempt no longer owns its job: another worker may run it. Stop, and change nothing more.",
     "JobSettled": "This attempt already completed its job; nothing more can be done through it.",

@@ -9,7 +9,6 @@ from ...errors import ConfigurationError, EventsGone
 from ...operate.procedure import Procedure, actor, block, run
 from ...store.audit import audit
 from ...store.statement import Flow
-from ...tasks.payload import shown
 from . import store
 from .lookups import find, turn
 from .procedures import Subscriptions
@@ -68,8 +67,6 @@ def start(
         raise ConfigurationError(
             "seed and since go together: a schema, and the position that it holds all events up to"
         )
-    if rate is not None and not 0 < rate < 1e9:
-        raise ConfigurationError(f"rate must be more than 0 events per second, not {shown(rate)}")
     who = yield from actor()
     yield from find(name)
     yield from _check_log(since)

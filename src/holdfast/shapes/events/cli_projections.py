@@ -8,6 +8,7 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, load_app, open_database
+from holdfast.cli.arguments import parse_rate
 from holdfast.cli.confirm import YesOption, confirm
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError
@@ -85,7 +86,7 @@ def rebuild_command(
         int | None,
         typer.Option(metavar="POSITION", help="The position that the seed holds all events up to."),
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Events per second, at most.")] = None,
+    rate: Annotated[str | None, typer.Option(metavar="RATE", help="Events at most, such as 500/s.")] = None,
     wait: Annotated[bool, typer.Option(help="Wait until it is done, with a progress bar.")] = True,
     database_url: DatabaseOption = None,
     app: AppOption = None,
@@ -93,10 +94,11 @@ def rebuild_command(
     """Make its tables anew beside the live ones, by the workers, and swap them. The old ones are kept until `drop`."""
     code = _code(name, app)
     assert code.apply is not None
+    pace = None if rate is None else parse_rate(rate, "--rate")
     with open_database(database_url, app) as database:
         verbs = _verbs(database)
         begun = verbs.run(
-            start(name, code.apply.tables, code.patterns, code.apply.version, seed, since, rate)
+            start(name, code.apply.tables, code.patterns, code.apply.version, seed, since, pace)
         )
         typer.echo(f"{begun} is built. To give it up: holdfast projection cancel {name}")
         if wait:

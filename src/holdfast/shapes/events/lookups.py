@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Literal
 
 from ...errors import ConfigurationError, ForeignLog, UnknownSubscription
+from ...model.queue import Rate
 from ...operate.procedure import Procedure, run
 from ...tasks.payload import shown
 from . import store
@@ -53,3 +54,12 @@ def check_to(to: object) -> None:
         raise ConfigurationError(
             f'a position is a number, a time with its zone, "start" or "end", not {shown(to)}'
         )
+
+
+def per_second(rate: object) -> float | None:
+    """How many events a second; None: no limit."""
+    if rate is None:
+        return None
+    if not isinstance(rate, Rate):
+        raise ConfigurationError(f"rate must be a Rate, such as Rate(100, per=1), not {shown(rate)}")
+    return rate.per_second

@@ -170,7 +170,7 @@ def _stopped(name: str, target: int) -> Procedure[SubscriptionStopped]:
     why = f": {row.problem}" if row.problem else f" by {row.paused_by}" if row.paused_by else ""
     return SubscriptionStopped(
         f"{name} is {row.status} at position {row.position}, before position {target}{why}. "
-        f"To let it go on: holdfast subscriptions resume {name}"
+        "Resume it to let it go on"
     )
 
 

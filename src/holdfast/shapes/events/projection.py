@@ -19,6 +19,7 @@ from typing import (
 from ...errors import TaskDefinitionError
 from ...model.backoff import Backoff
 from ...model.duration import Duration, seconds
+from ...model.queue import Rate
 from ...tasks.definition import Binding
 from ...tasks.payload import shown
 from ...tasks.signature import HandlerSignature
@@ -26,6 +27,7 @@ from .apply import Apply, Poison, Using
 from .builds import Rebuild, drop_old, start
 from .contract import type_of
 from .event import Event, EventConverter
+from .lookups import per_second
 from .retry import Retried, Retrying, in_a_loop
 from .store import Failure
 from .verbs import Subscription
@@ -66,13 +68,15 @@ class Projection(Subscription):
         version: int | None = None,
         seed: str | None = None,
         since: int | None = None,
-        rate: float | None = None,
+        rate: Rate | None = None,
     ) -> Rebuild:
         """Make its tables anew beside the live ones, by workers whose code is of this `version`, and swap them when they are
         up to date. With `seed`, a schema with tables of the same names that hold all events up to the position `since`, it
         begins there. `rate`: events per second, at most."""
         verbs, which = self._verbs, version or self.apply.version
-        name = verbs.run(start(self.name, self.apply.tables, self.patterns, which, seed, since, rate))
+        name = verbs.run(
+            start(self.name, self.apply.tables, self.patterns, which, seed, since, per_second(rate))
+        )
         return Rebuild(name, self.name, verbs)
 
     async def arebuild(
@@ -81,10 +85,10 @@ class Projection(Subscription):
         version: int | None = None,
         seed: str | None = None,
         since: int | None = None,
-        rate: float | None = None,
+        rate: Rate | None = None,
     ) -> Rebuild:
         verbs, which = self._verbs, version or self.apply.version
-        begun = start(self.name, self.apply.tables, self.patterns, which, seed, since, rate)
+        begun = start(self.name, self.apply.tables, self.patterns, which, seed, since, per_second(rate))
         return Rebuild(await verbs.arun(begun), self.name, verbs)
 
     def drop_old(self) -> list[str]:

@@ -18,7 +18,7 @@ from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks.payload import shown
 from . import store
-from .lookups import To, check_to, find, turn
+from .lookups import To, check_to, find, per_second, turn
 from .store import Failure, Listed, Place
 
 T = TypeVar("T")
@@ -137,8 +137,7 @@ def begin_replay(
     again: bool = False,
     rate: Rate | None = None,
 ) -> Procedure[Begun]:
-    if rate is not None and not isinstance(rate, Rate):
-        raise ConfigurationError(f"rate must be a Rate, such as Rate(100, per=1), not {shown(rate)}")
+    pace = per_second(rate)
     last = yield from turn()
     (listed, *_) = yield from find(name)
     _check_replayed(listed)
@@ -155,8 +154,7 @@ def begin_replay(
     who = yield from actor()
 
     def flow() -> Flow[int | None]:
-        per_second = None if rate is None else rate.per_second
-        left = yield from store.add_replay(replayed, name, begin, end, again=again, rate=per_second)
+        left = yield from store.add_replay(replayed, name, begin, end, again=again, rate=pace)
         if left is not None:
             which = {"subscription": name, "from": begin, "to": end, "left_out": left or None}
             yield from audit(who, "replay_events", {**which, "again": again or None}, end - begin)

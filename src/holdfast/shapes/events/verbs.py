@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ...db.database import Database
 from ...errors import InvalidEvent
+from ...model.duration import Duration, seconds
 from ...model.queue import Rate
 from ...operate.procedure import Procedure, run
 from ...settings import default_actor
@@ -128,13 +129,13 @@ class Subscription:
         begun = await verbs.arun(begin_replay(self.name, since, until, again=again, rate=rate))
         return Replay(begun.name, begun.left_out, verbs, begun.since, begun.until)
 
-    def read_your_writes(self, what: Passing, *, timeout: float = 5.0) -> int:
+    def read_your_writes(self, what: Passing, *, timeout: Duration = 5.0) -> int:
         """Wait until it has passed what was published: `totals.read_your_writes(app.publish(...))`. Takes what publish()
         returned, a list of that, or a position. SubscriptionStopped when it is paused or stopped before that."""
-        return self._verbs.await_position(self.name, what, timeout)
+        return self._verbs.await_position(self.name, what, seconds(timeout, "timeout"))
 
-    async def aread_your_writes(self, what: Passing, *, timeout: float = 5.0) -> int:
-        return await self._verbs.await_position.arun(self.name, what, timeout)
+    async def aread_your_writes(self, what: Passing, *, timeout: Duration = 5.0) -> int:
+        return await self._verbs.await_position.arun(self.name, what, seconds(timeout, "timeout"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
