@@ -115,7 +115,7 @@ def _names_in(template: str) -> tuple[str, ...]:
 
 def _json_names(cls: type, names: tuple[str, ...]) -> dict[str, str]:
     """What fields are called in the data: a msgspec.Struct may rename them."""
-    renamed = dict(
+    renamed: dict[str, str] = dict(
         zip(
             getattr(cls, "__struct_fields__", ()),
             getattr(cls, "__struct_encode_fields__", ()),
