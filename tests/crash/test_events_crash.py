@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from tests.conftest import QUICK, wait_until
+from tests.crash import rebuild_app
 from tests.crash.events_app import TABLES, app
 from tests.crash.process import DEAD_AFTER, Scene, WorkerProcess
 
@@ -218,3 +219,35 @@ def test_a_crash_of_the_server_under_load_loses_and_doubles_nothing(folder: Path
             stop.set()
             scene.end()
             kit.close()
+
+
+@pytest.mark.parametrize(
+    "hop", ["rebuild.batch", "rebuild.locked", "rebuild.swapped", "projection.commit", "events.projected"]
+)
+def test_a_kill_at_any_step_of_a_rebuild_loses_and_doubles_nothing(
+    holdfast_kit: Callable[..., Kit], tmp_path: Path, hop: str
+) -> None:
+    module = "tests.crash.rebuild_app"
+    kit = holdfast_kit(rebuild_app.app, QUICK)
+    kit.sql(rebuild_app.TABLE)
+    scene = Scene(kit, tmp_path)
+    try:
+        rebuild_app.app.publish_many([("counted", {}, f"k{n % 5}") for n in range(300)])
+        first = scene.start(ready=False, module=module)
+        wait_until(
+            lambda: kit.sql("SELECT 1 FROM holdfast.subscriptions WHERE position = 300"), "all applied", 60
+        )
+        first.kill(signal.SIGKILL)
+        first.wait()
+        kit.sql("UPDATE totals SET n = 0")  # what the rebuild puts right
+        rebuild_app.totals.rebuild()
+        dying = scene.start(failpoints=f"{hop}=kill", ready=False, module=module)
+        assert dying.wait(60) == -signal.SIGKILL
+        scene.start(ready=False, module=module)
+        rebuild_app.app.publish_many([("counted", {}, f"k{n % 5}") for n in range(10)])
+        building = "SELECT 1 FROM holdfast.subscriptions WHERE name <> 'totals' OR position < 310"
+        wait_until(lambda: not kit.sql(building), "the tables are swapped", 60)
+        assert kit.sql("SELECT DISTINCT n FROM totals") == [{"n": 62}]
+        assert kit.sql("SELECT sum(n) AS n FROM holdfast_old_totals.totals")[0]["n"] <= 10
+    finally:
+        scene.end()

@@ -94,6 +94,17 @@ def check_log(conn: Conn) -> None:
     rows = read_all(conn, start, 5000)
     assert [row.position for row in rows] == list(range(start + 1, last + 1))
     assert len({row.id for row in rows}) == len(rows) == committed
+    broken = conn.execute(
+        """
+        SELECT p.last_pos FROM (
+            SELECT p.last_pos, p.s_from::text AS a, p.s_to::text AS b,
+                   lag(p.s_from::text) OVER w AS before_a, lag(p.s_to::text) OVER w AS before_b
+            FROM holdfast.event_pages p CROSS JOIN holdfast.event_log l
+            WHERE p.last_pos > greatest(l.base_pos, l.start_pos) WINDOW w AS (ORDER BY p.last_pos)) p
+        WHERE p.before_b IS NOT NULL AND p.a <> p.before_b AND (p.a, p.b) IS DISTINCT FROM (p.before_a, p.before_b)
+        """
+    ).fetchall()
+    assert broken == [], "each window begins where the one before it ended"
 
 
 def buffers_of(conn: Conn, text: str) -> int:

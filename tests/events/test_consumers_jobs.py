@@ -1,5 +1,6 @@
 """Consumers: events become jobs, with all that a job has."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,6 +90,7 @@ def test_events_of_a_key_are_jobs_of_that_key_in_order_where_the_queue_is_ordere
 
     @app.on("order.*", "lone", queue="steps", start="start")
     async def step(event: Event[Any]) -> None:
+        await asyncio.sleep(0.1 if event.position < 3 else 0)  # whoever did not wait would overtake
         seen.append((event.key, event.position))
 
     for _ in range(5):
@@ -346,3 +348,34 @@ def test_batches_grow_while_they_are_quick(app: Holdfast, kit: Kit, monkeypatch:
     app.publish_many([("thing.done", {})] * 900)
     kit.run_worker()
     assert sizes == [100, 300, 300, 200]
+
+
+def test_a_batch_ends_at_its_bytes(app: Holdfast, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.shapes.events.runner.BATCH_BYTES", 1)
+    sizes: list[int] = []
+
+    @app.projection("sizes", on=["*"])
+    def project(tx: Transaction, events: Sequence[Event[Any]]) -> None:
+        sizes.append(len(events))
+
+    app.publish_many([("thing.done", {})] * 5)
+    kit.run_worker()
+    assert sizes == [1] * 5
+
+
+def test_the_limits_of_a_queue_hold_for_jobs_of_events(app: Holdfast, kit: Kit) -> None:
+    app.queue("mail", concurrency=1)
+    kit.create_queues()
+    now: list[int] = []
+    most: list[int] = []
+
+    @app.on(OrderPaid, queue="mail", start="start")
+    async def send(event: Event[OrderPaid]) -> None:
+        now.append(event.position)
+        most.append(len(now))
+        await asyncio.sleep(0.02)
+        now.remove(event.position)
+
+    app.publish_many([OrderPaid(n, 5) for n in range(6)])
+    kit.run_worker(concurrency=8)
+    assert most == [1] * 6

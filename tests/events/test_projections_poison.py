@@ -280,3 +280,61 @@ async def test_nobody_waits_for_a_shard_that_is_behind_by_itself(app: Holdfast, 
         )
     akit.sql("UPDATE holdfast.subscriptions SET status = 'paused' WHERE shard = 1")
     assert await slow.projection.aread_your_writes(published, timeout=5) == 1
+
+
+def test_what_a_reset_reads_again_is_not_applied_twice(app: Holdfast, kit: Kit) -> None:
+    picky = Picky(app, "skip")
+    picky.bad = {2}
+    publish(app, ("a", 1), ("b", 2), ("a", 3))
+    run_until(kit, 3)
+    assert kinds(picky) == [(2, "skipped")]
+    picky.bad.clear()
+    kit.sql("TRUNCATE applied")
+    picky.projection.reset(0)
+    assert kinds(picky) == []
+    run_until(kit, 3)
+    assert picky.projection.retry_failures().applied == 0
+    assert applied(kit) == [("a", 1), ("b", 2), ("a", 3)]
+
+
+def test_code_of_another_version_applies_nothing_to_these_tables(app: Holdfast, kit: Kit) -> None:
+    picky = Picky(app, "skip")
+    picky.bad = {1}
+    publish(app, ("a", 1))
+    run_until(kit, 1)
+    kit.sql("UPDATE holdfast.subscriptions SET version = 2")
+    with pytest.raises(ConfigurationError) as refused:
+        picky.projection.retry_failures()
+    assert str(refused.value) == (
+        "the tables of totals are of version 2, and this code is of version 1. Rebuild them first"
+    )
+    assert kinds(picky) == [(1, "skipped")]
+
+
+def test_a_shard_that_stopped_beyond_it_is_no_reason_not_to_wait(app: Holdfast, kit: Kit) -> None:
+    picky = Picky(app, "stop")
+    publish(app, ("a", 1), ("b", 2), ("c", 3))
+    run_until(kit, 3)
+    kit.sql("UPDATE holdfast.subscriptions SET shards = 2, position = 1")
+    kit.sql(
+        "INSERT INTO holdfast.subscriptions (name, shard, shards, kind, patterns, position, seq, status, created_at, "
+        "moved_at) SELECT name, 1, 2, kind, patterns, 3, 3, 'paused', created_at, moved_at FROM holdfast.subscriptions"
+    )
+    with pytest.raises(ResultTimeout):  # and not SubscriptionStopped
+        picky.projection.read_your_writes(2, timeout=0.01)
+
+
+def test_a_parked_event_keeps_its_day_of_the_log(app: Holdfast, kit: Kit) -> None:
+    picky = Picky(app, "park_key")
+    picky.bad = {1}
+    publish(app, ("a", 1))
+    run_until(kit, 1)
+    kit.clock.advance(10 * 86400)
+    publish(app, ("b", 2))
+    run_until(kit, 2)
+    kit.sql("SELECT holdfast.empty_event_slots()")
+    assert kit.sql("SELECT start_pos FROM holdfast.event_log") == [{"start_pos": 0}]
+    picky.bad.clear()
+    assert picky.projection.retry_failures().applied == 1
+    kit.sql("SELECT holdfast.empty_event_slots()")
+    assert kit.sql("SELECT start_pos FROM holdfast.event_log") == [{"start_pos": 1}]

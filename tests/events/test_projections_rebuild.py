@@ -195,9 +195,10 @@ async def test_swaps_under_load_lose_and_double_nothing(app: Holdfast, akit: Kit
 
 @pytest.mark.parametrize("point", ["rebuild.batch", "rebuild.locked", "rebuild.swapped", "projection.commit"])
 async def test_a_session_that_the_server_ends_at_any_point_of_a_rebuild_changes_nothing(
-    app: Holdfast, akit: Kit, point: str
+    app: Holdfast, akit: Kit, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rebuild goes on from where it was, and swaps once."""
+    monkeypatch.setattr("holdfast.shapes.events.rebuild.BATCH", 40)  # 300 events are several batches
     totals, rng, ended = Totals(app), random.Random(6), iter([True, True])
 
     def end_sessions() -> None:
@@ -216,6 +217,7 @@ async def test_a_session_that_the_server_ends_at_any_point_of_a_rebuild_changes_
         failpoints.disarm()
         await await_until(lambda: table(akit) == oracle(akit), "all is there")
     assert schemas(akit) == ["holdfast_old_totals"]
+    assert next(ended, None) is None, "the point was reached twice"
 
 
 async def test_the_swap_applies_what_the_live_projection_has_applied(app: Holdfast, akit: Kit) -> None:
@@ -288,6 +290,26 @@ async def test_a_function_that_writes_beside_the_shadow_is_stopped(app: Holdfast
             assert f"it wrote to {beside} while its tables are built anew. Name every table" in problem
             assert (table(akit), akit.sql("SELECT * FROM seen")) == before
             await begun.acancel()
+
+
+async def test_a_function_that_publishes_is_stopped_while_its_tables_are_built_anew(
+    app: Holdfast, akit: Kit
+) -> None:
+    """Else what follows from its events would happen again."""
+
+    @app.projection("totals", on=["counted"], tables=["totals"])
+    def totals(tx: Transaction, event: Event[Any]) -> None:
+        tx.execute(ADD, [event.key, 1])
+        app.publish("seen", {}, conn=tx)
+
+    async with working(akit):
+        published = await app.apublish("counted", {"n": 1}, key="a")
+        await totals.aread_your_writes(published, timeout=60)
+        begun = await totals.arebuild()
+        await await_until(lambda: standing(akit, "totals@1").get("status") == "paused", "stopped")
+        assert "it wrote to holdfast.event" in standing(akit, "totals@1")["problem"]
+        assert len(akit.sql("SELECT 1 FROM holdfast.events WHERE type = 'seen'")) == 1
+        await begun.acancel()
 
 
 @pytest.mark.parametrize(

@@ -493,6 +493,12 @@ def envelope(app: Holdfast) -> Mapping[str, Any]:
     return app.events.read()[-1].cloudevent()
 
 
+def test_the_envelope_carries_the_trace(app: Holdfast, kit: Kit) -> None:
+    trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "x=1"}
+    app.publish("order.paid", {}, headers=trace)
+    assert {name: envelope(app)[name] for name in trace} == trace
+
+
 def test_the_envelope_is_that_of_cloudevents(app: Holdfast, kit: Kit) -> None:
     made = app.publish("order.paid", {"order_id": 1}, key="order:1", version=2)
     found = envelope(app)

@@ -10,8 +10,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.conftest import QUICK, await_until, raw
+from tests.conftest import QUICK, await_until, raw, wait_until
 from tests.flow.test_run import working
+from tests.sql.support import run as run_statement
 
 from holdfast import Event, Holdfast, Transaction
 from holdfast.shapes.events import store
@@ -325,3 +326,24 @@ def test_what_no_other_could_take_is_kept(kit: Kit) -> None:
     assert {o.name for o in both.own()} == set("uvwz")
     assert other.own() == []
     assert set(first.owned().values()) == {False}
+
+
+def test_two_that_want_different_numbers_of_shards_do_not_mix_them(kit: Kit) -> None:
+    with raw(kit.url) as first, raw(kit.url, autocommit=True) as second:
+        done: list[bool] = []
+
+        def subscribe_with(conn: Any, shards: int) -> bool:
+            return bool(run_statement(conn, store.subscribe("new", "projection", ["*"], "start", shards)))
+
+        assert subscribe_with(first, 2)
+        waiting = threading.Thread(target=lambda: done.append(subscribe_with(second, 4)))
+        waiting.start()
+        pid = second.info.backend_pid
+        wait_until(
+            lambda: kit.sql("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", [pid]), "it waits"
+        )
+        first.commit()
+        waiting.join(60)
+    assert done == [False]
+    rows = kit.sql("SELECT shard, shards FROM holdfast.subscriptions ORDER BY shard")
+    assert [(row["shard"], row["shards"]) for row in rows] == [(0, 2), (1, 2)]

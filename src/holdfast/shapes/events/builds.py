@@ -167,7 +167,7 @@ def summaries(name: str | None = None) -> Procedure[list[Summary]]:
     return found
 
 
-def restart(name: str, tables: Sequence[str]) -> Procedure[int]:
+def restart(name: str, tables: Sequence[str], version: int) -> Procedure[int]:
     """Empty its tables and begin before the first event, in one transaction; returns how many shards it has."""
     if not tables:
         raise ConfigurationError(
@@ -182,7 +182,8 @@ def restart(name: str, tables: Sequence[str]) -> Procedure[int]:
         found = yield from store.find_tables(tables)
         if missing := [table for table, oid in found.items() if oid is None]:
             raise ConfigurationError(f"there is no table {missing[0]}, which {name} declares")
-        yield from store.restart_projection(name, [oid for oid in found.values() if oid is not None])
+        known = [oid for oid in found.values() if oid is not None]
+        yield from store.restart_projection(name, known, version)
         return True
 
     yield from block(lambda database: database.transact(lambda _: None, flow))

@@ -168,7 +168,7 @@ def reset_command(
     assert code.apply is not None
     confirm(f"empty {', '.join(code.apply.tables) or 'the tables'} and apply every event again", yes)
     with open_database(database_url, app) as database:
-        _verbs(database).run(restart(name, code.apply.tables))
+        _verbs(database).run(restart(name, code.apply.tables, code.apply.version))
     typer.echo(f"{name} begins anew.")
 
 

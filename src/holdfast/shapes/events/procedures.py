@@ -127,7 +127,7 @@ def await_position(name: str, what: Passing, timeout: float) -> Procedure[int]:
         if target is None:
             yield from turn()
             target = _highest((yield from run(lambda: store.event_positions(seqs))))
-        found = yield from run(lambda: store.position_of(name))
+        found = yield from run(functools.partial(store.position_of, name, target or 0))
         if found is not None and target is not None and found[0] >= target:
             return found[0]
         missing = "an event that is not committed yet" if target is None else f"position {target}"

@@ -67,10 +67,10 @@ WITH log AS (
             greatest(coalesce((SELECT p.last_pos - p.n FROM holdfast.event_pages p WHERE p.at >= $8::timestamptz ORDER BY p.at, p.last_pos LIMIT 1), g.last_pos), g.start_pos)
         ELSE g.last_pos END AS position
     FROM log g
-), made AS (
+), made AS (   -- two workers may want different numbers of shards: whoever makes the first makes the others
     INSERT INTO holdfast.subscriptions AS s (name, shard, shards, kind, patterns, position, seq, status, hold, created_at, moved_at, lease_expires_at,
                                              missed, problem, paused_by, paused_at, version)
-    SELECT $1::text, g.shard, $5::int, $2::text, $3::text[], least(w.position, w.last_pos),
+    SELECT $1::text, 0, $5::int, $2::text, $3::text[], least(w.position, w.last_pos),
            CASE WHEN w.position < w.start_pos THEN 0 ELSE holdfast.event_seq_at(least(w.position, w.last_pos)) END,
            CASE WHEN w.position < w.start_pos THEN 'expired' WHEN w.position > w.last_pos THEN 'paused' ELSE 'active' END,
            $6::boolean, holdfast.now(), holdfast.now(), holdfast.now(),
@@ -78,10 +78,16 @@ WITH log AS (
            CASE WHEN w.position < w.start_pos THEN format('start=%s: the log begins after position %s', w.position, w.start_pos)
                 WHEN w.position > w.last_pos THEN format('start=%s: the last position of the log is %s', w.position, w.last_pos) END,
            CASE WHEN w.position > w.last_pos THEN 'start' END, CASE WHEN w.position > w.last_pos THEN holdfast.now() END, $11::int
-    FROM generate_series(0, $5::int - 1) AS g(shard) CROSS JOIN wanted w
+    FROM wanted w
     WHERE NOT EXISTS (SELECT FROM holdfast.subscriptions o WHERE o.name = $1::text)
     ON CONFLICT DO NOTHING
-    RETURNING s.shard
+    RETURNING s.*
+), others AS (
+    INSERT INTO holdfast.subscriptions (name, shard, shards, kind, patterns, position, seq, status, hold, created_at, moved_at, lease_expires_at,
+                                        missed, problem, paused_by, paused_at, version)
+    SELECT m.name, g.shard, m.shards, m.kind, m.patterns, m.position, m.seq, m.status, m.hold, m.created_at, m.moved_at, m.lease_expires_at,
+           m.missed, m.problem, m.paused_by, m.paused_at, m.version
+    FROM made m CROSS JOIN generate_series(1, m.shards - 1) AS g(shard)
 ), changed AS (
     UPDATE holdfast.subscriptions s
     SET patterns = $3::text[], kind = $2::text, hold = $6::boolean, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = holdfast.now()
@@ -306,11 +312,13 @@ WITH log AS (
 ), done AS (
     UPDATE holdfast.subscriptions s
     SET position=$2::bigint, seq=$3::bigint, generation=s.generation + 1, token=NULL, owner=NULL, lease_expires_at=holdfast.now(),
-        status=CASE WHEN s.status = 'expired' THEN 'active' ELSE s.status END, missed=NULL, problem=NULL, moved_at=holdfast.now(),
+        status=CASE WHEN s.status = 'expired' THEN 'active' ELSE s.status END, missed=NULL, problem=NULL, moved_at=holdfast.now(), barrier=NULL,
         delivered=(s.delivered OPERATOR(pg_catalog.-) CASE WHEN $4::boolean THEN w.beyond ELSE '{}'::pg_catalog.int8multirange END)
                   OPERATOR(pg_catalog.-) pg_catalog.int8multirange(pg_catalog.int8range(NULL, g.start_pos + 1))
     FROM log g CROSS JOIN was w WHERE s.name = w.name AND s.shard = w.shard AND g.start_pos <= $2::bigint
     RETURNING CASE WHEN $4::boolean THEN '{}'::pg_catalog.int8multirange ELSE w.beyond END AS left_out
+), forgotten AS (   -- what was skipped or parked beyond the position is read again
+    DELETE FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.position > $2::bigint AND EXISTS (SELECT FROM done)
 )
 SELECT ARRAY[count(*)::text, (SELECT coalesce(pg_catalog.sum(pg_catalog.upper(r) OPERATOR(pg_catalog.-) pg_catalog.lower(r)), 0)::text
                               FROM done d CROSS JOIN LATERAL pg_catalog.unnest(d.left_out) AS r), holdfast.wake(ARRAY['+events'])::text]
@@ -381,7 +389,7 @@ UPDATE holdfast.event_failures f SET error = $3::text, at = holdfast.now() WHERE
 -- name: lock_positions
 -- anywhere
 -- Lock the rows of all shards, for whoever does the owners' work for once. $1 name
-SELECT ARRAY[s.position::text, pg_catalog.pg_current_xact_id()::text, pg_catalog.pg_backend_pid()::text] FROM holdfast.subscriptions s
+SELECT ARRAY[s.position::text, pg_catalog.pg_current_xact_id()::text, pg_catalog.pg_backend_pid()::text, s.version::text] FROM holdfast.subscriptions s
 WHERE s.name = $1::text ORDER BY s.shard FOR UPDATE;
 
 -- name: fence_subscription
@@ -404,8 +412,10 @@ SELECT holdfast.event_position(u.seq) FROM unnest($1::bigint[]) WITH ORDINALITY 
 SELECT e.seq FROM holdfast.events e WHERE e.id = $1::uuid LIMIT 1;
 
 -- name: projection_positions
--- The lowest position of a subscription over its shards, and whether that one stands still; no row: there is none. $1 name
-SELECT min(s.position), (array_agg(s.status ORDER BY s.position) FILTER (WHERE s.status IN ('paused', 'expired')))[1] FROM holdfast.subscriptions s WHERE s.name = $1::text HAVING count(*) > 0;
+-- The lowest position of a subscription over its shards, and the status of one that stands still before a position; no row: there is none.
+-- $1 name, $2 position
+SELECT min(s.position), (array_agg(s.status ORDER BY s.position) FILTER (WHERE s.status IN ('paused', 'expired') AND s.position < $2::bigint))[1]
+FROM holdfast.subscriptions s WHERE s.name = $1::text HAVING count(*) > 0;
 
 -- name: empty_event_slots
 -- Remove the days of the log that are past retention. Returns how many pages of them went. $1 most pages
@@ -615,8 +625,8 @@ SELECT holdfast.finish_reshard($1::text);
 
 -- name: restart_projection
 -- anywhere
--- $1 name, $2 tables
-SELECT ARRAY[holdfast.restart_projection($1::text, $2::pg_catalog.oid[])::text];
+-- $1 name, $2 tables, $3 version of the code
+SELECT ARRAY[holdfast.restart_projection($1::text, $2::pg_catalog.oid[], $3::int)::text];
 
 -- name: list_projections
 -- Every projection over its shards: version, shards, lowest position, lag, a status that is not active, what fails, what was not applied, the

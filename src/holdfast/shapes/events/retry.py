@@ -105,6 +105,11 @@ class Retrying:
             held = yield from store.lock_positions(self._name)
             if held is None:
                 raise UnknownSubscription(f"there is no subscription {self._name!r}")
+            if held.version != self._fn.version:
+                raise ConfigurationError(
+                    f"the tables of {self._name} are of version {held.version}, and this code is of version "
+                    f"{self._fn.version}. Rebuild them first"
+                )
             found = yield from store.lock_failures(self._name, positions)
             return held if found == len(positions) else None
 
@@ -125,7 +130,8 @@ class Retrying:
         try:
             await Call(self._database, self._fn, first, finish, events).run()
         except Broken as broken:
-            raise ConfigurationError(str(broken)) from broken
+            cause = broken.__cause__
+            raise cause if isinstance(cause, ConfigurationError) else ConfigurationError(str(broken)) from broken
 
     def _loaded(self, rows: Sequence[Any]) -> list[Event[Any]]:
         try:

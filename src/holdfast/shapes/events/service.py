@@ -28,6 +28,7 @@ from .store import Owned, Owner
 _UNREAD = 10.0  # seconds between two pages of a log that nobody here reads
 _AGAIN = 60.0  # seconds after which the database is told again what the code declares
 _SOON = 0.25  # seconds between two looks at what has no owner
+_WATCH_AGAIN = 0.5  # seconds after which pages are turned again that could not be
 _LAST_BATCH = 5.0  # seconds that a batch may take to its end when the worker stops
 
 
@@ -116,8 +117,18 @@ class Subscriber(Service):
         await self._reshard()
         await self._own()
         if self._watch is None or self._watch.done():
-            self._watch = self._begin("watch", self._log.watch())
+            self._watch = self._begin("watch", self._keep_watch())
         return self._asleep if self.pulse is not None and self.pulse.lasts else self._every
+
+    async def _keep_watch(self) -> None:
+        """Turn pages for ever, also when the server was away: everybody who reads waits for it."""
+        while True:
+            try:
+                await self._log.watch()
+            except (DatabaseError, ForeignLog) as error:
+                problem = f"{type(error).__name__}: {error}"
+                telemetry.emit("pages.failed", level=logging.WARNING, error=problem, next_try_in=_WATCH_AGAIN)
+                await asyncio.sleep(_WATCH_AGAIN)
 
     async def _declare(self) -> None:
         """The database learns of what the code subscribes to. Now and then again: somebody may have removed one, or the code

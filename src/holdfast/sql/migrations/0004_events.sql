@@ -518,7 +518,8 @@ BEGIN
     ), p AS MATERIALIZED (
         SELECT g.* FROM g WHERE g.before < (SELECT s.stop FROM s)
     ), w AS MATERIALIZED (   -- numbered as they come: whoever finds fewer than the pages promise takes none of them
-        SELECT after + row_number() OVER o AS pos, h.*, sum(CASE WHEN h.hit THEN coalesce(pg_column_size(h.data), 0) ELSE 0 END) OVER o AS bytes_so_far
+        SELECT after + row_number() OVER o AS pos, h.*, sum(CASE WHEN NOT h.hit OR h.data IS NULL THEN 0 WHEN pg_column_compression(h.data) IS NULL THEN pg_column_size(h.data)
+                                                           ELSE octet_length(h.data::text) END) OVER o AS bytes_so_far
         FROM (SELECT e.*, (patterns IS NULL OR e.type LIKE ANY (patterns))
                           AND (shards = 1 OR holdfast.bucket(coalesce(e.key, e.id::text)) * shards / 1024 = shard) AS hit
               FROM p CROSS JOIN LATERAL (
@@ -620,7 +621,9 @@ BEGIN
         RAISE EXCEPTION 'empty_event_slots() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
     SELECT * INTO log FROM holdfast.event_log;
-    SELECT coalesce(min(s.position), 9223372036854775807) INTO held FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired';
+    SELECT least((SELECT min(s.position) FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired'),
+                 (SELECT min(f.position) - 1 FROM holdfast.event_failures f WHERE f.kind <> 'skipped'),   -- a parked key is to be applied later
+                 9223372036854775807) INTO held;
     SELECT array_agg(x.slot), array_agg(x.before), array_agg(x.last_pos),
            array_agg(x.at >= today - make_interval(days => log.retention_days)
                      OR (x.last_pos > held AND x.at >= today - make_interval(days => greatest(log.hold_days, log.retention_days)) AND x.bytes <= log.hold_bytes))
@@ -729,6 +732,8 @@ BEGIN
     PERFORM setval('holdfast.event_seq', drawn);
     UPDATE holdfast.event_log l SET base_pos = final_pos, base_top = drawn, base_snap = holdfast.event_snapshot(), base_at = now_at,
         system_id = (SELECT c.system_identifier FROM pg_control_system() c), era = l.era + 1;
+    -- Owners begin anew, and learn of the era.
+    UPDATE holdfast.subscriptions s SET generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = holdfast.now();
     RETURN final_pos - last.last_pos;
 END $$;
 
@@ -749,7 +754,8 @@ BEGIN
     RETURN found;
 END $$;
 
--- All shards have come to the barrier: the new ones go on from there. One that was stopped before it lets the others go on as they were.
+-- All shards have come to the barrier: the new ones go on from there. One that was stopped before it, or put beyond it, lets the others go on as
+-- they were.
 CREATE FUNCTION holdfast.finish_reshard(of_projection text) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -761,7 +767,7 @@ DECLARE
     top   bigint;
 BEGIN
     PERFORM FROM holdfast.subscriptions o WHERE o.name = of_projection ORDER BY o.shard FOR UPDATE;
-    SELECT bool_and(o.position = o.barrier AND o.wanted_shards IS NOT NULL), bool_or(o.status <> 'active' AND o.position < o.barrier), max(o.generation) INTO ready, held, top
+    SELECT bool_and(o.position = o.barrier AND o.wanted_shards IS NOT NULL), bool_or((o.status <> 'active' AND o.position < o.barrier) OR o.position > o.barrier), max(o.generation) INTO ready, held, top
     FROM holdfast.subscriptions o WHERE o.name = of_projection;
     IF held THEN
         UPDATE holdfast.subscriptions o SET barrier = NULL, generation = o.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity' WHERE o.name = of_projection;
@@ -776,8 +782,9 @@ BEGIN
     RETURN true;
 END $$;
 
--- A projection begins anew: its tables are emptied, and it stands before the first event. Returns how many shards it has.
-CREATE FUNCTION holdfast.restart_projection(of_projection text, tables oid[]) RETURNS int
+-- A projection begins anew: its tables are emptied for this version of the code, and it stands before the first event. Returns how many
+-- shards it has.
+CREATE FUNCTION holdfast.restart_projection(of_projection text, tables oid[], of_version int) RETURNS int
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     AS $$
@@ -787,7 +794,7 @@ BEGIN
     PERFORM FROM holdfast.subscriptions s WHERE s.name = of_projection ORDER BY s.shard FOR UPDATE;   -- nobody applies an event meanwhile
     EXECUTE 'TRUNCATE ' || (SELECT string_agg(t::regclass::text, ', ') FROM unnest(tables) AS u(t)) || ' RESTART IDENTITY';
     DELETE FROM holdfast.event_failures f WHERE f.subscription = of_projection;
-    UPDATE holdfast.subscriptions s SET position = 0, seq = 0, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity', barrier = NULL,
+    UPDATE holdfast.subscriptions s SET position = 0, seq = 0, version = of_version, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity', barrier = NULL,
         status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END, missed = NULL, problem = NULL, moved_at = holdfast.now()
     WHERE s.name = of_projection;
     GET DIAGNOSTICS found = ROW_COUNT;
@@ -814,6 +821,8 @@ CREATE FUNCTION holdfast.rebuild_obstacle(tables oid[]) RETURNS text
               SELECT format('has the trigger %s', g.tgname) FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal
             UNION ALL
               SELECT format('has the policy %s', p.polname) FROM pg_policy p WHERE p.polrelid = c.oid
+            UNION ALL
+              SELECT 'has row level security' WHERE c.relrowsecurity
             UNION ALL
               SELECT 'inherits from another table, or another from it' FROM pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)
             UNION ALL
@@ -909,7 +918,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- A table beside the shadow that this transaction has written to: a rebuild must not.
+-- A table beside the shadow that this transaction has written to: a rebuild must not, nor publish or enqueue. Asked before the position moves.
 CREATE FUNCTION holdfast.written_beside(shadow text) RETURNS text
     LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp
@@ -917,7 +926,7 @@ CREATE FUNCTION holdfast.written_beside(shadow text) RETURNS text
           FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
           WHERE l.locktype = 'relation' AND l.pid = pg_backend_pid() AND l.granted AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
             AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') AND c.relkind IN ('r', 'p')
-            AND c.relpersistence <> 't' AND n.nspname NOT IN (shadow, 'holdfast', 'pg_catalog', 'pg_toast', 'information_schema')
+            AND c.relpersistence <> 't' AND n.nspname NOT IN (shadow, 'pg_catalog', 'pg_toast', 'information_schema')
           LIMIT 1 $$;
 
 -- The end of a rebuild, in the transaction that has applied the last events to the shadow: the new tables take the place of the old ones, and

@@ -14,6 +14,7 @@ class Held(NamedTuple):
     position: int
     xid: str  # of that transaction
     pid: int  # of its server process
+    version: int = 0  # of the code that its tables are for; 0: not asked
 
 
 def hold(o: Owned) -> Statement[Held | None]:
@@ -23,7 +24,7 @@ def hold(o: Owned) -> Statement[Held | None]:
 
 
 def _held(row: list[str]) -> Held:
-    return Held(int(row[0]), row[1], int(row[2]))
+    return Held(int(row[0]), row[1], int(row[2]), *map(int, row[3:]))
 
 
 def current_xid() -> Statement[str | None]:
@@ -68,8 +69,8 @@ def list_projections(name: str | None = None) -> Statement[list[Summary]]:
     return named("list_projections", (name,), lambda rows: [Summary(*row) for row in rows])
 
 
-def restart_projection(name: str, tables: Sequence[int]) -> Statement[int]:
-    return named("restart_projection", (name, list(tables)), lambda rows: int(rows[0][0][0]))
+def restart_projection(name: str, tables: Sequence[int], version: int) -> Statement[int]:
+    return named("restart_projection", (name, list(tables), version), lambda rows: int(rows[0][0][0]))
 
 
 # Rebuilds ---------------------------------------------------------------------------------------------------------------

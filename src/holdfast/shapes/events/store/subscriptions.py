@@ -239,6 +239,6 @@ def remove(name: str) -> Statement[Removed]:
     return named("remove_subscription", (name,), lambda rows: Removed(*rows[0]))
 
 
-def position_of(name: str) -> Statement[tuple[int, str | None] | None]:
-    """The lowest position over its shards, and a status that is not active; None: there is none."""
-    return named("projection_positions", (name,), lambda rows: rows[0] if rows else None)
+def position_of(name: str, target: int) -> Statement[tuple[int, str | None] | None]:
+    """The lowest position over its shards, and the status of one that stands still before the target."""
+    return named("projection_positions", (name, target), lambda rows: rows[0] if rows else None)
