@@ -318,7 +318,7 @@ WITH log AS (
     FROM log g CROSS JOIN was w WHERE s.name = w.name AND s.shard = w.shard AND g.start_pos <= $2::bigint
     RETURNING CASE WHEN $4::boolean THEN '{}'::pg_catalog.int8multirange ELSE w.beyond END AS left_out
 ), forgotten AS (   -- what was skipped or parked beyond the position is read again
-    DELETE FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.position > $2::bigint AND EXISTS (SELECT FROM done)
+    DELETE FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.position OPERATOR(pg_catalog.>) $2::bigint AND EXISTS (SELECT FROM done)
 )
 SELECT ARRAY[count(*)::text, (SELECT coalesce(pg_catalog.sum(pg_catalog.upper(r) OPERATOR(pg_catalog.-) pg_catalog.lower(r)), 0)::text
                               FROM done d CROSS JOIN LATERAL pg_catalog.unnest(d.left_out) AS r), holdfast.wake(ARRAY['+events'])::text]
