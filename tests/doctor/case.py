@@ -31,7 +31,7 @@ APP = """
 import time
 from pathlib import Path
 from holdfast import Holdfast
-from holdfast.runtime.worker import Worker
+from holdfast.runtime.attempts import Attempts
 
 app = Holdfast()
 
@@ -44,7 +44,7 @@ def greet(name: str) -> str:
 @app.task
 async def vanish(n: int) -> None:
     # An engine with a mistake in it: the attempt ends, and nothing settles it.
-    Worker.conclude = lambda worker, running, outcome: None
+    Attempts.conclude = lambda attempts, running, outcome: None
 
 
 @app.task

@@ -55,6 +55,7 @@ def subscribe(case: Case, status: str = "active", more: str = "") -> None:
 
 def older(case: Case, interval: str) -> None:
     case.sql(f"UPDATE holdfast.event_pages SET at = at - interval '{interval}'")
+    case.sql(f"UPDATE holdfast.events SET created_at = created_at - interval '{interval}'")
 
 
 def status(case: Case) -> tuple[str, int]:

@@ -129,7 +129,7 @@ def tail(dsn: str) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
     def run(*words: str) -> "subprocess.Popen[str]":
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        command = [sys.executable, "-m", "holdfast", "events", "tail", *words, "-d", dsn]
+        command = [sys.executable, "-m", "holdfast", "events", "tail", "--follow", *words, "-d", dsn]
         began.append(
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )

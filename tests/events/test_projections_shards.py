@@ -49,7 +49,8 @@ def check(kit: Kit, last: int) -> None:
 async def _reshard_and_lose_a_worker(kit: Kit, number: int) -> None:
     """The other worker wants one shard when it starts: so the wish is said until a barrier is there."""
     before = len(shards(kit))
-    want = "UPDATE holdfast.subscriptions SET wanted_shards = %s WHERE shards <> %s"
+    want = """WITH l AS (SELECT name, shard FROM holdfast.subscriptions WHERE shards <> %s ORDER BY shard FOR UPDATE)
+              UPDATE holdfast.subscriptions s SET wanted_shards = %s FROM l WHERE s.name = l.name AND s.shard = l.shard"""
 
     async def is_begun() -> bool:
         await asyncio.to_thread(

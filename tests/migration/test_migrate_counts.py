@@ -68,7 +68,7 @@ def test_who_sleeps_while_it_is_applied_is_counted(before: Database) -> None:
         eventually(lambda: before.ask(WAITS.format("sleepers", "holdfast migrate")))
         late.execute("COMMIT")
         assert migrating.result(100) == [2, 3, 4]
-    asleep = "SELECT queue, sleepers, poll FROM holdfast.asleep ORDER BY queue"
+    asleep = "SELECT queue, sleepers, poll FROM holdfast.asleep WHERE queue <> '+events' ORDER BY queue"
     assert before.ask(asleep) == [("inbox", 2, 5.0), ("mail", 1, 1.0), ("orders", 1, 5.0)]
     before.run("DELETE FROM holdfast.sleepers WHERE worker = 'a'")
     assert before.ask(asleep) == [("inbox", 1, 5.0), ("mail", 1, 1.0), ("orders", 0, 5.0)]

@@ -18,7 +18,7 @@ READS = (
     "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
-    "subscriptions show mail_it", "subscriptions failures mail_it", "runbook", *(f"runbook {name}" for name in QUESTIONS),
+    "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "runbook", *(f"runbook {name}" for name in QUESTIONS),
 )  # fmt: skip
 
 # In this order: each finds something to do. What an operator may change.
@@ -36,8 +36,11 @@ WRITES = (
 # What needs the schema's owner. Each says what it would mend, or that there is nothing.
 FIX = tuple(f"doctor --fix {name} --yes" for name in FIXES)
 
-# These ask no database as an operator: they print, run servers of their own, or are the worker and the migrator.
+# These ask no database as an operator: they print, run servers of their own, or are the worker and the migrator. Those of projections need
+# the code of one and rights on its tables.
 ELSEWHERE = {
+    "projection rebuild", "projection cancel", "projection pause", "projection resume", "projection reset", "projection drop", "projection failures",
+    "projection retry",
     "bench", "config show", "db dump", "db psql", "db reset", "db start", "db status", "db stop", "dev", "migrate sql", "migrate up", "monitoring alerts",
     "monitoring dashboard", "monitoring keda", "roles sql", "worker",
 }  # fmt: skip

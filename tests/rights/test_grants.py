@@ -81,6 +81,7 @@ event_ids       SD      S            S
 event_streams   S       S            S
 event_failures  SIUD    S            SIUD
 subscriptions   SIUD    S            SIUD
+projection_builds SIUD  S            SIUD
 subscription_lag S      S            S
 migrations      S       S            S
 jobs            -       S            S

@@ -333,7 +333,7 @@ def test_named_keys_are_released_all_or_none(conn: Conn, database: Database) -> 
     job = fail_key(conn, "k")
     assert refused(lambda: Operator(database, "ann").release_keys(QUEUE, ["k", "fine"], "retry")) == (
         "nothing was released: key 'fine' of queue 'orders' is neither blocked nor parked. "
-        "See what it waits for: holdfast keys show orders 'fine'"
+        "See what it waits for: holdfast keys show orders fine"
     )
     assert status(conn, job) == "blocked"
     assert audited(conn) == []

@@ -58,6 +58,7 @@ def test_whatever_lays_workers_down_or_gets_them_up_is_counted(sleepy: Kit) -> N
     a, b, c, d, e = (register(sleepy) for _ in range(5))
     sleepy.sql("SELECT holdfast.create_queue('mail')")
     assert [r["queue"] for r in sleepy.sql("SELECT queue FROM holdfast.asleep ORDER BY 1")] == [
+        "+events",
         "inbox",
         "mail",
     ]

@@ -1,6 +1,7 @@
 """`holdfast events`: follow the log, list and show events, how far each subscriber is behind, how long the log is kept."""
 
 import re
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,12 +92,15 @@ def tail_command(
     last: Annotated[
         int, typer.Option("--last", "-n", help="Without --since: begin so many events back.")
     ] = 10,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, until Ctrl-C.")] = True,
+    follow: Annotated[
+        bool | None,
+        typer.Option("--follow/--no-follow", help="Wait for more, until Ctrl-C. On a terminal it does."),
+    ] = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
     as_lines: JsonOption = False,
 ) -> None:
-    """Print the last events, then each new one, until Ctrl-C. With --json one document per line."""
+    """Print the last events, and with --follow, or on a terminal, each new one until Ctrl-C. With --json a document per line."""
     if last < 0:
         raise ConfigurationError(f"--last must be 0 or more, not {last}")
     begin: To | None = None if since is None else parse_place(since, "--since", ("start",))
@@ -112,7 +116,7 @@ def tail_command(
             begin = page.position
             if page.next is not None:
                 continue
-            if not follow:
+            if not (sys.stdout.isatty() if follow is None else follow):
                 return
             time.sleep(_IDLE)
 

@@ -151,7 +151,8 @@ SET token = $3::uuid, owner = $4::text, generation = CASE WHEN s.token = $3::uui
 FROM locked f
 WHERE s.name = f.name AND s.shard = f.shard
 RETURNING s.name, s.shard, s.shards, s.kind, s.patterns, s.position, s.seq, s.until, s.replay_of, s.status, s.generation, s.token, s.barrier,
-          s.rate, (SELECT g.era FROM log g);
+          s.rate, (SELECT g.era FROM log g), coalesce((SELECT h.has > h.most FROM shares h WHERE h.id = $4::text), false),
+          coalesce(s.wanted_shards <> s.shards, false);
 
 -- name: owned_subscriptions
 -- What this worker owns, also where a batch holds the row, and whether it is to let go of it: it has more than its share, and another that may
@@ -606,14 +607,15 @@ SELECT holdfast.cancel_build($1::text);
 SELECT holdfast.drop_old_tables($1::text);
 
 -- name: want_shards
--- How many shards the code of a worker that starts wants. The worker that started last decides. $1 name, $2 shards, $3 version of the code
+-- How many shards the code of a worker that starts wants. The worker that started last decides. Rows are locked in order, as everybody does.
+-- $1 name, $2 shards, $3 version of the code
+WITH locked AS (
+    SELECT s.name, s.shard FROM holdfast.subscriptions s
+    WHERE s.name = $1::text AND s.version = $3::int AND s.replay_of IS NULL AND (s.shards <> $2::int OR s.wanted_shards IS NOT NULL)
+    ORDER BY s.shard FOR UPDATE
+)
 UPDATE holdfast.subscriptions s SET wanted_shards = CASE WHEN s.shards = $2::int AND s.barrier IS NULL THEN NULL ELSE $2::int END
-WHERE s.name = $1::text AND s.version = $3::int AND s.replay_of IS NULL AND (s.shards <> $2::int OR s.wanted_shards IS NOT NULL);
-
--- name: pending_reshards
--- Projections whose number of shards is to change, and which no barrier holds yet. $1 names
-SELECT DISTINCT s.name FROM holdfast.subscriptions s
-WHERE s.name = ANY ($1::text[]) AND s.wanted_shards <> s.shards AND s.barrier IS NULL AND s.status = 'active';
+FROM locked l WHERE s.name = l.name AND s.shard = l.shard;
 
 -- name: begin_reshard
 -- $1 name

@@ -131,7 +131,9 @@ class Retrying:
             await Call(self._database, self._fn, first, finish, events).run()
         except Broken as broken:
             cause = broken.__cause__
-            raise cause if isinstance(cause, ConfigurationError) else ConfigurationError(str(broken)) from broken
+            raise (
+                cause if isinstance(cause, ConfigurationError) else ConfigurationError(str(broken))
+            ) from broken
 
     def _loaded(self, rows: Sequence[Any]) -> list[Event[Any]]:
         try:

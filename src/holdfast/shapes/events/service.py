@@ -114,7 +114,6 @@ class Subscriber(Service):
 
     async def tick(self) -> float:
         await self._declare()
-        await self._reshard()
         await self._own()
         if self._watch is None or self._watch.done():
             self._watch = self._begin("watch", self._keep_watch())
@@ -157,13 +156,13 @@ class Subscriber(Service):
                 await self._session.run(store.want_shards(d.name, d.shards, d.version))
         self._declared_at = now
 
-    async def _reshard(self) -> None:
+    def _reshard(self, taken: Sequence[Owned]) -> None:
         """Beside the ticks: a barrier waits for batches at work."""
-        names = [d.name for d in self._declared.values() if d.apply is not None]
-        if not names or (self._resharding is not None and not self._resharding.done()):
+        if self._resharding is not None and not self._resharding.done():
             return
-        if pending := await self._session.run(store.pending_reshards(names)):
-            self._resharding = self._begin("shards", begin_reshards(self._database, pending))
+        wanted = {o.name for o in taken if o.reshards and o.barrier is None and o.status == "active"}
+        if wanted:
+            self._resharding = self._begin("shards", begin_reshards(self._database, sorted(wanted)))
 
     async def _own(self) -> None:
         """Renew, take what is free, let go of what is lost and of what is more than our share."""
@@ -175,7 +174,13 @@ class Subscriber(Service):
         versions = [d.version for d in self._declared.values()]
         owner = Owner(declared, self._token, self.worker(), self._lease, 2 * self._every, versions)
         taken = await self._session.run(store.own(owner))
-        kept = await self._session.run(store.owned(owner))  # also those that a batch holds
+        self._reshard(taken)
+        kept = {o.key: False for o in taken}
+        at_work = {key for key, (_, task) in self._runners.items() if not task.done()}
+        if at_work - kept.keys() or any(
+            o.crowded for o in taken
+        ):  # a batch holds it, it is lost, or it is to be let go of
+            kept = await self._session.run(store.owned(owner))
         for key, (runner, task) in list(self._runners.items()):
             if task.done():
                 del self._runners[key]

@@ -204,10 +204,6 @@ def want_shards(name: str, shards: int, version: int) -> Statement[None]:
     return named("want_shards", (name, shards, version), nothing)
 
 
-def pending_reshards(names: Sequence[str]) -> Statement[list[str]]:
-    return named("pending_reshards", (list(names),), lambda rows: [row[0] for row in rows])
-
-
 def begin_reshard(name: str) -> Statement[int | None]:
     """The barrier; None: not now."""
     return named("begin_reshard", (name,), lambda rows: rows[0][0])

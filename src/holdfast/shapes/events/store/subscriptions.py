@@ -55,6 +55,8 @@ class Owned:
     barrier: int | None
     rate: float | None  # events that it reads in a second, at most
     era: int
+    crowded: bool = False  # its owner has more than its share
+    reshards: bool = False  # the number of its shards is to change
 
     @property
     def of(self) -> str:
