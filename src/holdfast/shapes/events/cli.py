@@ -100,7 +100,7 @@ def tail_command(
     app: AppOption = None,
     as_lines: JsonOption = False,
 ) -> None:
-    """Print the last events, and with --follow, or on a terminal, each new one until Ctrl-C. With --json a document per line."""
+    """Print the last events; with --follow, or on a terminal, each new one until Ctrl-C. With --json a document per line."""
     if last < 0:
         raise ConfigurationError(f"--last must be 0 or more, not {last}")
     begin: To | None = None if since is None else parse_place(since, "--since", ("start",))
