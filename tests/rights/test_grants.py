@@ -159,6 +159,16 @@ event_seq_at         -         X       X            X
 event_position       -         X       X            X
 empty_event_slots    -         X       -            -
 rebase_events        -         -       -            X
+restart_projection   -         X       -            X
+begin_reshard        -         X       -            X
+finish_reshard       -         X       -            X
+rebuild_obstacle     -         X       -            X
+make_shadow          -         X       -            X
+seed_shadow          -         X       -            X
+written_beside       -         X       -            X
+swap_projection      -         X       -            X
+cancel_build         -         X       -            X
+drop_old_tables      -         X       -            X
 now                  X         X       X            X
 bucket               X         X       X            X
 uuid7                X         X       X            X
