@@ -60,7 +60,6 @@ HOPS = [
     "subscriptions.turn_and_look.done",
     "subscriptions.subscribe.done",
     "subscriptions.own_subscriptions.done",  # owned, and nobody here knows
-    "subscriptions.owned_subscriptions.done",
     "events.read",
     "events.advanced",  # in the transaction, before the jobs
     "events.enqueued",  # in the transaction, after them
