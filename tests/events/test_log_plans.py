@@ -172,7 +172,12 @@ def test_a_held_snapshot_does_not_make_the_log_dearer(conn: Conn, connect: Conne
     before = costs()
     steps(conn, TIMES, owned.token)
     after = costs()
-    assert {name: (before[name], now) for name, now in after.items() if now > before[name] + MORE} == {}
+    # A plan of turn_page() that is made anew reads the catalog for each of the 32 slots, a few buffers each.
+    more = {"turn": MORE + 3 * 32}
+    dearer = {
+        name: (before[name], now) for name, now in after.items() if now > before[name] + more.get(name, MORE)
+    }
+    assert dearer == {}
     assert one(conn, "SELECT position FROM holdfast.subscriptions") == TIMES + 20
     held.execute("ROLLBACK")
 
