@@ -155,7 +155,7 @@ async def test_an_idle_subscriber_keeps_the_bound_of_idle_workers(
         counted.clear()
         await asyncio.sleep(18)
         assert set(counted) == {"pulse", "own_subscriptions"}
-        assert counted.total() <= 9, counted
+        assert counted.total() <= 18 / 2 + 1, counted  # the window may begin just before one
         await app.apublish("a", {"n": 1})
         await await_until(lambda: seen == [1], "it hears")
     await kit.database.aclose()
