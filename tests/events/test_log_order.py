@@ -191,7 +191,7 @@ def test_a_clock_that_was_moved_loses_nothing(conn: Conn, connect: Connect, kit:
     wanted = [0] + [f"{where} {n}" for n in range(1, 5) for where in ("ahead", "here")]
     assert labels(conn) == wanted
     assert one(conn, "SELECT count(DISTINCT slot) FROM holdfast.events") == 5
-    ats = [r[0] for r in conn.execute("SELECT at FROM holdfast.event_pages ORDER BY last_pos")]
+    ats = conn.execute("SELECT setbacks, at FROM holdfast.event_pages ORDER BY last_pos").fetchall()
     assert ats == sorted(ats)
     check_log(conn)
 

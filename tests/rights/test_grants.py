@@ -156,6 +156,7 @@ write_pages          -         -       -            -
 turn_page            -         X       X            X
 read_events          -         X       X            X
 event_seq_at         -         X       X            X
+event_position_at    -         X       X            X
 event_position       -         X       X            X
 empty_event_slots    -         X       -            -
 rebase_events        -         -       -            X

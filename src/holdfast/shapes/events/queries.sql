@@ -63,8 +63,7 @@ WITH log AS (
     SELECT g.start_pos, g.last_pos, CASE
         WHEN $4::text = 'start' THEN g.start_pos
         WHEN $7::bigint IS NOT NULL THEN $7::bigint
-        WHEN $8::timestamptz IS NOT NULL THEN
-            greatest(coalesce((SELECT p.last_pos - p.n FROM holdfast.event_pages p WHERE p.at >= $8::timestamptz ORDER BY p.at, p.last_pos LIMIT 1), g.last_pos), g.start_pos)
+        WHEN $8::timestamptz IS NOT NULL THEN coalesce(holdfast.event_position_at($8::timestamptz), g.last_pos)
         ELSE g.last_pos END AS position
     FROM log g
 ), made AS (   -- two workers may want different numbers of shards: whoever makes the first makes the others
@@ -294,7 +293,7 @@ WITH log AS (
     SELECT l.start_pos, coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), l.base_pos) AS last_pos FROM holdfast.event_log l
 ), wanted AS (
     SELECT g.start_pos, g.last_pos, CASE WHEN $1::bigint IS NOT NULL THEN $1::bigint
-        WHEN $2::timestamptz IS NOT NULL THEN greatest(coalesce((SELECT p.last_pos - p.n FROM holdfast.event_pages p WHERE p.at >= $2::timestamptz ORDER BY p.at, p.last_pos LIMIT 1), g.last_pos), g.start_pos)
+        WHEN $2::timestamptz IS NOT NULL THEN coalesce(holdfast.event_position_at($2::timestamptz), g.last_pos)
         WHEN $3::text = 'start' THEN g.start_pos ELSE g.last_pos END AS position
     FROM log g
 )
@@ -440,7 +439,7 @@ WITH slots AS MATERIALIZED (
                         ORDER BY p.slot DESC, p.last_pos DESC LIMIT 1) t
     WHERE t.slot = d.slot AND t.last_pos > l.start_pos
 )
-SELECT s.name, coalesce(extract(epoch FROM holdfast.now() - (
+SELECT s.name, greatest(extract(epoch FROM holdfast.now() - (
            SELECT p.at FROM holdfast.event_pages p WHERE p.last_pos > s.position ORDER BY p.last_pos LIMIT 1)), 0)::float8,
        (SELECT coalesce(sum(x.bytes), 0)::bigint FROM slots x WHERE x.last_pos > s.position), greatest(l.hold_days, l.retention_days), l.hold_bytes
 FROM (SELECT h.name, min(h.position) AS position FROM holdfast.subscriptions h WHERE h.hold AND h.status <> 'expired' GROUP BY h.name) s
@@ -461,9 +460,8 @@ RETURNING l.retention_days, l.hold_days, l.hold_bytes;
 SELECT holdfast.event_seq_at($1::bigint);
 
 -- name: position_at
--- The position before the first event that was numbered at a time or later; no row: there is none. $1 time
-SELECT greatest(p.last_pos - p.n, l.start_pos) FROM holdfast.event_pages p CROSS JOIN holdfast.event_log l WHERE p.at >= $1::timestamptz
-ORDER BY p.at, p.last_pos LIMIT 1;
+-- The position before the first event that was numbered at a time or later; NULL: there is none. $1 time
+SELECT holdfast.event_position_at($1::timestamptz);
 
 -- name: skip_event
 -- Move a stopped subscription past an event, and note it. Returns the position; no row: it has moved meanwhile, or is not stopped any more.

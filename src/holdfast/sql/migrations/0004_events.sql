@@ -74,15 +74,16 @@ CREATE TABLE holdfast.event_pages (
     last_pos bigint      PRIMARY KEY,
     n        int         NOT NULL CHECK (n > 0),
     slot     smallint    NOT NULL,
+    setbacks smallint    NOT NULL DEFAULT 0,   -- how often the clock had been set back before it
     lo       bigint      NOT NULL,
     hi       bigint      NOT NULL,
     top      bigint      NOT NULL,   -- the highest hi so far
     s_from   pg_snapshot NOT NULL,
     s_to     pg_snapshot NOT NULL,
-    at       timestamptz NOT NULL    -- never before that of the page before it
+    at       timestamptz NOT NULL    -- by the clock of who turned it; of as many setbacks, never before that of the page before it
 );
 CREATE INDEX event_pages_hi ON holdfast.event_pages (hi);                -- where is an event?
-CREATE INDEX event_pages_at ON holdfast.event_pages (at, last_pos);      -- where was the log at a time?
+CREATE INDEX event_pages_at ON holdfast.event_pages (setbacks, at, last_pos);   -- where was the log at a time?
 CREATE INDEX event_pages_slot ON holdfast.event_pages (slot, last_pos);  -- which positions does a slot have?
 
 -- Ids that a caller chose, so that publishing one twice is one event. They go with the log.
@@ -389,7 +390,8 @@ BEGIN
     FROM holdfast.publish_many(types, datas, array_fill(stream, ARRAY[cardinality(types)]), headers, NULL, versions) p;
 END $$;
 
--- Cuts events into pages, in the order of seq, and writes them behind the last position. Returns the new last position.
+-- Cuts events into pages, in the order of seq, and writes them behind the last position. Returns the new last position. A clock that is a little
+-- behind that of the last page is taken for that one; one that is far behind counts as it is, because nobody knows which of the two was wrong.
 CREATE FUNCTION holdfast.write_pages(slots smallint[], seqs bigint[], last_pos bigint, top bigint, s_from pg_snapshot, s_to pg_snapshot, at timestamptz)
     RETURNS bigint
     LANGUAGE plpgsql
@@ -399,7 +401,11 @@ CREATE FUNCTION holdfast.write_pages(slots smallint[], seqs bigint[], last_pos b
     AS $$
 DECLARE
     result bigint;
+    before record;
+    clock  timestamptz := at;
 BEGIN
+    SELECT p.at, p.setbacks INTO before FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
+    IF before.at > clock AND before.at <= clock + interval '1 minute' THEN clock := before.at; END IF;
     WITH breaks AS (
         SELECT f.slot, f.seq, row_number() OVER w AS k,
                (f.seq - lag(f.seq) OVER w > 256 OR f.slot <> lag(f.slot) OVER w)::int AS is_break
@@ -411,9 +417,9 @@ BEGIN
     ), pages AS (
         SELECT max(p.k) AS k, count(*) AS n, min(p.slot) AS slot, min(p.seq) AS lo, max(p.seq) AS hi FROM parts p GROUP BY p.isle, p.part
     ), written AS (
-        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, lo, hi, top, s_from, s_to, at)
-        SELECT write_pages.last_pos + p.k, p.n, p.slot, p.lo, p.hi, greatest(write_pages.top, max(p.hi) OVER (ORDER BY p.k)),
-               write_pages.s_from, write_pages.s_to, write_pages.at
+        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, setbacks, lo, hi, top, s_from, s_to, at)
+        SELECT write_pages.last_pos + p.k, p.n, p.slot, least(coalesce(before.setbacks + (clock < before.at)::int, 0), 32767), p.lo, p.hi,
+               greatest(write_pages.top, max(p.hi) OVER (ORDER BY p.k)), write_pages.s_from, write_pages.s_to, clock
         FROM pages p
         RETURNING w.last_pos
     )
@@ -458,7 +464,7 @@ BEGIN
     END IF;
     late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snap) x WHERE pg_visible_in_snapshot(x, s2));
     IF late = '{}' AND pg_snapshot_xmax(s2) = pg_snapshot_xmax(last.snap) THEN RETURN last.last_pos; END IF;   -- nobody has committed since
-    at := greatest(clock_timestamp() + (holdfast.now() - statement_timestamp()), last.at);
+    at := clock_timestamp() + (holdfast.now() - statement_timestamp());
     -- Transactions that are newer than the last page wrote into the slots of these days, of which the plan opens no others. Whether another slot
     -- has something of them, because a clock was moved or a transaction took days, is one look at each.
     IF last.at > at - interval '1 day' THEN
@@ -565,6 +571,33 @@ BEGIN
         WHERE wanted > p.before), 0);
 END $$;
 
+-- The position before the first event that was numbered at a time or later; NULL: none was. Between two setbacks of the clock pages are in the
+-- order of their times. Each such stretch is asked, and the lowest position counts: it rises with the time, and nothing is left out. A page that
+-- is of the future was turned by a wrong clock.
+CREATE FUNCTION holdfast.event_position_at(wanted timestamptz) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET jit = off
+    AS $$
+DECLARE
+    latest  timestamptz := holdfast.now() + interval '1 minute';
+    stretch smallint;
+    found   bigint;
+    result  bigint;
+BEGIN
+    SELECT p.setbacks INTO stretch FROM holdfast.event_pages p ORDER BY p.setbacks, p.at, p.last_pos LIMIT 1;
+    WHILE stretch IS NOT NULL LOOP
+        SELECT p.last_pos - p.n INTO found FROM holdfast.event_pages p WHERE p.setbacks = stretch AND p.at >= wanted AND p.at <= latest
+        ORDER BY p.setbacks, p.at, p.last_pos LIMIT 1;
+        result := least(result, found);
+        SELECT p.setbacks INTO stretch FROM holdfast.event_pages p WHERE p.setbacks > stretch ORDER BY p.setbacks, p.at, p.last_pos LIMIT 1;
+    END LOOP;
+    RETURN CASE WHEN result IS NOT NULL THEN greatest(result, (SELECT l.start_pos FROM holdfast.event_log l)) END;
+END $$;
+
 -- The position of an event; NULL: not numbered yet, or gone. Among the pages whose seqs reach so far, one has it.
 CREATE FUNCTION holdfast.event_position(wanted bigint) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -595,6 +628,8 @@ END $$;
 -- limits of age and bytes end a hold: then the subscription expires, with the number of events that it did not get. Slots go as a prefix of
 -- the positions. A slot that somebody writes to or keeps locked is left for the next time. Removes up to `most` pages of events that are gone,
 -- and returns how many: a caller goes on until it is fewer.
+-- A day counts from its last page. Where the clock of that one was wrong: one that was ahead is not counted before its time has come, but by the
+-- days after it; one that was behind counts as the days that began before it.
 CREATE FUNCTION holdfast.empty_event_slots(most int DEFAULT 5000) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -625,10 +660,11 @@ BEGIN
                  (SELECT min(f.position) - 1 FROM holdfast.event_failures f WHERE f.kind <> 'skipped'),   -- a parked key is to be applied later
                  9223372036854775807) INTO held;
     SELECT array_agg(x.slot), array_agg(x.before), array_agg(x.last_pos),
-           array_agg(x.at >= today - make_interval(days => log.retention_days)
-                     OR (x.last_pos > held AND x.at >= today - make_interval(days => greatest(log.hold_days, log.retention_days)) AND x.bytes <= log.hold_bytes))
+           array_agg(x.since >= today - make_interval(days => log.retention_days)
+                     OR (x.last_pos > held AND x.since >= today - make_interval(days => greatest(log.hold_days, log.retention_days)) AND x.bytes <= log.hold_bytes))
     INTO slots, befores, lasts, stays
-    FROM (SELECT d.slot, f.before, t.last_pos, t.at,
+    FROM (WITH s AS MATERIALIZED (
+          SELECT d.slot, f.before, t.last_pos, CASE WHEN t.at <= holdfast.now() + interval '1 minute' THEN t.at END AS at,   -- else its clock was ahead
                  sum(pg_total_relation_size(format('holdfast.events_%s', lpad(d.slot::text, 2, '0'))::regclass)) OVER (ORDER BY t.last_pos DESC) AS bytes
           FROM generate_series(0, 31) AS d(slot)
           -- Its first and its last page. Compared as rows, so that no statistics make another index look as good.
@@ -636,7 +672,10 @@ BEGIN
                               WHERE (p.slot, p.last_pos) > (d.slot, log.start_pos) ORDER BY p.slot, p.last_pos LIMIT 1) f
           CROSS JOIN LATERAL (SELECT p.last_pos, p.at FROM holdfast.event_pages p
                               WHERE (p.slot, p.last_pos) < (d.slot + 1, 0) ORDER BY p.slot DESC, p.last_pos DESC LIMIT 1) t
-          WHERE f.slot = d.slot) x;
+          WHERE f.slot = d.slot)
+          SELECT s.*, greatest((SELECT max(o.at) FROM s o WHERE o.before < s.last_pos),
+                               CASE WHEN s.at IS NULL THEN coalesce((SELECT min(o.at) FROM s o WHERE o.last_pos > s.last_pos), holdfast.now()) END) AS since
+          FROM s) x;
     IF false = ANY (stays) THEN
         -- An open or prepared publisher, a backup, a vacuum: not waited for, since all that opens the slot afterwards would wait behind us.
         SELECT array_agg(u.stays OR EXISTS (SELECT FROM pg_locks k
@@ -722,7 +761,7 @@ BEGIN
         SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap, log.base_at AS at INTO last;
     END IF;
     drawn := greatest((SELECT s.last_value FROM holdfast.event_seq s), (SELECT max(e.seq) FROM holdfast.events e), last.top);
-    now_at := greatest(clock_timestamp() + (holdfast.now() - statement_timestamp()), last.at);
+    now_at := clock_timestamp() + (holdfast.now() - statement_timestamp());
     WITH stamped AS (
         UPDATE holdfast.events e SET xid = '1' WHERE e.seq > log.base_top AND (e.seq > last.top OR NOT pg_visible_in_snapshot(e.xid, last.snap))
         RETURNING e.slot, e.seq
@@ -1005,7 +1044,7 @@ INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0
 
 REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.write_pages,
     holdfast.turn_page,
-    holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
+    holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
     holdfast.drop_old_tables FROM PUBLIC;
 
@@ -1039,9 +1078,9 @@ BEGIN
             ('INSERT',  'claims',       'SELECT, INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures'),
             ('INSERT',  'claims',       'SELECT, DELETE ON holdfast.event_ids'),
             ('INSERT',  'claims',       'SELECT ON holdfast.event_log, holdfast.event_pages, holdfast.event_streams, holdfast.event_seq, holdfast.subscription_lag'),
-            ('INSERT',  'claims',       'EXECUTE ON FUNCTION holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots'),
+            ('INSERT',  'claims',       'EXECUTE ON FUNCTION holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots'),
             ('SELECT',  'jobs',         'SELECT ON holdfast.events, holdfast.event_log, holdfast.event_pages, holdfast.event_ids, holdfast.event_streams, holdfast.event_failures, holdfast.subscriptions, holdfast.event_seq, holdfast.subscription_lag'),
-            ('SELECT',  'jobs',         'EXECUTE ON FUNCTION holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position'),
+            ('SELECT',  'jobs',         'EXECUTE ON FUNCTION holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position'),
             ('EXECUTE', 'enqueue_many', 'EXECUTE ON FUNCTION holdfast.publish, holdfast.publish_many, holdfast.append_events'),
             ('EXECUTE', 'create_queue', 'INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures'),
             ('EXECUTE', 'create_queue', 'UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log'),

@@ -125,7 +125,7 @@ def prune_ids(days: int, most: int) -> Statement[int]:
 
 def position_at(at: datetime) -> Statement[int | None]:
     """The position before the first event that was numbered then or later; None: there is none."""
-    return named("position_at", (at,), lambda rows: rows[0][0] if rows else None)
+    return named("position_at", (at,), lambda rows: rows[0][0])
 
 
 def event_seq_at(position: int) -> Statement[int]:
