@@ -1,4 +1,4 @@
-"""One wrong clock neither keeps the log from being emptied nor lets it go too early, and times still find their positions."""
+"""One wrong clock neither keeps the log from being emptied nor lets it go too early, and a time still finds its position."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -104,7 +104,8 @@ def test_positions_by_time_rise_and_leave_nothing_out(conn: Conn, connect: Conne
         assert before == position - 1, "neither what was turned ahead nor what was turned behind comes first"
     every = [run(conn, store.position_at(began + timedelta(hours=hours))) for hours in range(-200, 41, 4)]
     known = [position for position in every if position is not None]
-    assert known == sorted(known) and known[0] == 0
+    assert known == sorted(known)
+    assert known[0] == 0
     assert run(conn, store.position_at(began + timedelta(days=100))) is None, "the future has not begun"
     assert run(conn, store.place_in_log(began + timedelta(days=100))).position == len(read_all(conn))
     check_log(conn)

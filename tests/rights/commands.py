@@ -30,7 +30,8 @@ WRITES = (
     "schedule pause tick", "schedule resume tick", "schedule run tick", "schedule add mine --task plain --every 1h", "schedule remove mine",
     "schedule backfill tick --from 2026-05-01T00:00Z --to 2026-05-02T00:00Z --yes", "workers drain --all --yes", "enqueue plain n:=1",
     "events retention --days 8", "subscriptions pause mail_it", "subscriptions reset mail_it --to start --yes", "subscriptions skip mail_it",
-    "subscriptions resume mail_it", "subscriptions replay mail_it --from start --again --yes", "subscriptions remove mail_it --yes",
+    "subscriptions resume mail_it", "subscriptions replay mail_it --from start --again --yes", "subscriptions forget-failures mail_it --yes",
+    "subscriptions remove mail_it --yes",
 )  # fmt: skip
 
 # What needs the schema's owner. Each says what it would mend, or that there is nothing.

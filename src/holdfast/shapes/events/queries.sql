@@ -29,6 +29,15 @@ SELECT ARRAY[s.version::text] FROM holdfast.event_streams s WHERE s.key = $1::te
 -- Number what was committed since the last page. Returns the last position; NULL: the log is of another server.
 SELECT holdfast.turn_page();
 
+-- name: turn_or_look
+-- The last position, for whoever looks: the page is turned first where the role may. NULL: the log is of another server.
+SELECT holdfast.turn_or_look();
+
+-- name: hold_log_start
+-- anywhere
+-- Where the log begins, to the end of the transaction.
+SELECT ARRAY[holdfast.hold_log_start()::text];
+
 -- name: read_events
 -- Events after a position, and a last row that says how far was looked.
 -- $1 position, $2 seq of the event at it, $3 most events, $4 most bytes, $5 LIKE patterns of types, $6 shard, $7 shards, $8 last position
@@ -344,16 +353,20 @@ WITH was AS (
 SELECT CASE WHEN $5::boolean THEN 0 ELSE (SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(w.known) AS r) END FROM was w CROSS JOIN made;
 
 -- name: remove_subscription
--- Forget a subscription, its replays and its failures. Returns how many rows went, and which worker runs it: then none.
--- $1 name
+-- Forget a subscription, its replays and its failures. Returns how many rows went, which worker runs it, and the projection of which it is the
+-- rebuild, or which is being rebuilt: then none went.
+-- $1 name, $2 whether the caller gives up the rebuild in this transaction
 WITH busy AS (
     SELECT s.owner FROM holdfast.subscriptions s WHERE s.name = $1::text AND s.replay_of IS NULL AND s.lease_expires_at > holdfast.now() LIMIT 1
+), built AS (
+    SELECT b.projection FROM holdfast.projection_builds b WHERE $1::text IN (b.name, b.projection) AND NOT $2::boolean LIMIT 1
 ), gone AS (
-    DELETE FROM holdfast.subscriptions s WHERE (s.name = $1::text OR s.replay_of = $1::text) AND NOT EXISTS (SELECT FROM busy) RETURNING s.name
+    DELETE FROM holdfast.subscriptions s
+    WHERE (s.name = $1::text OR s.replay_of = $1::text) AND NOT EXISTS (SELECT FROM busy) AND NOT EXISTS (SELECT FROM built) RETURNING s.name
 ), failures AS (
     DELETE FROM holdfast.event_failures f WHERE f.subscription IN (SELECT g.name FROM gone g)
 )
-SELECT (SELECT count(*) FROM gone), (SELECT b.owner FROM busy b);
+SELECT (SELECT count(*) FROM gone), (SELECT b.owner FROM busy b), (SELECT b.projection FROM built b);
 
 -- name: note_failures
 -- anywhere
@@ -376,6 +389,19 @@ SELECT DISTINCT f.key FROM holdfast.event_failures f WHERE f.subscription = $1::
 SELECT f.position, f.seq, f.shard, f.kind, f.event_id, f.type, f.key, f.error, f.at
 FROM holdfast.event_failures f WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND f.position > $4::bigint
 ORDER BY f.position LIMIT $3::int;
+
+-- name: count_failures
+-- How many of these there are. $1 subscription, $2 key (NULL: all), $3 position (NULL: all)
+SELECT count(*) FROM holdfast.event_failures f
+WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND ($3::bigint IS NULL OR f.position = $3::bigint);
+
+-- name: drop_failures
+-- Give these up. Returns how many there were, and how many of them kept their key waiting. $1 subscription, $2 key (NULL: all), $3 position (NULL: all)
+WITH gone AS (
+    DELETE FROM holdfast.event_failures f
+    WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND ($3::bigint IS NULL OR f.position = $3::bigint) RETURNING f.kind
+)
+SELECT count(*), count(*) FILTER (WHERE g.kind <> 'skipped') FROM gone g;
 
 -- name: lock_failures
 -- anywhere
@@ -408,8 +434,8 @@ DELETE FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.posi
 SELECT holdfast.event_position(u.seq) FROM unnest($1::bigint[]) WITH ORDINALITY AS u(seq, ord) ORDER BY u.ord;
 
 -- name: event_by_id
--- The seq of an event, by its id. $1 id
-SELECT e.seq FROM holdfast.events e WHERE e.id = $1::uuid LIMIT 1;
+-- The seq of an event, by its id; NULL: it was not found. $1 id
+SELECT holdfast.event_seq_of($1::uuid);
 
 -- name: projection_positions
 -- The lowest position of a subscription over its shards, and the status of one that stands still before a position; no row: there is none.

@@ -420,7 +420,8 @@ BEGIN
 END $$;
 
 -- Number what was committed since the last page. Returns the last position; NULL: the transaction ids are of another server, see
--- rebase_events(). To be called by itself, at READ COMMITTED, on the primary.
+-- rebase_events(). To be called by itself, at READ COMMITTED, on the primary. One at a time: by a lock that only the owner of the table may take,
+-- because whoever holds it keeps everybody from turning. Whoever only looks has no right to this function.
 CREATE FUNCTION holdfast.turn_page() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -444,7 +445,7 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'turn_page() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
-    PERFORM pg_advisory_xact_lock(7236843, 0);
+    LOCK TABLE holdfast.event_log IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT * INTO log FROM holdfast.event_log;   -- a new statement: it sees what whoever held the lock has written
     SELECT p.last_pos, p.top, p.s_to AS snap, p.at INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
     IF last.last_pos IS NULL OR last.last_pos <= log.base_pos THEN
@@ -483,6 +484,20 @@ BEGIN
     END IF;
     IF new_seqs IS NULL THEN RETURN last.last_pos; END IF;
     RETURN holdfast.write_pages(new_slots, new_seqs, last.last_pos, last.top, last.snap, s2, at);
+END $$;
+
+-- The last position, for whoever looks: the page is turned first where the role may. NULL: as turn_page().
+CREATE FUNCTION holdfast.turn_or_look() RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF has_function_privilege('holdfast.turn_page()', 'EXECUTE') THEN RETURN holdfast.turn_page(); END IF;
+    RETURN (SELECT CASE WHEN l.system_id = (SELECT c.system_identifier FROM pg_control_system() c)
+                             AND pg_snapshot_xmax(coalesce(p.s_to, l.base_snap)) <= pg_snapshot_xmax(pg_current_snapshot())
+                        THEN coalesce(p.last_pos, l.base_pos) END
+            FROM holdfast.event_log l
+            LEFT JOIN LATERAL (SELECT g.last_pos, g.s_to FROM holdfast.event_pages g WHERE g.last_pos > l.base_pos ORDER BY g.last_pos DESC LIMIT 1) p ON true);
 END $$;
 
 -- Up to `most` events after a position, and of those that match at most about `bytes`. `after_seq` is the seq of the event at that position.
@@ -616,12 +631,61 @@ BEGIN
             ORDER BY g.hi LIMIT 1) p);
 END $$;
 
+-- The seq of an event, by its id; NULL: not found. Ids have no index, which would cost every publish. Those that a caller chose are in event_ids.
+-- Ours begin with the time, so they rise with seq, up to publishers that were at work at once. So an id is looked for by halving, in each day that
+-- has its time, and then among its neighbours: as many on each side as one call may publish.
+CREATE FUNCTION holdfast.event_seq_of(wanted uuid) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET jit = off
+    AS $$
+DECLARE
+    made    timestamptz := holdfast.uuid7_time(wanted);
+    result  bigint;
+    lo      bigint;
+    hi      bigint;
+    middle  record;
+    days    int[] := '{}';
+    spots   bigint[] := '{}';   -- where it would be in each
+    near    int;
+BEGIN
+    SELECT i.seq INTO result FROM holdfast.event_ids i WHERE i.id = wanted;
+    IF result IS NOT NULL OR substr(wanted::text, 15, 1) <> '7' THEN RETURN result; END IF;
+    FOR day IN 0..31 LOOP
+        SELECT e.seq INTO lo FROM holdfast.events e
+        WHERE e.slot = day AND made >= CASE WHEN substr(e.id::text, 15, 1) = '7' THEN holdfast.uuid7_time(e.id) ELSE e.created_at END - interval '1 hour'
+          AND e.seq = (SELECT f.seq FROM holdfast.events f WHERE f.slot = day ORDER BY f.seq LIMIT 1);
+        CONTINUE WHEN lo IS NULL;
+        SELECT e.seq INTO hi FROM holdfast.events e
+        WHERE e.slot = day AND made <= CASE WHEN substr(e.id::text, 15, 1) = '7' THEN holdfast.uuid7_time(e.id) ELSE e.created_at END + interval '1 hour'
+          AND e.seq = (SELECT f.seq FROM holdfast.events f WHERE f.slot = day ORDER BY f.seq DESC LIMIT 1);
+        CONTINUE WHEN hi IS NULL;
+        WHILE lo < hi LOOP   -- the first that is not before it
+            SELECT e.seq, CASE WHEN substr(e.id::text, 15, 1) = '7' THEN e.id < wanted ELSE e.created_at < made END AS earlier INTO middle
+            FROM holdfast.events e WHERE e.slot = day AND e.seq >= lo + (hi - lo) / 2 ORDER BY e.seq LIMIT 1;
+            IF middle.earlier THEN lo := middle.seq + 1; ELSE hi := lo + (hi - lo) / 2; END IF;
+        END LOOP;
+        days := days || day;
+        spots := spots || lo;
+    END LOOP;
+    FOREACH near IN ARRAY ARRAY[256, 100000] LOOP
+        FOR k IN 1..cardinality(days) LOOP
+            SELECT e.seq INTO result FROM holdfast.events e WHERE e.slot = days[k] AND e.seq BETWEEN spots[k] - near AND spots[k] + near AND e.id = wanted;
+            IF result IS NOT NULL THEN RETURN result; END IF;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
 -- Empties the slots whose last page is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
 -- limits of age and bytes end a hold: then the subscription expires, with the number of events that it did not get. Slots go as a prefix of
 -- the positions. A slot that somebody writes to or keeps locked is left for the next time. Removes up to `most` pages of events that are gone,
 -- and returns how many: a caller goes on until it is fewer.
--- A day counts from its last page. Where the clock of that one was wrong: one that was ahead is not counted before its time has come, but by the
--- days after it; one that was behind counts as the days that began before it.
+-- A day counts from its last page. Where the clock of that one was ahead, it counts by the days after it; where it was behind, the days before
+-- it keep it.
 CREATE FUNCTION holdfast.empty_event_slots(most int DEFAULT 5000) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -665,9 +729,7 @@ BEGIN
           CROSS JOIN LATERAL (SELECT p.last_pos, p.at FROM holdfast.event_pages p
                               WHERE (p.slot, p.last_pos) < (d.slot + 1, 0) ORDER BY p.slot DESC, p.last_pos DESC LIMIT 1) t
           WHERE f.slot = d.slot)
-          SELECT s.*, greatest((SELECT max(o.at) FROM s o WHERE o.before < s.last_pos),
-                               CASE WHEN s.at IS NULL THEN coalesce((SELECT min(o.at) FROM s o WHERE o.last_pos > s.last_pos), holdfast.now()) END) AS since
-          FROM s) x;
+          SELECT s.*, coalesce(s.at, (SELECT min(o.at) FROM s o WHERE o.last_pos > s.last_pos), holdfast.now()) AS since FROM s) x;
     IF false = ANY (stays) THEN
         -- An open or prepared publisher, a backup, a vacuum: not waited for, since all that opens the slot afterwards would wait behind us.
         SELECT array_agg(u.stays OR EXISTS (SELECT FROM pg_locks k
@@ -686,7 +748,7 @@ BEGIN
     SELECT array_agg(u.slot ORDER BY u.slot), max(u.last_pos) INTO going, cut FROM unnest(slots, lasts) AS u(slot, last_pos) WHERE u.last_pos <= cut;
     BEGIN
         IF going IS NOT NULL THEN
-            PERFORM pg_advisory_xact_lock(7236843, 0);   -- nobody turns a page meanwhile
+            LOCK TABLE holdfast.event_log IN SHARE UPDATE EXCLUSIVE MODE;   -- nobody turns a page meanwhile
             PERFORM FROM holdfast.event_log l WHERE l.start_pos = log.start_pos AND l.era = log.era FOR UPDATE;
             IF NOT FOUND OR EXISTS (SELECT FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired' AND s.position < held) THEN
                 RAISE lock_not_available;                -- somebody else did it, or a subscription was put back
@@ -742,7 +804,7 @@ BEGIN
         RAISE EXCEPTION 'rebase_events() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
     BEGIN
-        PERFORM pg_advisory_xact_lock(7236843, 0);
+        LOCK TABLE holdfast.event_log IN SHARE UPDATE EXCLUSIVE MODE;   -- as turn_page()
         LOCK TABLE holdfast.events IN SHARE ROW EXCLUSIVE MODE;   -- no publisher is in flight from here on
     EXCEPTION WHEN lock_not_available THEN
         RAISE EXCEPTION 'a transaction that published events is open or prepared, and was waited for 10 s: end it, then rebase again' USING ERRCODE = 'lock_not_available';
@@ -812,6 +874,12 @@ BEGIN
     UPDATE holdfast.event_failures f SET shard = 0 WHERE f.subscription = of_projection;
     RETURN true;
 END $$;
+
+-- Where the log begins. It stays so to the end of the transaction: no day goes meanwhile.
+CREATE FUNCTION holdfast.hold_log_start() RETURNS bigint
+    LANGUAGE sql VOLATILE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT l.start_pos FROM holdfast.event_log l FOR KEY SHARE $$;
 
 -- A projection begins anew: its tables are emptied for this version of the code, and it stands before the first event. Returns how many
 -- shards it has.
@@ -1036,7 +1104,8 @@ INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0
 
 REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.write_pages,
     holdfast.turn_page,
-    holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
+    holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events,
+    holdfast.turn_or_look, holdfast.event_seq_of, holdfast.hold_log_start FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
     holdfast.drop_old_tables FROM PUBLIC;
 
