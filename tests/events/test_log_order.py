@@ -241,6 +241,19 @@ def test_a_read_ends_at_its_limits(conn: Conn) -> None:
     assert (page.events, page.position, page.last) == ([], 10, 10)
 
 
+def test_the_limit_of_bytes_counts_what_is_sent(conn: Conn) -> None:
+    """Data that the server has compressed counts as large as it is read."""
+    for n in range(5):
+        conn.execute(
+            "SELECT holdfast.publish('t', jsonb_build_object('label', %s::int, 'text', repeat('x', 100000)))",
+            [n],
+        )
+    turn(conn)
+    assert one(conn, "SELECT max(pg_column_size(data)) FROM holdfast.events") < 5000
+    page = run(conn, store.read_events(0, 0, 100, most_bytes=250_000))
+    assert ([row.position for row in page.events], page.position) == ([1, 2], 2)
+
+
 def held_up(conn: Conn, connect: Connect, act: Callable[[Conn], object]) -> Future[store.Page]:
     """A read of the whole log that has looked at the pages, and waits for the events while `act` is done and committed."""
     reader, other = connect(), connect()
