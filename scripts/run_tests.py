@@ -53,14 +53,17 @@ def install(package: str) -> None:
     )
 
 
-def versioned() -> list[str]:
-    """The files with tests that depend on the version: importing all the others takes longer than some of these run."""
+def marked(mark: str) -> list[str]:
+    """The files with tests of that mark: importing all the others takes longer than some of these run."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     return [
-        str(file.relative_to(ROOT))
-        for file in files
-        if file.parent.name not in EVERY and "mark.versions" in file.read_text(encoding="utf-8")
+        str(file.relative_to(ROOT)) for file in files if f"mark.{mark}" in file.read_text(encoding="utf-8")
     ]
+
+
+def versioned() -> list[str]:
+    """The files with tests that depend on the version of the server."""
+    return [file for file in marked("versions") if Path(file).parent.name not in EVERY]
 
 
 def pytest(arguments: list[str], extra: dict[str, str] | None = None) -> int:
@@ -114,7 +117,7 @@ def main(arguments: list[str]) -> int:
         codes = [pytest_twice(workers)]
     else:
         print("== the long ones, on the embedded server", flush=True)
-        codes = [pytest(["-q", "-m", "long", *versioned()])]
+        codes = [pytest(["-q", "-m", "long", *marked("long")])]
     for major, folder in binaries.items():
         print(f"== what depends on the server, on PostgreSQL {major}", flush=True)
         wanted = "versions and (slow or long)" if long else "versions and not slow and not long"
