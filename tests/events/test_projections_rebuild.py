@@ -535,8 +535,8 @@ async def test_the_log_stays_as_it_is_while_a_projection_is_begun_anew(app: Hold
     assert past() == 0, "it holds the log from now on"
     async with working(akit):
         await totals.projection.aread_your_writes(1, timeout=60)
-    assert table(akit) == oracle(akit) == {"a": 1}
-    assert past() == 1
+    assert table(akit) == {"a": 1}
+    assert past() == 1, "and no longer than it needs it"
     for begin in (restart("totals", ["totals"], 1), start("totals", ["totals"], ["counted"], 1)):
         with pytest.raises(EventsGone, match="the log begins after position 1, so it cannot be read from"):
             await verbs.arun(begin)

@@ -1154,14 +1154,14 @@ BEGIN
     FOR granted IN
         SELECT format('GRANT %s TO %s', n.rights, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
         FROM (VALUES
-            ('INSERT',  'claims',       'SELECT, INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures'),
+            ('INSERT',  'claims',       'SELECT, INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds'),
             ('INSERT',  'claims',       'SELECT, DELETE ON holdfast.event_ids'),
             ('INSERT',  'claims',       'SELECT ON holdfast.event_log, holdfast.event_pages, holdfast.event_streams, holdfast.event_seq, holdfast.subscription_lag'),
             ('INSERT',  'claims',       'EXECUTE ON FUNCTION holdfast.turn_page, holdfast.turn_or_look, holdfast.read_events, holdfast.event_seq_at, holdfast.event_seq_of, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.hold_log_start'),
-            ('SELECT',  'jobs',         'SELECT ON holdfast.events, holdfast.event_log, holdfast.event_pages, holdfast.event_ids, holdfast.event_streams, holdfast.event_failures, holdfast.subscriptions, holdfast.event_seq, holdfast.subscription_lag'),
+            ('SELECT',  'jobs',         'SELECT ON holdfast.events, holdfast.event_log, holdfast.event_pages, holdfast.event_ids, holdfast.event_streams, holdfast.event_failures, holdfast.subscriptions, holdfast.projection_builds, holdfast.event_seq, holdfast.subscription_lag'),
             ('SELECT',  'jobs',         'EXECUTE ON FUNCTION holdfast.turn_or_look, holdfast.read_events, holdfast.event_seq_at, holdfast.event_seq_of, holdfast.event_position_at, holdfast.event_position'),
             ('EXECUTE', 'enqueue_many', 'EXECUTE ON FUNCTION holdfast.publish, holdfast.publish_many, holdfast.append_events'),
-            ('EXECUTE', 'create_queue', 'INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures'),
+            ('EXECUTE', 'create_queue', 'INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds'),
             ('EXECUTE', 'create_queue', 'UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log'),
             ('EXECUTE', 'create_queue', 'EXECUTE ON FUNCTION holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start')
         ) AS n(had, before, rights)
