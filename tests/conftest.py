@@ -16,6 +16,7 @@ from tests.claims import SkippedClaims
 from holdfast import Holdfast, failpoints, telemetry
 from holdfast.db.database import Database
 from holdfast.settings import Settings
+from holdfast.shapes.events import contract
 from holdfast.testing import Kit, TestServer
 
 T = TypeVar("T")
@@ -85,6 +86,14 @@ def database(kit: Kit) -> Database:
 def _disarm() -> Iterator[None]:
     yield
     failpoints.disarm()
+
+
+@pytest.fixture(autouse=True)
+def _own_event_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Event classes that a test declares are its own."""
+    monkeypatch.setattr(
+        contract, "DECLARED", {place: list(kinds) for place, kinds in contract.DECLARED.items()}
+    )
 
 
 @pytest.fixture

@@ -124,6 +124,10 @@ class InvalidEvent(EnqueueError, ValueError):
     """The event cannot be published like this."""
 
 
+class ContractChanged(HoldfastError):
+    """A version of an event type is stored with another schema. A version never changes: declare the next one."""
+
+
 class ConcurrencyConflict(HoldfastError):
     """The stream has another version than expected: somebody else wrote to it. Read it again and decide again."""
 
