@@ -134,6 +134,16 @@ def test_another_digest_of_the_same_schema_is_the_same_version(
     assert app.contracts.check() == []
 
 
+def test_defaults_of_any_kind_can_be_stored(kit: Kit) -> None:
+    class Odd(BaseModel):
+        number: float = float("nan")
+        pair: tuple[int, str] = (1, "\u20ac\\'")
+
+    declare(1, Odd)
+    assert app.contracts.store() == 1
+    assert app.contracts.check() == []
+
+
 def test_contracts_are_part_of_the_callers_transaction(kit: Kit) -> None:
     first()
     with psycopg.connect(kit.url) as conn:

@@ -223,7 +223,7 @@ def test_an_event_of_a_newer_version_waits_for_a_newer_worker_and_is_never_a_dea
     assert held["hold_reason"] == f"needs a newer worker: {NEEDS}"
     found = Operator(kit.database, "ann").explain(held["id"]).reasons
     why = next(reason for reason in found if reason.code == "newer")
-    assert (why.code, why.text) == (
+    assert (why.code, why.sentence) == (
         "newer",
         f"It is set aside: it needs a newer worker: {NEEDS}. It waits until one is started.",
     )

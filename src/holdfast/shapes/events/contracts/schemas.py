@@ -46,17 +46,23 @@ def schemas_of(kind: EventType) -> Schemas:
     converter = kind.converter
     try:
         if isinstance(converter, MsgspecConverter):
-            return _of_msgspec(converter, kind.cls)
+            return Schemas(*map(_plain, _of_msgspec(converter, kind.cls)))
         if isinstance(converter, PydanticConverter):
             reader = converter.json_schema(mode="validation")
             writer = converter.json_schema(mode="serialization", schema_generator=_written())
-            return Schemas(reader, closed(writer))
+            return Schemas(_plain(reader), _plain(closed(writer)))
     except Exception as error:  # both libraries raise errors of their own, of fields that the user defined
         said = str(error).split("\n", 1)[0]
         raise TaskDefinitionError(
             f"event {kind.name!r} version {kind.version}: {type_name(kind.cls)} has no JSON Schema: {said}"
         ) from error
     raise TaskDefinitionError(f"event {kind.name!r}: {type_name(kind.cls)} has no JSON Schema")
+
+
+def _plain(schema: Schema) -> Schema:
+    """As JSON has it: a default may be a tuple, or no number."""
+    made: Schema = json.loads(json.dumps(schema), parse_constant=lambda _: None)
+    return made
 
 
 @functools.cache
