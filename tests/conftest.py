@@ -89,11 +89,13 @@ def _disarm() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_event_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Event classes that a test declares are its own."""
-    monkeypatch.setattr(
-        contract, "DECLARED", {place: list(kinds) for place, kinds in contract.DECLARED.items()}
-    )
+def _own_event_types(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test knows the event classes of its own module, whatever others are collected with it."""
+    own = {
+        place: [kind for kind in kinds if kind.cls.__module__ == request.module.__name__]
+        for place, kinds in contract.DECLARED.items()
+    }
+    monkeypatch.setattr(contract, "DECLARED", {place: kinds for place, kinds in own.items() if kinds})
 
 
 @pytest.fixture
