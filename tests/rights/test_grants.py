@@ -5,6 +5,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.rights.given import Roles
 from tests.rights.life import COMPLETED, Life, count
 from tests.surface.running import Cli
 
-from holdfast import ConfigurationError
+from holdfast import ConfigurationError, event
 from holdfast.db import migrate
 from holdfast.db.faults import Forbidden
 from holdfast.operate.roles import roles_sql
@@ -33,6 +34,13 @@ from holdfast.shapes.schedules import SHAPE
 from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions
+
+
+@event("rights.granted")  # for `holdfast contracts store`
+@dataclass
+class Granted:
+    n: int
+
 
 # S select, I insert, U update, D delete; lower case: some columns only. A producer may do nothing here.
 TABLES = """
@@ -80,6 +88,7 @@ event_pages     S       S            S
 event_ids       SD      S            S
 event_streams   S       S            S
 event_failures  SIUD    S            SIUD
+event_types     -       S            SI
 subscriptions   SIUD    S            SIUD
 projection_builds SIUD  S            SIUD
 subscription_lag S      S            S

@@ -101,6 +101,7 @@ BEGIN
     GRANT INSERT, UPDATE, DELETE ON holdfast.work, holdfast.archive, holdfast.dead_letters, holdfast.paused_tasks, holdfast.schedules,
         holdfast.firings, holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds TO {{operator_rw}};
     GRANT UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log TO {{operator_rw}};
+    GRANT INSERT ON holdfast.event_types TO {{operator_rw}};   -- a version never changes: no UPDATE, no DELETE
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
     GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
         TO {{operator_rw}};

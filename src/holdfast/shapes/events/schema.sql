@@ -1126,3 +1126,16 @@ CREATE VIEW holdfast.subscription_lag AS
               AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
             ORDER BY e.seq LIMIT 1) e) n ON true;
 COMMENT ON VIEW holdfast.subscription_lag IS 'How far each subscription is behind the log';
+
+-- Contracts: what the data of each event type and version looks like, as `holdfast contracts store` wrote it down. A version never changes.
+CREATE TABLE holdfast.event_types (
+    name          text COLLATE "C" NOT NULL CHECK (octet_length(name) BETWEEN 1 AND 200),
+    version       int NOT NULL CHECK (version > 0),
+    reader        jsonb NOT NULL,   -- JSON Schema of what its code takes
+    writer        jsonb NOT NULL,   -- of what its code writes: every field, and no other
+    digest        bytea NOT NULL CHECK (octet_length(digest) = 32),   -- of both, without their texts
+    compatibility text NOT NULL CHECK (compatibility IN ('backward', 'forward', 'full', 'none')),
+    stored_at     timestamptz NOT NULL,
+    release       text,   -- of the application, where it was said
+    PRIMARY KEY (name, version)
+);

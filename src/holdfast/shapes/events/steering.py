@@ -24,7 +24,7 @@ from .store import Failure, Listed, Place
 T = TypeVar("T")
 
 
-def _run_on(conn: object | None, verb: str, flow: Callable[[], Flow[T]]) -> Step[T]:
+def run_on(conn: object | None, verb: str, flow: Callable[[], Flow[T]]) -> Step[T]:
     """On our own connection, or in the caller's transaction."""
     if conn is None:
         return run(flow)
@@ -45,7 +45,7 @@ def pause(name: str, *, conn: object = None) -> Procedure[int]:
             yield from audit(who, "pause_subscription", {"subscription": name}, changed)
         return changed
 
-    return (yield from _changed(name, (yield from _run_on(conn, "pause", flow))))
+    return (yield from _changed(name, (yield from run_on(conn, "pause", flow))))
 
 
 def resume(name: str, *, conn: object = None) -> Procedure[int]:
@@ -58,7 +58,7 @@ def resume(name: str, *, conn: object = None) -> Procedure[int]:
             yield from audit(who, "resume_subscription", {"subscription": name}, changed)
         return changed
 
-    return (yield from _changed(name, (yield from _run_on(conn, "resume", flow))))
+    return (yield from _changed(name, (yield from run_on(conn, "resume", flow))))
 
 
 def _changed(name: str, changed: int) -> Procedure[int]:
@@ -93,7 +93,7 @@ def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Pro
             yield from audit(who, "reset_subscription", {**which, "again": again or None}, moved.shards)
         return moved
 
-    moved = yield from _run_on(conn, "reset", flow)
+    moved = yield from run_on(conn, "reset", flow)
     if not moved.shards:
         yield from find(name)
         raise _not_in_log(place.position, (yield from run(lambda: store.place_in_log(to))))
