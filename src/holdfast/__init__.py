@@ -17,6 +17,7 @@ from .errors import (
     IdempotencyConflict,
     InvalidArguments,
     InvalidEvent,
+    InvalidMessage,
     InvalidOption,
     InvalidPayload,
     JobCancelled,
@@ -37,6 +38,7 @@ from .errors import (
     UnknownQueue,
     UnknownSchedule,
     UnknownSubscription,
+    VerificationFailed,
     WrongConnection,
 )
 from .model.backoff import Backoff
@@ -57,6 +59,22 @@ from .shapes.events.event import Event
 from .shapes.events.projection import Projection, ProjectionDecorator, ProjectionOptions
 from .shapes.events.store import Published
 from .shapes.events.verbs import Events, Replay, Subscription
+from .shapes.receiver.declare import ReceiveDecorator
+from .shapes.receiver.intake import Receipt
+from .shapes.receiver.message import ReceivedMessage
+from .shapes.receiver.receiver import ASGI, Receiver
+from .shapes.receiver.source import InMessage, Source
+from .shapes.receiver.verify import (
+    GitHub,
+    Hmac,
+    Secrets,
+    Shopify,
+    Slack,
+    StandardWebhooks,
+    Stripe,
+    Verified,
+    Verifier,
+)
 from .shapes.schedules.backfill import Backfill
 from .shapes.schedules.verbs import Schedule, Schedules, Slot
 from .store.chains import GroupStatus
@@ -70,6 +88,7 @@ from .tasks.registry import Queue
 from .tasks.task import Task, TaskDecorator
 
 __all__ = [
+    "ASGI",
     "AsyncTransaction",
     "Backfill",
     "Backoff",
@@ -94,13 +113,17 @@ __all__ = [
     "Events",
     "EventsGone",
     "ForeignLog",
+    "GitHub",
     "GroupHandle",
     "GroupStatus",
+    "Hmac",
     "Holdfast",
     "HoldfastError",
     "IdempotencyConflict",
+    "InMessage",
     "InvalidArguments",
     "InvalidEvent",
+    "InvalidMessage",
     "InvalidOption",
     "InvalidPayload",
     "Item",
@@ -124,6 +147,10 @@ __all__ = [
     "Queue",
     "QueueOptions",
     "Rate",
+    "Receipt",
+    "ReceiveDecorator",
+    "ReceivedMessage",
+    "Receiver",
     "Registry",
     "ReplaceConflict",
     "Replay",
@@ -135,10 +162,16 @@ __all__ = [
     "Schedules",
     "SchemaMissing",
     "SchemaTooNew",
+    "Secrets",
     "Settings",
+    "Shopify",
     "Signal",
+    "Slack",
     "Slot",
     "Snooze",
+    "Source",
+    "StandardWebhooks",
+    "Stripe",
     "Subscription",
     "SubscriptionStopped",
     "Task",
@@ -150,6 +183,9 @@ __all__ = [
     "UnknownQueue",
     "UnknownSchedule",
     "UnknownSubscription",
+    "VerificationFailed",
+    "Verified",
+    "Verifier",
     "WrongConnection",
     "event",
     "sharded_key",

@@ -1743,6 +1743,8 @@ REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
 
 -- with shape: events
 
+-- with shape: receiver
+
 -- For people and tools --------------------------------------------------------------------------------------------
 
 CREATE VIEW holdfast.jobs AS
