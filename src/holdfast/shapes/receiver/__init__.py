@@ -15,6 +15,7 @@ cli        `holdfast received`
 """
 
 from ...shape import Shape
+from .consume import services
 from .store import prune
 
-SHAPE = Shape("receiver", prunes={"received": prune})
+SHAPE = Shape("receiver", services=services, prunes={"received": prune})

@@ -81,7 +81,7 @@ def envelope(
 
 
 def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those that a job carries: no credentials, and not more than so many bytes."""
+    """Those that a job carries: no credentials, and at most HEADER_BYTES of them."""
     kept: dict[str, str] = {}
     left = HEADER_BYTES
     for name, value in headers.items():

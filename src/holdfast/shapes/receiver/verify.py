@@ -1,7 +1,7 @@
 """Who sent it: verifiers of the usual webhooks. Each gets the raw bytes of the body, before anything of it is parsed.
 
-Several secrets mean a rotation: a message signed by any of them is taken. What does not fit is VerificationFailed, for which
-the sender is told one text whatever the cause; a message that is malformed in itself is InvalidMessage.
+Several secrets mean a rotation: a message signed by any of them is taken. What does not fit is VerificationFailed, to which
+the reply is one text whatever the cause; a message that is malformed in itself is InvalidMessage.
 """
 
 import base64
