@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from ... import failpoints, telemetry
@@ -62,7 +62,12 @@ class Receiver(Generic[T]):
     @property
     def asgi(self) -> ASGI:
         """An ASGI app for any path: mount it where the sender posts to."""
-        return self._asgi
+
+        async def asgi(scope: Scope, receive: Receive, send: Send) -> None:
+            """A function: servers take a method for an app of ASGI 2."""
+            await self._asgi(scope, receive, send)
+
+        return asgi
 
     def call(self, message: ReceivedMessage[T]) -> Any:
         """Run the handler here and now, without a database: `await paid.call(message)` for an async one."""
@@ -160,7 +165,9 @@ class Receiver(Generic[T]):
             receipt = await self._reply(scope, receive)
         except _Gone:
             return None
-        return await _respond(receipt, send)
+        # A sender that is refused before it has sent all would go on sending: HTTP/1 ends its connection.
+        closes = receipt.status in (408, 413) and str(scope.get("http_version", "1.1")).startswith("1")
+        return await _respond(receipt, send, {"connection": "close"} if closes else {})
 
     async def _reply(self, scope: Scope, receive: Receive) -> Receipt:
         if scope["method"] != "POST":
@@ -179,7 +186,7 @@ class Receiver(Generic[T]):
             async with asyncio.timeout(READ_WITHIN):
                 body = await self._read(receive)
         except TimeoutError:
-            return refused(408, f"the body was not sent within {READ_WITHIN:g} s", connection="close")
+            return refused(408, f"the body was not sent within {READ_WITHIN:g} s")
         if body is None:
             return self._intake.too_large()
         try:
@@ -204,12 +211,13 @@ class Receiver(Generic[T]):
                 return b"".join(parts)
 
 
-async def _respond(receipt: Receipt, send: Send) -> None:
+async def _respond(receipt: Receipt, send: Send, more: Mapping[str, str]) -> None:
     body = receipt.text.encode()
     headers = {
         "content-type": "text/plain; charset=utf-8",
         "content-length": str(len(body)),
         **receipt.headers,
+        **more,
     }
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": receipt.status, "headers": pairs})
