@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,15 +114,19 @@ async def test_messages_become_jobs_and_are_acknowledged(
     )
     async with working(akit):
         await await_until(lambda: len(seen) >= 4, "the jobs run")
-        await await_until(lambda: left_is_none(js), "all are acknowledged")
+        await all_acknowledged(js, "all are acknowledged")
     assert sorted(m.data.order_id for m in seen) == [1, 2, 3, 4]
     assert sorted(m.id for m in seen) == ["ORDERS:4", "e1", "e3", "n2"]
     assert {m.source for m in seen} == {"orders"}
     assert {row["partition_key"] for row in akit.jobs()} == {f"order:{n}" for n in (1, 2, 3, 4)}
 
 
-async def left_is_none(js: JetStreamContext) -> bool:
-    return await left(js) == 0
+async def all_acknowledged(js: JetStreamContext, what: str, seconds: float = 20.0) -> None:
+    async def done() -> bool:
+        return await left(js) == 0
+
+    condition: Callable[[], bool | Awaitable[bool]] = done
+    await await_until(condition, what, seconds)
 
 
 POISON: dict[str, tuple[bytes, str]] = {
@@ -143,7 +147,7 @@ async def test_poison_becomes_dead_letters_and_stops_nothing(
     for n, (name, (body, _)) in enumerate(POISON.items()):
         await publish(js, order(n, **{"ce-id": f"good{n}"}), (body, {"ce-id": name}))
     async with working(akit):
-        await await_until(lambda: left_is_none(js), "all are acknowledged")
+        await all_acknowledged(js, "all are acknowledged")
         await await_until(lambda: len(akit.jobs()) == 2 * len(POISON), "all are jobs")
     for row in akit.jobs():
         name = row["payload"]["message"]["id"]
@@ -199,7 +203,7 @@ asyncio.run(app.run_worker())
     assert await left(js) == 20, "nothing was acknowledged"
     second = start("")
     try:
-        await await_until(lambda: left_is_none(js), "all come again and are acknowledged", 60)
+        await all_acknowledged(js, "all come again and are acknowledged", 60)
     finally:
         second.kill()
         second.wait()

@@ -81,6 +81,21 @@ async def test_a_body_beyond_the_limit_is_not_read(paid: Receiver[Paid], akit: K
     assert (await post(paid.asgi, standard(whole), iter([whole[:500], whole[500:]]))).status == 202
 
 
+async def test_a_length_beyond_the_limit_is_refused_before_reading(paid: Receiver[Paid]) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        raise AssertionError("it was read")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"1001")]
+    await paid.asgi({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+    assert sent[0]["status"] == 413
+    assert (b"connection", b"close") in sent[0]["headers"]
+
+
 async def test_a_body_that_does_not_come_is_given_up(
     paid: Receiver[Paid], akit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil  # type: ignore[import-untyped]
 import psycopg
 import pytest
 from tests.conftest import await_until, wait_until, within
@@ -135,8 +136,6 @@ async def test_a_server_that_is_killed_between_commit_and_reply_makes_no_second_
 
 
 async def test_bodies_that_never_end_take_no_memory(kit: Kit, serve: Callable[..., Server]) -> None:
-    import psutil
-
     server = serve()
     process = psutil.Process(server.process.pid)
     part = b"x" * 65_536
@@ -267,7 +266,9 @@ async def test_a_message_that_cannot_be_written_in_time_is_503_and_writes_nothin
     app: Holdfast, akit: Kit
 ) -> None:
     receiver = receiver_of(app, 0.3)
-    patient = Receiver(receiver.task, receiver._binding, receiver._intake, receiver._verifier, 600.0)
+    patient: Receiver[Any] = Receiver(
+        receiver.task, receiver._binding, receiver._intake, receiver._verifier, 600.0
+    )
     body = body_of(n=1)
     with psycopg.connect(akit.url) as conn:
         conn.execute("LOCK TABLE holdfast.received IN ACCESS EXCLUSIVE MODE")

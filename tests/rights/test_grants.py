@@ -379,6 +379,19 @@ def test_a_producer_can_enqueue_and_nothing_else(roles: Roles, life: Life) -> No
     assert made
 
 
+def test_a_receiver_can_receive_and_nothing_else(roles: Roles, life: Life) -> None:
+    with psycopg.connect(roles.url("receiver"), autocommit=True) as conn:
+        call = "SELECT outcome FROM holdfast.receive('shop', 'm1', sha256(''), 'plain', '{\"n\": 1}')"
+        assert [conn.execute(call).fetchone() for _ in range(2)] == [("new",), ("repeat",)]
+        for statement in (
+            "SELECT FROM holdfast.received", "DELETE FROM holdfast.received", "SELECT FROM holdfast.work", "SELECT FROM holdfast.jobs",
+            "SELECT FROM holdfast.enqueue('plain')", "SELECT FROM holdfast.publish('a', '{}')", "SELECT nextval('holdfast.work_seq')",
+        ):  # fmt: skip
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement.encode())
+    assert count(roles.dsn, "SELECT count(*) FROM holdfast.work") == 1
+
+
 def test_a_producer_of_one_queue_enqueues_there_only(roles: Roles, life: Life) -> None:
     life.use(roles.url("producer_limited"))
     life.within.enqueue(1)

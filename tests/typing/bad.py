@@ -1,5 +1,5 @@
 from holdfast import sharded_key
-from holdfast import Event, Job, Transaction, event
+from holdfast import Event, GitHub, Job, ReceivedMessage, Transaction, event
 from good import app, billing, both, index, order_totals, receipt, send_receipt, settle, nightly, crunch, OrderPaid, OrderRefunded
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
@@ -40,3 +40,10 @@ app.projection("p", on=OrderPaid)(of_another)  # error
 receipt.reset("middle")  # error
 receipt.replay("start")  # error
 order_totals.read_your_writes("all")  # error
+app.receive("x", OrderPaid, verify="secret")  # error
+app.receive("x", OrderPaid, verify=GitHub("s"), misfit="drop")  # error
+def wrong_payload(m: ReceivedMessage[OrderRefunded]) -> None: ...
+app.receive("x", OrderPaid, verify=GitHub("s"))(wrong_payload)  # error
+def message_first(m: ReceivedMessage[OrderPaid], tx: Transaction) -> None: ...
+app.receive("x", OrderPaid, verify=GitHub("s"))(message_first)  # error
+app.consume("x", GitHub("s"), OrderPaid)  # error

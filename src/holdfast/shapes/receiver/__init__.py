@@ -10,7 +10,7 @@ source     what a broker has to be
 consume    reads a broker in every worker; acknowledges after the commit
 declare    what users declare: `@app.receive(...)`, `@app.consume(...)`
 store      its statements; queries.sql and schema.sql beside it have the text
-look       what people look at: `app.received`
+look       what people look at: which messages were received
 cli        `holdfast received`
 """
 
@@ -18,4 +18,6 @@ from ...shape import Shape
 from .consume import services
 from .store import prune
 
-SHAPE = Shape("receiver", services=services, prunes={"received": prune})
+SHAPE = Shape(
+    "receiver", services=services, prunes={"received": prune}, cli={"received": f"{__name__}.cli:app"}
+)

@@ -17,12 +17,12 @@ WITH old AS (
 SELECT count(*) FROM gone;
 
 -- name: list_received
--- Messages that were received: those whose ids are kept longest first, which within a source is the newest first. Scans at most $4 rows.
--- $1 source (NULL: any), $2 expires before, $3 limit, $4 most to look at
+-- Messages that were received: those whose ids are kept longest first, which within a source is the newest first. Scans at most $3 rows.
+-- $1 source (NULL: any), $2 limit, $3 most to look at
 SELECT r.source, r.message_id, r.job_id, r.received_at, r.expires_at, encode(r.digest, 'hex')
-FROM (SELECT * FROM holdfast.received k WHERE $2::timestamptz IS NULL OR k.expires_at < $2 ORDER BY k.expires_at DESC LIMIT $4::int) r
+FROM (SELECT * FROM holdfast.received k ORDER BY k.expires_at DESC LIMIT $3::int) r
 WHERE $1::text IS NULL OR r.source = $1
-ORDER BY r.expires_at DESC LIMIT $3::int;
+ORDER BY r.expires_at DESC LIMIT $2::int;
 
 -- name: show_received
 -- One message that was received; no row: its id is not known. $1 source, $2 id

@@ -78,10 +78,8 @@ def prune(days: int, most: int) -> Statement[int]:
     return named("prune_received", (days, most), count)
 
 
-def list_received(
-    source: str | None, before: datetime | None, limit: int, most: int
-) -> Statement[list[Received]]:
-    return named("list_received", (source, before, limit, most), lambda rows: [Received(*r) for r in rows])
+def list_received(source: str | None, limit: int, most: int) -> Statement[list[Received]]:
+    return named("list_received", (source, limit, most), lambda rows: [Received(*r) for r in rows])
 
 
 def show_received(source: str, message_id: str) -> Statement[Received | None]:
