@@ -18,6 +18,7 @@ from .errors import (
     IdempotencyConflict,
     InvalidArguments,
     InvalidEvent,
+    InvalidMessage,
     InvalidOption,
     InvalidPayload,
     JobCancelled,
@@ -38,6 +39,7 @@ from .errors import (
     UnknownQueue,
     UnknownSchedule,
     UnknownSubscription,
+    VerificationFailed,
     WrongConnection,
 )
 from .model.backoff import Backoff
@@ -60,6 +62,22 @@ from .shapes.events.event import Event
 from .shapes.events.projection import Projection, ProjectionDecorator, ProjectionOptions
 from .shapes.events.store import Published
 from .shapes.events.verbs import Events, Replay, Subscription
+from .shapes.receiver.declare import ReceiveDecorator
+from .shapes.receiver.intake import Receipt
+from .shapes.receiver.message import ReceivedMessage
+from .shapes.receiver.receiver import ASGI, Receiver
+from .shapes.receiver.source import InMessage, Source
+from .shapes.receiver.verify import (
+    GitHub,
+    Hmac,
+    Secrets,
+    Shopify,
+    Slack,
+    StandardWebhooks,
+    Stripe,
+    Verified,
+    Verifier,
+)
 from .shapes.schedules.backfill import Backfill
 from .shapes.schedules.verbs import Schedule, Schedules, Slot
 from .store.chains import GroupStatus
@@ -73,6 +91,7 @@ from .tasks.registry import Queue
 from .tasks.task import Task, TaskDecorator
 
 __all__ = [
+    "ASGI",
     "AsyncTransaction",
     "Backfill",
     "Backoff",
@@ -100,13 +119,17 @@ __all__ = [
     "Events",
     "EventsGone",
     "ForeignLog",
+    "GitHub",
     "GroupHandle",
     "GroupStatus",
+    "Hmac",
     "Holdfast",
     "HoldfastError",
     "IdempotencyConflict",
+    "InMessage",
     "InvalidArguments",
     "InvalidEvent",
+    "InvalidMessage",
     "InvalidOption",
     "InvalidPayload",
     "Item",
@@ -130,6 +153,10 @@ __all__ = [
     "Queue",
     "QueueOptions",
     "Rate",
+    "Receipt",
+    "ReceiveDecorator",
+    "ReceivedMessage",
+    "Receiver",
     "Registry",
     "ReplaceConflict",
     "Replay",
@@ -141,10 +168,16 @@ __all__ = [
     "Schedules",
     "SchemaMissing",
     "SchemaTooNew",
+    "Secrets",
     "Settings",
+    "Shopify",
     "Signal",
+    "Slack",
     "Slot",
     "Snooze",
+    "Source",
+    "StandardWebhooks",
+    "Stripe",
     "Subscription",
     "SubscriptionStopped",
     "Task",
@@ -157,6 +190,9 @@ __all__ = [
     "UnknownSchedule",
     "UnknownSubscription",
     "Verdict",
+    "VerificationFailed",
+    "Verified",
+    "Verifier",
     "WrongConnection",
     "event",
     "sharded_key",

@@ -21,6 +21,8 @@
     ├── ConcurrencyConflict         a stream of events has another version than expected
     ├── SubscriptionStopped         it is paused, stopped or expired, and has not come so far
     ├── EventsGone                  the log no longer has these events
+    ├── VerificationFailed          a received message is not by whom it says
+    ├── InvalidMessage              a received message cannot be read
     ├── LeaseLost                   this attempt no longer owns its job
     ├── JobSettled                  the job was already completed by this attempt
     ├── ResultError                 a job has no result to give
@@ -151,6 +153,14 @@ class SubscriptionStopped(HoldfastError):
 
 class EventsGone(HoldfastError):
     """The log no longer has these events."""
+
+
+class VerificationFailed(HoldfastError):
+    """The message is not by whom it says, or too old."""
+
+
+class InvalidMessage(HoldfastError):
+    """The message cannot be read: its sender has to change it."""
 
 
 class LeaseLost(HoldfastError):

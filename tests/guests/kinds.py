@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from holdfast import Holdfast, Job, JobHandle, Published
+from holdfast import Holdfast, Job, JobHandle, Published, Receipt, Receiver
 from holdfast.tasks.newjob import NewJob
 from holdfast.tasks.task import Task
 
@@ -99,6 +99,9 @@ class Kind:
 
     def send(self, app: Holdfast, task: str, payload: dict[str, Any], **options: Any) -> JobHandle[Any]:
         return app.send(task, payload, conn=self.conn, **options)
+
+    def accept(self, receiver: Receiver[Any], headers: Any, body: bytes) -> Receipt:
+        return receiver.accept(headers, body, conn=self.conn)
 
     def publish(self, app: Holdfast, *event: Any, **options: Any) -> Published:
         return app.publish(*event, conn=self.conn, **options)
@@ -206,6 +209,9 @@ class AsyncKind(Kind):
 
     def send(self, app: Holdfast, task: str, payload: dict[str, Any], **options: Any) -> JobHandle[Any]:
         return self._run(app.asend(task, payload, conn=self.conn, **options))
+
+    def accept(self, receiver: Receiver[Any], headers: Any, body: bytes) -> Receipt:
+        return self._run(receiver.aaccept(headers, body, conn=self.conn))
 
     def publish(self, app: Holdfast, *event: Any, **options: Any) -> Published:
         return self._run(app.apublish(*event, conn=self.conn, **options))

@@ -18,7 +18,7 @@ READS = (
     "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
-    "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
+    "received list", "received show legacy m1", "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
 )  # fmt: skip
 
 # In this order: each finds something to do. What an operator may change.
@@ -80,6 +80,7 @@ def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[
     )
     discard = life.plain.using(run_after=7200).enqueue(9).id
     with psycopg.connect(dsn, options="-c search_path=pg_catalog") as conn:
+        conn.execute("SELECT holdfast.receive('legacy', 'm1', sha256(''), 'plain', '{\"n\": 1}')")
         named = {
             "dead": "SELECT id FROM holdfast.dead_letters WHERE task = 'breaks' LIMIT 1",
             "done": "SELECT id FROM holdfast.archive WHERE task = 'plain' LIMIT 1",

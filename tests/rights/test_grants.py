@@ -87,6 +87,7 @@ event_log       S       S            Su
 event_pages     S       S            S
 event_ids       SD      S            S
 event_streams   S       S            S
+received        SD      S            S
 event_failures  SIUD    S            SIUD
 event_types     -       S            SI
 subscriptions   SIUD    S            SIUD
@@ -119,76 +120,78 @@ SEQUENCES = {
 }
 
 FUNCTIONS = """
-                     producer  worker  operator_ro  operator_rw
-enqueue              X         X       -            X
-enqueue_many         X         X       -            X
-enqueue_group        X         X       -            X
-enqueue_specs        -         X       -            X
-jobs_ended           -         X       -            X
-jobs_ended_at_commit -         X       -            X
-try_callback         -         X       -            X
-count_group_ends     -         -       -            -
-count_group          -         -       -            -
-counted_in_row       -         -       -            -
-count_sleepers       -         -       -            -
-write_jobs           -         -       -            -
-check_may_link       -         -       -            -
-digits               -         -       -            -
-printed_bytes        -         -       -            -
-moment               -         -       -            -
-normal_specs         -         -       -            -
-clock_offset         X         X       X            X
-close_group          -         X       -            X
-conflict_text        -         X       -            X
-wake                 -         X       -            X
-note_breaker         -         X       -            -
-close_breaker        -         X       -            X
-empty_archive_slot   -         X       -            -
-lock_streams         -         X       -            X
-try_streams          -         -       -            -
-audit_act            -         -       -            X
-audit_more           -         -       -            X
-create_queue         -         -       -            X
-order_queue          -         -       -            X
-scaler_backlog       -         -       X            X
-spec_fault           -         -       -            -
-spec_conflict        -         -       -            -
-check_links          -         -       -            -
-check_producer       -         -       -            -
-publish              X         X       -            X
-publish_many         X         X       -            X
-append_events        X         X       -            X
-event_fault          -         -       -            -
-check_streams        -         -       -            -
-event_snapshot       -         -       -            -
-write_pages          -         -       -            -
-turn_page            -         X       -            X
-turn_or_look         -         X       X            X
-read_events          -         X       X            X
-event_seq_at         -         X       X            X
-event_position_at    -         X       X            X
-event_seq_of         -         X       X            X
-hold_log_start       -         X       -            X
-event_position       -         X       X            X
-empty_event_slots    -         X       -            -
-rebase_events        -         -       -            X
-restart_projection   -         X       -            X
-begin_reshard        -         X       -            X
-finish_reshard       -         X       -            X
-rebuild_obstacle     -         X       -            X
-make_shadow          -         X       -            X
-seed_shadow          -         X       -            X
-written_beside       -         X       -            X
-swap_projection      -         X       -            X
-cancel_build         -         X       -            X
-drop_old_tables      -         X       -            X
-now                  X         X       X            X
-bucket               X         X       X            X
-uuid7                X         X       X            X
-uuid7_time           X         X       X            X
-archive_slot         X         X       X            X
-archive_slots_of     X         X       X            X
-fingerprint          X         X       X            X
+                     producer  receiver  worker  operator_ro  operator_rw
+enqueue              X         -         X       -            X
+enqueue_many         X         -         X       -            X
+enqueue_group        X         -         X       -            X
+enqueue_specs        -         -         X       -            X
+jobs_ended           -         -         X       -            X
+jobs_ended_at_commit -         -         X       -            X
+try_callback         -         -         X       -            X
+count_group_ends     -         -         -       -            -
+count_group          -         -         -       -            -
+counted_in_row       -         -         -       -            -
+count_sleepers       -         -         -       -            -
+write_jobs           -         -         -       -            -
+check_may_link       -         -         -       -            -
+digits               -         -         -       -            -
+printed_bytes        -         -         -       -            -
+moment               -         -         -       -            -
+normal_specs         -         -         -       -            -
+clock_offset         X         X         X       X            X
+close_group          -         -         X       -            X
+conflict_text        -         -         X       -            X
+wake                 -         -         X       -            X
+note_breaker         -         -         X       -            -
+close_breaker        -         -         X       -            X
+empty_archive_slot   -         -         X       -            -
+lock_streams         -         -         X       -            X
+try_streams          -         -         -       -            -
+audit_act            -         -         -       -            X
+audit_more           -         -         -       -            X
+create_queue         -         -         -       -            X
+order_queue          -         -         -       -            X
+scaler_backlog       -         -         -       X            X
+spec_fault           -         -         -       -            -
+spec_conflict        -         -         -       -            -
+check_links          -         -         -       -            -
+check_producer       -         -         -       -            -
+publish              X         -         X       -            X
+publish_many         X         -         X       -            X
+append_events        X         -         X       -            X
+event_fault          -         -         -       -            -
+check_streams        -         -         -       -            -
+event_snapshot       -         -         -       -            -
+write_pages          -         -         -       -            -
+turn_page            -         -         X       -            X
+turn_or_look         -         -         X       X            X
+read_events          -         -         X       X            X
+event_seq_at         -         -         X       X            X
+event_position_at    -         -         X       X            X
+event_seq_of         -         -         X       X            X
+hold_log_start       -         -         X       -            X
+event_position       -         -         X       X            X
+empty_event_slots    -         -         X       -            -
+rebase_events        -         -         -       -            X
+restart_projection   -         -         X       -            X
+begin_reshard        -         -         X       -            X
+finish_reshard       -         -         X       -            X
+rebuild_obstacle     -         -         X       -            X
+make_shadow          -         -         X       -            X
+seed_shadow          -         -         X       -            X
+written_beside       -         -         X       -            X
+swap_projection      -         -         X       -            X
+cancel_build         -         -         X       -            X
+drop_old_tables      -         -         X       -            X
+now                  X         X         X       X            X
+bucket               X         X         X       X            X
+uuid7                X         X         X       X            X
+uuid7_time           X         X         X       X            X
+archive_slot         X         X         X       X            X
+archive_slots_of     X         X         X       X            X
+fingerprint          X         X         X       X            X
+receive              -         X         X       -            X
+receive_many         -         X         X       -            X
 """
 
 EVERYWHERE = {
@@ -245,7 +248,7 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
     life.use(roles.url("operator_rw"))
     with psycopg.connect(roles.url("operator_rw"), autocommit=True) as conn:
         conn.execute("SELECT holdfast.create_queue('later')")  # after the grants
-    producers, users = ["producer", "producer_limited"], ["worker", "operator_ro", "operator_rw"]
+    producers, users = ["producer", "producer_limited", "receiver"], ["worker", "operator_ro", "operator_rw"]
     expected, seen = table(TABLES), found(roles, _TABLES, users)
     named = {what for what, _ in expected}
     others = {(what, role): OTHERS[role] for what, role in seen if what not in named}
@@ -258,7 +261,7 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
         ("holdfast", role): "USAGE" for role in producers + users
     }
     functions = table(FUNCTIONS)
-    assert found(roles, _FUNCTIONS, ["producer", *users]) == functions
+    assert found(roles, _FUNCTIONS, ["producer", "receiver", *users]) == functions
     limited = found(roles, _FUNCTIONS, ["producer_limited"])
     assert limited == {
         (what, "producer_limited"): "" if what in EVERYWHERE else may
@@ -268,7 +271,7 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
 
 
 def test_everything_belongs_to_the_owner_and_a_second_run_changes_nothing(roles: Roles) -> None:
-    users = ["producer", "worker", "operator_ro", "operator_rw"]
+    users = ["producer", "receiver", "worker", "operator_ro", "operator_rw"]
 
     def all_rights() -> list[dict[tuple[str, str], str]]:
         return [found(roles, query, users) for query in (_TABLES, _COLUMNS, _SEQUENCES, _SCHEMA, _FUNCTIONS)]
@@ -387,6 +390,19 @@ def test_a_producer_can_enqueue_and_nothing_else(roles: Roles, life: Life) -> No
         ):
             conn.execute(statement.encode())
     assert made
+
+
+def test_a_receiver_can_receive_and_nothing_else(roles: Roles, life: Life) -> None:
+    with psycopg.connect(roles.url("receiver"), autocommit=True) as conn:
+        call = "SELECT outcome FROM holdfast.receive('shop', 'm1', sha256(''), 'plain', '{\"n\": 1}')"
+        assert [conn.execute(call).fetchone() for _ in range(2)] == [("new",), ("repeat",)]
+        for statement in (
+            "SELECT FROM holdfast.received", "DELETE FROM holdfast.received", "SELECT FROM holdfast.work", "SELECT FROM holdfast.jobs",
+            "SELECT FROM holdfast.enqueue('plain')", "SELECT FROM holdfast.publish('a', '{}')", "SELECT nextval('holdfast.work_seq')",
+        ):  # fmt: skip
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(statement.encode())
+    assert count(roles.dsn, "SELECT count(*) FROM holdfast.work") == 1
 
 
 def test_a_producer_of_one_queue_enqueues_there_only(roles: Roles, life: Life) -> None:

@@ -1,5 +1,5 @@
 from holdfast import sharded_key
-from holdfast import Event, Job, Transaction, event, upcast
+from holdfast import Event, GitHub, Job, ReceivedMessage, Transaction, event, upcast
 from good import app, billing, both, index, order_totals, receipt, send_receipt, settle, nightly, crunch, OrderPaid, OrderPaidLater, OrderRefunded
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
@@ -49,3 +49,10 @@ upcast(OrderPaid, OrderPaidLater)(to_another)  # error
 upcast("order.paid", OrderPaidLater)  # error
 app.contracts.check("contracts.json")  # error
 app.contracts.store(OrderPaid)  # error
+app.receive("x", OrderPaid, verify="secret")  # error
+app.receive("x", OrderPaid, verify=GitHub("s"), misfit="drop")  # error
+def wrong_payload(m: ReceivedMessage[OrderRefunded]) -> None: ...
+app.receive("x", OrderPaid, verify=GitHub("s"))(wrong_payload)  # error
+def message_first(m: ReceivedMessage[OrderPaid], tx: Transaction) -> None: ...
+app.receive("x", OrderPaid, verify=GitHub("s"))(message_first)  # error
+app.consume("x", GitHub("s"), OrderPaid)  # error

@@ -6,6 +6,7 @@
 --
 --   {{owner}}: owns the schema. {{migrator}}: may become the owner, for `holdfast migrate up`.
 --   {{producer}}: may enqueue and publish, and neither read nor change a job or an event. {{worker}}: runs jobs, and reads the log of events.
+--   {{receiver}}: may receive messages, which become jobs, and neither read nor change any.
 --   {{operator_ro}}: may look at everything. {{operator_rw}}: may also change jobs, queues, tasks, schedules, subscriptions and workers.
 
 BEGIN;
@@ -67,6 +68,8 @@ BEGIN
 
     GRANT EXECUTE ON FUNCTION holdfast.enqueue, holdfast.enqueue_many, holdfast.enqueue_group, holdfast.publish, holdfast.publish_many,
         holdfast.append_events TO {{producer}}, {{worker}}, {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.receive, holdfast.receive_many TO {{receiver}}, {{worker}}, {{operator_rw}};
+    GRANT SELECT, DELETE ON holdfast.received TO {{worker}};
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
     GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.asleep TO {{worker}};

@@ -1749,6 +1749,8 @@ REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
 
 -- with shape: events
 
+-- with shape: receiver
+
 -- For people and tools --------------------------------------------------------------------------------------------
 
 CREATE VIEW holdfast.jobs AS

@@ -1,0 +1,127 @@
+"""Messages of a NATS JetStream stream, for `@app.consume(...)`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigurationError
+from ..model.duration import Duration, seconds
+from ..shapes.receiver.source import InMessage
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+_ENDS_WITHIN = 5.0  # seconds, for what is no wait for messages
+_IDS = ("ce-id", "nats-msg-id")
+
+
+class NatsSource:
+    """A durable pull consumer. It is made with explicit acknowledgement when the stream has none of its name."""
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        durable: str,
+        subject: str | None,
+        credentials: str | None,
+        ack_wait: float,
+    ) -> None:
+        self._url = url
+        self._stream = stream
+        self._durable = durable
+        self._subject = subject
+        self._credentials = credentials
+        self._ack_wait = ack_wait
+        self._client: Client | None = None
+        self._pull: Any = None
+
+    async def open(self) -> None:
+        try:
+            import nats
+            from nats.js.api import AckPolicy, ConsumerConfig
+            from nats.js.errors import NotFoundError
+        except ImportError:
+            raise ConfigurationError("nats_source needs nats-py: pip install 'holdfast[nats]'") from None
+
+        async def quiet(_: Exception) -> None:
+            """What goes wrong is raised where it is asked for."""
+
+        options: dict[str, Any] = {"user_credentials": self._credentials} if self._credentials else {}
+        self._client = await nats.connect(
+            self._url,
+            allow_reconnect=False,
+            connect_timeout=_ENDS_WITHIN,
+            error_cb=quiet,
+            **options,
+        )
+        stream = self._client.jetstream(timeout=_ENDS_WITHIN)
+        try:
+            await stream.consumer_info(self._stream, self._durable)
+        except NotFoundError:
+            config = ConsumerConfig(
+                durable_name=self._durable,
+                ack_policy=AckPolicy.EXPLICIT,
+                ack_wait=self._ack_wait,
+                filter_subject=self._subject,
+            )
+            await stream.add_consumer(self._stream, config)
+        self._pull = await stream.pull_subscribe_bind(self._durable, self._stream)
+
+    async def close(self) -> None:
+        client, self._client, self._pull = self._client, None, None
+        if client is not None and not client.is_closed:
+            await client.close()
+
+    async def receive(self, limit: int, *, wait: float) -> Sequence[InMessage]:
+        from nats.errors import TimeoutError as NothingCame
+
+        try:
+            found = await self._pull.fetch(limit, timeout=wait)
+        except NothingCame:
+            found = []
+        if not found and (self._client is None or self._client.is_closed):
+            raise ConnectionError(f"the connection to NATS for stream {self._stream} is closed")
+        return [self._message(one) for one in found]
+
+    async def ack(self, receipts: Sequence[Any]) -> None:
+        for one in receipts:
+            await one.ack()
+        if self._client is not None:
+            await self._client.flush(timeout=int(_ENDS_WITHIN))
+
+    async def release(self, receipts: Sequence[Any], *, delay: float) -> None:
+        for one in receipts:
+            await one.nak(delay=delay or None)
+        if self._client is not None:
+            await self._client.flush(timeout=int(_ENDS_WITHIN))
+
+    def _message(self, one: "Msg") -> InMessage:
+        headers = {name.lower(): value for name, value in (one.headers or {}).items()}
+        at = one.metadata
+        place = f"{at.stream}:{at.sequence.stream}"
+        return InMessage(
+            id=next((headers[name] for name in _IDS if headers.get(name)), place),
+            body=one.data,
+            receipt=one,
+            headers=headers,
+            key=headers.get("ce-subject") or None,
+            source=one.subject,
+            redelivered=(at.num_delivered or 1) > 1,
+        )
+
+
+def nats_source(
+    url: str,
+    *,
+    stream: str,
+    durable: str,
+    subject: str | None = None,
+    credentials: str | None = None,
+    ack_wait: Duration = 30.0,
+) -> NatsSource:
+    """Read a JetStream stream: `@app.consume("orders", nats_source(URL, stream="ORDERS", durable="shop"), Order)`.
+
+    A message has the id of its header `ce-id` or `Nats-Msg-Id`, else its place in the stream. `subject` is the filter of a
+    consumer that is made here. One that is not acknowledged within `ack_wait` comes again."""
+    return NatsSource(url, stream, durable, subject, credentials, seconds(ack_wait, "ack_wait", least=1.0))

@@ -1,0 +1,233 @@
+"""Receiver: what `@app.receive(...)` makes. It takes messages over HTTP, or from any framework's view."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from ... import failpoints, telemetry
+from ...db.database import Database
+from ...db.guests import async_guest, sync_guest
+from ...errors import DatabaseError
+from ...tasks.definition import Binding
+from ...tasks.producer import AppProducer
+from ...tasks.task import Task
+from ...tasks.writer import unknown_queue
+from . import store
+from .gather import Gatherer
+from .intake import AnyHeaders, Intake, Receipt, by_name, refused
+from .message import ReceivedMessage
+from .store import NewMessage, Written
+from .verify import Verifier
+
+T = TypeVar("T")
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+ASGI: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+READ_WITHIN = 30.0  # seconds for a whole body
+RETRY_AFTER = "5"
+_STATUS = {"new": 202, "parked": 202, "repeat": 200, "differs": 200}
+
+
+class _Gone(Exception):
+    """The client went away."""
+
+
+class Receiver(Generic[T]):
+    """Takes messages of one source: `fastapi_app.mount("/hooks/stripe", paid.asgi)`, or `paid.accept(headers, body)`."""
+
+    def __init__(
+        self, task: Task[Any, Any], binding: Binding, intake: Intake, verifier: Verifier, patience: float
+    ) -> None:
+        self.task = task
+        self._binding = binding
+        self._intake = intake
+        self._verifier = verifier
+        self._patience = patience
+        self._gatherer = Gatherer(self._write)
+
+    @property
+    def source(self) -> str:
+        """The name that its messages are remembered by."""
+        return self._intake.target.source
+
+    @property
+    def func(self) -> Callable[..., object]:
+        """The function as it was written."""
+        return self.task.func
+
+    @property
+    def asgi(self) -> ASGI:
+        """An ASGI app for any path: mount it where the sender posts to."""
+
+        async def asgi(scope: Scope, receive: Receive, send: Send) -> None:
+            """A function: servers take a method for an app of ASGI 2."""
+            await self._asgi(scope, receive, send)
+
+        return asgi
+
+    def call(self, message: ReceivedMessage[T]) -> Any:
+        """Run the handler here and now, without a database: `await paid.call(message)` for an async one."""
+        signature = self.task.definition.signature
+        if signature.injected:
+            kinds = " and ".join(kind.__name__ for kind in signature.injected.values())
+            raise TypeError(
+                f"{self.task.name} takes an injected {kinds}, which call() cannot supply. Call its func with your own"
+            )
+        return signature.func(message)
+
+    def accept(self, headers: AnyHeaders, body: bytes, *, conn: object = None) -> Receipt:
+        """Verify a request and write its job, in the transaction of `conn` or in one of our own. Reply with the receipt's
+        status when that has committed. While the database is away the receipt says 503; errors on `conn` are raised."""
+        guest = None if conn is None else sync_guest(conn, "accept", "aaccept")
+        taken = self._taken(headers, body)
+        if isinstance(taken, Receipt):
+            return taken
+        if guest is not None:
+            return self._receipt(guest.run(store.receive_many(self._intake.target, [taken]))[0])
+        try:
+            written = self._database.run(lambda: store.receive_many(self._intake.target, [taken]))
+            return self._receipt(written[0])
+        except DatabaseError as error:
+            return self._away(error)
+
+    async def aaccept(self, headers: AnyHeaders, body: bytes, *, conn: object = None) -> Receipt:
+        """`await paid.aaccept(headers, body)`: see accept(). Without `conn`, requests share transactions."""
+        guest = None if conn is None else async_guest(conn, "aaccept", "accept")
+        taken = self._taken(headers, body)
+        if isinstance(taken, Receipt):
+            return taken
+        if guest is not None:
+            return self._receipt((await guest.arun(store.receive_many(self._intake.target, [taken])))[0])
+        try:
+            return self._receipt(await self._gatherer.put(taken, self._patience))
+        except DatabaseError as error:
+            return self._away(error)
+
+    @property
+    def _database(self) -> Database:
+        return cast(AppProducer, self._binding.require(self.task.name)).database
+
+    def _taken(self, headers: AnyHeaders, body: bytes) -> NewMessage | Receipt:
+        now = self._database.clock.now()
+        taken = self._intake.take(self._verifier, by_name(headers), bytes(body), now)
+        if isinstance(taken, Receipt) and taken.outcome == "refused":
+            telemetry.emit(
+                "received.refused",
+                level=logging.DEBUG,
+                source=self.source,
+                status=taken.status,
+                reason=taken.text,
+            )
+        return taken
+
+    async def _write(self, messages: Sequence[NewMessage]) -> list[Written]:
+        written = await self._database.arun(lambda: store.receive_many(self._intake.target, messages))
+        failpoints.point("received.committed")
+        return written
+
+    def _receipt(self, written: Written) -> Receipt:
+        outcome = written.outcome
+        if outcome == "queue":
+            raise unknown_queue(self._intake.target.queue, [])
+        if outcome in ("differs", "parked"):
+            telemetry.emit(
+                f"received.{outcome}", level=logging.WARNING, source=self.source, job_id=str(written.job_id)
+            )
+        status = _STATUS[outcome]
+        if outcome == "differs":
+            return Receipt(status, "conflict", written.job_id, "known by this id, with another body")
+        text = {"new": "accepted", "parked": "accepted, and set aside", "repeat": "known"}[outcome]
+        kept: Any = outcome
+        return Receipt(status, kept, written.job_id, text)
+
+    def _away(self, error: Exception) -> Receipt:
+        telemetry.emit(
+            "received.unavailable",
+            level=logging.WARNING if isinstance(error, DatabaseError) else logging.ERROR,
+            source=self.source,
+            error=f"{type(error).__name__}: {error}",
+        )
+        return refused(503, "not now: try again later", **{"retry-after": RETRY_AFTER})
+
+    # ASGI ----------------------------------------------------------------------------------------------------------------
+
+    async def _asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await _lifespan(receive, send)
+        if scope["type"] != "http":
+            await receive()
+            return await send({"type": "websocket.close", "code": 1000})
+        try:
+            receipt = await self._reply(scope, receive)
+        except _Gone:
+            return None
+        # A sender that is refused before it has sent all would go on sending: HTTP/1 ends its connection.
+        closes = receipt.status in (408, 413) and str(scope.get("http_version", "1.1")).startswith("1")
+        return await _respond(receipt, send, {"connection": "close"} if closes else {})
+
+    async def _reply(self, scope: Scope, receive: Receive) -> Receipt:
+        if scope["method"] != "POST":
+            return refused(405, "send a POST", allow="POST")
+        headers = by_name(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        )
+        if (wrong := self._intake.wrong_type(headers, self._verifier)) is not None:
+            return wrong
+        length = headers.get("content-length", ["0"])[0]
+        if not (length.isascii() and length.isdigit()):
+            return refused(400, "Content-Length is no number")
+        if len(length) > 15 or int(length) > self._intake.max_bytes:
+            return self._intake.too_large()
+        try:
+            async with asyncio.timeout(READ_WITHIN):
+                body = await self._read(receive)
+        except TimeoutError:
+            return refused(408, f"the body was not sent within {READ_WITHIN:g} s")
+        if body is None:
+            return self._intake.too_large()
+        try:
+            return await self.aaccept(headers, body)
+        except Exception as error:  # noqa: BLE001 no such queue, or a fault of ours: the sender is to try again
+            return self._away(error)
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        """The whole body; None as soon as it is known to be too large."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self._intake.max_bytes:
+                return None
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+
+async def _respond(receipt: Receipt, send: Send, more: Mapping[str, str]) -> None:
+    body = receipt.text.encode()
+    headers = {
+        "content-type": "text/plain; charset=utf-8",
+        "content-length": str(len(body)),
+        **receipt.headers,
+        **more,
+    }
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": receipt.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    """Where it is served by itself, without an app around it."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
