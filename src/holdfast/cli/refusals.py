@@ -38,6 +38,7 @@ _WAYS_OUT = {
     "schedule_exists": ": holdfast schedule remove {name}",
     "schedule_in_code": ": holdfast schedule pause {name}",
     "not_stopped": ". Pause it first: holdfast subscriptions pause {subscription}",
+    "sent_twice": ". Put it back instead: holdfast subscriptions reset {subscription} --to POSITION",
     "applied_twice": ". Build it anew instead: holdfast projection rebuild {subscription}",
 }
 

@@ -5,17 +5,18 @@ The app, the doctor and the command line read this list and nothing else of a sh
 
 from ..operate.doctor.run import CHECKS as ENGINE_CHECKS
 from ..shape import Shape
-from . import events, schedules
+from . import events, relays, schedules
 from .events.declare import Subscribing
 from .events.verbs import HasEvents
+from .relays.declare import Relaying
 from .schedules.declare import Scheduling
 from .schedules.verbs import HasSchedules
 
-SHAPES: tuple[Shape, ...] = (schedules.SHAPE, events.SHAPE)
+SHAPES: tuple[Shape, ...] = (schedules.SHAPE, events.SHAPE, relays.SHAPE)
 CHECKS = (*ENGINE_CHECKS, *(check for shape in SHAPES for check in shape.checks))
 
 
-class Registry(Scheduling, Subscribing):
+class Registry(Scheduling, Relaying, Subscribing):
     """Tasks for apps to include: `billing = Registry("billing")`, then `Holdfast(..., include=[billing])`.
 
     A registry that several apps include writes its jobs through the newest of them.

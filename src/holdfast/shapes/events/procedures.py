@@ -19,7 +19,7 @@ from . import store
 from .event import Event, EventConverter, EventRow
 from .lookups import find, list_all, turn, unknown
 from .steering import pause, remove, replay, reset, resume, skip
-from .store import Failure, LogState, Published
+from .store import Failure, Listed, LogState, Published
 
 _CONVERTER = EventConverter(Any)
 
@@ -76,6 +76,52 @@ def failures(name: str, key: str | None = None) -> Procedure[list[Failure]]:
     """What a projection skipped or parked, in order."""
     yield from find(name)
     return (yield from run(lambda: store.list_failures(name, key)))
+
+
+def retry(name: str, key: str | None = None) -> Procedure[int]:
+    """Let a relay send what it skipped or parked, in order; returns how many. Its owner begins anew."""
+    (listed, *_) = yield from find(name)
+    _check_relay(listed)
+    who = yield from actor()
+
+    def flow() -> Flow[int]:
+        yield from store.lock_positions(name)
+        found = yield from store.retry_failures(name, key)
+        if found:
+            yield from store.fence(name)
+            yield from audit(who, "retry_failures", {"subscription": name, "key": key}, found)
+        return found
+
+    return (yield from run(flow))
+
+
+def drop(name: str, position: int) -> Procedure[Failure]:
+    """Give up on an event that waits in a relay; those behind it go on."""
+    (listed, *_) = yield from find(name)
+    _check_relay(listed)
+    who = yield from actor()
+
+    def flow() -> Flow[Failure | None]:
+        yield from store.lock_positions(name)
+        found = yield from store.drop_failure(name, position)
+        if found is not None:
+            yield from store.fence(name)
+            yield from audit(who, "drop_failure", {"subscription": name, "position": position}, 1)
+        return found
+
+    dropped: Failure | None = yield from run(flow)
+    if dropped is None:
+        raise ConfigurationError(
+            f"no event waits at position {position} of {name}. Look: holdfast subscriptions failures {name}"
+        )
+    return dropped
+
+
+def _check_relay(listed: Listed) -> None:
+    if listed.kind != "relay":
+        raise ConfigurationError(
+            f"{listed.name} is of kind {listed.kind}, not a relay. Of a projection: holdfast projection retry {listed.name}"
+        )
 
 
 def rebase() -> Procedure[int]:
@@ -191,6 +237,8 @@ class Subscriptions(Runner):
     skip = Method(skip)
     remove = Method(remove)
     failures = Method(failures)
+    retry = Method(retry)
+    drop = Method(drop)
     rebase = Method(rebase)
     retention = Method(retention)
     await_position = Method(await_position)

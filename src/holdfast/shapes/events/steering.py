@@ -170,6 +170,9 @@ def _check_replayed(listed: Listed) -> None:
     if listed.kind == "projection":
         text = f"{listed.name} is a projection: events that it applied would count twice"
         raise Refused("applied_twice", text, subscription=listed.name)
+    if listed.kind == "relay":
+        text = f"{listed.name} is a relay: a replay beside it would send events of a key from two places"
+        raise Refused("sent_twice", text, subscription=listed.name)
     if listed.replay_of is not None:
         raise ConfigurationError(f"{listed.name} is a replay. Replay {listed.replay_of} instead")
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from ....errors import EventsGone
-from ....store.statement import Flow, Statement, named, nothing
+from ....store.statement import Flow, Statement, count, named, nothing
 from ..event import EventRow
 from .log import Page, event_seq_at, read_events
 from .subscriptions import Listed, Owned
@@ -19,7 +19,7 @@ class Failure:
     position: int
     seq: int
     shard: int
-    kind: str  # 'skipped', 'parked' or 'behind'
+    kind: str  # 'skipped', 'parked', 'spilled' or 'behind'
     event_id: UUID
     type: str
     key: str | None
@@ -53,6 +53,24 @@ def list_failures(
 ) -> Statement[list[Failure]]:
     """Those after a position, in order."""
     return named("list_failures", (name, key, most, after), lambda rows: [Failure(*row) for row in rows])
+
+
+def waiting_keys(name: str) -> Statement[dict[str | None, bool]]:
+    """Keys with events that wait in order, and whether they are tried again by themselves."""
+    return named("waiting_event_keys", (name,), lambda rows: {row[0]: row[1] for row in rows})
+
+
+def waiting_failures(name: str, key: str | None, most: int) -> Statement[list[Failure]]:
+    return named("waiting_failures", (name, key, most), lambda rows: [Failure(*row) for row in rows])
+
+
+def retry_failures(name: str, key: str | None) -> Statement[int]:
+    return named("retry_failures", (name, key), count)
+
+
+def drop_failure(name: str, position: int) -> Statement[Failure | None]:
+    """None: nothing waits there."""
+    return named("drop_failure", (name, position), lambda rows: Failure(*rows[0][:-1]) if rows else None)
 
 
 def forget_failures(name: str, positions: Sequence[int]) -> Statement[None]:

@@ -1,0 +1,102 @@
+"""Real brokers for tests: each is started once per session, on loopback, in a folder of its own, and can be broken."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def program(name: str) -> str:
+    """A program beside our Python, or on the path."""
+    beside = Path(sys.executable).with_name(name)
+    found = (
+        str(beside) if beside.exists() else shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    )
+    if found is None:
+        raise AssertionError(f"{name} is not on this machine: scripts/run_tests.py installs it")
+    return found
+
+
+class Server:
+    """A process that answers on a port. `kill` is SIGKILL, `freeze` is SIGSTOP."""
+
+    def __init__(
+        self, command: Sequence[str], port: int, folder: Path, env: dict[str, str] | None = None
+    ) -> None:
+        self.command, self.port, self.folder = list(command), port, folder
+        self._env = env
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        log = (self.folder / "log").open("ab")
+        self._process = subprocess.Popen(
+            self.command,
+            cwd=self.folder,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env=self._env,
+            start_new_session=True,
+        )
+        log.close()
+        deadline = time.monotonic() + 120
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(
+                    f"{self.command[0]} did not start: {(self.folder / 'log').read_text()[-2000:]}"
+                )
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        self.thaw()
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def folder(name: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-"))
+
+
+def nats_server(extra: str = "") -> Server:
+    where, port = folder("nats"), free_port()
+    (where / "conf").write_text(
+        f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{where}/data", sync_interval: always }}\n{extra}\n'
+    )
+    server = Server([program("nats-server"), "-c", str(where / "conf")], port, where)
+    server.start()
+    return server
