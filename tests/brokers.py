@@ -100,3 +100,12 @@ def nats_server(extra: str = "") -> Server:
     server = Server([program("nats-server"), "-c", str(where / "conf")], port, where)
     server.start()
     return server
+
+
+def redis_server() -> Server:
+    """Every write is on disk before it is confirmed."""
+    where, port = folder("redis"), free_port()
+    options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(where), "--appendonly", "yes"]
+    server = Server([program("redis-server"), *options, "--appendfsync", "always", "--save", ""], port, where)
+    server.start()
+    return server

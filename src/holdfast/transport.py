@@ -31,6 +31,7 @@ class OutMessage:
     headers: Mapping[str, str]
     body: bytes
     content_type: str = CONTENT_TYPE
+    era: int = 1  # of the log: it rises when positions are dealt again, after a restore
     late: bool = False  # it waited aside: messages with higher positions may have been sent before it
 
 

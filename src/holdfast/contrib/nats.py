@@ -166,10 +166,9 @@ class _Nats:
     async def _send(self, client: "Client", message: OutMessage) -> "_Answer | Outcome":
         if not _SUBJECT.fullmatch(message.destination) or "" in message.destination.split("."):
             return Refused("malformed", f"{message.destination[:200]!r} is no subject")
-        if len(message.body) + HEADERS > client.max_payload:
-            return Refused(
-                "too_large", f"{len(message.body)} bytes, and the server takes {client.max_payload}"
-            )
+        most = min(self.capabilities.max_bytes, client.max_payload - HEADERS)
+        if len(message.body) > most:
+            return Refused("too_large", f"{len(message.body)} bytes, and {most} may be sent")
         headers = {**message.headers, "Nats-Msg-Id": message.id, "Content-Type": message.content_type}
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream

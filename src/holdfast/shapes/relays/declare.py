@@ -54,7 +54,7 @@ class Relaying:
                 '"nats://127.0.0.1:4222", or an object with open, close, publish, check and capabilities'
             )
         if isinstance(on, str | type):
-            raise TaskDefinitionError(f"relay {name!r}: on must be a list, such as [{shown(on)}]")
+            raise TaskDefinitionError(f"relay {name!r}: on must be a list, such as [{on!r}]")
         spec = Spec(carrier, _route(name, route), _window(name, window), _policy(name, refused))
         where = sys._getframe(1)
         line = where.f_lineno

@@ -29,12 +29,12 @@ class Template:
     def __init__(self, text: str) -> None:
         try:
             parts = list(Formatter().parse(text))
-        except ValueError as error:
-            raise TaskDefinitionError(f"route {shown(text)} is no template: {error}") from None
+        except ValueError:
+            raise TaskDefinitionError(f"route {text!r} is no template: a brace has no partner") from None
         for _, name, spec, conversion in parts:
             if name is not None and (name not in FIELDS or spec or conversion):
                 raise TaskDefinitionError(
-                    f"route {shown(text)} has {{{name}}}; it may have {', '.join(f'{{{f}}}' for f in FIELDS)}"
+                    f"route {text!r} has {{{name}}}; it may have {', '.join(f'{{{f}}}' for f in FIELDS)}"
                 )
         if not text.strip():
             raise TaskDefinitionError("route must not be empty: it says where messages go")
@@ -86,6 +86,7 @@ class Maker:
             self._destination(row),
             headers_of(row),
             body,
+            era=self._cursor.era,
             late=late,
         )
 
@@ -112,4 +113,6 @@ def headers_of(row: LogRow) -> dict[str, str]:
     found["ce-id"] = str(row.id)
     found["ce-type"] = row.type
     found["ce-source"] = own.get("source", "holdfast")
+    if row.key is not None:
+        found["ce-subject"] = quote(row.key, safe=_SAFE + " !#$&'()*,./;=?[]")
     return found

@@ -93,10 +93,9 @@ class Relay:
             self._aside.go_on(self._breaker.is_open)
         self._start_moving(leaving or self._bad is not None)
         busy = {*self._waves, *filter(None, (self._reading, self._moving)), *self._aside.tasks()}
-        if leaving and not self._waves and self._moving is None:
+        at_bad = self._bad is not None and self._lanes.passed[0] == self._bad[0].position - 1
+        if (leaving or at_bad) and not self._waves and self._moving is None:
             return True
-        if self._bad is not None and self._lanes.passed[0] == self._bad[0].position - 1 and not self._waves:
-            return self._moving is None
         await asyncio.wait(
             busy if leaving else {*busy, left}, timeout=self._pause(), return_when=asyncio.FIRST_COMPLETED
         )
