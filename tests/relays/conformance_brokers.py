@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from typing import Any
 from uuid import uuid4
 
 import nats as nats_client
@@ -107,7 +108,7 @@ class RedisBroker(_OnServer):
 
     async def read(self, destination: str) -> Sequence[InMessage]:
         async with redis.asyncio.Redis.from_url(self.url) as client:
-            entries = await client.xrange(destination)
+            entries: Any = await client.xrange(destination)
         return [
             InMessage(
                 fields[b"id"].decode(),
@@ -142,7 +143,7 @@ class HoldfastBroker:
         return holdfast_database(self._proxy.url)
 
     def wrong_credentials(self) -> tuple[Transport, str] | None:
-        info = psycopg.conninfo.conninfo_to_dict(self._url)
+        info: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(self._url)
         wrong = psycopg.conninfo.make_conninfo(**{**info, "user": "nobody_of_that_name", "password": SECRET})
         return holdfast_database(wrong), SECRET
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from ...errors import ConfigurationError, EventsGone, ResultTimeout, SubscriptionStopped
 from ...operate.procedure import Method, Procedure, Runner, actor, run, wait
+from ...operate.refusal import Refused
 from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks.payload import shown
@@ -111,17 +112,14 @@ def drop(name: str, position: int) -> Procedure[Failure]:
 
     dropped: Failure | None = yield from run(flow)
     if dropped is None:
-        raise ConfigurationError(
-            f"no event waits at position {position} of {name}. Look: holdfast subscriptions failures {name}"
-        )
+        raise Refused("nothing_waits", f"no event waits at position {position} of {name}", subscription=name)
     return dropped
 
 
 def _check_relay(listed: Listed) -> None:
     if listed.kind != "relay":
-        raise ConfigurationError(
-            f"{listed.name} is of kind {listed.kind}, not a relay. Of a projection: holdfast projection retry {listed.name}"
-        )
+        text = f"{listed.name} is no relay but of kind {listed.kind}: what it skipped cannot be sent"
+        raise Refused("no_relay", text, subscription=listed.name)
 
 
 def rebase() -> Procedure[int]:

@@ -8,10 +8,11 @@ link      the connection to the destination
 breaker   a destination that is away
 aside     events that wait aside with their key, and are sent later
 relay     the loop
+cli       `holdfast relays`
 measure   what Prometheus counts
 """
 
 from ...shape import Shape
 from .measure import MEASURES
 
-SHAPE = Shape("relays", measures=MEASURES)
+SHAPE = Shape("relays", measures=MEASURES, cli={"relays": f"{__name__}.cli:app"})

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..events.event import Event
     from ..events.verbs import Followed
 
+KIND = "relays"
 MOST = 10_000  # messages in flight
 
 
@@ -24,6 +25,7 @@ class Relaying:
     """The part of a registry that declares what leaves the database."""
 
     if TYPE_CHECKING:
+        _things: dict[str, dict[str, Any]]
 
         def _follow(self, follower: Follower) -> Followed: ...
 
@@ -60,7 +62,9 @@ class Relaying:
         line = where.f_lineno
         place = Place(where.f_code.co_filename, line, f"{name}:{line}")  # a module may be run again
         make = Follower(name, "relay", on, start, bool(hold), place, lambda cursor: Relay(spec, cursor))
-        return self._follow(make)
+        followed = self._follow(make)
+        self._things.setdefault(KIND, {})[name] = spec
+        return followed
 
 
 def _route(name: str, route: object) -> Any:
