@@ -21,9 +21,11 @@ def free_port() -> int:
 
 def program(name: str) -> str:
     """A program beside our Python, or on the path."""
-    beside = Path(sys.executable).with_name(name)
+    beside = Path(sys.executable).parent / name
     found = (
-        str(beside) if beside.exists() else shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        str(beside)
+        if beside.exists()
+        else shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin:/usr/lib/rabbitmq/bin")
     )
     if found is None:
         raise AssertionError(f"{name} is not on this machine: scripts/run_tests.py installs it")
@@ -75,6 +77,8 @@ class Server:
         if self._process is not None:
             self._process.wait()
             self._process = None
+        while self._answers():  # the last of its processes is on its way out
+            time.sleep(0.01)
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -107,5 +111,42 @@ def redis_server() -> Server:
     where, port = folder("redis"), free_port()
     options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(where), "--appendonly", "yes"]
     server = Server([program("redis-server"), *options, "--appendfsync", "always", "--save", ""], port, where)
+    server.start()
+    return server
+
+
+class Rabbit(Server):
+    """RabbitMQ, with a port mapper of its own: one that Erlang starts by itself would outlive the tests."""
+
+    def __init__(self, where: Path, port: int, mapper_port: int) -> None:
+        env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("RABBITMQ_")},
+            "HOME": str(where),
+            "ERL_EPMD_PORT": str(mapper_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"holdfast{port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(where / "data"),
+            "RABBITMQ_LOG_BASE": str(where / "logs"),
+            "RABBITMQ_PID_FILE": str(where / "pid"),
+            "RABBITMQ_CONFIG_FILE": str(where / "none"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(where / "plugins"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2",
+        }
+        (where / "plugins").write_text("[].\n")
+        super().__init__(["/usr/lib/rabbitmq/bin/rabbitmq-server"], port, where, env)
+        mapper = [program("epmd"), "-port", str(mapper_port), "-address", "127.0.0.1"]
+        self._mapper = subprocess.Popen(mapper, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end(self) -> None:
+        super().end()
+        self._mapper.kill()
+        self._mapper.wait()
+
+
+def rabbit_server() -> Server:
+    server = Rabbit(folder("rabbit"), free_port(), free_port())
     server.start()
     return server

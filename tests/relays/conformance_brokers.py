@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+import aio_pika
 import nats as nats_client
 import psycopg
 import redis.asyncio
@@ -15,6 +16,7 @@ from tests.crash.proxy import Proxy
 
 from holdfast.contrib.holdfast import holdfast_database
 from holdfast.contrib.nats import nats
+from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.contrib.redis import redis_streams
 from holdfast.transport import InMessage, Transport
 
@@ -130,6 +132,52 @@ class RedisBroker(_OnServer):
         await super().thaw()
         async with redis.asyncio.Redis.from_url(self.url) as client:
             await client.config_set("maxmemory", "0")
+
+
+class RabbitBroker(_OnServer):
+    """Destinations are durable queues, reached by the default exchange."""
+
+    _kind: Mapping[str, str] = {"x-queue-type": "classic"}
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.server.port}/"
+
+    def transport(self) -> Transport:
+        return rabbitmq(self.url, max_bytes=100_000)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        return rabbitmq(f"amqp://guest:{SECRET}@127.0.0.1:{self.server.port}/"), SECRET
+
+    async def _declare(self, name: str, **arguments: Any) -> str:
+        made = f"{name}{uuid4().hex[:8]}"
+        async with await aio_pika.connect(self.url) as connection:
+            channel = await connection.channel()
+            await channel.declare_queue(made, durable=True, arguments=arguments)
+        return made
+
+    async def destination(self, name: str) -> str:
+        return await self._declare(name, **self._kind)
+
+    def missing(self) -> str | None:
+        return "nobody.has.this"
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        """They are taken out: the suite reads a destination once."""
+        found = []
+        async with await aio_pika.connect(self.url) as connection:
+            channel = await connection.channel()
+            queue = await channel.get_queue(destination)
+            while (message := await queue.get(no_ack=True, fail=False)) is not None:
+                found.append(InMessage(str(message.message_id), destination, None, {}, message.body))
+        return found
+
+    async def fill(self, name: str) -> str | None:
+        made = await self._declare(name, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+        async with await aio_pika.connect(self.url) as connection:
+            channel = await connection.channel()
+            await channel.default_exchange.publish(aio_pika.Message(b"first"), made)
+        return made
 
 
 class HoldfastBroker:

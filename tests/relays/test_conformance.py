@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.brokers import Server, nats_server, redis_server
-from tests.relays.conformance_brokers import HoldfastBroker, NatsBroker, RedisBroker
+from tests.brokers import Server, nats_server, rabbit_server, redis_server
+from tests.relays.conformance_brokers import HoldfastBroker, NatsBroker, RabbitBroker, RedisBroker
 
 from holdfast import Holdfast
 from holdfast.testing import Broker, Kit, transport_conformance
@@ -41,6 +41,20 @@ class TestNats(transport_conformance(_nats)):  # type: ignore[misc]
 
 class TestRedis(transport_conformance(_redis)):  # type: ignore[misc]
     """Redis Streams."""
+
+
+def _rabbit() -> Broker:
+    if "rabbit" not in _servers:
+        _servers["rabbit"] = rabbit_server()
+    return RabbitBroker(_servers["rabbit"])
+
+
+class TestRabbit(transport_conformance(_rabbit)):  # type: ignore[misc]
+    """RabbitMQ. It takes many seconds to start."""
+
+    @pytest.mark.long
+    def test_a_server_that_is_killed_in_the_middle_loses_nothing_that_it_confirmed(self) -> None:
+        super().test_a_server_that_is_killed_in_the_middle_loses_nothing_that_it_confirmed()
 
 
 class TestHoldfast(transport_conformance(lambda: _brokers["holdfast"])):  # type: ignore[misc]

@@ -40,6 +40,7 @@ _TOO_LARGE = frozenset((10054,))  # err_code: beyond the stream's own limit
 _WRONG = frozenset((10060, 10070, 10071, 10164))  # expected another stream, or another message before it
 _FORBIDDEN = re.compile('[Pp]ermissions [Vv]iolation for [Pp]ublish to "([^"]+)"')
 NO_STREAM = RetryLater("no stream has this subject just now")
+CONNECT = 5.0  # seconds
 HEADERS = 2048  # bytes that are left for them
 
 
@@ -86,6 +87,7 @@ class _Nats:
         self._inbox = ""
         self._waiting: dict[str, tuple[_Answer, str]] = {}  # by token: who waits, and the subject
         self._asked = 0
+        self._last_error = ""
         self.capabilities = Capabilities(order="key", dedup=dedup, max_bytes=max_bytes, max_batch=1000)
 
     async def open(self) -> None:
@@ -97,28 +99,33 @@ class _Nats:
             options["user_credentials"] = self._credentials
         if self._tls is not None:
             options["tls"] = self._tls
+        self._last_error = ""
         try:
-            await client.connect(
-                servers=self._servers,
-                allow_reconnect=False,
-                max_reconnect_attempts=1,
-                connect_timeout=5,
-                ping_interval=10,
-                name="holdfast relay",
-                error_cb=self._heard,
-                closed_cb=self._lost,
-                **options,
-            )
+            async with asyncio.timeout(CONNECT):
+                await client.connect(
+                    servers=self._servers,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    connect_timeout=5,
+                    ping_interval=10,
+                    name="holdfast relay",
+                    error_cb=self._heard,
+                    closed_cb=self._lost,
+                    **options,
+                )
+        except TimeoutError:  # the client goes on trying, and tells why aside
+            await _end(client)
+            raise ConnectionError(self._last_error or f"no answer within {CONNECT:g} s") from None
         except BaseException:
-            with contextlib.suppress(Exception):
-                await client.close()
+            await _end(client)
             raise
         self._client = client
         self._inbox = client.new_inbox()
         await client.subscribe(f"{self._inbox}.*", cb=self._answered)
 
     async def _heard(self, error: Exception) -> None:
-        """That a subject is forbidden is told aside, and no answer comes."""
+        """A forbidden subject is reported here, and gets no answer."""
+        self._last_error = f"{type(error).__name__}: {error}"
         if (found := _FORBIDDEN.search(str(error))) is not None:
             for token, (_, subject) in list(self._waiting.items()):
                 if subject == found[1]:
@@ -141,7 +148,7 @@ class _Nats:
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            await _end(client)
         await self._lost()
 
     async def publish(self, batch: Sequence[OutMessage], *, timeout: float) -> Sequence[Outcome]:
@@ -262,6 +269,12 @@ def outcome_of(answer: bytes) -> Outcome:
     if code in _WRONG:
         return Refused("unroutable", text)
     return RetryLater(text)
+
+
+async def _end(client: "Client") -> None:
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(1.0):
+            await client.close()
 
 
 def _client_class() -> Any:

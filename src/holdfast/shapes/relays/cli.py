@@ -47,7 +47,7 @@ def check_command(
 ) -> None:
     """Connect to the broker of each relay in the app's code, and ask whether it takes what the newest events need."""
     code = load_app(app)
-    relays: dict[str, Spec] = code.tasks.declared(KIND)
+    relays: Mapping[str, Spec] = code.tasks.declared(KIND)
     if name is not None and name not in relays:
         known = ", ".join(sorted(relays)) or "none"
         raise ConfigurationError(f"the app has no relay {name!r} (known: {known})")
@@ -78,7 +78,7 @@ def _destinations(log: Any, patterns: Sequence[str], spec: Spec) -> list[str]:
     last = log.last_position()
     found: dict[str, None] = {}
     for event in log.read(max(last - LOOKED_AT, 0), LOOKED_AT, patterns):
-        with contextlib.suppress(Exception):  # a route that fails is told by the relay itself
+        with contextlib.suppress(Exception):  # the relay itself notes a route that fails
             route = spec.route
             found[route.of(event) if isinstance(route, Template) else route(event)] = None
     return list(found)
