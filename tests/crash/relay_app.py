@@ -10,6 +10,8 @@ from tests.crash.crash_app import write_line
 from holdfast import Holdfast, telemetry
 from holdfast.transport import Capabilities, Confirmed, Health, Outcome, OutMessage
 
+WINDOW = int(os.environ.get("RELAY_WINDOW", "8"))
+
 app = Holdfast()  # database and timings come from HOLDFAST_ variables
 
 
@@ -31,7 +33,7 @@ class FileTransport:
         return Health(True)
 
 
-app.relay("out", FileTransport(), on=["*"], route="file", window=8, start="start")
+app.relay("out", FileTransport(), on=["*"], route="file", window=WINDOW, start="start")
 
 
 def _write_event(event: telemetry.Event) -> None:

@@ -69,7 +69,8 @@ def test_kill_9_at_every_step_repeats_and_leaves_no_gap(scene: Scene) -> None:
 
 def test_a_stopped_owner_sends_nothing_more_when_it_goes_on(scene: Scene) -> None:
     publish(0, 40)
-    first = scene.start(module=MODULE, failpoints="relay.confirmed=stop", ready=False)
+    one = {"RELAY_WINDOW": "1"}  # so that the next thing it does is to send
+    first = scene.start(module=MODULE, failpoints="relay.confirmed=stop", ready=False, env=one)
     wait_until(lambda: sent(scene), "it sent something", 60)
     wait_until(lambda: _is_stopped(first.pid), "it stopped after its first batch", 60)
     assert len(sent(scene)) < 40
