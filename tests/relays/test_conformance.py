@@ -49,12 +49,9 @@ def _rabbit() -> Broker:
     return RabbitBroker(_servers["rabbit"])
 
 
+@pytest.mark.long
 class TestRabbit(transport_conformance(_rabbit)):  # type: ignore[misc]
     """RabbitMQ. It takes many seconds to start."""
-
-    @pytest.mark.long
-    def test_a_server_that_is_killed_in_the_middle_loses_nothing_that_it_confirmed(self) -> None:
-        super().test_a_server_that_is_killed_in_the_middle_loses_nothing_that_it_confirmed()
 
 
 class TestHoldfast(transport_conformance(lambda: _brokers["holdfast"])):  # type: ignore[misc]

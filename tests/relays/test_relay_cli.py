@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import await_until
 from tests.flow.test_run import working
-from tests.relays.support import Memory, n_of, position
+from tests.relays.support import STEADY, Memory, n_of, position
 from tests.surface.running import Cli
 
 from holdfast import Event, Holdfast
@@ -23,7 +23,8 @@ class Sick(Memory):
 
 
 @pytest.fixture
-def memory(app: Holdfast) -> Memory:
+def memory(app: Holdfast, kit: Kit) -> Memory:
+    kit.database.settings = STEADY
     made = Memory(lambda m: Refused("unroutable", "no stream") if n_of(m) == 1 else None)
     app.relay("out", made, on=["order.*"], route="shop.{key}", start="start")
     return made

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -10,8 +9,9 @@ import nats as nats_client
 import pytest
 from nats.js.api import StreamConfig
 from tests.brokers import Server
-from tests.conftest import QUICK, await_until
+from tests.conftest import await_until
 from tests.flow.test_run import working
+from tests.relays.support import STEADY
 
 from holdfast import Holdfast
 from holdfast.contrib.nats import nats
@@ -57,6 +57,7 @@ async def stream(nats_broker: Server) -> Stream:
 def test_a_relay_is_a_subscription(app: Holdfast, kit: Kit, nats_broker: Server) -> None:
     stream = Stream(nats_broker)
     asyncio.run(stream.make())
+    kit.database.settings = STEADY
     relay = app.relay("orders", nats(stream.url), on=["order.*"], route=stream.name + ".{type}.{key}")
     kit.run_worker()
     with kit.connect() as conn:
@@ -81,7 +82,7 @@ def test_a_relay_is_a_subscription(app: Holdfast, kit: Kit, nats_broker: Server)
 async def test_order_per_key_and_nothing_lost_over_many_keys(
     app: Holdfast, akit: Kit, stream: Stream
 ) -> None:
-    akit.database.settings = replace(QUICK, dead_after=5.0, lease=10.0)
+    akit.database.settings = STEADY
     app.relay(
         "orders", nats(stream.url, stream=stream.name), on=["*"], route=stream.name + ".{key}", start="start"
     )

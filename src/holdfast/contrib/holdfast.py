@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from ..errors import ConfigurationError
 from ..transport import (
@@ -65,7 +66,7 @@ class _Database:
 
     def __init__(self, url: str) -> None:
         try:
-            psycopg.conninfo.conninfo_to_dict(url)
+            conninfo_to_dict(url)
         except psycopg.Error:
             raise ConfigurationError("this is no address of a PostgreSQL database") from None
         self._url = url

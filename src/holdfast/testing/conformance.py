@@ -160,11 +160,13 @@ class Conformance:
     """A pytest class: one test per line of docs/transports.md."""
 
     __test__ = False
-    broker: Callable[[], Broker]
+
+    def broker(self) -> Broker:
+        raise NotImplementedError
 
     def run(self, work: Callable[[Broker, Transport], Coroutine[Any, Any, T]]) -> T:
         async def main() -> T:
-            server = type(self).broker()
+            server = self.broker()
             transport = server.transport()
             try:
                 async with asyncio.timeout(10 * _PATIENT):
@@ -212,7 +214,14 @@ class Conformance:
 
 def transport_conformance(broker: Callable[[], Broker]) -> type[Any]:
     """A class of tests for one kind of broker. `broker` is called for each test; it may return the same one."""
-    return type("Conformance", (Conformance,), {"broker": staticmethod(broker), "__test__": True})
+
+    class Tests(Conformance):
+        __test__ = True
+
+        def broker(self) -> Broker:
+            return broker()
+
+    return Tests
 
 
 async def _stores(server: Broker, transport: Transport) -> None:
