@@ -273,7 +273,9 @@ async def test_a_key_that_keeps_failing_waits_aside_and_is_tried_again_in_order(
     assert any(e.name == "relay.spilled" for e in events)
 
 
-async def test_wrong_outcomes_count_as_unknown_and_close_the_connection(app: Holdfast, akit: Kit) -> None:
+async def test_wrong_outcomes_count_as_unknown_and_close_the_connection(
+    app: Holdfast, akit: Kit, events: list[telemetry.Event]
+) -> None:
     class Short(Memory):
         wrong = 2
 
@@ -291,6 +293,7 @@ async def test_wrong_outcomes_count_as_unknown_and_close_the_connection(app: Hol
         await reaches(akit, 2)
     assert memory.of("a") == [1, 1, 1, 2]
     assert memory.opened == 3
+    assert not [e for e in events if e.name == "subscription.failed"], "the relay itself goes on"
 
 
 async def test_a_transport_that_raises_or_hangs_is_closed_and_opened_again(app: Holdfast, akit: Kit) -> None:
