@@ -32,6 +32,17 @@ def program(name: str) -> str:
     return found
 
 
+def _states(group: int) -> list[str]:
+    """What each thread of a group of processes does, as the kernel names it."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[2]) == group:
+                for thread in (stat.parent / "task").glob("*/stat"):
+                    found.append(thread.read_text().rpartition(")")[2].split()[0])
+    return found
+
+
 class Server:
     """A process that answers on a port. `kill` is SIGKILL, `freeze` is SIGSTOP."""
 
@@ -81,7 +92,10 @@ class Server:
             time.sleep(0.01)
 
     def freeze(self) -> None:
+        """Returns when every thread of it has stopped: the signal alone takes a while to arrive."""
         self._signal(signal.SIGSTOP)
+        while self._process is not None and not all(state in "TtZX" for state in _states(self._process.pid)):
+            time.sleep(0.005)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
