@@ -39,6 +39,16 @@ def provide_pooler() -> bool:
     return bouncer_program() is not None
 
 
+BROKERS = {"redis-server": "redis-server", "/usr/lib/rabbitmq/bin/rabbitmq-server": "rabbitmq-server"}
+
+
+def provide_brokers() -> None:
+    """Those that are Debian packages. One that is missing fails the tests that need it."""
+    for found, package in BROKERS.items():
+        if shutil.which(found) is None:
+            install(package)
+
+
 def install(package: str) -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         return
@@ -109,6 +119,7 @@ def main(arguments: list[str]) -> int:
             missing.append(str(major))
         else:
             binaries[major] = found
+    provide_brokers()
     if not provide_pooler():
         print("not run: what needs pgbouncer, which is not on this machine", flush=True)
     codes = [0]

@@ -30,6 +30,9 @@ def claimed_tests() -> set[str]:
     return {shown for _, all_shown in rows() for shown in all_shown if "::" in shown}
 
 
+SUITE = ROOT / "src" / "holdfast" / "testing" / "conformance.py"  # its tests are those of every transport
+
+
 @functools.cache
 def names_in(path: Path) -> frozenset[str]:
     """Every test function of a file, `Class::method` for methods."""
@@ -44,6 +47,9 @@ def names_in(path: Path) -> frozenset[str]:
                 for m in node.body
                 if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)
             }
+            if any("transport_conformance" in ast.dump(base) for base in node.bases):
+                suite = {name for name in names_in(SUITE) if name.startswith("Conformance::")}
+                found |= {name.replace("Conformance", node.name, 1) for name in suite}
         elif isinstance(node, ast.Assign):  # a state machine is a test by assignment
             found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
     return frozenset(found)

@@ -39,6 +39,8 @@ _WAYS_OUT = {
     "schedule_exists": ": holdfast schedule remove {name}",
     "schedule_in_code": ": holdfast schedule pause {name}",
     "not_stopped": ". Pause it first: holdfast subscriptions pause {subscription}",
+    "no_relay": ". Of a projection: holdfast projection retry {subscription}",
+    "sent_twice": ". Put it back instead: holdfast subscriptions reset {subscription} --to POSITION",
     "applied_twice": ". Build it anew instead: holdfast projection rebuild {subscription}",
 }
 

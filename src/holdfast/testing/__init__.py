@@ -10,7 +10,8 @@ def test_receipt(holdfast_kit):
     kit.run_projections()                        # until all events are read; runs no job
 """
 
+from .conformance import Broker, transport_conformance
 from .kit import Kit
 from .servers import TestServer
 
-__all__ = ["Kit", "TestServer"]
+__all__ = ["Broker", "Kit", "TestServer", "transport_conformance"]

@@ -26,6 +26,7 @@ def complete_subscription(context: typer.Context, incomplete: str) -> list[Offer
     return offered(incomplete, find)
 
 
+_DONE = {"relay": "sent"}  # what a kind of subscription does with an event
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_subscription)]
 
 
@@ -40,7 +41,7 @@ def list_command(operator: Operator) -> Shown[list[Listed]]:
 def _print_list(found: list[Listed]) -> None:
     if not found:
         typer.echo(
-            "No subscriptions. A worker makes those that its code declares: @app.on(...), @app.projection(...)"
+            "No subscriptions. A worker makes those that its code declares: @app.on(...), @app.projection(...), app.relay()"
         )
         return
     rows = [
@@ -71,7 +72,7 @@ def _note(row: Listed) -> str:
     if row.replay_of is not None:
         notes.append(f"replay of {row.replay_of}, to position {row.until:,}")
     if row.failures:
-        notes.append(f"{several(row.failures, 'event')} not applied")
+        notes.append(f"{several(row.failures, 'event')} not {_DONE.get(row.kind, 'applied')}")
     return "; ".join(notes) or "-"
 
 
@@ -99,13 +100,16 @@ def _print_shown(found: list[Listed]) -> None:
             "missed": None if row.missed is None else several(row.missed, "event"),
             "problem": None if row.problem is None else render.one_line(row.problem, 300),
             "replay of": None if row.replay_of is None else f"{row.replay_of}, to position {row.until:,}",
-            "not applied": f"{several(row.failures, 'event')}: holdfast subscriptions failures {row.name}"
-            if row.failures
-            else None,
+            f"not {_DONE.get(row.kind, 'applied')}": _failures(row),
         }
         for name, value in facts.items():
             if value is not None:
                 typer.echo(f"{name:<14}{render.line(value)}")
+
+
+def _failures(row: Listed) -> str | None:
+    found = several(row.failures, "event")
+    return f"{found}: holdfast subscriptions failures {row.name}" if row.failures else None
 
 
 @app.command("pause")
@@ -261,9 +265,18 @@ def forget_failures_command(
 @app.command("failures")
 @command
 def failures_command(name: NameArgument, operator: Operator, key: KeyOption = None) -> Shown[list[Failure]]:
-    """List the events that a subscription skipped or parked, in order, with the error of each."""
+    """List the events that a subscription skipped, parked or set aside, in order, with the error of each."""
     found = verbs(operator).failures(name, key)
     return Shown(found, _print_failures, {"subscription": name, "failures": found})
+
+
+@app.command("retry")
+@command
+def retry_command(name: NameArgument, operator: Operator, key: KeyOption = None) -> Shown[int]:
+    """Let a relay send after all what it skipped or parked, in order."""
+    found = verbs(operator).retry(name, key)
+    said = f"{several(found, 'event')} of {name} will be sent, and those that wait behind them."
+    return Shown(found, partial(_say, said), {"subscription": name, "retried": found})
 
 
 def _print_failures(found: list[Failure]) -> None:

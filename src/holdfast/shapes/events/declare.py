@@ -18,6 +18,7 @@ from typing import (
 
 from ...db.transaction import AsyncTransaction, Transaction
 from ...errors import TaskDefinitionError
+from ...follow import Follower
 from ...model.backoff import Backoff
 from ...model.breaker import Breaker
 from ...model.duration import Duration
@@ -43,7 +44,7 @@ from .projection import (
     check_options,
     whole,
 )
-from .verbs import Subscription
+from .verbs import Followed, Subscription
 
 KIND = "subscriptions"
 
@@ -74,7 +75,7 @@ class Declared:
     """A subscription as the code has it."""
 
     name: str
-    kind: str  # 'jobs' or 'projection'
+    kind: str  # 'jobs', 'projection', or what a follower says
     patterns: tuple[str, ...]
     start: Start
     place: Place
@@ -82,6 +83,7 @@ class Declared:
     parameter: str = ""  # of the event, in the consumer's payload
     apply: Apply | None = None  # of a projection
     shards: int = 1
+    follower: Follower | None = None
 
     @property
     def version(self) -> int:
@@ -202,6 +204,16 @@ class Subscribing(TaskRegistry):
             return Projection(name, self._binding, fn, apply, patterns)
 
         return declare
+
+    def _follow(self, follower: Follower) -> Followed:
+        """A follower of another shape (holdfast.follow) becomes a subscription."""
+        name = checks.task_name(follower.name, f"the name of the {follower.kind}", TaskDefinitionError)
+        patterns = patterns_of(follower.on, follower.kind)
+        made = Declared(
+            name, follower.kind, patterns, _start(follower.start), follower.place, follower=follower
+        )
+        self._declare_thing(KIND, name, made, same=lambda other: _replace(self, made, other))
+        return Followed(name, self._binding)
 
 
 def declared(tasks: TaskSet) -> list[Declared]:

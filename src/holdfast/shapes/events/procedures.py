@@ -12,6 +12,7 @@ from uuid import UUID
 
 from ...errors import ConfigurationError, EventsGone, ResultTimeout, SubscriptionStopped
 from ...operate.procedure import Method, Procedure, Runner, actor, run, wait
+from ...operate.refusal import Refused
 from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks.payload import shown
@@ -19,7 +20,7 @@ from . import store
 from .event import Event, EventConverter, EventRow
 from .lookups import find, list_all, turn, unknown
 from .steering import forget_failures, pause, remove, replay, reset, resume, skip
-from .store import Failure, LogState, Published
+from .store import Failure, Listed, LogState, Published
 
 _CONVERTER = EventConverter(Any)
 
@@ -76,6 +77,29 @@ def failures(name: str, key: str | None = None) -> Procedure[list[Failure]]:
     """What a projection skipped or parked, in order."""
     yield from find(name)
     return (yield from run(lambda: store.list_failures(name, key)))
+
+
+def retry(name: str, key: str | None = None) -> Procedure[int]:
+    """Let a relay send what it skipped or parked, in order; returns how many. Its owner begins anew."""
+    (listed, *_) = yield from find(name)
+    _check_relay(listed)
+    who = yield from actor()
+
+    def flow() -> Flow[int]:
+        yield from store.lock_positions(name)
+        found = yield from store.retry_failures(name, key)
+        if found:
+            yield from store.fence(name)
+            yield from audit(who, "retry_failures", {"subscription": name, "key": key}, found)
+        return found
+
+    return (yield from run(flow))
+
+
+def _check_relay(listed: Listed) -> None:
+    if listed.kind != "relay":
+        text = f"{listed.name} is no relay but of kind {listed.kind}: what it skipped cannot be sent"
+        raise Refused("no_relay", text, subscription=listed.name)
 
 
 def rebase() -> Procedure[int]:
@@ -192,6 +216,7 @@ class Subscriptions(Runner):
     remove = Method(remove)
     failures = Method(failures)
     forget_failures = Method(forget_failures)
+    retry = Method(retry)
     rebase = Method(rebase)
     retention = Method(retention)
     await_position = Method(await_position)

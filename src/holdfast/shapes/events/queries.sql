@@ -98,7 +98,7 @@ WITH log AS (
     FROM made m CROSS JOIN generate_series(1, m.shards - 1) AS g(shard)
 ), changed AS (
     UPDATE holdfast.subscriptions s
-    SET patterns = $3::text[], kind = $2::text, hold = $6::boolean, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = holdfast.now()
+    SET patterns = $3::text[], kind = $2::text, hold = $6::boolean, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = CASE WHEN s.kind = 'relay' THEN s.lease_expires_at ELSE holdfast.now() END
     WHERE s.name = $1::text AND s.version = $11::int AND (s.patterns <> $3::text[] OR s.kind <> $2::text OR s.hold <> $6::boolean)
       AND ($9::boolean OR s.lease_expires_at < holdfast.now() - make_interval(secs => $10::float8))
 )
@@ -264,14 +264,29 @@ WHERE $1::text IS NULL OR s.name = $1::text ORDER BY s.name, s.shard;
 
 -- name: pause_subscription
 -- anywhere
--- Stop a subscription. Returns how many shards changed.
+-- Stop a subscription. Returns how many shards changed. A relay that is fenced may still send until its lease ends: here and below nobody takes
+-- it up before that, unless its owner says that it has stopped (let_go).
 -- $1 name, $2 who, $3 why
 WITH done AS (
     UPDATE holdfast.subscriptions s
     SET status='paused', paused_by=$2::text, paused_at=holdfast.now(), problem=coalesce($3::text, s.problem), generation=s.generation + 1, token=NULL, owner=NULL,
-        lease_expires_at=holdfast.now()
+        lease_expires_at=CASE WHEN s.kind = 'relay' THEN s.lease_expires_at ELSE holdfast.now() END
     WHERE s.name = $1::text AND (s.status = 'active' OR s.status = 'building') RETURNING s.shard)
 SELECT ARRAY[count(*)::text] FROM done;
+
+-- name: let_go
+-- An owner that was fenced has stopped: its lease need not be waited for.
+-- $1 name, $2 shard, $3 its generation
+UPDATE holdfast.subscriptions s SET lease_expires_at = holdfast.now()
+WHERE s.name = $1::text AND s.shard = $2::int AND s.generation = $3::bigint + 1 AND s.token IS NULL AND s.lease_expires_at > holdfast.now()
+RETURNING holdfast.wake(ARRAY['+events']);
+
+-- name: renew_position
+-- An owner makes sure that it still is one. No row: it was fenced or paused.
+-- $1 name, $2 shard, $3 generation, $4 token, $5 lease in seconds
+UPDATE holdfast.subscriptions s SET lease_expires_at = holdfast.now() + make_interval(secs => $5::float8)
+WHERE s.name = $1::text AND s.shard = $2::int AND s.generation = $3::bigint AND s.token = $4::uuid AND s.status <> 'paused'
+RETURNING s.position;
 
 -- name: stop_shard
 -- An owner gives up on an event: its shard is paused, with the reason. No row: it was fenced.
@@ -291,7 +306,8 @@ UPDATE holdfast.subscriptions s SET problem = $4::text WHERE s.name = $1::text A
 -- Let a paused one go on. Returns how many shards changed.
 -- $1 name
 WITH done AS (
-    UPDATE holdfast.subscriptions s SET status='active', paused_by=NULL, paused_at=NULL, problem=NULL, lease_expires_at=holdfast.now()
+    UPDATE holdfast.subscriptions s SET status='active', paused_by=NULL, paused_at=NULL, problem=NULL,
+        lease_expires_at=CASE WHEN s.kind = 'relay' THEN s.lease_expires_at ELSE holdfast.now() END
     WHERE s.name = $1::text AND s.status = 'paused' RETURNING s.shard)
 SELECT ARRAY[count(*)::text, holdfast.wake(ARRAY['+events'])::text] FROM done;
 
@@ -320,7 +336,7 @@ WITH log AS (
     FROM holdfast.subscriptions s WHERE s.name = $1::text FOR UPDATE
 ), done AS (
     UPDATE holdfast.subscriptions s
-    SET position=$2::bigint, seq=$3::bigint, generation=s.generation + 1, token=NULL, owner=NULL, lease_expires_at=holdfast.now(),
+    SET position=$2::bigint, seq=$3::bigint, generation=s.generation + 1, token=NULL, owner=NULL, lease_expires_at=CASE WHEN s.kind = 'relay' THEN s.lease_expires_at ELSE holdfast.now() END,
         status=CASE WHEN s.status = 'expired' THEN 'active' ELSE s.status END, missed=NULL, problem=NULL, moved_at=holdfast.now(), barrier=NULL,
         delivered=(s.delivered OPERATOR(pg_catalog.-) CASE WHEN $4::boolean THEN w.beyond ELSE '{}'::pg_catalog.int8multirange END)
                   OPERATOR(pg_catalog.-) pg_catalog.int8multirange(pg_catalog.int8range(NULL, g.start_pos + 1))
@@ -384,6 +400,36 @@ RETURNING ARRAY[position::text];
 -- $1 subscription
 SELECT DISTINCT f.key FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.kind <> 'skipped' AND f.key IS NOT NULL;
 
+-- name: waiting_event_keys
+-- Keys of a subscription with events that wait in order, and whether the first of them is tried again by itself. $1 subscription
+SELECT f.key, (array_agg(f.kind ORDER BY f.position))[1] <> 'parked'
+FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.kind <> 'skipped' GROUP BY f.key;
+
+-- name: waiting_failures
+-- Those of a key, in order. $1 subscription, $2 key (NULL: those without one), $3 most
+SELECT f.position, f.seq, f.shard, f.kind, f.event_id, f.type, f.key, f.error, f.at
+FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.key IS NOT DISTINCT FROM $2::text AND f.kind <> 'skipped'
+ORDER BY f.position LIMIT $3::int;
+
+-- name: retry_failures
+-- What was skipped or parked is tried again, by whoever owns the subscription. Returns how many.
+-- $1 subscription, $2 key (NULL: all)
+WITH again AS (
+    UPDATE holdfast.event_failures f SET kind = 'spilled'
+    WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND f.kind IN ('parked', 'skipped') RETURNING 1)
+SELECT count(*), holdfast.wake(ARRAY['+events']) FROM again;
+
+-- name: send_behind
+-- What waits in a relay behind nothing any more is sent. $1 subscription
+WITH next AS (
+    UPDATE holdfast.event_failures f SET kind = 'spilled'
+    WHERE f.subscription = $1::text AND f.kind = 'behind'
+      AND EXISTS (SELECT FROM holdfast.subscriptions s WHERE s.name = $1::text AND s.kind = 'relay')
+      AND NOT EXISTS (SELECT FROM holdfast.event_failures b
+                      WHERE b.subscription = $1::text AND b.key = f.key AND b.position < f.position AND b.kind <> 'skipped')
+    RETURNING 1)
+SELECT count(*), holdfast.wake(ARRAY['+events']) FROM next;
+
 -- name: list_failures
 -- What a subscription skipped or parked, in order. $1 subscription, $2 key (NULL: all), $3 most, $4 after this position
 SELECT f.position, f.seq, f.shard, f.kind, f.event_id, f.type, f.key, f.error, f.at
@@ -421,7 +467,9 @@ WHERE s.name = $1::text ORDER BY s.shard FOR UPDATE;
 -- name: fence_subscription
 -- anywhere
 -- Its owners begin anew. $1 name
-UPDATE holdfast.subscriptions s SET generation=s.generation + 1, token=NULL, owner=NULL, lease_expires_at='-infinity' WHERE s.name = $1::text
+UPDATE holdfast.subscriptions s SET generation=s.generation + 1, token=NULL, owner=NULL,
+    lease_expires_at=CASE WHEN s.kind = 'relay' THEN s.lease_expires_at ELSE '-infinity' END
+WHERE s.name = $1::text
 RETURNING ARRAY[s.name];
 
 -- name: forget_failures

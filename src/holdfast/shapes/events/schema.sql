@@ -132,7 +132,7 @@ CREATE TABLE holdfast.event_failures (
     position     bigint      NOT NULL,
     seq          bigint      NOT NULL,
     shard        int         NOT NULL,
-    kind         text        NOT NULL CHECK (kind IN ('skipped', 'parked', 'behind')),   -- parked: its key waits; behind: waits for such a one
+    kind         text        NOT NULL CHECK (kind IN ('skipped', 'parked', 'spilled', 'behind')),   -- parked: its key waits; spilled: the same, and it is tried again; behind: waits for such a one
     event_id     uuid        NOT NULL,
     type         text        NOT NULL,
     key          text,

@@ -18,6 +18,7 @@ from ...tasks.taskset import TaskSet
 from . import store
 from .consume import Consume
 from .declare import Declared, declared
+from .follow import FollowedLog, now
 from .log import Log
 from .project import Project
 from .rebuild import Builder
@@ -85,7 +86,9 @@ class Subscriber(Service):
         self._token = uuid4()
         longest = max(settings.poll, settings.heartbeat)
         self._log = Log(self._session, self._me, longest, list(self._declared), self._look_soon)
-        self._runners: dict[tuple[str, int, int], tuple[Runner | Builder, asyncio.Task[None]]] = {}
+        self._runners: dict[
+            tuple[str, int, int], tuple[Runner | Builder | FollowedLog, asyncio.Task[None]]
+        ] = {}
         self._watch: asyncio.Task[None] | None = None
         self._resharding: asyncio.Task[None] | None = None
         self._declared_at: float | None = None
@@ -148,6 +151,7 @@ class Subscriber(Service):
                 begins=begins,
                 lease=2 * self._lease,
                 version=d.version,
+                hold=d.follower is None or d.follower.hold,
             )
             if await self._session.run(what):
                 telemetry.emit(
@@ -174,6 +178,7 @@ class Subscriber(Service):
         declared = [(d.name, d.patterns) for d in self._declared.values()]
         versions = [d.version for d in self._declared.values()]
         owner = Owner(declared, self._token, self.worker(), self._lease, 2 * self._every, versions)
+        until = now() + self._lease
         taken = await self._session.run(store.own(owner))
         self._reshard(taken)
         kept = {o.key: False for o in taken}
@@ -190,12 +195,18 @@ class Subscriber(Service):
             elif kept[key]:
                 await runner.leave()
         for o in taken:
-            if o.key in kept and o.key not in self._runners:
-                runner = self._runner(o)
+            found = self._runners.get(o.key)
+            if found is not None and isinstance(found[0], FollowedLog):
+                found[0].renewed(until)
+            if o.key in kept and found is None:
+                runner = self._runner(o, until)
                 self._runners[o.key] = (runner, self._begin(o.name, self._run(runner)))
 
-    def _runner(self, o: Owned) -> Runner | Builder:
-        apply = self._declared[o.of].apply
+    def _runner(self, o: Owned, until: float) -> Runner | Builder | FollowedLog:
+        d = self._declared[o.of]
+        if d.follower is not None:
+            return FollowedLog(self._database, self._log, d.follower, o, self._lease, until)
+        apply = d.apply
         if apply is not None and o.replay_of is not None:
             return Builder(self._database, apply, o, self._lease)
         return Runner(self._database, self._log, self._effect(o), o)
@@ -211,7 +222,7 @@ class Subscriber(Service):
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return asyncio.get_running_loop().create_task(work, name=f"holdfast subscription {name}")
 
-    async def _run(self, runner: Runner | Builder) -> None:
+    async def _run(self, runner: Runner | Builder | FollowedLog) -> None:
         """A runner that ends is begun again by the next tick, unless its subscription is not ours any more."""
         pause = 0.1
         while not runner.left.is_set():

@@ -170,6 +170,9 @@ def _check_replayed(listed: Listed) -> None:
     if listed.kind == "projection":
         text = f"{listed.name} is a projection: events that it applied would count twice"
         raise Refused("applied_twice", text, subscription=listed.name)
+    if listed.kind == "relay":
+        text = f"{listed.name} is a relay: a replay beside it would send events of a key from two places"
+        raise Refused("sent_twice", text, subscription=listed.name)
     if listed.replay_of is not None:
         raise ConfigurationError(f"{listed.name} is a replay. Replay {listed.replay_of} instead")
 
@@ -213,7 +216,7 @@ def skip(name: str) -> Procedure[Failure]:
 
 def forget_failures(name: str, key: str | None = None, position: int | None = None) -> Procedure[int]:
     """Give up events that it skipped or parked: those of a key, the one at a position, or all. Returns how many. A key that
-    has none left goes on with its next event; one that has some left waits for them to be applied."""
+    has none left goes on with its next event; of one that has some left they are still to be applied; a relay sends them."""
     if position is not None and (not isinstance(position, int) or isinstance(position, bool)):
         raise ConfigurationError(f"position must be a number, not {shown(position)}")
     who = yield from actor()
@@ -223,6 +226,7 @@ def forget_failures(name: str, key: str | None = None, position: int | None = No
             return None
         dropped, waiting = yield from store.drop_failures(name, key, position)
         if waiting:  # owners read again which keys are parked
+            yield from store.send_behind(name)
             yield from store.fence(name)
         if dropped:
             which = {"subscription": name, "key": key, "position": position}

@@ -22,7 +22,7 @@ from .lookups import To
 from .procedures import Passing, Subscriptions
 from .publish import Publisher, new_event, new_events
 from .steering import begin_replay, remove
-from .store import Listed, NewEvent, Published
+from .store import Failure, Listed, NewEvent, Published
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,32 @@ class Subscription:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+class Followed(Subscription):
+    """A subscription that sends events elsewhere: what `app.relay(...)` makes."""
+
+    def failures(self, key: str | None = None) -> list[Failure]:
+        """Events that it passed without sending them, in order: skipped ones, and those that wait with their key."""
+        return self._verbs.failures(self.name, key)
+
+    async def afailures(self, key: str | None = None) -> list[Failure]:
+        return await self._verbs.failures.arun(self.name, key)
+
+    def retry_failures(self, key: str | None = None) -> int:
+        """Send them after all, in order, by the worker that has it; returns how many were skipped or parked."""
+        return self._verbs.retry(self.name, key)
+
+    async def aretry_failures(self, key: str | None = None) -> int:
+        return await self._verbs.retry.arun(self.name, key)
+
+    def forget_failures(self, key: str | None = None, *, position: int | None = None) -> int:
+        """Give up events that it skipped or parked: those of a key, the one at a position, or all; returns how many. Those
+        of a key that waited behind them are sent."""
+        return self._verbs.forget_failures(self.name, key, position)
+
+    async def aforget_failures(self, key: str | None = None, *, position: int | None = None) -> int:
+        return await self._verbs.forget_failures.arun(self.name, key, position)
 
 
 def _lag(listed: Sequence[Listed]) -> tuple[int, float]:

@@ -19,7 +19,7 @@ class Failure:
     position: int
     seq: int
     shard: int
-    kind: str  # 'skipped', 'parked' or 'behind'
+    kind: str  # 'skipped', 'parked', 'spilled' or 'behind'
     event_id: UUID
     type: str
     key: str | None
@@ -62,6 +62,24 @@ def count_failures(name: str, key: str | None = None, position: int | None = Non
 def drop_failures(name: str, key: str | None, position: int | None) -> Statement[tuple[int, int]]:
     """How many there were, and how many of them kept their key waiting."""
     return named("drop_failures", (name, key, position), lambda rows: (rows[0][0], rows[0][1]))
+
+
+def waiting_keys(name: str) -> Statement[dict[str | None, bool]]:
+    """Keys with events that wait in order, and whether they are tried again by themselves."""
+    return named("waiting_event_keys", (name,), lambda rows: {row[0]: row[1] for row in rows})
+
+
+def waiting_failures(name: str, key: str | None, most: int) -> Statement[list[Failure]]:
+    return named("waiting_failures", (name, key, most), lambda rows: [Failure(*row) for row in rows])
+
+
+def retry_failures(name: str, key: str | None) -> Statement[int]:
+    return named("retry_failures", (name, key), count)
+
+
+def send_behind(name: str) -> Statement[None]:
+    """What waits in a relay behind nothing any more is sent."""
+    return named("send_behind", (name,), nothing)
 
 
 def forget_failures(name: str, positions: Sequence[int]) -> Statement[None]:

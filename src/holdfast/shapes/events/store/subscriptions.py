@@ -152,6 +152,16 @@ def stop_shard(o: Owned, why: str) -> Statement[bool]:
     return named("stop_shard", (o.name, o.shard, o.generation, o.token, why), bool)
 
 
+def renew_position(o: Owned, lease: float) -> Statement[bool]:
+    """False: it was fenced or paused."""
+    return named("renew_position", (o.name, o.shard, o.generation, o.token, lease), bool)
+
+
+def let_go(o: Owned) -> Statement[None]:
+    """An owner that was fenced has stopped."""
+    return named("let_go", (o.name, o.shard, o.generation), nothing)
+
+
 def note_trouble(o: Owned, what: str) -> Statement[None]:
     return named("note_trouble", (o.name, o.shard, o.token, what), nothing)
 

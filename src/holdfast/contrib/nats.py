@@ -1,0 +1,285 @@
+"""NATS JetStream: `nats("nats://127.0.0.1:4222", stream="SHOP")`. Needs the extra `nats`.
+
+Each message is published with its id as Nats-Msg-Id, and its acknowledgement is read from an inbox of our own. The client is
+told not to reconnect: it would send again, later, what was given up here.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
+
+from ..errors import ConfigurationError
+from ..transport import (
+    Capabilities,
+    Confirmed,
+    Health,
+    MissingExtra,
+    Outcome,
+    OutMessage,
+    Refused,
+    RetryLater,
+    Transport,
+    no_more,
+    shown_url,
+)
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+WINDOW = timedelta(minutes=2)  # a stream's duplicate_window, where nobody has set another
+MOST_BYTES = 2**20 - 4096  # of a message: what a server takes by default, less the headers
+_SUBJECT = re.compile(r"[!-)+-=?-~\x80-\U0010ffff]+")  # no space, control, * and >
+_TOO_LARGE = frozenset((10054,))  # err_code: beyond the stream's own limit
+_WRONG = frozenset((10060, 10070, 10071, 10164))  # expected another stream, or another message before it
+_FORBIDDEN = re.compile('[Pp]ermissions [Vv]iolation for [Pp]ublish to "([^"]+)"')
+NO_STREAM = RetryLater("no stream has this subject just now")
+CONNECT = 5.0  # seconds
+HEADERS = 2048  # bytes that are left for them
+
+
+_Answer: TypeAlias = "asyncio.Future[Outcome]"
+
+
+def nats(
+    url: str,
+    *,
+    stream: str | None = None,
+    credentials: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    dedup: timedelta = WINDOW,
+    max_bytes: int = MOST_BYTES,
+) -> Transport:
+    """A transport to NATS JetStream. `url` may name several servers, with commas. `stream`: what another one would
+    store is refused. `credentials`: a file of the account. `dedup`: the duplicate_window of the stream."""
+    return _Nats(url, stream, credentials, tls, dedup, max_bytes)
+
+
+def make(url: str, options: Mapping[str, str]) -> Transport:
+    """For addresses: `nats://127.0.0.1:4222?stream=SHOP`."""
+    no_more(options, "nats", ("stream", "credentials"))
+    return nats(url, stream=options.get("stream"), credentials=options.get("credentials"))
+
+
+class _Nats:
+    def __init__(
+        self,
+        url: str,
+        stream: str | None,
+        credentials: str | None,
+        tls: ssl.SSLContext | None,
+        dedup: timedelta,
+        max_bytes: int,
+    ) -> None:
+        self._servers = [part.strip() for part in url.split(",") if part.strip()]
+        if not self._servers or any(urlsplit(s).scheme not in ("nats", "tls") for s in self._servers):
+            raise ConfigurationError(f"a NATS address begins with nats:// or tls://, not {shown_url(url)!r}")
+        self._stream = stream
+        self._credentials = credentials
+        self._tls = tls
+        self._client: Client | None = None
+        self._inbox = ""
+        self._waiting: dict[str, tuple[_Answer, str]] = {}  # by token: who waits, and the subject
+        self._asked = 0
+        self._last_error = ""
+        self.capabilities = Capabilities(order="key", dedup=dedup, max_bytes=max_bytes, max_batch=1000)
+
+    async def open(self) -> None:
+        client_class = _client_class()
+        await self.close()
+        client: Client = client_class()
+        options: dict[str, Any] = {}
+        if self._credentials is not None:
+            options["user_credentials"] = self._credentials
+        if self._tls is not None:
+            options["tls"] = self._tls
+        self._last_error = ""
+        try:
+            async with asyncio.timeout(CONNECT):
+                await client.connect(
+                    servers=self._servers,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    connect_timeout=5,
+                    ping_interval=10,
+                    name="holdfast relay",
+                    error_cb=self._heard,
+                    closed_cb=self._lost,
+                    **options,
+                )
+        except TimeoutError:  # the client goes on trying, and tells why aside
+            await _end(client)
+            raise ConnectionError(self._last_error or f"no answer within {CONNECT:g} s") from None
+        except BaseException:
+            await _end(client)
+            raise
+        self._client = client
+        self._inbox = client.new_inbox()
+        await client.subscribe(f"{self._inbox}.*", cb=self._answered)
+
+    async def _heard(self, error: Exception) -> None:
+        """A forbidden subject is reported here, and gets no answer."""
+        self._last_error = f"{type(error).__name__}: {error}"
+        if (found := _FORBIDDEN.search(str(error))) is not None:
+            for token, (_, subject) in list(self._waiting.items()):
+                if subject == found[1]:
+                    self._resolve(token, Refused("forbidden", f"publishing to {subject} is not allowed"))
+
+    async def _lost(self) -> None:
+        for token in list(self._waiting):
+            self._resolve(token, RetryLater("the connection was lost", unknown=True))
+
+    async def _answered(self, message: "Msg") -> None:
+        token = message.subject[len(self._inbox) + 1 :]
+        nobody = message.headers and message.headers.get("Status") == "503"
+        self._resolve(token, NO_STREAM if nobody else outcome_of(message.data))
+
+    def _resolve(self, token: str, outcome: Outcome) -> None:
+        answer, _ = self._waiting.pop(token, (None, ""))
+        if answer is not None and not answer.done():
+            answer.set_result(outcome)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await _end(client)
+        await self._lost()
+
+    async def publish(self, batch: Sequence[OutMessage], *, timeout: float) -> Sequence[Outcome]:
+        client = self._client
+        if client is None or not client.is_connected:
+            return [RetryLater("the connection was lost", unknown=True)] * len(batch)
+        sent = [await self._send(client, message) for message in batch]
+        if answers := [one for one in sent if isinstance(one, asyncio.Future)]:
+            await asyncio.wait(answers, timeout=timeout)
+        late = RetryLater(f"no acknowledgement within {timeout:g} s", unknown=True)
+        outcomes: list[Outcome] = []
+        for one in sent:
+            if isinstance(one, asyncio.Future):
+                outcomes.append(one.result() if one.done() else late)
+            else:
+                outcomes.append(one)
+        if late in outcomes:
+            await self._lost()
+        await self._find_unroutable(batch, outcomes, timeout)
+        return outcomes
+
+    async def _send(self, client: "Client", message: OutMessage) -> "_Answer | Outcome":
+        if not _SUBJECT.fullmatch(message.destination) or "" in message.destination.split("."):
+            return Refused("malformed", f"{message.destination[:200]!r} is no subject")
+        most = min(self.capabilities.max_bytes, client.max_payload - HEADERS)
+        if len(message.body) > most:
+            return Refused("too_large", f"{len(message.body)} bytes, and {most} may be sent")
+        headers = {**message.headers, "Nats-Msg-Id": message.id, "Content-Type": message.content_type}
+        if self._stream is not None:
+            headers["Nats-Expected-Stream"] = self._stream
+        self._asked += 1
+        token = str(self._asked)
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._waiting[token] = (answer, message.destination)
+        try:
+            await client.publish(
+                message.destination, message.body, reply=f"{self._inbox}.{token}", headers=headers
+            )
+        except Exception as error:  # noqa: BLE001 a closed connection, or a client that refuses it
+            self._waiting.pop(token, None)
+            return RetryLater(f"{type(error).__name__}: {error}", unknown=True)
+        return answer
+
+    async def _find_unroutable(
+        self, batch: Sequence[OutMessage], outcomes: list[Outcome], timeout: float
+    ) -> None:
+        """Nobody answered for a subject. It is refused only where the server says that no stream has it: while a leader is
+        elected nobody answers either."""
+        known: dict[str, bool] = {}
+        for n, (message, outcome) in enumerate(zip(batch, outcomes, strict=True)):
+            if outcome == NO_STREAM:
+                subject = message.destination
+                if subject not in known:
+                    known[subject] = await self._has_no_stream(subject, timeout)
+                if known[subject]:
+                    outcomes[n] = Refused("unroutable", f"no stream has the subject {subject}")
+
+    async def _has_no_stream(self, subject: str, timeout: float) -> bool:
+        client = self._client
+        if client is None:
+            return False
+        try:
+            question = json.dumps({"subject": subject}).encode()
+            answer = await client.request("$JS.API.STREAM.NAMES", question, timeout=timeout)
+            found = json.loads(answer.data)
+        except Exception:  # noqa: BLE001 nobody knows, so it is tried again
+            return False
+        return "error" not in found and not found.get("streams")
+
+    async def check(self, destinations: Iterable[str]) -> Health:
+        """Every destination has a stream, and the stream refuses what it has no room for rather than dropping the oldest."""
+        client = self._client
+        if client is None:
+            return Health(False, "it is not open")
+        context = client.jetstream()
+        for subject in destinations:
+            try:
+                name = await context.find_stream_name_by_subject(subject)
+                config = (await context.stream_info(name)).config
+            except Exception as error:  # noqa: BLE001
+                return Health(False, f"{subject}: {type(error).__name__}: {error}")
+            if self._stream is not None and name != self._stream:
+                return Health(False, f"{subject} is stored by the stream {name}, not by {self._stream}")
+            limited = any(
+                (value or 0) > 0 for value in (config.max_msgs, config.max_bytes, config.max_msgs_per_subject)
+            )
+            if limited and str(getattr(config.discard, "value", config.discard)) == "old":
+                return Health(
+                    False, f"the stream {name} drops its oldest messages when it is full: set discard=new"
+                )
+            if (config.duplicate_window or 0) < self._window:
+                return Health(
+                    False,
+                    f"the stream {name} knows ids for {config.duplicate_window or 0:g} s, not for {self._window:g} s",
+                )
+        return Health(True)
+
+    @property
+    def _window(self) -> float:
+        dedup = self.capabilities.dedup
+        return dedup.total_seconds() if isinstance(dedup, timedelta) else 0.0
+
+
+def outcome_of(answer: bytes) -> Outcome:
+    """What a stream said."""
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        return RetryLater("the acknowledgement could not be read", unknown=True)
+    if "error" not in found:
+        return Confirmed(
+            duplicate=bool(found.get("duplicate")), receipt=f"{found.get('stream')}:{found.get('seq')}"
+        )
+    error = found["error"]
+    code, text = error.get("err_code"), str(error.get("description", "refused"))
+    if code in _TOO_LARGE:
+        return Refused("too_large", text)
+    if code in _WRONG:
+        return Refused("unroutable", text)
+    return RetryLater(text)
+
+
+async def _end(client: "Client") -> None:
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(1.0):
+            await client.close()
+
+
+def _client_class() -> Any:
+    try:
+        from nats.aio.client import Client
+    except ImportError:
+        raise MissingExtra("nats-py", "nats") from None
+    return Client

@@ -1,0 +1,143 @@
+"""The seam between the log of events and shapes that read it: who follows the log says so here, and reaches into nothing.
+
+The events shape owns the log. It gives a follower one cursor under lease and generation, and runs it in one worker at a time
+(ADR 37). A follower reads ahead of its cursor, does what it does with the events, and moves the cursor behind what is done.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from uuid import UUID
+
+from .tasks.definition import Place
+
+if TYPE_CHECKING:
+    from .shapes.events.event import Event
+
+Start = Literal["now", "start"] | int | datetime
+
+
+class LogRow(Protocol):
+    """One event as the log has it; `headers` and `data` are JSON text. `data` None: it was erased."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def time(self) -> datetime: ...
+    @property
+    def headers(self) -> str | None: ...
+    @property
+    def data(self) -> str | None: ...
+
+
+class LogPage(Protocol):
+    """What a read found. `position` and `seq` say how far was looked: there may be more events than matched."""
+
+    @property
+    def events(self) -> Sequence[LogRow]: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+
+
+class Note(NamedTuple):
+    """An event that is passed without being done. `kind`: skipped; parked, and its key waits until somebody retries it;
+    spilled, and its key is tried again by itself; behind one of those."""
+
+    row: LogRow
+    kind: Literal["skipped", "parked", "spilled", "behind"]
+    error: str | None = None
+
+
+class Cursor(Protocol):
+    """The place of a follower in the log. What moves or notes anything raises LeaseLost when it belongs to somebody else."""
+
+    left: asyncio.Event  # it has been asked to let go
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def era(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def lease(self) -> float: ...
+
+    async def read(self, position: int, seq: int, most: int, most_bytes: int) -> LogPage | None:
+        """Events after a position; waits for one. None: it has been asked to let go."""
+        ...
+
+    async def advance(self, position: int, seq: int, notes: Sequence[Note]) -> None:
+        """All up to here is done, or noted in the same transaction."""
+        ...
+
+    def certain_for(self) -> float:
+        """Seconds for which nobody else can have it, by the clock of this machine; negative: somebody else may."""
+        ...
+
+    async def renew(self) -> None: ...
+
+    async def waiting_keys(self) -> dict[str | None, bool]:
+        """Keys with events that wait in order, and whether they are tried again by themselves. None: those without one."""
+        ...
+
+    async def waiting(self, key: str | None, most: int) -> list[tuple[str, LogRow]]:
+        """Those of a key, in order, with the kind of each."""
+        ...
+
+    async def settle_waiting(self, done: Sequence[int], notes: Sequence[Note]) -> None:
+        """Forget those at these positions, and note anew what became of others."""
+        ...
+
+    async def stop(self, why: str) -> None:
+        """Nobody takes it up before it is resumed. Raises LeaseLost."""
+        ...
+
+    async def say_trouble(self, what: str) -> None: ...
+
+    def event(self, row: LogRow) -> "Event[Any]": ...
+
+    def cloudevent(self, row: LogRow) -> str:
+        """The event in the JSON form of CloudEvents: the same text every time."""
+        ...
+
+
+class Following(Protocol):
+    """A follower at work."""
+
+    @property
+    def stuck(self) -> bool:
+        """It cannot go on for now."""
+        ...
+
+    async def run(self) -> None:
+        """Until it has been asked to let go. Raises LeaseLost."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Who follows the log, as the code has it."""
+
+    name: str
+    kind: str
+    on: Sequence[Any]  # event classes, names and patterns
+    start: Start
+    hold: bool  # the log is kept for it, up to the limits
+    place: Place
+    make: Callable[[Cursor], Following]

@@ -1,0 +1,52 @@
+"""A destination that is away: nothing is sent, then one message is tried, then all go on."""
+
+import contextlib
+import logging
+import time
+
+from ... import telemetry
+from ...errors import DatabaseError
+from ...follow import Cursor
+from ...model.backoff import Backoff
+from ...transport import RetryLater
+
+LONGEST = 300.0  # seconds between two tries, whatever a destination asks for
+
+
+class Breaker:
+    def __init__(self, cursor: Cursor, retry: Backoff) -> None:
+        self._cursor = cursor
+        self._retry = retry
+        self._attempts = 0
+        self._since = 0.0
+        self.until = 0.0  # the next try
+
+    @property
+    def is_open(self) -> bool:
+        return self._attempts > 0
+
+    def may_try(self, now: float) -> bool:
+        return now >= self.until
+
+    async def failed(self, outcome: RetryLater, now: float) -> None:
+        self._attempts += 1
+        if self._attempts == 1:
+            self._since = now
+        wanted = self._retry.delay(self._attempts) if outcome.after is None else outcome.after
+        self.until = now + min(wanted, LONGEST)
+        telemetry.emit(
+            "relay.away",
+            level=logging.WARNING if self._attempts == 1 else logging.DEBUG,
+            subscription=self._cursor.name,
+            error=outcome.reason,
+            attempt=self._attempts,
+            next_try_in=round(self.until - now, 3),
+        )
+        with contextlib.suppress(DatabaseError):
+            await self._cursor.say_trouble(f"the destination is away: {outcome.reason}")
+
+    async def worked(self) -> None:
+        if self._attempts:
+            away = time.monotonic() - self._since
+            self._attempts = 0
+            telemetry.emit("relay.back", subscription=self._cursor.name, away=round(away, 3))

@@ -1,0 +1,94 @@
+"""What users declare: `app.relay("orders", nats("nats://..."), on=["order.*"], route="shop.{type}.{key}")`."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from ...errors import TaskDefinitionError
+from ...follow import Follower, Start
+from ...tasks.definition import Place
+from ...tasks.payload import shown
+from ...transport import Transport, from_url
+from .message import Template
+from .relay import Relay
+from .spec import Policy, Spec
+
+if TYPE_CHECKING:
+    from ..events.event import Event
+    from ..events.verbs import Followed
+
+KIND = "relays"
+MOST = 10_000  # messages in flight
+
+
+class Relaying:
+    """The part of a registry that declares what leaves the database."""
+
+    if TYPE_CHECKING:
+        _things: dict[str, dict[str, Any]]
+
+        def _follow(self, follower: Follower) -> Followed: ...
+
+    def relay(
+        self,
+        name: str,
+        transport: Transport | str,
+        /,
+        *,
+        on: Sequence[Any],
+        route: "str | Callable[[Event[Any]], str]",
+        window: int = 1000,
+        refused: Policy = "park_key",
+        hold: bool = True,
+        start: Start = "now",
+    ) -> "Followed":
+        """Send events to a broker: `app.relay("orders", nats("nats://..."), on=["order.*"], route="shop.{type}.{key}")`.
+
+        Events of a key arrive in the order in which they were committed, each at least once, and with the same id on every
+        try. `route` says where to: a template of {type}, {key} and {version}, or a function of the event. `window`: messages
+        in flight, at most. `refused`: what becomes of a message that the broker will never take: its key waits (park_key),
+        it is passed (skip), or the relay stops. A new relay begins with the events that are committed after a worker has
+        made it known, or as `start` says."""
+        carrier = from_url(transport) if isinstance(transport, str) else transport
+        if not isinstance(carrier, Transport):
+            raise TaskDefinitionError(
+                f"relay {name!r}: {shown(transport)} is no transport. Give nats(...), an address such as "
+                '"nats://127.0.0.1:4222", or an object with open, close, publish, check and capabilities'
+            )
+        if isinstance(on, str | type):
+            raise TaskDefinitionError(f"relay {name!r}: on must be a list, such as [{on!r}]")
+        spec = Spec(carrier, _route(name, route), _window(name, window), _policy(name, refused))
+        where = sys._getframe(1)
+        line = where.f_lineno
+        place = Place(where.f_code.co_filename, line, f"{name}:{line}")  # a module may be run again
+        make = Follower(name, "relay", on, start, bool(hold), place, lambda cursor: Relay(spec, cursor))
+        followed = self._follow(make)
+        self._things.setdefault(KIND, {})[name] = spec
+        return followed
+
+
+def _route(name: str, route: object) -> Any:
+    if isinstance(route, str):
+        try:
+            return Template(route)
+        except TaskDefinitionError as error:
+            raise TaskDefinitionError(f"relay {name!r}: {error}") from None
+    if not callable(route):
+        raise TaskDefinitionError(
+            f"relay {name!r}: route must be a template or a function, not {shown(route)}"
+        )
+    return route
+
+
+def _window(name: str, window: object) -> int:
+    if not isinstance(window, int) or isinstance(window, bool) or not 1 <= window <= MOST:
+        raise TaskDefinitionError(f"relay {name!r}: window must be between 1 and {MOST}, not {shown(window)}")
+    return window
+
+
+def _policy(name: str, refused: object) -> Policy:
+    if refused not in get_args(Policy):
+        raise TaskDefinitionError(
+            f"relay {name!r}: refused must be one of {', '.join(get_args(Policy))}, not {shown(refused)}"
+        )
+    return cast(Policy, refused)

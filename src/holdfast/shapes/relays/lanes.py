@@ -1,0 +1,197 @@
+"""What a relay has read and not yet passed: who may be sent now, and how far the cursor may move.
+
+Messages of a key are a lane. A lane sends one message at a time, and the next when that is confirmed: a broker that drops
+repeated ids would otherwise keep n + 1 before n for ever, when n has to be sent again. Where a batch is stored as a prefix,
+a lane sends all it has. Nothing here waits, sends or reads.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from ...follow import LogRow, Note
+from ...transport import OutMessage
+
+Name = tuple[str, str | int]  # of a lane: ("key", ...), ("to", destination) or ("at", position)
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One event that was read. `message` is None once it is done."""
+
+    position: int
+    seq: int
+    row: LogRow | None = None  # None: the end of a page
+    message: OutMessage | None = None
+    lane: "Lane | None" = None
+    note: Note | None = None
+    done: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    name: Name
+    items: deque[Item] = field(
+        default_factory=deque
+    )  # in the order of the log; the first `sent` are in flight
+    sent: int = 0
+    attempts: int = 0  # that failed in a row
+    failing_since: float | None = None
+    retry_at: float = 0.0
+    error: str = ""
+
+
+class Lanes:
+    """`prefix`: a lane may send more than one message at a time."""
+
+    def __init__(self, position: int, seq: int, *, prefix: bool) -> None:
+        self._prefix = prefix
+        self._all: deque[Item] = deque()
+        self._lanes: dict[Name, Lane] = {}
+        self._ready: dict[Name, Lane] = {}  # may send; in the order in which they became so
+        self._later: list[tuple[float, int, Lane]] = []
+        self._entered = 0
+        self.passed = (position, seq)  # all up to here is done
+        self.unsent = 0  # items with a message, sent or not
+        self.bytes = 0
+        self.in_flight = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is to be sent."""
+        return self.unsent == 0
+
+    def add(self, item: Item, name: Name) -> None:
+        """An event to send, after all that were added before it."""
+        assert item.message is not None
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = Lane(name)
+        item.lane = lane
+        lane.items.append(item)
+        self._all.append(item)
+        self.unsent += 1
+        self.bytes += len(item.message.body)
+        if lane.retry_at == 0.0 and (self._prefix or lane.sent == 0):
+            self._ready[name] = lane
+
+    def add_done(self, item: Item) -> None:
+        """An event that is not sent, or the end of a page."""
+        item.done = True
+        self._all.append(item)
+
+    def take(self, most: int, now: float, below: int | None = None) -> list[Item]:
+        """What may be sent now, in the order of the log within each lane; nothing at `below` or after it."""
+        while self._later and self._later[0][0] <= now:
+            lane = heapq.heappop(self._later)[2]
+            if lane.retry_at and lane.retry_at <= now and lane.items:
+                lane.retry_at = 0.0
+                self._ready[lane.name] = lane
+        taken: list[Item] = []
+        for name, lane in list(islice(self._ready.items(), most)):
+            if below is not None and lane.items[lane.sent].position >= below:
+                continue
+            del self._ready[name]
+            room = most - len(taken) if self._prefix else 1
+            found = [lane.items[n] for n in range(lane.sent, min(len(lane.items), lane.sent + room))]
+            lane.sent += len(found)
+            taken += found
+            if self._prefix and lane.sent < len(lane.items):
+                self._ready[name] = lane
+            if len(taken) >= most:
+                break
+        self.in_flight += len(taken)
+        return taken
+
+    def next_retry(self) -> float | None:
+        return self._later[0][0] if self._later else None
+
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    def finish(self, item: Item, note: Note | None = None) -> None:
+        """It was sent, and is confirmed or noted. It is the first of its lane."""
+        lane = item.lane
+        assert lane is not None
+        assert item.message is not None
+        assert lane.items[0] is item
+        lane.items.popleft()
+        lane.sent -= 1
+        self.in_flight -= 1
+        lane.attempts, lane.failing_since, lane.retry_at = 0, None, 0.0
+        self._settle(item, note)
+        if not lane.items:
+            del self._lanes[lane.name]
+        elif lane.sent == 0:
+            self._ready[lane.name] = lane
+
+    def _settle(self, item: Item, note: Note | None) -> None:
+        assert item.message is not None
+        self.unsent -= 1
+        self.bytes -= len(item.message.body)
+        item.message, item.lane, item.note, item.done = None, None, note, True
+        if note is None:
+            item.row = None
+
+    def again(self, items: list[Item]) -> None:
+        """They were sent and are not known to be stored: their lanes begin with them again, when `wait` lets them."""
+        for item in items:
+            lane = item.lane
+            assert lane is not None
+            lane.sent -= 1
+            self.in_flight -= 1
+            if lane.sent == 0 and lane.retry_at == 0.0:
+                self._ready[lane.name] = lane
+
+    def wait(self, lane: Lane, until: float, now: float, error: str) -> None:
+        """A lane failed: nothing of it is sent before that."""
+        lane.attempts += 1
+        lane.failing_since = lane.failing_since or now
+        lane.retry_at, lane.error = until, error
+        self._ready.pop(lane.name, None)
+        self._entered += 1
+        heapq.heappush(self._later, (until, self._entered, lane))
+
+    def failing(self) -> Iterator[Lane]:
+        """Lanes that wait because they failed."""
+        waiting = {id(lane): lane for _, _, lane in self._later if lane.retry_at and lane.items}
+        return iter(waiting.values())
+
+    def waits_behind(self, key: str) -> list[Item]:
+        """Items of a key that were read and are not in flight."""
+        found = (item for item in self._all if item.message is not None and item.message.key == key)
+        return [
+            item
+            for item in found
+            if item.lane is not None and item not in list(islice(item.lane.items, item.lane.sent))
+        ]
+
+    def drop(self, items: list[Item], notes: list[Note]) -> None:
+        """Unsent items of a lane are noted instead of sent."""
+        for item, note in zip(items, notes, strict=True):
+            lane = item.lane
+            assert lane is not None
+            lane.items.remove(item)
+            self._settle(item, note)
+            if not lane.items:
+                self._lanes.pop(lane.name, None)
+                self._ready.pop(lane.name, None)
+
+    def ahead(self) -> int:
+        """Positions from the first that is not done to the last that was read."""
+        return self._all[-1].position - self.passed[0] if self._all else 0
+
+    def pass_done(self) -> list[Note]:
+        """Move on behind what is done; what was noted of it."""
+        notes = []
+        while self._all and self._all[0].done:
+            item = self._all.popleft()
+            self.passed = (item.position, item.seq)
+            if item.note is not None:
+                notes.append(item.note)
+        return notes

@@ -1,0 +1,90 @@
+"""The connection of a relay to its destination: opened, closed and waited for here, and nowhere else."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+
+from ... import failpoints
+from ...transport import Confirmed, Outcome, OutMessage, Refused, RetryLater, Transport
+
+CLOSING = 2.0  # seconds that a transport may take to close
+GRACE = 1.0  # seconds beyond its timeout after which publish() is given up
+
+
+class Link:
+    """`certain` makes sure, just before anything is sent, that nobody else sends."""
+
+    def __init__(self, transport: Transport, timeout: float, certain: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
+        self._timeout = timeout
+        self._certain = certain
+        self._is_open = False
+        self._opened = 0
+        self._changing = asyncio.Lock()
+        # A prefix is only one while nobody else writes in between.
+        alone = transport.capabilities.in_flight == "prefix"
+        self._sending = asyncio.Semaphore(1 if alone else 1000)
+
+    async def send(self, messages: Sequence[OutMessage]) -> Sequence[Outcome]:
+        """One outcome for each. Whatever is in doubt closes the connection."""
+        async with self._sending:
+            try:
+                opened = await self._open()
+            except Exception as error:  # noqa: BLE001 whatever a transport raises, the destination is away
+                return _all(messages, RetryLater(f"it cannot be reached: {said(error)}"))
+            await self._certain()
+            outcomes = await self._publish(messages)
+        failpoints.point("relay.sent")
+        if any(isinstance(outcome, RetryLater) and outcome.unknown for outcome in outcomes):
+            await self.close(opened)
+        return outcomes
+
+    async def _publish(self, messages: Sequence[OutMessage]) -> Sequence[Outcome]:
+        try:
+            async with asyncio.timeout(self._timeout + GRACE):
+                outcomes = await self._transport.publish(messages, timeout=self._timeout)
+        except TimeoutError:
+            return _all(messages, RetryLater(f"no answer within {self._timeout:g} s", unknown=True))
+        except Exception as error:  # noqa: BLE001 the protocol allows it to raise
+            return _all(messages, RetryLater(said(error), unknown=True))
+        if len(outcomes) != len(messages) or not all(
+            isinstance(outcome, Confirmed | RetryLater | Refused) for outcome in outcomes
+        ):
+            wrong = f"the transport returned {len(outcomes)} outcomes for {len(messages)} messages"
+            return _all(messages, RetryLater(wrong, unknown=True))
+        return outcomes
+
+    async def _open(self) -> int:
+        async with self._changing:
+            if not self._is_open:
+                try:
+                    async with asyncio.timeout(self._timeout):
+                        await self._transport.open()
+                except BaseException:
+                    await self._close()
+                    raise
+                self._is_open = True
+                self._opened += 1
+            return self._opened
+
+    async def close(self, opened: int | None = None) -> None:
+        """`opened`: only that connection, not one that was opened since."""
+        async with self._changing:
+            if self._is_open and opened in (None, self._opened):
+                self._is_open = False
+                await self._close()
+
+    async def _close(self) -> None:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CLOSING):
+                await self._transport.close()
+
+
+def _all(messages: Sequence[OutMessage], outcome: Outcome) -> list[Outcome]:
+    return [outcome] * len(messages)
+
+
+def said(error: BaseException) -> str:
+    """An error for people, on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,163 @@
+"""What carries messages out of the database: one small protocol for every broker.
+
+A transport opens, publishes and closes. It does not reconnect, retry or buffer: its relay does all three, so that nothing is
+sent behind its back. A transport of your own is a class with these five members; docs/transports.md has the rules.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import entry_points
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from .errors import ConfigurationError
+
+GROUP = "holdfast.transports"  # entry points: name = URL scheme, value = make(url, options) -> Transport
+CONTENT_TYPE = "application/cloudevents+json"
+
+Reason: TypeAlias = Literal["too_large", "unroutable", "forbidden", "malformed"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutMessage:
+    """What a transport publishes. The relay makes the bytes, from the stored event, so every try sends the same."""
+
+    id: str  # of the event: the same on every try
+    position: int  # in the log; rises within a destination, but for messages that are `late`
+    type: str
+    key: str | None
+    destination: str  # subject, topic, routing key, stream: from the relay's route
+    headers: Mapping[str, str]
+    body: bytes
+    content_type: str = CONTENT_TYPE
+    era: int = 1  # of the log: it rises when positions are dealt again, after a restore
+    late: bool = False  # it waited aside: messages with higher positions may have been sent before it
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """It is stored. `duplicate`: it was before."""
+
+    duplicate: bool = False
+    receipt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """Not known to be stored. `scope` is what waits; `unknown`: it may be stored, as after a timeout."""
+
+    reason: str
+    after: float | None = None
+    scope: Literal["key", "destination"] = "destination"
+    unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Never as it is, however often it is tried."""
+
+    reason: Reason
+    detail: str
+
+
+Outcome: TypeAlias = Confirmed | RetryLater | Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a broker promises.
+
+    `order`: of messages of a key, of all messages to a destination, or none. `in_flight`: whether a batch may hold several
+    messages of a key; "prefix" means that when one fails, nothing later of its key in the batch is stored. `dedup`: for how
+    long a message id that comes again is dropped."""
+
+    order: Literal["none", "key", "destination"]
+    in_flight: Literal["one_per_key", "prefix"] = "one_per_key"
+    dedup: timedelta | Literal["none", "connection", "unbounded"] = "none"
+    max_bytes: int
+    max_batch: int = 1000
+    key_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    ok: bool
+    detail: str = ""
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """No reconnect, no retry, no buffer inside. After any doubt the relay closes it, and opens it afresh."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def publish(self, batch: Sequence[OutMessage], *, timeout: float) -> Sequence[Outcome]:
+        """As many outcomes as messages, in their order, within `timeout` and one more second. Raising means
+        RetryLater(unknown=True) for all. One that is not "prefix" may be called again before it has returned, with messages
+        of other keys."""
+        ...
+
+    async def check(self, destinations: Iterable[str]) -> Health: ...
+
+
+@dataclass(frozen=True, slots=True)
+class InMessage:
+    """A message as a broker has it."""
+
+    id: str  # the sender's: CloudEvents id, Nats-Msg-Id, message_id; else "<partition>:<offset>"
+    source: str
+    key: str | None
+    headers: Mapping[str, str]
+    body: bytes
+    redelivered: bool = False
+    receipt: object = None
+
+
+def split_options(url: str) -> tuple[str, dict[str, str]]:
+    """A URL without its query, and what the query says."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(query="", fragment="")), dict(parse_qsl(parts.query))
+
+
+def shown_url(url: str) -> str:
+    """A URL for messages and logs: without user, password and query."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def from_url(url: str) -> Transport:
+    """The transport of a URL such as `nats://127.0.0.1:4222?stream=SHOP`, by its scheme."""
+    scheme = urlsplit(url).scheme
+    known = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if scheme not in known:
+        raise ConfigurationError(
+            f"there is no transport for {scheme or 'an address without a scheme'!r} "
+            f"(known: {', '.join(sorted(known)) or 'none'}). A package adds one by the entry point {GROUP}"
+        )
+    bare, options = split_options(url)
+    made = known[scheme].load()(bare, options)
+    if not isinstance(made, Transport):
+        raise ConfigurationError(f"{known[scheme].value} did not make a transport of {shown_url(url)}")
+    return made
+
+
+def no_more(options: Mapping[str, str], scheme: str, known: Iterable[str]) -> None:
+    """Refuse options of a URL that a transport does not know."""
+    if unknown := sorted(set(options) - set(known)):
+        raise ConfigurationError(
+            f"a {scheme} address has no option {unknown[0]!r} (known: {', '.join(sorted(known))})"
+        )
+
+
+class MissingExtra(ConfigurationError):
+    """A transport whose client is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed. Run: pip install 'holdfast[{extra}]'")

@@ -1,0 +1,230 @@
+"""The real servers, as the conformance suite breaks them."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import aio_pika
+import nats as nats_client
+import psycopg
+import redis.asyncio
+from nats.js.api import DiscardPolicy, StreamConfig
+from tests.brokers import Server
+from tests.crash.proxy import Proxy
+
+from holdfast.contrib.holdfast import holdfast_database
+from holdfast.contrib.nats import nats
+from holdfast.contrib.rabbitmq import rabbitmq
+from holdfast.contrib.redis import redis_streams
+from holdfast.transport import InMessage, Transport
+
+SECRET = "s3cr3t-w0rd"
+
+
+class _OnServer:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self.server.kill)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self.server.start)
+
+    async def freeze(self) -> None:
+        self.server.freeze()
+
+    async def thaw(self) -> None:
+        self.server.thaw()
+
+
+class NatsBroker(_OnServer):
+    """The server takes the user `relay` with the password `right`."""
+
+    @property
+    def url(self) -> str:
+        return f"nats://relay:right@127.0.0.1:{self.server.port}"
+
+    def transport(self) -> Transport:
+        return nats(self.url, max_bytes=100_000)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        return nats(f"nats://relay:{SECRET}@127.0.0.1:{self.server.port}"), SECRET
+
+    async def destination(self, name: str) -> str:
+        made = f"{name}{uuid4().hex[:8]}"
+        client = await nats_client.connect(self.url)
+        await client.jetstream().add_stream(StreamConfig(name=made, subjects=[made]))
+        await client.close()
+        return made
+
+    def missing(self) -> str | None:
+        return "nobody.has.this"
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        client = await nats_client.connect(self.url)
+        context = client.jetstream()
+        state = (await context.stream_info(destination)).state
+        found = []
+        for seq in range(max(state.first_seq, 1), state.last_seq + 1):
+            message = await context.get_msg(destination, seq)
+            headers = dict(message.headers or {})
+            body = message.data or b""
+            found.append(InMessage(headers["Nats-Msg-Id"], destination, None, headers, body))
+        await client.close()
+        return found
+
+    async def fill(self, name: str) -> str | None:
+        made = f"{name}{uuid4().hex[:8]}"
+        client = await nats_client.connect(self.url)
+        context = client.jetstream()
+        await context.add_stream(
+            StreamConfig(name=made, subjects=[made], max_msgs=1, discard=DiscardPolicy.NEW)
+        )
+        await context.publish(made, b"first")
+        await client.close()
+        return made
+
+
+class RedisBroker(_OnServer):
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.server.port}"
+
+    def transport(self) -> Transport:
+        return redis_streams(self.url, create=False, max_bytes=100_000)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        return redis_streams(f"redis://relay:{SECRET}@127.0.0.1:{self.server.port}"), SECRET
+
+    async def destination(self, name: str) -> str:
+        made = f"{name}{uuid4().hex[:8]}"
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            await client.xgroup_create(made, "readers", mkstream=True)
+        return made
+
+    def missing(self) -> str | None:
+        return "nobody:has:this"
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            entries: Any = await client.xrange(destination)
+        return [
+            InMessage(
+                fields[b"id"].decode(),
+                destination,
+                fields[b"key"].decode() if b"key" in fields else None,
+                {},
+                fields[b"body"],
+            )
+            for _, fields in entries
+        ]
+
+    async def fill(self, name: str) -> str | None:
+        made = await self.destination(name)
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            await client.config_set("maxmemory", "1")
+        return made
+
+    async def thaw(self) -> None:
+        await super().thaw()
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            await client.config_set("maxmemory", "0")
+
+
+class RabbitBroker(_OnServer):
+    """Destinations are durable queues, reached by the default exchange."""
+
+    _kind: Mapping[str, str] = {"x-queue-type": "classic"}
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.server.port}/"
+
+    def transport(self) -> Transport:
+        return rabbitmq(self.url, max_bytes=100_000)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        return rabbitmq(f"amqp://guest:{SECRET}@127.0.0.1:{self.server.port}/"), SECRET
+
+    async def _declare(self, name: str, **arguments: Any) -> str:
+        made = f"{name}{uuid4().hex[:8]}"
+        async with await aio_pika.connect(self.url) as connection:
+            channel = await connection.channel()
+            await channel.declare_queue(made, durable=True, arguments=arguments)
+        return made
+
+    async def destination(self, name: str) -> str:
+        return await self._declare(name, **self._kind)
+
+    def missing(self) -> str | None:
+        return "nobody.has.this"
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        """They are taken out: the suite reads a destination once."""
+        found = []
+        async with await aio_pika.connect(self.url) as connection:
+            channel = await connection.channel()
+            queue = await channel.get_queue(destination)
+            while (message := await queue.get(no_ack=True, fail=False)) is not None:
+                found.append(InMessage(str(message.message_id), destination, None, {}, message.body))
+        return found
+
+    async def fill(self, name: str) -> str | None:
+        made = await self._declare(name, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+        async with await aio_pika.connect(self.url) as connection:
+            channel = await connection.channel()
+            await channel.default_exchange.publish(aio_pika.Message(b"first"), made)
+        return made
+
+
+class HoldfastBroker:
+    """Another Holdfast database behind a proxy that can fall silent."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._proxy = Proxy(url)
+
+    def transport(self) -> Transport:
+        return holdfast_database(self._proxy.url)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        info: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(self._url)
+        wrong = psycopg.conninfo.make_conninfo(**{**info, "user": "nobody_of_that_name", "password": SECRET})
+        return holdfast_database(wrong), SECRET
+
+    async def destination(self, name: str) -> str:
+        return f"{name}{uuid4().hex[:8]}"
+
+    def missing(self) -> str | None:
+        return None
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        with psycopg.connect(self._url) as conn:
+            rows = conn.execute(
+                "SELECT id, key, data FROM holdfast.events WHERE type = %s ORDER BY seq", [destination]
+            ).fetchall()
+        return [
+            InMessage(str(row[0]), destination, row[1], {}, json.dumps({"data": row[2]}).encode())
+            for row in rows
+        ]
+
+    async def kill(self) -> None:
+        self._proxy.refuse()
+
+    async def start(self) -> None:
+        self._proxy.heal()
+
+    async def freeze(self) -> None:
+        self._proxy.go_silent()
+
+    async def thaw(self) -> None:
+        self._proxy.heal()
+
+    async def fill(self, name: str) -> str | None:
+        return None
+
+    def end(self) -> None:
+        self._proxy.close()

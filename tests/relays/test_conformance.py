@@ -1,0 +1,66 @@
+"""Every transport against its real server, by the one suite."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.brokers import Server, nats_server, rabbit_server, redis_server
+from tests.relays.conformance_brokers import HoldfastBroker, NatsBroker, RabbitBroker, RedisBroker
+
+from holdfast import Holdfast
+from holdfast.testing import Broker, Kit, transport_conformance
+
+_servers: dict[str, Server] = {}
+_brokers: dict[str, Broker] = {}
+
+USERS = "authorization { users = [{ user: relay, password: right }] }"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ended() -> Iterator[None]:
+    yield
+    for server in _servers.values():
+        server.end()
+    _servers.clear()
+
+
+def _nats() -> Broker:
+    if "nats" not in _servers:
+        _servers["nats"] = nats_server(USERS)
+    return NatsBroker(_servers["nats"])
+
+
+def _redis() -> Broker:
+    if "redis" not in _servers:
+        _servers["redis"] = redis_server()
+    return RedisBroker(_servers["redis"])
+
+
+class TestNats(transport_conformance(_nats)):  # type: ignore[misc]
+    """NATS JetStream."""
+
+
+class TestRedis(transport_conformance(_redis)):  # type: ignore[misc]
+    """Redis Streams."""
+
+
+def _rabbit() -> Broker:
+    if "rabbit" not in _servers:
+        _servers["rabbit"] = rabbit_server()
+    return RabbitBroker(_servers["rabbit"])
+
+
+@pytest.mark.long
+class TestRabbit(transport_conformance(_rabbit)):  # type: ignore[misc]
+    """RabbitMQ. It takes many seconds to start."""
+
+
+class TestHoldfast(transport_conformance(lambda: _brokers["holdfast"])):  # type: ignore[misc]
+    """Another Holdfast database."""
+
+    @pytest.fixture(autouse=True)
+    def _database(self, app: Holdfast, holdfast_kit: Callable[..., Kit]) -> Iterator[None]:
+        kit = holdfast_kit(app)
+        broker = HoldfastBroker(kit.url)
+        _brokers["holdfast"] = broker
+        yield
+        broker.end()

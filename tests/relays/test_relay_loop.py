@@ -1,0 +1,356 @@
+"""The loop of a relay: order, window, refusals, what waits aside, a destination that is away."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.conftest import await_until
+from tests.flow.test_run import working
+from tests.relays.support import STEADY, Memory, n_of, position, reaches
+
+from holdfast import Event, Holdfast, TaskDefinitionError, telemetry
+from holdfast.model.backoff import Backoff
+from holdfast.shapes.relays.relay import Relay
+from holdfast.testing import Kit
+from holdfast.transport import Outcome, OutMessage, Refused, RetryLater
+
+QUICKLY = Backoff(first=0.01, cap=0.05)
+
+
+@pytest.fixture
+def akit(akit: Kit, monkeypatch: pytest.MonkeyPatch) -> Kit:
+    akit.database.settings = STEADY
+    begin = Relay.__init__
+
+    def quick(self: Any, spec: Any, cursor: Any) -> None:
+        object.__setattr__(spec, "retry", QUICKLY)
+        begin(self, spec, cursor)
+
+    monkeypatch.setattr(Relay, "__init__", quick)
+    return akit
+
+
+def publish(app: Holdfast, *pairs: tuple[str | None, int]) -> None:
+    app.publish_many([("counted", {"n": n}, key) for key, n in pairs])
+
+
+def out(app: Holdfast, memory: Memory, **options: Any) -> Any:
+    return app.relay("out", memory, on=["*"], **{"route": "to.{key}", "start": "start", **options})
+
+
+def kinds(relay: Any) -> list[tuple[int, str]]:
+    return [(f.position, f.kind) for f in relay.failures()]
+
+
+def relay_text(event: Event[Any]) -> str:
+    """The message of an event: its data is as the database prints it."""
+    envelope = {**event.cloudevent(), "data": "@"}
+    return json.dumps(envelope, separators=(",", ":")).replace('"@"', json.dumps(event.data))
+
+
+async def test_one_message_of_a_key_at_a_time_and_many_keys_at_once(app: Holdfast, akit: Kit) -> None:
+    memory = Memory()  # it asserts that no key has two in flight
+    out(app, memory, window=8)
+    publish(app, *[(f"k{n % 5}", n) for n in range(200)], *[(None, n) for n in range(200, 230)])
+    memory.gate.clear()
+    async with working(akit):
+        await await_until(lambda: len(memory.in_flight) >= 5, "every key has one in flight")
+        memory.gate.set()
+        await reaches(akit, 230)
+    for k in range(5):
+        assert memory.of(f"k{k}") == list(range(k, 200, 5))
+    assert sorted(memory.of(None)) == list(range(200, 230))
+    assert memory.most_in_flight <= 8
+
+
+async def test_a_prefix_transport_gets_whole_lanes_one_batch_at_a_time(app: Holdfast, akit: Kit) -> None:
+    memory = Memory(order="destination", in_flight="prefix", max_batch=50)
+    out(app, memory, route="one")
+    publish(app, *[(f"k{n % 3}", n) for n in range(120)])
+    async with working(akit):
+        await reaches(akit, 120)
+    assert [n_of(m) for m in memory.stored] == list(range(120))
+    assert max(len(batch) for batch in memory.batches) == 50
+
+
+async def test_the_position_moves_only_behind_confirmed_messages(app: Holdfast, akit: Kit) -> None:
+    held: set[int] = {3}
+    memory = Memory(lambda m: RetryLater("busy", scope="key") if n_of(m) in held else None)
+    out(app, memory)
+    publish(app, ("a", 1), ("b", 2), ("a", 3), ("b", 4), ("c", 5))
+    async with working(akit):
+        await await_until(lambda: memory.of("c") == [5] and memory.of("b") == [2, 4], "the others went on")
+        await await_until(lambda: [n_of(m) for m in memory.tried].count(3) > 3, "it is tried again")
+        assert position(akit) == 2
+        held.clear()
+        await reaches(akit, 5)
+    assert memory.of("a") == [1, 3]
+    assert len({m.id for m in memory.tried if n_of(m) == 3}) == 1
+    assert len({m.body for m in memory.tried if n_of(m) == 3}) == 1
+
+
+async def test_a_refused_message_parks_its_key_and_the_rest_goes_on(app: Holdfast, akit: Kit) -> None:
+    bad = {2}
+    memory = Memory(lambda m: Refused("unroutable", "no such stream") if n_of(m) in bad else None)
+    relay = out(app, memory)
+    publish(app, ("a", 1), ("b", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6))
+    async with working(akit):
+        await reaches(akit, 6)
+        assert kinds(relay) == [(2, "parked"), (4, "behind"), (6, "behind")]
+        assert relay.failures()[0].error == "unroutable: no such stream"
+        assert (memory.of("a"), memory.of("b"), memory.of("c")) == ([1, 3], [], [5])
+        publish(app, ("b", 7))
+        await reaches(akit, 7)
+        assert kinds(relay)[-1] == (7, "behind")
+        bad.clear()
+        assert relay.retry_failures("b") == 1
+        await await_until(lambda: not relay.failures(), "all of the key were sent")
+        publish(app, ("b", 8))
+        await reaches(akit, 8)
+    assert memory.of("b") == [2, 4, 6, 7, 8]
+    assert [m.late for m in memory.stored if m.key == "b"] == [True, True, True, True, False]
+    assert akit.sql("SELECT action, count FROM holdfast.audit") == [{"action": "retry_failures", "count": 1}]
+
+
+async def test_another_owner_finds_the_key_parked(app: Holdfast, akit: Kit) -> None:
+    memory = Memory(lambda m: Refused("forbidden", "no") if n_of(m) == 1 else None)
+    relay = out(app, memory)
+    publish(app, ("a", 1))
+    async with working(akit):
+        await reaches(akit, 1)
+    publish(app, ("a", 2), ("b", 3))
+    async with working(akit):
+        await reaches(akit, 3)
+    assert kinds(relay) == [(1, "parked"), (2, "behind")]
+    assert memory.of("b") == [3]
+
+
+async def test_what_waits_can_be_given_up_and_those_behind_it_go_on(app: Holdfast, akit: Kit) -> None:
+    memory = Memory(lambda m: Refused("forbidden", "no") if n_of(m) == 1 else None)
+    relay = out(app, memory)
+    publish(app, ("a", 1), ("a", 2), ("a", 3))
+    async with working(akit):
+        await reaches(akit, 3)
+        assert relay.forget_failures(position=1) == 1
+        await await_until(lambda: kinds(relay) == [], "the others were sent")
+    assert memory.of("a") == [2, 3]
+
+
+async def test_refused_messages_may_be_skipped(app: Holdfast, akit: Kit) -> None:
+    memory = Memory(lambda m: Refused("too_large", "no") if n_of(m) % 2 else None)
+    relay = out(app, memory, refused="skip")
+    publish(app, ("a", 1), ("a", 2), ("a", 3), ("a", 4))
+    async with working(akit):
+        await reaches(akit, 4)
+    assert memory.of("a") == [2, 4]
+    assert kinds(relay) == [(1, "skipped"), (3, "skipped")]
+
+
+async def test_a_relay_may_stop_at_a_refused_message_and_goes_on_when_it_is_skipped(
+    app: Holdfast, akit: Kit
+) -> None:
+    memory = Memory(lambda m: Refused("malformed", "bad subject") if n_of(m) == 3 else None)
+    relay = out(app, memory, refused="stop")
+    publish(app, ("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5))
+    async with working(akit):
+
+        def stands() -> Any:
+            return akit.sql("SELECT position, problem FROM holdfast.subscriptions WHERE status = 'paused'")
+
+        await await_until(stands, "it stopped")
+        assert stands() == [
+            {
+                "position": 2,
+                "problem": "event 3 (counted, key 'a') was refused: malformed: bad subject",
+            }
+        ]
+        relay._verbs.skip("out")
+        relay.resume()
+        await reaches(akit, 5)
+    assert memory.of("a") == [1, 5]
+    assert list(dict.fromkeys(memory.of("b"))) == [2, 4]
+
+
+async def test_too_large_erased_and_unroutable_events_never_reach_the_transport(
+    app: Holdfast, akit: Kit
+) -> None:
+    memory = Memory(max_bytes=1000, key_bytes=20)
+
+    def route(event: Event[Any]) -> str:
+        if event.data["n"] == 4:
+            raise KeyError("where")
+        return "" if event.data["n"] == 5 else "there"
+
+    relay = out(app, memory, route=route, refused="skip")
+    app.publish("counted", {"n": 1, "fill": "x" * 1000}, key="a")
+    publish(app, ("a", 2), ("k" * 21, 3), ("a", 4), ("a", 5), ("a", 6), ("a", 7))
+    akit.sql("UPDATE holdfast.events SET data = NULL WHERE data->>'n' = '6'")
+    async with working(akit):
+        await reaches(akit, 7)
+    assert [n_of(m) for m in memory.tried] == [2, 7]
+    size = len(relay_text(app.events.read(0, 1)[0]))
+    assert [f.error for f in relay.failures()] == [
+        f"too_large: {size} bytes, and 1000 may be sent",
+        "malformed: its key has more than 20 bytes",
+        "malformed: its route failed: KeyError: 'where'",
+        "unroutable: its route returned str '', not a destination",
+        "malformed: its data was erased",
+    ]
+
+
+async def test_a_dead_destination_is_tried_one_message_at_a_time_and_delays_nobody(
+    app: Holdfast, akit: Kit, events: list[telemetry.Event]
+) -> None:
+    dead = [True]
+    memory = Memory(lambda m: RetryLater("it is away") if dead else None)
+    other = Memory()
+    relay = out(app, memory)
+    app.relay("other", other, on=["*"], route="x", start="start")
+    publish(app, *[(f"k{n}", n) for n in range(50)])
+    async with working(akit):
+        await reaches(akit, 50, "other")
+        await await_until(lambda: len(memory.batches) > 5, "it is tried again")
+        assert {len(batch) for batch in memory.batches[2:]} == {1}
+        await await_until(
+            lambda: akit.sql("SELECT 1 FROM holdfast.subscriptions WHERE problem LIKE '%%it is away'"),
+            "said so",
+        )
+        assert relay.lag()[0] == 50
+        dead.clear()
+        await reaches(akit, 50)
+        assert akit.sql("SELECT problem FROM holdfast.subscriptions WHERE name = 'out'") == [
+            {"problem": None}
+        ]
+    assert sorted(n_of(m) for m in memory.stored) == list(range(50))
+    assert [e.name for e in events if e.name in ("relay.back",)] == ["relay.back"]
+
+
+async def test_memory_has_a_bound_while_the_destination_is_away(app: Holdfast, akit: Kit) -> None:
+    dead = [True]
+    memory = Memory(lambda m: RetryLater("away") if dead else None)
+    relays: list[Relay] = []
+    begin = Relay._begin
+
+    def remember(self: Relay) -> None:
+        begin(self)
+        relays.append(self)
+
+    Relay._begin = remember  # type: ignore[method-assign]
+    try:
+        out(app, memory, window=10)
+        publish(app, *[(f"k{n}", n) for n in range(500)])
+        async with working(akit):
+            await await_until(lambda: len(memory.batches) > 10, "it is tried again")
+            assert relays[-1]._lanes.unsent <= 20
+            dead.clear()
+            await reaches(akit, 500)
+    finally:
+        Relay._begin = begin  # type: ignore[method-assign]
+    assert len(memory.stored) == 500
+
+
+async def test_a_key_that_keeps_failing_waits_aside_and_is_tried_again_in_order(
+    app: Holdfast, akit: Kit, events: list[telemetry.Event]
+) -> None:
+    busy = {"b"}
+    memory = Memory(lambda m: RetryLater("throttled", scope="key") if m.key in busy else None)
+    relay = out(app, memory, window=2)
+    publish(app, *[("b", n) for n in range(10)], *[("a", n) for n in range(10, 20)])
+    async with working(akit):
+        await reaches(akit, 20)  # it holds nobody up
+        assert memory.of("a") == list(range(10, 20))
+        assert [f.kind for f in relay.failures()] == ["spilled", *["behind"] * 9]
+        assert relay.failures()[0].error == "throttled"
+        publish(app, ("b", 20))
+        await reaches(akit, 21)
+        busy.clear()
+        await await_until(lambda: not relay.failures(), "all were sent")
+        publish(app, ("b", 21))
+        await reaches(akit, 22)
+    assert memory.of("b") == [*range(10), 20, 21]
+    assert any(e.name == "relay.spilled" for e in events)
+
+
+async def test_wrong_outcomes_count_as_unknown_and_close_the_connection(
+    app: Holdfast, akit: Kit, events: list[telemetry.Event]
+) -> None:
+    class Short(Memory):
+        wrong = 2
+
+        async def publish(self, batch: Sequence[OutMessage], *, timeout: float) -> Sequence[Outcome]:
+            outcomes = await super().publish(batch, timeout=timeout)
+            if self.wrong:
+                self.wrong -= 1
+                return [*outcomes, *outcomes]
+            return outcomes
+
+    memory = Short()
+    out(app, memory)
+    publish(app, ("a", 1), ("a", 2))
+    async with working(akit):
+        await reaches(akit, 2)
+    assert memory.of("a") == [1, 1, 1, 2]
+    assert memory.opened == 3
+    assert not [e for e in events if e.name == "subscription.failed"], "the relay itself goes on"
+
+
+async def test_a_transport_that_raises_or_hangs_is_closed_and_opened_again(app: Holdfast, akit: Kit) -> None:
+    class Broken(Memory):
+        failures = ["open", "raise", "hang"]
+
+        async def open(self) -> None:
+            await super().open()
+            if self.failures[:1] == ["open"]:
+                self.failures.pop(0)
+                raise ConnectionRefusedError("nobody there")
+
+        async def publish(self, batch: Sequence[OutMessage], *, timeout: float) -> Sequence[Outcome]:
+            if self.failures:
+                if self.failures.pop(0) == "raise":
+                    raise RuntimeError("broken")
+                await asyncio.sleep(3600)
+            return await super().publish(batch, timeout=timeout)
+
+    memory = Broken()
+    out(app, memory)
+    publish(app, ("a", 1))
+    async with working(akit):
+        await reaches(akit, 1)
+    assert memory.of("a") == [1]
+    assert memory.opened == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"route": ""}, "relay 'out': route must not be empty: it says where messages go"),
+        (
+            {"route": "x.{tenant}"},
+            "relay 'out': route 'x.{tenant}' has {tenant}; it may have {type}, {key}, {version}",
+        ),
+        ({"route": "x.{"}, "relay 'out': route 'x.{' is no template: a brace has no partner"),
+        ({"route": 5}, "relay 'out': route must be a template or a function, not int 5"),
+        ({"window": 0}, "relay 'out': window must be between 1 and 10000, not int 0"),
+        ({"refused": "drop"}, "relay 'out': refused must be one of park_key, skip, stop, not str 'drop'"),
+        ({"on": "order.*"}, "relay 'out': on must be a list, such as ['order.*']"),
+        ({"on": []}, 'relay needs an event class, a name or a pattern: on(OrderPaid), or on("order.*")'),
+        (
+            {"start": "soon"},
+            'start must be "now", "start", a position or a time with its zone, not str \'soon\'',
+        ),
+    ],
+)
+def test_bad_declarations_are_refused_in_words(app: Holdfast, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        app.relay("out", Memory(), **{"on": ["*"], "route": "x", **options})
+    assert str(caught.value) == why
+
+
+def test_two_relays_of_a_name_are_refused_and_a_thing_that_is_no_transport(app: Holdfast) -> None:
+    app.relay("out", Memory(), on=["*"], route="x")
+    with pytest.raises(TaskDefinitionError, match="'out'"):
+        app.relay("out", Memory(), on=["*"], route="x")
+    with pytest.raises(TaskDefinitionError, match="is no transport"):
+        app.relay("in", object(), on=["*"], route="x")  # type: ignore[arg-type]

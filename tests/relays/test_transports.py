@@ -1,0 +1,248 @@
+"""What is special about single transports: addresses, TLS, rights, ids in Redis, the other database end to end."""
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import nats as nats_client
+import pytest
+import redis.asyncio
+from nats.js.api import StreamConfig
+from tests.brokers import Server, nats_server, redis_server
+from tests.conftest import QUICK
+from tests.flow.test_run import working
+from tests.relays.support import reaches
+
+from holdfast import ConfigurationError, Holdfast
+from holdfast.contrib.holdfast import holdfast_database
+from holdfast.contrib.nats import nats, outcome_of
+from holdfast.contrib.rabbitmq import rabbitmq
+from holdfast.contrib.redis import redis_streams
+from holdfast.testing import Kit, TestServer
+from holdfast.transport import (
+    Confirmed,
+    Outcome,
+    OutMessage,
+    Refused,
+    RetryLater,
+    Transport,
+    from_url,
+    shown_url,
+)
+
+
+def message(to: str, position: int, key: str = "k", *, late: bool = False, era: int = 1) -> OutMessage:
+    body = b'{"data":{"n":%d}}' % position
+    return OutMessage(str(uuid4()), position, "t", key, to, {"ce-id": "x"}, body, era=era, late=late)
+
+
+async def send(transport: Transport, *batch: OutMessage) -> list[Outcome]:
+    await transport.open()
+    try:
+        return list(await transport.publish(batch, timeout=10.0))
+    finally:
+        await transport.close()
+
+
+# Addresses ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_address_finds_its_transport_by_its_scheme() -> None:
+    kinds = {
+        "nats://127.0.0.1:4222?stream=SHOP": "_Nats",
+        "redis://127.0.0.1:6379/0?maxlen=10": "_Redis",
+        "amqp://127.0.0.1/?exchange=shop": "_Rabbit",
+        "holdfast+postgresql://127.0.0.1/other?sslmode=disable": "_Database",
+    }
+    assert {url: type(from_url(url)).__name__ for url in kinds} == kinds
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://x", "there is no transport for 'ftp' (known: amqp, amqps, "),
+        ("nothing", "there is no transport for 'an address without a scheme' "),
+        ("nats://x?strem=S", "a nats address has no option 'strem' (known: credentials, stream)"),
+        ("redis://x?maxlen=many", "a redis address takes maxlen=NUMBER and create=true or create=false"),
+        ("amqp://x?queue=q", "a amqp address has no option 'queue' (known: exchange)"),
+    ],
+)
+def test_a_bad_address_is_refused_in_words(url: str, why: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        from_url(url)
+    assert str(caught.value).startswith(why)
+
+
+def test_secrets_of_an_address_are_not_told() -> None:
+    assert shown_url("nats://user:secret@host:4222/x?token=1") == "nats://host:4222/x"
+    for make in (nats, redis_streams, rabbitmq):
+        with pytest.raises(ConfigurationError) as caught:
+            make("http://user:secret@host")
+        assert "secret" not in str(caught.value)
+
+
+# NATS -----------------------------------------------------------------------------------------------------------------
+
+RIGHTS = """
+authorization {
+  users = [{ user: relay, password: right, permissions: { publish: ["ok.>", "$JS.API.>", "_INBOX.>"], subscribe: ">" } }]
+}
+"""
+
+
+def certificate(folder: Path) -> ssl.SSLContext:
+    """A certificate for 127.0.0.1 in a folder, and the context that trusts it."""
+    made = ["-out", str(folder / "cert.pem"), "-keyout", str(folder / "key.pem"), "-days", "1", "-nodes"]
+    named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    subprocess.run(["openssl", "req", "-x509", *kind, *made, *named], check=True, capture_output=True)
+    return ssl.create_default_context(cafile=folder / "cert.pem")
+
+
+def test_nats_over_tls_and_not_to_a_stranger(tmp_path: Path) -> None:
+    trusted = certificate(tmp_path)
+    server = nats_server(f'tls {{ cert_file: "{tmp_path}/cert.pem", key_file: "{tmp_path}/key.pem" }}')
+    url = f"tls://127.0.0.1:{server.port}"
+
+    async def main() -> None:
+        client = await nats_client.connect(url, tls=trusted)
+        await client.jetstream().add_stream(StreamConfig(name="S", subjects=["s"]))
+        await client.close()
+        assert await send(nats(url, tls=trusted), message("s", 1)) == [Confirmed(receipt="S:1")]
+        stranger = nats(url, tls=ssl.create_default_context())
+        with pytest.raises((ssl.SSLError, ConnectionError), match="CERTIFICATE_VERIFY_FAILED"):
+            await stranger.open()
+        await stranger.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.end()
+
+
+def test_a_subject_without_rights_is_refused_and_others_are_not() -> None:
+    server = nats_server(RIGHTS)
+    url = f"nats://relay:right@127.0.0.1:{server.port}"
+
+    async def main() -> None:
+        client = await nats_client.connect(url)
+        await client.jetstream().add_stream(StreamConfig(name="S", subjects=["ok.>", "no.>"]))
+        await client.close()
+        outcomes = await send(
+            nats(url), message("ok.1", 1), message("no.1", 2, "b"), message("a b", 3), message("x..y", 4)
+        )
+        assert outcomes[0] == Confirmed(receipt="S:1")
+        assert outcomes[1] == Refused("forbidden", "publishing to no.1 is not allowed")
+        assert outcomes[2:] == [
+            Refused("malformed", "'a b' is no subject"),
+            Refused("malformed", "'x..y' is no subject"),
+        ]
+        (other,) = await send(nats(url, stream="OTHER"), message("ok.1", 5))
+        assert isinstance(other, Refused)
+        assert other.reason == "unroutable"
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.end()
+
+
+def test_what_a_stream_says_is_read_as_it_is_meant() -> None:
+    assert outcome_of(b'{"stream":"S","seq":7,"duplicate":true}') == Confirmed(duplicate=True, receipt="S:7")
+    too_large = (
+        b'{"error":{"code":400,"err_code":10054,"description":"message size exceeds maximum allowed"}}'
+    )
+    assert outcome_of(too_large) == Refused("too_large", "message size exceeds maximum allowed")
+    full = b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}'
+    assert outcome_of(full) == RetryLater("maximum messages exceeded")
+    assert outcome_of(b"{") == RetryLater("the acknowledgement could not be read", unknown=True)
+
+
+# Redis ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def redis_broker() -> Iterator[Server]:
+    server = redis_server()
+    yield server
+    server.end()
+
+
+async def test_positions_are_ids_in_redis_and_nothing_is_stored_twice(redis_broker: Server) -> None:
+    url, stream = f"redis://127.0.0.1:{redis_broker.port}", f"s{uuid4().hex}"
+    transport = redis_streams(url)
+    first = [message(stream, n) for n in (1, 2, 5)]
+    assert await send(transport, *first) == [Confirmed(), Confirmed(), Confirmed()]
+    again = [*first[1:], message(stream, 6)]
+    assert await send(transport, *again) == [
+        Confirmed(duplicate=True),
+        Confirmed(duplicate=True),
+        Confirmed(),
+    ]
+    late = message(stream, 3, late=True)  # it waited aside while 5 and 6 were sent
+    assert await send(transport, late) == [Confirmed()]
+    assert await send(transport, late) == [Confirmed(duplicate=True)]
+    anew = message(stream, 2, era=2)  # after a restore positions are dealt again
+    assert await send(transport, anew) == [Confirmed()]
+    async with redis.asyncio.Redis.from_url(url) as client:
+        entries: Any = await client.xrange(stream)
+        assert await client.set(f"{stream}:text", "x")
+    assert [(i, fields[b"position"]) for i, fields in entries] == [
+        (b"1-0", b"1"),
+        (b"2-0", b"2"),
+        (b"5-0", b"5"),
+        (b"6-0", b"6"),
+        (b"6-1", b"3"),
+        (b"%d-0" % ((1 << 44) + 2), b"2"),
+    ]
+    (wrong,) = await send(transport, message(f"{stream}:text", 1))
+    assert wrong == Refused("unroutable", f"{stream}:text is no stream")
+
+
+# Another Holdfast database --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def far(holdfast_server: TestServer) -> Iterator[Kit]:
+    """Another database."""
+    name = holdfast_server.clone()
+    kit = Kit(Holdfast("postgresql://unused.invalid/none"), holdfast_server.url(name))
+    yield kit
+    kit.close()
+    holdfast_server.drop(name)
+
+
+async def test_another_database_has_each_event_once_as_it_was(app: Holdfast, akit: Kit, far: Kit) -> None:
+    akit.database.settings = replace(QUICK, dead_after=5.0, lease=10.0)
+    relay = app.relay(
+        "copy", holdfast_database(far.url), on=["order.*"], route="copied.{type}", start="start"
+    )
+    app.publish(
+        "order.paid",
+        {"n": 1, "big": 12345678901234567890, "text": "ü\u2028"},
+        key="a",
+        headers={"tenant": "x"},
+    )
+    app.publish("order.paid", {"n": 2}, key="b", version=3)
+    async with working(akit):
+        await reaches(akit, 2, "copy")
+        relay.reset("start")  # it sends all again
+        await reaches(akit, 2, "copy")
+    rows = far.sql("SELECT id, type, key, version, data, headers FROM holdfast.events ORDER BY seq")
+    wanted = akit.sql(
+        "SELECT id, 'copied.' || type AS type, key, version, data, headers FROM holdfast.events ORDER BY seq"
+    )
+    assert rows == wanted
+
+
+async def test_what_the_other_database_refuses_is_refused_alone(far: Kit) -> None:
+    batch = [message("ok", 1, "a"), message("not ok!", 2, "b"), message("ok", 3, "b"), message("ok", 4, "c")]
+    outcomes = await send(holdfast_database(far.url), *batch)
+    assert [type(outcome) for outcome in outcomes] == [Confirmed, Refused, RetryLater, Confirmed]
+    assert "event type" in str(outcomes[1])
+    assert len(far.sql("SELECT 1 FROM holdfast.events")) == 2
