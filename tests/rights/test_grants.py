@@ -152,6 +152,7 @@ append_events        X         X       -            X
 event_fault          -         -       -            -
 check_streams        -         -       -            -
 event_snapshot       -         -       -            -
+data_size            -         -       -            -
 write_pages          -         -       -            -
 turn_page            -         X       X            X
 read_events          -         X       X            X

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from ....errors import EventsGone
@@ -44,6 +45,9 @@ class Page:
     last: int  # of the log
 
 
+_row = partial(tuple.__new__, EventRow)  # as EventRow._make(), which counts the columns of each
+
+
 def read_events(
     position: int,
     seq: int,
@@ -57,7 +61,7 @@ def read_events(
 ) -> Statement[Page]:
     def decode(rows: Sequence[Row]) -> Page:
         *found, (looked, looked_seq, _, _, looked_at, _, _, _, last) = rows
-        events = list(map(EventRow._make, found))
+        events = list(map(_row, found))
         if looked is None:
             return Page([], position, seq, int(last or 0))
         if looked - position != looked_at:
