@@ -42,7 +42,8 @@ def load(conn: Conn) -> None:
         SELECT n, '10', holdfast.archive_slot(now()), 't', 'k', jsonb_build_object('label', n)
         FROM generate_series(1, {PAGES}) n;
         INSERT INTO holdfast.event_pages (last_pos, n, slot, lo, hi, top, s_from, s_to, at, bytes)
-        SELECT n, 1, holdfast.archive_slot(now()), n, n, n, '10:10:', '11:11:', now() - make_interval(secs => {PAGES} - n), 20
+        SELECT n, 1, holdfast.archive_slot(now()), n, n, n, '10:10:', '11:11:',
+               now() - make_interval(secs => {PAGES} - n), 20
         FROM generate_series(1, {PAGES}) n;
         SELECT setval('holdfast.event_seq', {PAGES})
         """.encode()

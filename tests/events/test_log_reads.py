@@ -95,12 +95,12 @@ def test_shards_divide_what_is_read_as_one(conn: Conn) -> None:
     for n in range(40):
         publish(conn, n, f"k{n}")
     turn(conn)
-    parts = []
+    parts: list[list[int]] = []
     for shard in range(3):
         page = run(conn, store.read_events(0, 0, 100, shard=shard, shards=3))
         assert page.position == 40
         parts.append([row.position for row in page.events])
-    assert sorted(sum(parts, [])) == list(range(1, 41))
+    assert sorted(position for part in parts for position in part) == list(range(1, 41))
     assert all(parts)
 
 
