@@ -133,7 +133,11 @@ class Project:
                 yield from store.note_failures(owned, failed)
             return (yield from store.advance(owned, page.position, page.seq, self._lease))
 
-        await Call(self._database, self._fn, first, finish, events).run()
+        def move(xid: str) -> Flow[bool]:
+            return (yield from store.advance(owned, page.position, page.seq, self._lease, xid))
+
+        alone = self._shadow is None and not failed
+        await Call(self._database, self._fn, first, finish, events, move=move if alone else None).run()
 
     # What fails ----------------------------------------------------------------------------------------------------------
 

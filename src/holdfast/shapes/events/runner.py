@@ -85,10 +85,13 @@ class Runner:
         while not self.left.is_set():
             if await self._is_over():
                 return
+            page = None
             if self._log.last <= owned.position:
-                await self._log.beyond(owned.position, self.left)
-                continue
-            page = await self._read()
+                page = await self._log.beyond(owned, self.left)
+                if page is None or not self._may_take(page):
+                    continue
+            else:
+                page = await self._read()
             if page.position == owned.position:
                 await asyncio.sleep(0)
                 self._log.last = min(self._log.last, page.last)
@@ -136,6 +139,12 @@ class Runner:
     def _batch(self) -> int:
         most = min(self._most, self._effect.batch)
         return most if self.owned.rate is None else max(1, min(most, int(self.owned.rate)))
+
+    def _may_take(self, page: Page) -> bool:
+        """What was read for all is not more than it would read by itself."""
+        owned = self.owned
+        ends = [end for end in (owned.until, owned.barrier) if end is not None]
+        return page.position <= min([owned.position + self._batch, *ends])
 
     async def _read(self) -> Page:
         owned = self.owned

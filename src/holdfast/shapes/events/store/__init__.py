@@ -26,6 +26,8 @@ from .log import (
     LogState,
     Page,
     Pressure,
+    Tail,
+    Turned,
     empty_slots,
     event_by_id,
     event_positions,
@@ -38,6 +40,7 @@ from .log import (
     read_events,
     rebase,
     set_retention,
+    turn_and_look,
     turn_page,
 )
 from .projections import (
@@ -98,7 +101,6 @@ from .subscriptions import (
     resume,
     stop_shard,
     subscribe,
-    turn_and_look,
 )
 
 __all__ = [
@@ -122,6 +124,8 @@ __all__ = [
     "Removed",
     "Span",
     "Summary",
+    "Tail",
+    "Turned",
     "add_build",
     "add_replay",
     "advance",
