@@ -103,7 +103,7 @@ class Pools:
         return conn in self._pooled
 
     def _turn(self, conn: AnyConnection, lent: bool | None) -> str | None:
-        """The statement that gives it the search_path for its next user; for `lent` None any will do. It keeps the one of the
+        """The statement that gives it the search_path for its next user; with `lent` None any will do. It keeps that of the
         last, so that a process that enqueues, publishes and runs handlers with a transaction seldom needs one. Behind a
         pooler: see transaction()."""
         if lent is None or conn in self._pooled or lent == (conn in self._theirs):
