@@ -21,6 +21,7 @@ class Recorder:
     """Moves the position, and notes what it was given."""
 
     stuck = False
+    delay = 0.0
 
     def __init__(self, kit: Kit, owned: Owned, batch: int) -> None:
         self._kit = kit

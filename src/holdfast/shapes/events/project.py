@@ -5,7 +5,6 @@ times, and then stops the projection, is skipped, or parks its key. An event who
 once: no attempt would change it.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -58,12 +57,14 @@ class Project:
         self._attempts = 0
         self._conflicts = 0
         self.stuck = False
+        self.delay = 0.0
 
     @property
     def batch(self) -> int:
         return self._most or self._usual
 
     async def take(self, page: Page) -> bool:
+        self.delay = 0.0
         try:
             await (self._project(page) if page.events else self._pass(page))
         except _Poisoned as poisoned:
@@ -161,7 +162,7 @@ class Project:
         if not is_last:
             self.stuck = True
             await self._database.arun(lambda: store.note_trouble(self._owned, what))
-            await asyncio.sleep(delay)
+            self.delay = delay
             return False
         if apply.poison == "stop" or (apply.poison == "park_key" and row.key is None):
             await self._stop(what)

@@ -41,10 +41,6 @@ FROM holdfast.event_log l
 CROSS JOIN holdfast.event_seq s
 LEFT JOIN LATERAL (SELECT g.last_pos, g.top FROM holdfast.event_pages g WHERE g.last_pos > l.base_pos ORDER BY g.last_pos DESC LIMIT 1) p ON true;
 
--- part: newest_event
--- The last number that was drawn for an event: a service that sees it rise has a page to turn.
-(SELECT s.last_value FROM holdfast.event_seq s)
-
 -- part: settled_events
 -- The last number that was drawn for an event; NULL while a transaction is open that published: it may commit without a word.
 (SELECT CASE WHEN NOT EXISTS (SELECT FROM pg_locks l WHERE l.relation = 'holdfast.events'::regclass AND l.mode = 'RowExclusiveLock'
@@ -285,10 +281,12 @@ UPDATE holdfast.subscriptions s SET problem = $4::text WHERE s.name = $1::text A
 
 -- name: resume_subscription
 -- anywhere
--- Let a paused one go on. Returns how many shards changed.
+-- Let a paused one go on; a rebuild builds on. Returns how many shards changed.
 -- $1 name
 WITH done AS (
-    UPDATE holdfast.subscriptions s SET status='active', paused_by=NULL, paused_at=NULL, problem=NULL, lease_expires_at=holdfast.now()
+    UPDATE holdfast.subscriptions s
+    SET status=CASE WHEN s.replay_of IS NOT NULL AND s.until IS NULL THEN 'building' ELSE 'active' END, paused_by=NULL, paused_at=NULL, problem=NULL,
+        lease_expires_at=holdfast.now()
     WHERE s.name = $1::text AND s.status = 'paused' RETURNING s.shard)
 SELECT ARRAY[count(*)::text, holdfast.wake(ARRAY['+events'])::text] FROM done;
 

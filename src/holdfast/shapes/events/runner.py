@@ -36,6 +36,11 @@ class Effect(Protocol):
         """It waits because an event failed."""
         ...
 
+    @property
+    def delay(self) -> float:
+        """Seconds until what it did not take may be read again."""
+        ...
+
     async def take(self, page: Page) -> bool:
         """Commit the effect of these events and the position behind them. False: it did not, read again. Raises LeaseLost
         when the subscription is not this owner's any more."""
@@ -102,19 +107,22 @@ class Runner:
             except LeaseLost:
                 return
             if passed:
-                self.moved += page.position - owned.position
-                if page.events and telemetry.audible(logging.DEBUG):
-                    telemetry.emit(
-                        "events.delivered",
-                        level=logging.DEBUG,
-                        subscription=owned.of,
-                        events=len(page.events),
-                    )
-                owned.position, owned.seq = page.position, page.seq
-                self.failed = False
-                self._measure(time.monotonic() - began)
-                if owned.rate is not None:
-                    await self.rest(len(page.events) / owned.rate)
+                await self._passed(page, time.monotonic() - began)
+            elif self._effect.delay > 0:
+                await self.rest(self._effect.delay)
+
+    async def _passed(self, page: Page, seconds: float) -> None:
+        owned = self.owned
+        self.moved += page.position - owned.position
+        if page.events and telemetry.audible(logging.DEBUG):
+            telemetry.emit(
+                "events.delivered", level=logging.DEBUG, subscription=owned.of, events=len(page.events)
+            )
+        owned.position, owned.seq = page.position, page.seq
+        self.failed = False
+        self._measure(seconds)
+        if owned.rate is not None:
+            await self.rest(len(page.events) / owned.rate)
 
     async def _is_over(self) -> bool:
         """A replay is at its end, or all shards are at the barrier, where this one waits for the others."""

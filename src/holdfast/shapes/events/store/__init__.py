@@ -20,7 +20,6 @@ from .failures import (
     skip_event,
 )
 from .log import (
-    NEWEST,
     SETTLED,
     TOPIC,
     LogState,
@@ -104,7 +103,6 @@ from .subscriptions import (
 )
 
 __all__ = [
-    "NEWEST",
     "SETTLED",
     "TOPIC",
     "Build",

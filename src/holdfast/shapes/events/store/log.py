@@ -12,7 +12,6 @@ from ....store.statement import Row, Statement, count, named
 from ..event import EventRow
 
 TOPIC = "+events"  # what sleeping workers are woken for; no queue can have this name
-NEWEST = "newest_event"
 SETTLED = "settled_events"
 
 
