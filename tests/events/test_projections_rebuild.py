@@ -327,6 +327,7 @@ async def test_a_function_that_publishes_is_stopped_while_its_tables_are_built_a
             "public.totals has the trigger tr",
         ),
         ("CREATE POLICY p ON totals", "public.totals has the policy p"),
+        ("ALTER TABLE totals ENABLE ROW LEVEL SECURITY", "public.totals has row level security"),
         (
             "CREATE TABLE child () INHERITS (totals)",
             "public.totals inherits from another table, or another from it",
