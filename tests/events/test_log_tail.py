@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import uuid4
@@ -10,6 +11,7 @@ import pytest
 from tests.conftest import await_until
 
 from holdfast import Event, Holdfast, Transaction
+from holdfast.shapes.events import log as log_module
 from holdfast.shapes.events import store
 from holdfast.shapes.events.log import Log
 from holdfast.shapes.events.runner import Runner
@@ -194,3 +196,31 @@ def test_a_batch_whose_transaction_is_whole_is_moved_in_one_statement(
     kit.run_projections()
     assert [row["position"] for row in kit.sql("SELECT position FROM seen ORDER BY 1")] == [1, 2]
     assert asked == []
+
+
+async def test_pages_are_spaced_while_events_come(
+    kit: Kit, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for many events, however they come: turns are at least BUSY apart, so there are no more pages than that."""
+    busy = 0.5
+    monkeypatch.setattr(log_module, "BUSY", busy)
+    (all_of_it,) = worker.run("all", batch=1000)
+    await worker.at_rest()
+    began = time.monotonic()
+    watching = asyncio.get_running_loop().create_task(worker.log.watch())
+    try:
+        with kit.connect(autocommit=True) as conn:
+
+            def publish_each() -> None:
+                for _ in range(100):
+                    conn.execute("SELECT holdfast.publish('t')")
+
+            await asyncio.to_thread(publish_each)
+        await await_until(lambda: all_of_it.position == 100, what="all of it to be read")
+    finally:
+        watching.cancel()
+    most = 2 + (time.monotonic() - began) / busy
+    (found,) = kit.sql("SELECT count(*) AS pages, sum(n)::int AS events FROM holdfast.event_pages")
+    assert found["events"] == 100
+    assert found["pages"] <= most
+    assert len(all_of_it.pages) <= most, "and a batch is a page at least"

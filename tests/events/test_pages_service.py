@@ -83,7 +83,7 @@ async def test_a_worker_that_is_busy_turns_pages_too(
         let_go.wait()
 
     try:
-        async with working(kit):
+        async with working(kit, concurrency=1):
             kit.sql("SELECT holdfast.publish('a')")
             await await_until(lambda: pages(kit) == 1, what="the first page")
             await after_pulses(told, 2)
