@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from scripts.memory import quick_folder  # noqa: E402
 from tests.pg_versions import binaries_for, bouncer_program  # noqa: E402
 
 OTHERS = (15, 16)
+AGAIN = 3  # failed tests that are run once more
 EVERY = ("migration", "embedded")  # folders whose tests start a server of each version in the first run
 
 
@@ -51,14 +53,17 @@ def install(package: str) -> None:
     )
 
 
-def versioned() -> list[str]:
-    """The files with tests that depend on the version: importing all the others takes longer than some of these run."""
+def marked(mark: str) -> list[str]:
+    """The files with tests of that mark: importing all the others takes longer than some of these run."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     return [
-        str(file.relative_to(ROOT))
-        for file in files
-        if file.parent.name not in EVERY and "mark.versions" in file.read_text(encoding="utf-8")
+        str(file.relative_to(ROOT)) for file in files if f"mark.{mark}" in file.read_text(encoding="utf-8")
     ]
+
+
+def versioned() -> list[str]:
+    """The files with tests that depend on the version of the server."""
+    return [file for file in marked("versions") if Path(file).parent.name not in EVERY]
 
 
 def pytest(arguments: list[str], extra: dict[str, str] | None = None) -> int:
@@ -70,6 +75,22 @@ def pytest(arguments: list[str], extra: dict[str, str] | None = None) -> int:
         check=False,
     ).returncode
     print(f"-- {time.monotonic() - began:.0f} s", flush=True)
+    return code
+
+
+def pytest_twice(arguments: list[str], extra: dict[str, str] | None = None) -> int:
+    """As pytest(); up to three tests that failed beside others are run once more, alone. They are named either way: a test
+    that fails now and then is a defect, of the test or of the engine."""
+    with tempfile.TemporaryDirectory() as folder:
+        failed = Path(folder) / "failed"
+        code = pytest(arguments, {**(extra or {}), "HOLDFAST_TEST_FAILED": str(failed)})
+        names = sorted(set(failed.read_text(encoding="utf-8").splitlines())) if failed.exists() else []
+    if code != 1 or not 1 <= len(names) <= AGAIN:
+        return code
+    print("== once more, alone: what failed beside others", flush=True)
+    code = pytest(["-q", *names], extra)
+    for name in names:
+        print(f"{'failed' if code else 'PASSED ONLY ALONE, look into it'}: {name}", flush=True)
     return code
 
 
@@ -93,14 +114,15 @@ def main(arguments: list[str]) -> int:
     codes = [0]
     if not long:
         print("== everything, on the embedded server", flush=True)
-        codes = [pytest(workers)]
+        codes = [pytest_twice(workers)]
     else:
         print("== the long ones, on the embedded server", flush=True)
-        codes = [pytest(["-q", "-m", "long", *versioned()])]
+        codes = [pytest(["-q", "-m", "long", *marked("long")])]
     for major, folder in binaries.items():
         print(f"== what depends on the server, on PostgreSQL {major}", flush=True)
         wanted = "versions and (slow or long)" if long else "versions and not slow and not long"
-        codes.append(pytest([*workers, "-m", wanted, *versioned()], {"HOLDFAST_TEST_PG_BIN": str(folder)}))
+        run = pytest if long else pytest_twice
+        codes.append(run([*workers, "-m", wanted, *versioned()], {"HOLDFAST_TEST_PG_BIN": str(folder)}))
     if missing:
         print(f"not run: PostgreSQL {', '.join(missing)} is not on this machine", flush=True)
         if os.environ.get("CI"):

@@ -12,6 +12,7 @@ import hypothesis
 import psycopg
 import pytest
 from tests.claims import SkippedClaims
+from tests.failed import wanted_names
 
 from holdfast import Holdfast, failpoints, telemetry
 from holdfast.db.database import Database
@@ -33,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     if not is_worker:  # one place sees every report, also in a parallel run
         config.pluginmanager.register(SkippedClaims())
+        if (names := wanted_names()) is not None:
+            config.pluginmanager.register(names)
     if is_worker or not config.getoption(
         "numprocesses", None
     ):  # whoever runs tests, not whoever hands them out

@@ -153,7 +153,7 @@ def test_the_database_is_dropped_also_when_its_user_dies_in_it(admin: str) -> No
     left[0].close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_peer_is_installed_and_measured(admin: str, tmp_path: Path) -> None:
     cache = Path(os.environ.get("HOLDFAST_BENCH_DIR", tmp_path / "bench")) / "peers"
     argv = [

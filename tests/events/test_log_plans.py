@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.events.log_support import labels, own, publish, turn
 from tests.sql.support import Conn, one, run
-from tests.sql.test_plans import explain
+from tests.sql.test_plans import buffers, explain
 
 from holdfast.db.connect import CONFIGURE
 from holdfast.shapes.events import store
@@ -76,9 +76,13 @@ def big(request: pytest.FixtureRequest, holdfast_server: TestServer) -> Iterator
     holdfast_server.drop(name)
 
 
-def cost(conn: Conn, statement: Statement[Any]) -> int:
-    plans = [explain(conn, statement) for _ in range(3)]
-    return min(int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]) for plan in plans)
+def cost(conn: Conn, statement: Statement[Any], enough: int = 0) -> int:
+    """The least of some tries, or the first that is enough: a plan that is made anew reads the catalog."""
+    least = buffers(explain(conn, statement))
+    for _ in range(20 if enough else 2):
+        if least > enough:
+            least = min(least, buffers(explain(conn, statement)))
+    return least
 
 
 def statements() -> dict[str, Statement[Any]]:
@@ -166,20 +170,17 @@ def test_a_held_snapshot_does_not_make_the_log_dearer(conn: Conn, connect: Conne
             "state": store.log_state(),
         }
 
-    def costs() -> dict[str, int]:
+    def costs(before: dict[str, int]) -> dict[str, int]:
         publish(conn, "one more")
-        return {name: cost(conn, statement) for name, statement in looks().items()}
+        return {name: cost(conn, look, before.get(name, 0) + MORE) for name, look in looks().items()}
 
     steps(conn, 20, owned.token)
-    before = costs()
+    before = costs({})
     steps(conn, TIMES, owned.token)
-    after = costs()
-    # A plan of turn_page() that is made anew reads the catalog for each of the 32 slots, a few buffers each.
-    more = {"turn": MORE + 3 * 32}
-    dearer = {
-        name: (before[name], now) for name, now in after.items() if now > before[name] + more.get(name, MORE)
-    }
-    assert dearer == {}
+    for _ in range(2):  # with the statistics of then, and with those of now
+        after = costs(before)
+        assert {name: (before[name], now) for name, now in after.items() if now > before[name] + MORE} == {}
+        conn.execute("VACUUM ANALYZE")
     assert one(conn, "SELECT position FROM holdfast.subscriptions") == TIMES + 20
     held.execute("ROLLBACK")
 

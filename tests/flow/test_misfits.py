@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
-from tests.conftest import QUICK, wait_until
+from tests.conftest import QUICK, await_until, wait_until
 
 from holdfast import Holdfast, Settings, telemetry
 from holdfast.operate.edit import Changes
@@ -226,6 +227,13 @@ def test_a_bad_row_keeps_no_other_from_its_burial(holdfast_kit: Make) -> None:
     _live(kit, _signature(kit, bad))
     kit.sql("UPDATE holdfast.misfits SET at = at - interval '1 hour'")
 
+    assert _sweep_misfits(kit) == 6
+    assert {kit.job(i)["status"] for i in good} == {"dead_letter"}
+    assert [row["id"] for row in kit.sql("SELECT id FROM holdfast.quarantine")] == [bad]
+    assert _sweep_misfits(kit) == 0
+
+
+def _sweep_misfits(kit: Kit) -> int:
     async def bury() -> int:
         sweeper = Sweeper(kit.database, lambda: None)
         try:
@@ -233,10 +241,33 @@ def test_a_bad_row_keeps_no_other_from_its_burial(holdfast_kit: Make) -> None:
         finally:
             await sweeper.stop()
 
-    assert asyncio.run(bury()) == 6
-    assert {kit.job(i)["status"] for i in good} == {"dead_letter"}
-    assert [row["id"] for row in kit.sql("SELECT id FROM holdfast.quarantine")] == [bad]
-    assert asyncio.run(bury()) == 0
+    return asyncio.run(bury())
+
+
+def test_a_worker_that_stops_in_the_middle_of_a_look_hands_its_turn_on(holdfast_kit: Make) -> None:
+    kit = holdfast_kit(old_app(), IMPATIENT)
+    job_id = send(kit, '{"a": 1, "b": 2}')
+    kit.run_worker()
+    _live(kit, _signature(kit, job_id))
+    kit.sql("UPDATE holdfast.misfits SET at = at - interval '1 hour'")
+    kit.sql("UPDATE holdfast.engine SET misfits_at = now()")
+
+    def has_the_turn() -> bool:
+        return bool(kit.sql("SELECT misfits_at > now() AS taken FROM holdfast.engine")[0]["taken"])
+
+    async def stop_in_the_middle() -> None:
+        sweeper = Sweeper(kit.database, lambda: None)
+        look = asyncio.create_task(sweeper.bury_misfits())
+        await await_until(has_the_turn, "the look has begun")
+        look.cancel()
+        await asyncio.wait([look])
+        await sweeper.stop()
+
+    with psycopg.connect(kit.url) as stranger:
+        stranger.execute("LOCK TABLE holdfast.workers")
+        asyncio.run(stop_in_the_middle())
+    assert not has_the_turn()
+    assert _sweep_misfits(kit) == 1
 
 
 def test_the_while_counts_from_the_last_signature_that_tried(holdfast_kit: Make) -> None:

@@ -475,12 +475,17 @@ async def test_a_transaction_handler_past_its_timeout_commits_nothing(app: Holdf
 # Retries --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "backoff",
+    [Backoff(first=10, factor=3, cap=60, jitter=False), Backoff(steps=["10s", 30, "1m"], jitter=False)],
+    ids=["exponential", "steps"],
+)
 def test_retries_back_off_to_the_cap_and_end_as_a_dead_letter(
-    app: Holdfast, kit: Kit, events: Events
+    app: Holdfast, kit: Kit, events: Events, backoff: Backoff
 ) -> None:
     attempts: list[int] = []
 
-    @app.task(max_attempts=5, retry=Backoff(first=10, factor=3, cap=60, jitter=False))
+    @app.task(max_attempts=5, retry=backoff)
     def fail(job: Job) -> None:
         attempts.append(job.attempt)
         raise ValueError(f"attempt {job.attempt}")

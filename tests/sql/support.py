@@ -49,6 +49,9 @@ EVERY_OUTCOME: list[Outcome] = [
 ]
 
 
+PATIENCE = 300.0  # seconds that a test may leave a transaction open, on a machine that has other things to do
+
+
 def run(conn: Conn, what: Statement[T] | Flow[T]) -> T:
     """A statement by itself, a flow in one transaction; inside an open transaction, as part of it."""
     if isinstance(what, Statement):
@@ -64,7 +67,7 @@ def make_queue(conn: Conn, name: str, **rules: Any) -> None:
 def configure(conn: Conn, kit: Kit) -> None:
     """Set a session up as our own are: isolation, plans, and the test's clock."""
     with psycopg.RawCursor(conn) as cursor:
-        cursor.execute(CONFIGURE.encode(), configuration(conn, kit.clock, 20.0, engine=False))
+        cursor.execute(CONFIGURE.encode(), configuration(conn, kit.clock, PATIENCE, engine=False))
 
 
 def later(kit: Kit, seconds: float, *conns: Conn) -> None:

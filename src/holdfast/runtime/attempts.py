@@ -34,7 +34,7 @@ from .tally import Tally
 
 
 class Attempts:
-    dispatcher: Dispatcher  # it starts these, and is told when they have ended
+    dispatcher: Dispatcher  # it starts these, and learns when they have ended
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Attempts:
 
     def end_abandoned(self, running: Running) -> None:
         """Its task is over and has left no outcome: somebody cancelled it before it began, and so before the guard."""
-        if running.abandoned and running.call is None:  # a call looks after its own
+        if running.abandoned and running.call is None:  # a call owns its jobs
             if running.task is not None and running.task.cancelled():
                 self._slots.finished(running.started_at)
             self.conclude(running, Released("not started"))

@@ -51,7 +51,7 @@ class Breakers:
         return Watch(task, handler.breaker, running.call) if handler and handler.breaker else None
 
     async def succeeded(self, watch: Watch, running: Running) -> None:
-        """A handler completed its job in a transaction of its own, which no breaker was told of."""
+        """A handler completed its job in a transaction of its own, which no breaker counted."""
         note = Note(watch.breaker, succeeded=True, good=[running.grant.token])
         if (change := await self._session.flow(lambda: count_ends(watch.task, note))) is not None:
             self.changed(change)

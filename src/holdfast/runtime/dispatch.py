@@ -27,7 +27,7 @@ from .lanes import Ended, Lanes
 from .pace import Pace
 from .slots import Slots
 
-# What may end inside of the calls that start it before the event loop has its turn: so many jobs, for so many seconds.
+# What may end inside of the calls that start it before the event loop has its turn: this many jobs, for this many seconds.
 _AT_ONCE = 50
 _LONG = 0.01
 _STALE = 2.0  # seconds that a job waits here for a slot, while every slot has a long one

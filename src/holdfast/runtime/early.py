@@ -104,7 +104,7 @@ class Early:
         return None
 
     def _put(self, line: Line, wait: float, *, front: bool = False) -> None:
-        """A line is asked again after so many seconds; one that its queue holds up waits with the others of the queue."""
+        """A line is asked again after that many seconds; one that its queue holds up waits with the others of the queue."""
         queue = line.meters[0]
         closed = self._pace.closed_for(queue)
         if closed <= 0 or closed < wait:

@@ -111,7 +111,7 @@ class InFlight:
             return gone
 
     def idle_bytes(self, few: int) -> int:
-        """Of payloads whose jobs wait for a slot, or to be settled. 0 while all together are fewer than so many."""
+        """Of payloads whose jobs wait for a slot, or to be settled. 0 while all together are fewer than that."""
         if self._bytes < few:
             return 0
         return sum(len(r.claimed.payload) for r in self.select(lambda r: not r.started_at or r.settling))

@@ -1,4 +1,4 @@
-"""What a worker is told when it is made."""
+"""The options of a worker."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

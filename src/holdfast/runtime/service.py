@@ -37,7 +37,7 @@ class Service(abc.ABC):
 
     @abc.abstractmethod
     async def tick(self) -> float:
-        """One round of work; answers the seconds until the next."""
+        """One round of work. Returns the seconds until the next."""
 
     async def catch_up(self) -> bool:
         """Do now what is due, for a worker that ends when it is idle; True: that made work."""

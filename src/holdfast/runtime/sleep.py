@@ -1,11 +1,11 @@
 """Sleep: when an idle worker lies down, how long it sleeps at most, and when it gets up.
 
-A worker that has found nothing for half a second enters the sleepers, looks once more, and sleeps: until it is told of
-something (notify.py), until the next job is due, or until it looks by itself: after the poll interval, and once it has slept
+A worker that has found nothing for half a second enters the sleepers, looks once more, and sleeps: until a notification
+wakes it (notify.py), until the next job is due, or until it looks by itself: after the poll interval, and once it has slept
 for a while with the next heartbeat (pulse.py), whichever comes first. So a notification only makes it quicker.
 
-It stays among the sleepers while it does what it was told of, and leaves them when it is told often, or has no slot free for
-a while: notifications are for idle systems, and the many of a busy one would hold up the commits of producers.
+It stays among the sleepers while it does what a notification came for, and leaves them when many come, or when it has no
+slot free for a while: notifications are for idle systems, and the many of a busy one would hold up the commits of producers.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from .pulse import Pulse
 DROWSY = 0.25  # a pause that has grown to this: half a second has brought nothing
 _SPREAD = 0.0005  # seconds per sleeper: not all of them look at once
 _LEAST = 0.002  # between two looks that notifications ask for
-_MANY = 100  # notifications within a second: too many to be told one by one
+_MANY = 100  # notifications within a second: too many to look at one by one
 _LIGHT = 10.0  # seconds for which it looks every poll interval: who enqueued before it lay down and commits now told nobody
 _HUSH = (1.0, 30.0)  # seconds until it may lie down again after that, doubling
 
@@ -111,7 +111,7 @@ class Sleep:
         return await self._until_due(pause, again)
 
     async def _lie_down(self, pause: float) -> Nap:
-        """Enter, and look once more: of what was committed before that nobody was told."""
+        """Enter, and look once more: what was committed before that woke nobody."""
         worker = self._worker()
         if not await self._session.run(store.fall_asleep(worker, self._queues, self._longest)):
             return Nap(pause)
@@ -145,7 +145,7 @@ class Sleep:
         return Nap(max(left if self.pulse is None else min(left, self.pulse.every), 0.001), deep=True)
 
     async def _ask(self, began: float, within: float | None) -> store.Prospect | None:
-        """What there is to expect, and the heartbeat with it; None: not to be told, the worker is not alive."""
+        """What there is to expect, and the heartbeat with it; None: unknown, the worker is not alive."""
         known, takes = self._handlers.known(), signatures(self._handlers)
         if self.pulse is None:
             return await self._session.run(store.next_due(self._queues, known, within or self._poll, takes))

@@ -30,7 +30,7 @@ class Slots:
         self.ahead = prefetch  # jobs to hold beyond the free slots, as last computed
 
     def want(self, ready: int, batches: int = 0) -> int:
-        """`ready` wait for a slot already; `batches` lack so many, which take no slot each. Few are not worth a claim."""
+        """`ready` wait for a slot already; `batches` lack that many, which take no slot each. Few are not worth a claim."""
         self.ahead = ahead = self._ahead()
         if ready and (ahead < _FEW or 4 * ready >= 3 * ahead):
             return 0
@@ -47,8 +47,8 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """A sync handler past its timeout gives its slot back though its thread runs on: so many as there are slots,
-        and no more, or threads would pile up without end."""
+        """A sync handler past its timeout gives its slot back though its thread runs on: at most as many as there
+        are slots, or threads would pile up without end."""
         over = self._threads.abandoned - self.concurrency
         return self.concurrency - self.running - (over if over > 0 else 0)
 

@@ -1,5 +1,7 @@
 """The sweeper: any worker may do it, in bounded batches; the clock in the database decides whose turn it is."""
 
+import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -23,6 +25,7 @@ from .tidy import Prune, Tidier
 _CLAIMS = 10_000
 _JOBS = 5000
 _MISFITS = 1000
+_LAST_WORD = 2.0
 _MISFIT_LEASE = 60.0  # seconds that a look at misfits may take: others look when its worker died
 
 
@@ -46,6 +49,7 @@ class Sweeper(Service):
         self._held_since: float | None = None
         self._found = False  # the pulse has the turn, and found something to do
         self._untidy = False
+        self._looking = False  # at misfits, and nobody else does
         self.tidier = Tidier(self._session, prunes)
 
     def felt(self, pulse: Pulse) -> None:
@@ -168,7 +172,11 @@ class Sweeper(Service):
         twentieth of the time at most: many may wait for a worker that is there and has not tried them."""
         wait = self._settings.misfit_wait
         queues = await self._session.run(misfits.queues_with_misfits(wait))
-        if not queues or not await self._session.run(misfits.misfits_begin(_MISFIT_LEASE)):
+        if not queues:
+            return 0
+        self._looking = True  # before it is known: a worker that stops meanwhile may have the turn
+        self._looking = await self._session.run(misfits.misfits_begin(_MISFIT_LEASE))
+        if not self._looking:
             return 0
         began, buried = time.monotonic(), 0
         for queue in queues:
@@ -177,6 +185,7 @@ class Sweeper(Service):
                 place = found[-1]
                 buried += await self._bury(queue, list({p.job_id for p in found}))
         await self._session.run(misfits.misfits_done(20 * (time.monotonic() - began)))
+        self._looking = False
         return buried
 
     async def _bury(self, queue: str, job_ids: Sequence[UUID]) -> int:
@@ -213,4 +222,8 @@ class Sweeper(Service):
 
     async def finish(self) -> None:
         await self.tidier.stop()
+        if self._looking:  # it stopped in the middle: the next worker need not wait for the lease to end
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_LAST_WORD):
+                    await self._session.run(misfits.misfits_done(0))
         await self._session.close()

@@ -485,6 +485,7 @@ CREATE FUNCTION holdfast.count_sleepers() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
+    SET enable_bitmapscan = off
     AS $$
 DECLARE
     item record;
@@ -526,6 +527,7 @@ CREATE FUNCTION holdfast.wake(queue_names text[], run_ats timestamptz[] DEFAULT 
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
+    SET enable_bitmapscan = off
     AS $$
 DECLARE
     told text;
@@ -1372,6 +1374,7 @@ CREATE FUNCTION holdfast.enqueue(
     SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
+    SET enable_bitmapscan = off
     AS $$
 DECLARE
     wrong text := CASE   -- no subquery in here: an expression without one costs next to nothing
@@ -1549,6 +1552,7 @@ CREATE FUNCTION holdfast.count_group(counted uuid, completed int, otherwise int,
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
+    SET enable_bitmapscan = off
     AS $$
 DECLARE
     whole record;
@@ -1650,6 +1654,7 @@ CREATE FUNCTION holdfast.counted_in_row() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
+    SET enable_bitmapscan = off
     AS $$
 DECLARE
     last record;

@@ -56,7 +56,7 @@ def plainly(settlement: Settlement) -> Settled:
 
 
 def settle_batch(batch: Sequence[Settlement], worker: str, *, patient: bool = False) -> Flow[Odd]:
-    """The same, and answers only what there is to say: nothing of a job that completed or was cancelled as it should,
+    """The same, and returns only what there is to say: nothing of a job that completed or was cancelled as it should,
     with nothing hanging on it. A worker ends tens of thousands a second: that case costs no more than its id in an array.
     """
     odd: Odd = {}

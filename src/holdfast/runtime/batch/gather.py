@@ -53,7 +53,7 @@ class Batches:
         return min(sum(group.size - len(group.members) for group in self._open.values()), _MOST)
 
     def gather(self, claimed: list[Running]) -> list[Running]:
-        """Take those of batch tasks; answers the others."""
+        """Take those of batch tasks. Returns the others."""
         if not self._some:
             return claimed
         others = [running for running in claimed if not self._take(running)]

@@ -65,7 +65,7 @@ class Turns:
         heapq.heapify(self._heap)
 
     def take(self, count: int, weight: Callable[[str], float], keys: int = 0) -> list[Turn]:
-        """Share out so many jobs, and one each to further keys, up to so many keys. They are out until they are put back."""
+        """Share out `count` jobs, and one each to further keys, up to `keys` keys. They are out until they are put back."""
         shares: dict[str, int] = {}
         began: dict[str, float] = {}
         while self._heap and (count > 0 or len(shares) < keys):

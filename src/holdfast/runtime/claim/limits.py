@@ -114,7 +114,7 @@ class Limiter:
         free: int | None,
         keys: Sequence[str] = (),
     ) -> Limited:
-        """Run the claim. `claim` is told what the limits allow, of the queue and of each key; None: it has none."""
+        """Run the claim. `claim` gets what the limits allow, of the queue and of each key; None: it has none."""
         if not rules.limited:
             return Limited(await self._session.run(claim(None)))
         if over := self._claims.over():

@@ -28,14 +28,14 @@ class Net:
         self._after, self._next, self._first, self._cost = None, 0.0, True, 0.0
 
     def look_after(self, buckets: Sequence[int] | None, later: float = 0.0) -> None:
-        """Other buckets: a new round through them, after so many seconds."""
+        """Other buckets: a new round through them, after that many seconds."""
         self._buckets = buckets
         self.begin()
         self._next = time.monotonic() + later
         self._new_until = 0.0 if later else self._next + _NEW
 
     def due(self, late: float = 0.0, *, idle: bool = False) -> bool:
-        """Is a step due for so many seconds? Within a round it always is while there is nothing else to do."""
+        """Has a step been due for that many seconds? Within a round it always is while there is nothing else to do."""
         wanted = self._buckets is None or len(self._buckets) > 0
         return wanted and (time.monotonic() >= self._next + late or (idle and self._after is not None))
 

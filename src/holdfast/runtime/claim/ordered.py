@@ -23,7 +23,7 @@ _key: Callable[[ClaimedJob], Any] = attrgetter("partition_key")
 
 class OrderedClaimer(KeyedClaimer):
     _found: Candidates
-    _deep = 1.0  # jobs that a key brings, as of late: so many fewer keys are asked for
+    _deep = 1.0  # jobs that a key brings, as of late: the number of keys asked for is divided by it
 
     def _new_candidates(self) -> Candidates:
         return Candidates()

@@ -37,7 +37,7 @@ class Portions:
             self.bytes = self._most_bytes
 
     def came(self, queue: str, jobs: Sequence[ClaimedJob]) -> int:
-        """They have arrived; answers how many bytes."""
+        """They have arrived. Returns their bytes."""
         if not jobs:
             return 0
         if (share := self._shares.pop(queue, 1.0)) < 0.8:

@@ -60,7 +60,7 @@ class Suspects:
             self._others_first = False
 
     def room(self, free: int, *, spare: bool) -> int:
-        """How many may be taken now into so many free slots. `spare`: nothing else waits for them."""
+        """How many may be taken now into that many free slots. `spare`: nothing else waits for them."""
         part = 0 if self._others_first else min(_MOST, max(1, self._slots // 2))
         most = _MOST if spare else part
         if time.monotonic() < self._alone_until:
@@ -116,7 +116,7 @@ class Suspects:
         try:
             deaths = await self._session.run(count_crash(running.grant, self._most_crashes, worker, error))
         except DatabaseError as fault:
-            return Released(f"its process died, and the database could not be told: {fault}")
+            return Released(f"its process died, and the database could not record it: {fault}")
         if deaths is None:
             return Lost()
         if deaths < self._most_crashes:

@@ -13,11 +13,11 @@ from .frames import Frame
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How child processes are started, and what each is told first."""
+    """How child processes are started, and the first message to each."""
 
     command: tuple[str, ...]
     hello: Frame
-    jobs: int  # after so many a child is replaced
+    jobs: int  # after this many a child is replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Assignment:
     begin_by: float | None = None
     late_at: float | None = None  # its timeout
     is_late: bool = False
-    grace_until: float | None = None  # it was told to stop
+    grace_until: float | None = None  # it was asked to stop
     look_at: float | None = None  # at its memory
 
     @property

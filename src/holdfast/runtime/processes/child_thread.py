@@ -23,7 +23,7 @@ from .output import Output
 from .process import ChildProcess, ended_by
 
 START = 120.0  # to import the app and enter its lifespan
-SLOW = 10.0  # after so long somebody is told that it still starts
+SLOW = 10.0  # after this long a warning says that it still starts
 # A child that does not take its job within that is stopped, or stuck in what an earlier job left.
 BEGIN = 10.0
 GRACE = 1.0  # from a cancellation to the kill

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ... import telemetry
 
-ROOM = 5000  # what waits to be told; beyond that it is dropped and counted
+ROOM = 5000  # events that wait for their subscribers; beyond that they are dropped and counted
 
 
 class Emitter:
@@ -34,7 +34,7 @@ class Emitter:
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> None:
-        """Wait until all that was taken so far is told, but no longer than that."""
+        """Wait until subscribers got all that was taken so far, but no longer than that."""
         with self._changed:
             last = self._taken
             self._changed.wait_for(lambda: self._emitted >= last, seconds)
@@ -56,7 +56,7 @@ class Emitter:
                 emit = self._waiting.popleft() if self._waiting else self._emit_dropped
             try:
                 emit()
-            except Exception:  # noqa: BLE001 the next one must be told too
+            except Exception:  # noqa: BLE001 the next one must get it too
                 telemetry.log.warning("what a child process said could not be passed on", exc_info=True)
             with self._changed:
                 self._emitted += emit != self._emit_dropped

@@ -1,4 +1,4 @@
-"""One child process: its socket, what it prints, and its end. Nothing here waits longer than it is told."""
+"""One child process: its socket, what it prints, and its end. Every wait here has a limit that its caller sets."""
 
 import contextlib
 import os

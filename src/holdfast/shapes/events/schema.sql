@@ -208,6 +208,8 @@ CREATE FUNCTION holdfast.publish(
     OUT id uuid, OUT seq bigint, OUT created boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
     AS $$
 DECLARE
     wrong text := CASE   -- without a subquery: an expression costs next to nothing
@@ -261,6 +263,7 @@ CREATE FUNCTION holdfast.publish_many(types text[], datas text[], keys text[] DE
     SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
+    SET enable_bitmapscan = off
     AS $$
 DECLARE
     wrong   text;
