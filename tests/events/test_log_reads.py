@@ -83,10 +83,11 @@ def test_pages_that_have_no_gaps_are_read_as_one(conn: Conn, connect: Connect, k
         return page.position
 
     for after in range(19):
-        for most in (1, 2, 3, 5, 100):
-            for patterns in (None, ["other"], ["t"]):
-                read(after, most, patterns, None)
-                read(after, most, patterns, min(after + 2, 19))
+        for most in (1, 3, 100):
+            read(after, most, None, None)
+        read(after, 100, ["other"], None)
+        read(after, 100, ["t"], None)
+        read(after, 100, None, min(after + 2, 19))
     assert read(0, 100, None, None) == 15  # to the end of the day
     assert read(15, 100, None, None) == 19
 
