@@ -9,6 +9,8 @@ projections     the row that an effect is guarded by, rebuilds, shards
 
 from .failures import (
     Failure,
+    count_failures,
+    drop_failures,
     failed_again,
     failed_event,
     forget_failures,
@@ -31,6 +33,7 @@ from .log import (
     event_by_id,
     event_positions,
     event_seq_at,
+    hold_log_start,
     like,
     log_pressure,
     log_state,
@@ -40,6 +43,7 @@ from .log import (
     rebase,
     set_retention,
     turn_and_look,
+    turn_or_look,
     turn_page,
 )
 from .projections import (
@@ -133,8 +137,10 @@ __all__ = [
     "build_of",
     "build_progress",
     "cancel_build",
+    "count_failures",
     "current_xid",
     "deliver",
+    "drop_failures",
     "drop_old_tables",
     "empty_slots",
     "end_backend",
@@ -150,6 +156,7 @@ __all__ = [
     "finish_reshard",
     "forget_failures",
     "hold",
+    "hold_log_start",
     "like",
     "list_failures",
     "list_projections",
@@ -190,6 +197,7 @@ __all__ = [
     "subscribe",
     "swap_projection",
     "turn_and_look",
+    "turn_or_look",
     "turn_page",
     "wait_for_locks",
     "want_shards",
