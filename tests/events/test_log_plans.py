@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from tests.conftest import wait_until
 from tests.events.log_support import labels, own, publish, turn
 from tests.sql.support import Conn, one, run
 from tests.sql.test_plans import buffers, explain
@@ -41,8 +42,9 @@ def load(conn: Conn) -> None:
         INSERT INTO holdfast.events (seq, xid, slot, type, key, data)
         SELECT n, '10', holdfast.archive_slot(now()), 't', 'k', jsonb_build_object('label', n)
         FROM generate_series(1, {PAGES}) n;
-        INSERT INTO holdfast.event_pages (last_pos, n, slot, lo, hi, top, s_from, s_to, at)
-        SELECT n, 1, holdfast.archive_slot(now()), n, n, n, '10:10:', '11:11:', now() - make_interval(secs => {PAGES} - n)
+        INSERT INTO holdfast.event_pages (last_pos, n, slot, lo, hi, top, s_from, s_to, at, bytes)
+        SELECT n, 1, holdfast.archive_slot(now()), n, n, n, '10:10:', '11:11:',
+               now() - make_interval(secs => {PAGES} - n), 20
         FROM generate_series(1, {PAGES}) n;
         SELECT setval('holdfast.event_seq', {PAGES})
         """.encode()
@@ -196,6 +198,50 @@ def test_a_held_snapshot_does_not_make_the_log_dearer(conn: Conn, connect: Conne
         conn.execute("VACUUM ANALYZE")
     assert one(conn, "SELECT position FROM holdfast.subscriptions") == TIMES + 20
     held.execute("ROLLBACK")
+
+
+def test_a_held_snapshot_makes_a_position_dearer_move_by_move(conn: Conn, connect: Connect) -> None:
+    """Its row is updated in place, so old versions pile up while somebody may see them: some 25 buffers for every thousand
+    moves. They go with the snapshot."""
+    publish(conn, 0)
+    turn(conn)
+    run(conn, store.subscribe("s", "projection", ["*"], "start"))
+    (owned,) = own(conn, "s", uuid4(), 3600.0)
+
+    def dearest() -> int:
+        owned.position = one(conn, "SELECT position FROM holdfast.subscriptions")
+        return max(
+            cost(conn, store.hold(owned)), cost(conn, store.advance(owned, owned.position + 1, 1, 60.0))
+        )
+
+    moves(conn, 20)
+    before = dearest()
+    held = connect()
+    held.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    held.execute("SELECT 1")
+    for thousands in (1, 2):
+        moves(conn, 1000)
+        assert dearest() <= before + MORE + 60 * thousands
+    held.execute("ROLLBACK")
+
+    def is_as_before() -> bool:
+        conn.execute("VACUUM holdfast.subscriptions")
+        moves(conn, 5)
+        return dearest() <= before + MORE
+
+    wait_until(is_as_before, what="the old versions to go")
+
+
+def moves(conn: Conn, times: int) -> None:
+    conn.execute(
+        f"""DO $$ BEGIN
+                FOR i IN 1..{times} LOOP
+                    UPDATE holdfast.subscriptions SET position = position + 1, seq = position + 1, moved_at = now()
+                    WHERE name = 's';
+                    COMMIT;
+                END LOOP;
+            END $$""".encode()
+    )
 
 
 def steps(conn: Conn, times: int, token: UUID) -> None:

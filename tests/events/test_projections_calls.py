@@ -15,7 +15,7 @@ from django.db import connections, transaction
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
-from tests.conftest import QUICK, await_until
+from tests.conftest import QUICK, await_until, within
 from tests.flow import ways
 from tests.flow.test_run import working
 from tests.guests.async_kinds import asyncpg_address
@@ -504,6 +504,28 @@ async def test_a_function_that_does_not_return_fails_after_its_timeout(
             str(failure.error)
             == f"TimeoutError: {declared.func.__name__} ran longer than its timeout of 0.3 s"
         )
+    finally:
+        free.set()
+
+
+async def test_the_users_transaction_is_ended_too_when_the_function_does_not_return(
+    app: Holdfast, akit: Kit, dsn: str
+) -> None:
+    """Their sessions have no limits of ours, and the row of the position would stay locked as long as the thread runs."""
+    maker = sessionmaker(create_engine(engine_url("psycopg", dsn), poolclass=NullPool))
+    free = threading.Event()
+
+    @app.projection("totals", on=["*"], timeout=0.5, poison="skip", max_attempts=1, using=maker.begin)
+    def stuck(session: Session, event: Event[Any]) -> None:
+        _write(session, event.key)
+        if event.key == "b":
+            free.wait()
+
+    await app.apublish_many([("order.paid", {}, key) for key in ("a", "b", "c")])
+    try:
+        async with working(akit):
+            await stuck.aread_your_writes(3, timeout=within(20))
+        assert totals(akit) == {"a": 1, "c": 1}
     finally:
         free.set()
 

@@ -3,16 +3,19 @@
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.conftest import QUICK
+from tests.conftest import QUICK, wait_until
 from tests.events.test_projections_calls import QUICKLY, run_until, standing
 from tests.events.test_projections_rebuild import run_until_swapped
 from tests.surface.running import Cli
 
 from holdfast import Event, Holdfast, Transaction
+from holdfast.shapes.events.builds import cancel
 from holdfast.shapes.events.cli_projections import bar
+from holdfast.shapes.events.procedures import Subscriptions
 from holdfast.shapes.events.store import Progress
 from holdfast.testing import Kit
 
@@ -109,6 +112,19 @@ def test_the_command_waits_until_the_tables_are_swapped(kit: Kit, cli: Cli) -> N
 
     ran = asyncio.run(main())
     assert ran.out.endswith("totals has new tables. The old ones are kept: holdfast projection drop totals\n")
+
+
+def test_the_command_says_when_somebody_else_gave_the_rebuild_up(kit: Kit, cli: Cli) -> None:
+    app.publish("counted", {"n": 1})
+    run_until(kit, 1)
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(cli, "projection", "rebuild", "totals")
+        wait_until(lambda: standing(kit, "totals@1")["position"] is not None, what="the rebuild")
+        Subscriptions(kit.database, "somebody").run(cancel("totals"))
+        ran = watching.result()
+    assert ran.code != 0
+    assert "has new tables" not in ran.out
+    assert "the rebuild of totals was given up meanwhile. Its tables are as they were" in ran.err
 
 
 def test_the_bar_shows_how_far_how_fast_and_how_long() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytest
-from tests.conftest import QUICK, await_until
+from tests.conftest import QUICK, await_until, within
 from tests.events.test_projections_calls import QUICKLY, run_until, standing
 from tests.flow.test_run import working
 
@@ -170,6 +170,22 @@ def test_an_event_that_the_log_has_no_more_cannot_be_applied_later(app: Holdfast
     done = picky.projection.retry_failures()
     assert (done.left, done.error) == (1, "event 1: EventsGone: the log begins after position 1")
     assert kinds(picky) == [(1, "skipped")]
+
+
+async def test_a_key_that_was_retried_is_not_parked_any_more(app: Holdfast, akit: Kit) -> None:
+    """Also for the worker that has parked it, and goes on meanwhile."""
+    picky = Picky(app, "park_key")
+    picky.bad = {1}
+    async with working(akit):
+        await app.apublish_many([("counted", {"n": n}, "k") for n in (1, 2)])
+        await picky.projection.aread_your_writes(2, timeout=within(20))
+        picky.bad.clear()
+        done = await picky.projection.aretry_failures()
+        assert (done.applied, done.left) == (2, 0)
+        await app.apublish("counted", {"n": 3}, key="k")
+        await picky.projection.aread_your_writes(3, timeout=within(20))
+        assert await picky.projection.afailures() == []
+    assert applied(akit) == [("k", 1), ("k", 2), ("k", 3)]
 
 
 async def test_a_key_is_applied_in_order_while_more_of_it_comes(app: Holdfast, akit: Kit) -> None:

@@ -35,6 +35,7 @@ CREATE TABLE totals (id serial, key text CONSTRAINT totals_key PRIMARY KEY, n in
 CREATE INDEX by_n ON totals (n); CREATE INDEX odd ON totals (key) WHERE n % 2 = 1;
 COMMENT ON TABLE totals IS 'sums'; COMMENT ON COLUMN totals.n IS 'how many';
 GRANT SELECT ON totals TO PUBLIC"""
+DECLARES = "SELECT 1 FROM holdfast.workers WHERE status = 'alive' AND subscriptions IS NOT NULL"
 ADD = "INSERT INTO totals AS t (key, n) VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET n = t.n + excluded.n"
 
 
@@ -451,6 +452,7 @@ async def test_code_of_another_version_lets_a_projection_be(app: Holdfast, akit:
         await new_app.database.aclose()
     await app.apublish("counted", {"n": 1}, key="a")
     async with working(akit):  # of the old code
+        await await_until(lambda: akit.sql(DECLARES), "the old code has looked for what is free")
         await await_until(lambda: old.projection.lag()[0] == 1, "it is behind")
         assert akit.sql("SELECT 1 FROM holdfast.subscriptions WHERE owner IS NOT NULL") == []
     assert table(akit) == {"a": 2}

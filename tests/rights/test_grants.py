@@ -192,6 +192,7 @@ archive_slots_of     X         X         X       X            X
 fingerprint          X         X         X       X            X
 receive              -         X         X       -            X
 receive_many         -         X         X       -            X
+data_size            -         -         -       -            -
 """
 
 EVERYWHERE = {

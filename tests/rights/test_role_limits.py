@@ -11,6 +11,8 @@ from tests.rights.life import as_role
 
 from holdfast import AsyncTransaction, Holdfast, Transaction
 from holdfast.db.database import Database
+from holdfast.db.pools import Pools
+from holdfast.shapes.events import store
 from holdfast.store.statement import Statement
 from holdfast.testing import Kit
 
@@ -87,6 +89,29 @@ async def test_the_engines_sessions_have_their_own(akit: Kit, role: str) -> None
     finally:
         await session.close()
     assert seen == ["10s", "10s", "pg_catalog, pg_temp"]
+
+
+def test_what_is_safe_under_any_path_leaves_a_connection_as_it_is(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that publishes and runs handlers with a transaction does not go back and forth between two paths."""
+    changes: list[bool] = []
+    turned = Pools._turned
+
+    def noted(self: Pools, conn: Any, lent: bool) -> None:
+        changes.append(lent)
+        turned(self, conn, lent)
+
+    def agreed(_: object) -> Any:
+        return (yield from Statement("show", "SHOW search_path", (), bool))
+
+    monkeypatch.setattr(Pools, "_turned", noted)
+    for _ in range(2):
+        kit.app.database.transact(lambda tx: tx.execute("SELECT 1"), agreed)
+        kit.app.publish("order.paid", {})
+        kit.app.database.run(store.log_state)
+    # To the handler's path, the mark of its reset, and to ours for a statement that is not qualified throughout.
+    assert changes == [True, True, False] * 2
 
 
 def test_a_connection_changes_hands_with_the_path_of_its_next_user(kit: Kit, role: str) -> None:

@@ -53,6 +53,11 @@ def _translated() -> Iterator[None]:
         raise known from error
 
 
+def _path(what: Statement[Any] | Flow[Any]) -> bool | None:
+    """Whose search_path it needs: ours, or that of whoever had the connection last."""
+    return None if isinstance(what, Statement) and what.runs_anywhere else False
+
+
 @contextlib.contextmanager
 def _no_silent_rollback() -> Iterator[None]:
     """The driver swallows its Rollback at the end of the transaction block; an attempt must not end without a word."""
@@ -110,9 +115,8 @@ class Database:
         """Run it on a connection of our own: a statement by itself, a flow in one transaction."""
         for pause in (*_PAUSES, None):
             try:
-                pools = self._ready()[1]
-                with _translated(), pools.connection() as conn:
-                    what = make()
+                pools, what = self._ready()[1], make()
+                with _translated(), pools.connection(lent=_path(what)) as conn:
                     if isinstance(what, Statement) and (not pools.is_pooled(conn) or what.runs_anywhere):
                         return drive(conn, what)
                     with pools.transaction(conn):
@@ -127,9 +131,9 @@ class Database:
         pools = await self._aready()
         for pause in (*_PAUSES, None):
             try:
+                what = make()
                 with _translated():
-                    async with pools.aconnection() as conn:
-                        what = make()
+                    async with pools.aconnection(lent=_path(what)) as conn:
                         if isinstance(what, Statement) and (not pools.is_pooled(conn) or what.runs_anywhere):
                             return await adrive(conn, what)
                         async with pools.atransaction(conn):

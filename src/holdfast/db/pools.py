@@ -102,10 +102,11 @@ class Pools:
             conn.prepare_threshold = None
         return conn in self._pooled
 
-    def _turn(self, conn: AnyConnection, lent: bool) -> str | None:
-        """The statement that gives it the search_path for its next user. It keeps the one of the last, so that a process
-        that only enqueues, or only runs handlers with a transaction, never needs one. Behind a pooler: see transaction()."""
-        if conn in self._pooled or lent == (conn in self._theirs):
+    def _turn(self, conn: AnyConnection, lent: bool | None) -> str | None:
+        """The statement that gives it the search_path for its next user; with `lent` None any will do. It keeps that of the
+        last, so that a process that enqueues, publishes and runs handlers with a transaction seldom needs one. Behind a
+        pooler: see transaction()."""
+        if lent is None or conn in self._pooled or lent == (conn in self._theirs):
             return None
         return UNPIN if lent else PIN
 
@@ -160,7 +161,7 @@ class Pools:
             await conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
     @contextlib.contextmanager
-    def connection(self, *, lent: bool = False) -> Iterator[psycopg.Connection[Any]]:
+    def connection(self, *, lent: bool | None = False) -> Iterator[psycopg.Connection[Any]]:
         """A connection of this process. One lent to a handler is reset before anyone else gets it."""
         with self._lock:
             pool = self._sync.get(os.getpid())
@@ -182,7 +183,7 @@ class Pools:
                 self._configure(conn)
             if turn := self._turn(conn, lent):
                 conn.execute(turn.encode())
-                self._turned(conn, lent)
+                self._turned(conn, bool(lent))
             yield conn
         finally:
             if lent and not conn.closed:
@@ -199,7 +200,7 @@ class Pools:
             pool.putconn(conn)
 
     @contextlib.asynccontextmanager
-    async def aconnection(self, *, lent: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def aconnection(self, *, lent: bool | None = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         loop = asyncio.get_running_loop()
         pid, pool = self._async.get(loop, (0, None))
         if pool is None or pid != os.getpid():
@@ -222,7 +223,7 @@ class Pools:
                 await self._aconfigure(conn)
             if turn := self._turn(conn, lent):
                 await conn.execute(turn.encode())
-                self._turned(conn, lent)
+                self._turned(conn, bool(lent))
             yield conn
         finally:
             if lent and not conn.closed:

@@ -139,6 +139,11 @@ def progress(name: str) -> Procedure[Progress | None]:
     return (yield from run(lambda: store.build_progress(name)))
 
 
+def was_swapped(name: str) -> Procedure[bool]:
+    """Whether a rebuild that is not under way any more has come to its end: then old tables are kept. Else: given up."""
+    return (yield from run(lambda: store.schema_exists(schema_of("old", name))))
+
+
 def cancel(name: str) -> Procedure[int]:
     """Give up the rebuild of a projection; returns how many there were."""
     who = yield from actor()

@@ -44,7 +44,8 @@ class Broken(Exception):
 
 class Call:
     """One transaction. `first` locks the position's row; `events` are what the function is called with, or `read` finds them
-    when the row is locked; `finish` moves the position. Each returns what is false to give up: LeaseLost."""
+    when the row is locked; `finish` moves the position. Each returns what is false to give up: LeaseLost. `move` is a finish
+    of one statement that does nothing outside of this transaction."""
 
     def __init__(
         self,
@@ -54,14 +55,16 @@ class Call:
         finish: Callable[[], Flow[bool]],
         events: Events = (),
         read: Callable[[], Statement[Events] | Flow[Events]] | None = None,
+        move: Callable[[str], Flow[bool]] | None = None,
     ) -> None:
         self._database = database
         self._apply = apply
         self._steps = first, finish
         self._events = events
         self._read = read
+        self._move = move
         self._held: Held | None = None
-        self._phase = "opening"  # then: held, called, finishing, finished
+        self._phase = "opening"  # then: held, called, moving or finishing, finished
         self._failed: FunctionFailed | None = None
 
     async def run(self) -> None:
@@ -89,17 +92,26 @@ class Call:
         return self._held is not None
 
     def _finish(self, _: object = None) -> Flow[bool]:
+        assert self._held is not None
+        done = False
+        if self._move is not None:
+            self._phase = "moving"
+            done = yield from self._move(self._held.xid)
+        if not done:
+            yield from self._check_transaction(self._held)
+            self._phase = "finishing"
+            done = self._move is None and (yield from self._steps[1]())
+        self._phase = "finished"
+        failpoints.point("projection.commit")
+        return done
+
+    def _check_transaction(self, held: Held) -> Flow[None]:
         xid = yield from store.current_xid()
-        if self._held is None or xid != self._held.xid:
+        if xid != held.xid:
             raise Broken(
                 f"{self._name} ended the transaction that it was called in, so its position was not moved. "
                 "What it wrote may be there: check it. Leave COMMIT and ROLLBACK to Holdfast; use savepoints instead"
             )
-        self._phase = "finishing"
-        done = yield from self._steps[1]()
-        self._phase = "finished"
-        failpoints.point("projection.commit")
-        return done
 
     @property
     def _name(self) -> str:
@@ -224,7 +236,7 @@ class Call:
         if state == "55P03":
             return LockTimeout(describe(error).summary)
         swallowed = state == "25P02" or type(error).__name__ in _FAILED
-        if self._phase == "called" and swallowed:
+        if self._phase in ("called", "moving") and swallowed:
             return FunctionFailed(
                 RuntimeError(
                     f"{self._name} caught a database error, and its transaction had failed by then. "
@@ -233,7 +245,8 @@ class Call:
             )
         if self._phase in ("opening", "held"):
             return _of_the_database(error, None) or error
-        if self._phase == "called" and _of_the_database(error, None) is None:
+        is_theirs = self._phase == "called" or (self._phase == "moving" and state is None)
+        if is_theirs and _of_the_database(error, None) is None:
             return Broken(
                 f"{self._name} left its transaction unusable, so its position was not moved. What it wrote may be there: "
                 f"check it ({describe(error).summary})"

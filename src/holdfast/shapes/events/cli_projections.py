@@ -14,7 +14,15 @@ from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError
 from holdfast.operate.wording import several
 from holdfast.settings import default_actor
-from holdfast.shapes.events.builds import cancel, drop_old, progress, restart, start, summaries
+from holdfast.shapes.events.builds import (
+    cancel,
+    drop_old,
+    progress,
+    restart,
+    start,
+    summaries,
+    was_swapped,
+)
 from holdfast.shapes.events.builds import forget as forget_projection
 from holdfast.shapes.events.declare import Declared, declared
 from holdfast.shapes.events.procedures import Subscriptions
@@ -104,6 +112,10 @@ def rebuild_command(
         typer.echo(f"{begun} is built. To give it up: holdfast projection cancel {name}")
         if wait:
             _watch(verbs, name)
+            if not verbs.run(was_swapped(name)):
+                raise ConfigurationError(
+                    f"the rebuild of {name} was given up meanwhile. Its tables are as they were"
+                )
             typer.echo(f"{name} has new tables. The old ones are kept: holdfast projection drop {name}")
 
 

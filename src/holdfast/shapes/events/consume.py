@@ -29,6 +29,7 @@ class Consume:
     """`keyed`: the queue of the jobs is claimed key by key."""
 
     stuck = False
+    delay = 0.0
 
     def __init__(
         self, database: Database, task: Definition, parameter: str, owned: Owned, lease: float, keyed: bool

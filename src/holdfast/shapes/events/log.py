@@ -1,4 +1,5 @@
-"""The log as a worker sees it: when there is something new, the page is turned once for all of its subscriptions.
+"""The log as a worker sees it: when there is something new, the page is turned once for all of its subscriptions, and read
+once for those that are at its end.
 
 While events come, it turns the page every few milliseconds. After half a second without one it enters the sleepers, looks
 once more, and waits until it is woken, until the pulse of its worker says that there may be something, or, without a pulse,
@@ -6,17 +7,22 @@ until it looks by itself. When it is woken often it gets up: notifications are f
 """
 
 import asyncio
+import fnmatch
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ...db.session import Session
 from ...errors import ForeignLog
 from ...store import wake
 from . import store
+from .store import Owned, Page, Tail
 
 BUSY = 0.02  # seconds between two pages while events come
 DROWSY = 0.5  # seconds without an event, after which it lies down
 MANY = 50  # times within a second: too often to be woken one by one
+TAIL = 100  # events that are read with the turn of a page, at most
+TAIL_BYTES = 2**20
 
 
 class Log:
@@ -37,6 +43,8 @@ class Log:
         self.last = -1  # the last position that is known
         self.hears = False
         self._moved = asyncio.Condition()
+        self._waiting: list[Owned] = []  # for what comes next
+        self._new: tuple[Tail, Page] | None = None  # what the last turn has read for them
         self._bell = asyncio.Event()
         self._entered: str | None = None  # as which worker it is among the sleepers
         self._rung_at: list[float] = []
@@ -58,21 +66,49 @@ class Log:
 
     async def turn(self) -> int:
         """Number what was committed, and tell who waits for it."""
-        last, is_free = await self._session.run(store.turn_and_look(self._names))
-        if is_free:
+        tail = self._tail()
+        turned = await self._session.run(store.turn_and_look(self._names, tail, TAIL, TAIL_BYTES))
+        if turned.is_free:
             self._on_free()
-        if last is None:
+        if (last := turned.last) is None:
             raise ForeignLog
         if last != self.last:
             async with self._moved:
                 self.last = last
+                self._new = None if tail is None or turned.page is None else (tail, turned.page)
                 self._moved.notify_all()
         return last
 
-    async def beyond(self, position: int, left: asyncio.Event) -> None:
-        """Wait until the log has events after this position, or who waits has been asked to leave."""
+    def _tail(self) -> Tail | None:
+        """Of those who wait, the ones who have come farthest. A shard reads for itself."""
+        waiting = [o for o in self._waiting if o.shards == 1]
+        if not waiting:
+            return None
+        first = max(waiting, key=lambda o: o.position)
+        at_it = [o for o in waiting if o.position == first.position]
+        return Tail(first.position, first.seq, frozenset(p for o in at_it for p in o.patterns))
+
+    async def beyond(self, owned: Owned, left: asyncio.Event) -> Page | None:
+        """Wait until the log has events after this position, or who waits has been asked to leave. Returns them, where they
+        were read while it waited; None: they are to be read."""
         async with self._moved:
-            await self._moved.wait_for(lambda: self.last > position or left.is_set())
+            if self.last > owned.position:
+                return None
+            self._waiting.append(owned)
+            try:
+                await self._moved.wait_for(lambda: self.last > owned.position or left.is_set())
+            finally:
+                self._waiting = [o for o in self._waiting if o is not owned]
+            return None if left.is_set() else self._read_for(owned)
+
+    def _read_for(self, owned: Owned) -> Page | None:
+        if self._new is None or owned.shards > 1:
+            return None
+        tail, page = self._new
+        if tail.position != owned.position or not tail.patterns.issuperset(owned.patterns):
+            return None
+        wanted = [e for e in page.events if any(fnmatch.fnmatchcase(e.type, p) for p in owned.patterns)]
+        return replace(page, events=wanted)
 
     async def nudge(self) -> None:
         """Who waits looks whether it has been asked to leave."""

@@ -5,7 +5,6 @@ times, and then stops the projection, is skipped, or parks its key. An event who
 once: no attempt would change it.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -58,12 +57,14 @@ class Project:
         self._attempts = 0
         self._conflicts = 0
         self.stuck = False
+        self.delay = 0.0
 
     @property
     def batch(self) -> int:
         return self._most or self._usual
 
     async def take(self, page: Page) -> bool:
+        self.delay = 0.0
         try:
             await (self._project(page) if page.events else self._pass(page))
         except _Poisoned as poisoned:
@@ -133,7 +134,11 @@ class Project:
                 yield from store.note_failures(owned, failed)
             return (yield from store.advance(owned, page.position, page.seq, self._lease))
 
-        await Call(self._database, self._fn, first, finish, events).run()
+        def move(xid: str) -> Flow[bool]:
+            return (yield from store.advance(owned, page.position, page.seq, self._lease, xid))
+
+        alone = self._shadow is None and not failed
+        await Call(self._database, self._fn, first, finish, events, move=move if alone else None).run()
 
     # What fails ----------------------------------------------------------------------------------------------------------
 
@@ -157,7 +162,7 @@ class Project:
         if not is_last:
             self.stuck = True
             await self._database.arun(lambda: store.note_trouble(self._owned, what))
-            await asyncio.sleep(delay)
+            self.delay = delay
             return False
         newer = isinstance(poisoned.error, NewerVersion)  # it would be lost if it were skipped
         if (

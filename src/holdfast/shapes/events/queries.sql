@@ -50,10 +50,6 @@ FROM holdfast.event_log l
 CROSS JOIN holdfast.event_seq s
 LEFT JOIN LATERAL (SELECT g.last_pos, g.top FROM holdfast.event_pages g WHERE g.last_pos > l.base_pos ORDER BY g.last_pos DESC LIMIT 1) p ON true;
 
--- part: newest_event
--- The last number that was drawn for an event: a service that sees it rise has a page to turn.
-(SELECT s.last_value FROM holdfast.event_seq s)
-
 -- part: settled_events
 -- The last number that was drawn for an event; NULL while a transaction is open that published: it may commit without a word.
 (SELECT CASE WHEN NOT EXISTS (SELECT FROM pg_locks l WHERE l.relation = 'holdfast.events'::regclass AND l.mode = 'RowExclusiveLock'
@@ -177,10 +173,14 @@ LEFT JOIN LATERAL (SELECT true AS poorer FROM live l JOIN shares o ON o.id = l.i
 WHERE s.token = $3::uuid AND s.status IN ('active', 'building');
 
 -- name: turn_and_look
--- Number what was committed since the last page, and look whether one of these subscriptions has no owner. $1 names
-SELECT holdfast.turn_page(), EXISTS (
-    SELECT FROM holdfast.subscriptions s
-    WHERE s.status IN ('active', 'building') AND s.lease_expires_at <= holdfast.now() AND coalesce(s.replay_of, s.name) = ANY ($1::text[]));
+-- Number what was committed since the last page, look whether one of these subscriptions has no owner, and read what is new for those who are at
+-- the end, as read_events() returns it: after the page was turned, because from where depends on that.
+-- $1 names, $2 position (NULL: nobody reads), $3 seq of the event at it, $4 most events, $5 most bytes, $6 LIKE patterns of types
+SELECT t.last, t.is_free, r.*
+FROM (SELECT holdfast.turn_page() AS last, (SELECT l.start_pos FROM holdfast.event_log l) AS start, EXISTS (
+          SELECT FROM holdfast.subscriptions s
+          WHERE s.status IN ('active', 'building') AND s.lease_expires_at <= holdfast.now() AND coalesce(s.replay_of, s.name) = ANY ($1::text[])) AS is_free) t
+LEFT JOIN LATERAL holdfast.read_events(CASE WHEN t.last > $2::bigint AND t.start <= $2::bigint THEN $2::bigint END, $3::bigint, $4::int, $5::bigint, $6::text[]) r ON true;
 
 -- name: release_subscriptions
 -- The owner lets go of one subscription, or of all it has and of its part in them, and others are woken. What a batch still holds is free when
@@ -217,11 +217,12 @@ SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1::int
 -- name: advance
 -- anywhere
 -- Move a position, by its owner. Returns one row, or none: it was fenced, paused or moved.
--- $1 name, $2 shard, $3 generation, $4 token, $5 from position, $6 to position, $7 seq, $8 lease in seconds
+-- $1 name, $2 shard, $3 generation, $4 token, $5 from position, $6 to position, $7 seq, $8 lease in seconds, $9 only in this transaction (NULL: in any)
 UPDATE holdfast.subscriptions s
 -- assignments are written without spaces: they are no operators
 SET position=$6::bigint, seq=$7::bigint, moved_at=holdfast.now(), lease_expires_at=holdfast.now() + make_interval(secs => $8::float8), problem=NULL
 WHERE s.name = $1::text AND s.shard = $2::int AND s.generation = $3::bigint AND s.token = $4::uuid AND s.position = $5::bigint AND s.status <> 'paused'
+  AND ($9::text IS NULL OR pg_catalog.pg_current_xact_id_if_assigned()::text = $9::text)
 RETURNING ARRAY[s.position::text];
 
 -- name: advance_jobs
@@ -303,10 +304,11 @@ UPDATE holdfast.subscriptions s SET problem = $4::text WHERE s.name = $1::text A
 
 -- name: resume_subscription
 -- anywhere
--- Let a paused one go on. Returns how many shards changed.
+-- Let a paused one go on; a rebuild builds on. Returns how many shards changed.
 -- $1 name
 WITH done AS (
-    UPDATE holdfast.subscriptions s SET status='active', paused_by=NULL, paused_at=NULL, problem=NULL,
+    UPDATE holdfast.subscriptions s
+    SET status=CASE WHEN s.replay_of IS NOT NULL AND s.until IS NULL THEN 'building' ELSE 'active' END, paused_by=NULL, paused_at=NULL, problem=NULL,
         lease_expires_at=CASE WHEN s.kind = 'relay' THEN s.lease_expires_at ELSE holdfast.now() END
     WHERE s.name = $1::text AND s.status = 'paused' RETURNING s.shard)
 SELECT ARRAY[count(*)::text, holdfast.wake(ARRAY['+events'])::text] FROM done;

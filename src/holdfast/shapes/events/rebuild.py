@@ -37,6 +37,7 @@ class Builder:
         self._fn = apply
         self.owned = owned
         self._lease = lease
+        self._project: Project | None = None
         self._waits = False  # for a lock
         self.left = asyncio.Event()  # it has been asked to leave at the end of its batch
         self.moved = 0
@@ -58,14 +59,15 @@ class Builder:
 
     @property
     def stuck(self) -> bool:
-        return self.failed or self._waits
+        """It waits because an event failed, or for a lock."""
+        return self.failed or self._waits or (self._project is not None and self._project.stuck)
 
     async def run(self) -> None:
         owned = self.owned
         build = await self._database.arun(lambda: store.build_of(owned.name))
         if build is None:
             return
-        project = Project(self._database, self._fn, owned, self._lease, build.shadow, BATCH)
+        project = self._project = Project(self._database, self._fn, owned, self._lease, build.shadow, BATCH)
         try:
             while not self.left.is_set() and not await self._step(build, project):
                 continue
@@ -78,7 +80,8 @@ class Builder:
         live = await self._database.arun(lambda: store.live_position(build.projection))
         if live is None:
             raise LeaseLost
-        if live - owned.position <= BATCH and await self._swap(build, project):
+        is_near = live - owned.position <= BATCH and not project.stuck
+        if is_near and await self._swap(build, project):
             return True
         page = await self._database.arun(lambda: self._read(project.batch, None))
         if page.position == owned.position:
@@ -89,8 +92,10 @@ class Builder:
             if build.rate is not None:
                 await self.rest((page.position - owned.position) / build.rate)
             owned.position, owned.seq = page.position, page.seq
-            self.failed = project.stuck
+            self.failed = False
             failpoints.point("rebuild.batch")
+        elif project.delay > 0:
+            await self.rest(project.delay)
         return False
 
     def _read(self, most: int, until: int | None) -> Any:
@@ -103,9 +108,8 @@ class Builder:
         swap = _Swap(self._database, self._fn, self.owned, build, await project.parked())
         try:
             await swap.run()
-        except _TooFar:
-            return False
-        except FunctionFailed:  # found and treated like in any other batch
+        except (_TooFar, FunctionFailed):  # the function failed: found and treated like in any other batch
+            self._waits = False
             return False
         except LockTimeout as error:
             self._waits = True
@@ -119,6 +123,7 @@ class Builder:
                 "projection.stopped", level=logging.ERROR, subscription=self.owned.name, error=what
             )
             raise LeaseLost from error
+        self._waits = False
         telemetry.emit(
             "projection.swapped",
             subscription=build.projection,

@@ -36,6 +36,11 @@ class Effect(Protocol):
         """It waits because an event failed."""
         ...
 
+    @property
+    def delay(self) -> float:
+        """Seconds until what it did not take may be read again."""
+        ...
+
     async def take(self, page: Page) -> bool:
         """Commit the effect of these events and the position behind them. False: it did not, read again. Raises LeaseLost
         when the subscription is not this owner's any more."""
@@ -85,10 +90,13 @@ class Runner:
         while not self.left.is_set():
             if await self._is_over():
                 return
+            page = None
             if self._log.last <= owned.position:
-                await self._log.beyond(owned.position, self.left)
-                continue
-            page = await self._read()
+                page = await self._log.beyond(owned, self.left)
+                if page is None or not self._may_take(page):
+                    continue
+            else:
+                page = await self._read()
             if page.position == owned.position:
                 await asyncio.sleep(0)
                 self._log.last = min(self._log.last, page.last)
@@ -99,19 +107,22 @@ class Runner:
             except LeaseLost:
                 return
             if passed:
-                self.moved += page.position - owned.position
-                if page.events and telemetry.audible(logging.DEBUG):
-                    telemetry.emit(
-                        "events.delivered",
-                        level=logging.DEBUG,
-                        subscription=owned.of,
-                        events=len(page.events),
-                    )
-                owned.position, owned.seq = page.position, page.seq
-                self.failed = False
-                self._measure(time.monotonic() - began)
-                if owned.rate is not None:
-                    await self.rest(len(page.events) / owned.rate)
+                await self._passed(page, time.monotonic() - began)
+            elif self._effect.delay > 0:
+                await self.rest(self._effect.delay)
+
+    async def _passed(self, page: Page, seconds: float) -> None:
+        owned = self.owned
+        self.moved += page.position - owned.position
+        if page.events and telemetry.audible(logging.DEBUG):
+            telemetry.emit(
+                "events.delivered", level=logging.DEBUG, subscription=owned.of, events=len(page.events)
+            )
+        owned.position, owned.seq = page.position, page.seq
+        self.failed = False
+        self._measure(seconds)
+        if owned.rate is not None:
+            await self.rest(len(page.events) / owned.rate)
 
     async def _is_over(self) -> bool:
         """A replay is at its end, or all shards are at the barrier, where this one waits for the others."""
@@ -136,6 +147,12 @@ class Runner:
     def _batch(self) -> int:
         most = min(self._most, self._effect.batch)
         return most if self.owned.rate is None else max(1, min(most, int(self.owned.rate)))
+
+    def _may_take(self, page: Page) -> bool:
+        """What was read for all is not more than it would read by itself."""
+        owned = self.owned
+        ends = [end for end in (owned.until, owned.barrier) if end is not None]
+        return page.position <= min([owned.position + self._batch, *ends])
 
     async def _read(self) -> Page:
         owned = self.owned

@@ -72,7 +72,8 @@ CREATE TABLE holdfast.event_pages (
     top      bigint      NOT NULL,   -- the highest hi so far
     s_from   pg_snapshot NOT NULL,
     s_to     pg_snapshot NOT NULL,
-    at       timestamptz NOT NULL    -- by the clock of who turned it; of as many setbacks, never before that of the page before it
+    at       timestamptz NOT NULL,   -- by the clock of who turned it; of as many setbacks, never before that of the page before it
+    bytes    bigint      NOT NULL    -- of its data, at most: whether a reader must count
 );
 CREATE INDEX event_pages_hi ON holdfast.event_pages (hi);                -- where is an event?
 CREATE INDEX event_pages_at ON holdfast.event_pages (setbacks, at, last_pos);   -- where was the log at a time?
@@ -385,9 +386,14 @@ BEGIN
     FROM holdfast.publish_many(types, datas, array_fill(stream, ARRAY[cardinality(types)]), headers, NULL, versions) p;
 END $$;
 
+-- About how many bytes the data of an event is when it is printed.
+CREATE FUNCTION holdfast.data_size(data jsonb) RETURNS int
+    LANGUAGE sql STABLE
+    RETURN CASE WHEN data IS NULL THEN 0 WHEN pg_column_compression(data) IS NULL THEN pg_column_size(data) ELSE octet_length(data::text) END;
+
 -- Cuts events into pages, in the order of seq, and writes them behind the last position. Returns the new last position. A clock that is a little
 -- behind that of the last page is taken for that one; one that is far behind counts as it is, because nobody knows which of the two was wrong.
-CREATE FUNCTION holdfast.write_pages(slots smallint[], seqs bigint[], last_pos bigint, top bigint, s_from pg_snapshot, s_to pg_snapshot, at timestamptz)
+CREATE FUNCTION holdfast.write_pages(slots smallint[], seqs bigint[], sizes int[], last_pos bigint, top bigint, s_from pg_snapshot, s_to pg_snapshot, at timestamptz)
     RETURNS bigint
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -402,19 +408,19 @@ BEGIN
     SELECT p.at, p.setbacks INTO before FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
     IF before.at > clock AND before.at <= clock + interval '1 minute' THEN clock := before.at; END IF;
     WITH breaks AS (
-        SELECT f.slot, f.seq, row_number() OVER w AS k,
+        SELECT f.slot, f.seq, f.size, row_number() OVER w AS k,
                (f.seq - lag(f.seq) OVER w > 256 OR f.slot <> lag(f.slot) OVER w)::int AS is_break
-        FROM unnest(slots, seqs) AS f(slot, seq) WINDOW w AS (ORDER BY f.seq)
+        FROM unnest(slots, seqs, sizes) AS f(slot, seq, size) WINDOW w AS (ORDER BY f.seq)
     ), isles AS (
-        SELECT b.slot, b.seq, b.k, sum(coalesce(b.is_break, 0)) OVER (ORDER BY b.seq) AS isle FROM breaks b
+        SELECT b.slot, b.seq, b.size, b.k, sum(coalesce(b.is_break, 0)) OVER (ORDER BY b.seq) AS isle FROM breaks b
     ), parts AS (
-        SELECT i.slot, i.seq, i.k, i.isle, (row_number() OVER (PARTITION BY i.isle ORDER BY i.seq) - 1) / 10000 AS part FROM isles i
+        SELECT i.slot, i.seq, i.size, i.k, i.isle, (row_number() OVER (PARTITION BY i.isle ORDER BY i.seq) - 1) / 10000 AS part FROM isles i
     ), pages AS (
-        SELECT max(p.k) AS k, count(*) AS n, min(p.slot) AS slot, min(p.seq) AS lo, max(p.seq) AS hi FROM parts p GROUP BY p.isle, p.part
+        SELECT max(p.k) AS k, count(*) AS n, min(p.slot) AS slot, min(p.seq) AS lo, max(p.seq) AS hi, sum(p.size) AS bytes FROM parts p GROUP BY p.isle, p.part
     ), written AS (
-        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, setbacks, lo, hi, top, s_from, s_to, at)
+        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, setbacks, lo, hi, top, s_from, s_to, at, bytes)
         SELECT write_pages.last_pos + p.k, p.n, p.slot, least(coalesce(before.setbacks + (clock < before.at)::int, 0), 32767), p.lo, p.hi,
-               greatest(write_pages.top, max(p.hi) OVER (ORDER BY p.k)), write_pages.s_from, write_pages.s_to, clock
+               greatest(write_pages.top, max(p.hi) OVER (ORDER BY p.k)), write_pages.s_from, write_pages.s_to, clock, p.bytes
         FROM pages p
         RETURNING w.last_pos
     )
@@ -441,6 +447,7 @@ DECLARE
     slots   smallint[];
     new_slots smallint[];
     new_seqs  bigint[];
+    new_sizes int[];
 BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION 'events are numbered on the primary, and this server is a standby' USING ERRCODE = 'read_only_sql_transaction';
@@ -477,16 +484,16 @@ BEGIN
         SELECT coalesce(lag(u.x) OVER (ORDER BY u.x), (pg_snapshot_xmax(last.snap)::text::bigint - 1)::text::xid8), u.x
         FROM (SELECT pg_snapshot_xip(s2) UNION SELECT pg_snapshot_xmax(s2)) AS u(x) WHERE u.x >= pg_snapshot_xmax(last.snap)
     )
-    SELECT array_agg(f.slot), array_agg(f.seq) INTO new_slots, new_seqs
+    SELECT array_agg(f.slot), array_agg(f.seq), array_agg(f.size) INTO new_slots, new_seqs, new_sizes
     FROM ranges r
-    CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b AND e.seq > log.base_top OFFSET 0) f
+    CROSS JOIN LATERAL (SELECT e.slot, e.seq, holdfast.data_size(e.data) AS size FROM holdfast.events e WHERE e.slot = ANY (slots) AND e.xid > r.a AND e.xid < r.b AND e.seq > log.base_top OFFSET 0) f
     WHERE r.a::text::bigint + 1 < r.b::text::bigint;   -- of a thousand in progress, most are neighbours
     IF late <> '{}' THEN
-        SELECT new_slots || array_agg(f.slot), new_seqs || array_agg(f.seq) INTO new_slots, new_seqs
-        FROM unnest(late) AS l(x) CROSS JOIN LATERAL (SELECT e.slot, e.seq FROM holdfast.events e WHERE e.xid = l.x AND e.seq > log.base_top OFFSET 0) f;
+        SELECT new_slots || array_agg(f.slot), new_seqs || array_agg(f.seq), new_sizes || array_agg(f.size) INTO new_slots, new_seqs, new_sizes
+        FROM unnest(late) AS l(x) CROSS JOIN LATERAL (SELECT e.slot, e.seq, holdfast.data_size(e.data) AS size FROM holdfast.events e WHERE e.xid = l.x AND e.seq > log.base_top OFFSET 0) f;
     END IF;
     IF new_seqs IS NULL THEN RETURN last.last_pos; END IF;
-    RETURN holdfast.write_pages(new_slots, new_seqs, last.last_pos, last.top, last.snap, s2, at);
+    RETURN holdfast.write_pages(new_slots, new_seqs, new_sizes, last.last_pos, last.top, last.snap, s2, at);
 END $$;
 
 -- The last position, for whoever looks: the page is turned first where the role may. NULL: as turn_page().
@@ -521,41 +528,62 @@ CREATE FUNCTION holdfast.read_events(after bigint, after_seq bigint, most int, b
 DECLARE
     start bigint;
     day   smallint;   -- one slot at a time: a plan that is given the slot opens one table and not 32
+    whole record;
 BEGIN
-    SELECT g.slot INTO day FROM holdfast.event_pages g WHERE g.last_pos > after ORDER BY g.last_pos LIMIT 1;
-    -- Nothing is sorted: pages come in their order, events in that of the index, and the last row, which has no id, last.
-    RETURN QUERY
-    WITH g AS MATERIALIZED (
-        SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g
-        WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < least(after + most, up_to)
-        ORDER BY g.last_pos LIMIT most
-    ), s AS MATERIALIZED (   -- up to the first page of another slot, also where a page was turned since we asked for the slot
-        SELECT least(after + most, up_to, min(g.before) FILTER (WHERE g.slot IS DISTINCT FROM day)) AS stop FROM g
-    ), p AS MATERIALIZED (
-        SELECT g.* FROM g WHERE g.before < (SELECT s.stop FROM s)
-    ), w AS MATERIALIZED (   -- numbered as they come: whoever finds fewer than the pages promise takes none of them
-        SELECT after + row_number() OVER o AS pos, h.*, sum(CASE WHEN NOT h.hit OR h.data IS NULL THEN 0 WHEN pg_column_compression(h.data) IS NULL THEN pg_column_size(h.data)
-                                                           ELSE octet_length(h.data::text) END) OVER o AS bytes_so_far
-        FROM (SELECT e.*, (patterns IS NULL OR e.type LIKE ANY (patterns))
-                          AND (shards = 1 OR holdfast.bucket(coalesce(e.key, e.id::text)) * shards / 1024 = shard) AS hit
-              FROM p CROSS JOIN LATERAL (
-                  SELECT e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers, e.data
-                  FROM holdfast.events e
-                  WHERE e.slot = day AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
-                    AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
-                  ORDER BY e.seq LIMIT (SELECT s.stop FROM s) - greatest(p.before, after)) e) h
-        WINDOW o AS (ROWS UNBOUNDED PRECEDING)
-    ), far AS (   -- what the pages promise was found, else that is how far was looked; the limit of bytes comes after it
-        SELECT CASE WHEN c.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN c.found < d.n THEN c.found ELSE c.pos - after END AS n
-        FROM (SELECT CASE WHEN count(*) > 0 THEN least(max(p.last_pos), (SELECT s.stop FROM s)) - after END AS n FROM p) d
-        CROSS JOIN (SELECT count(*) AS found, max(c.pos) FILTER (WHERE c.bytes_so_far <= bytes OR c.pos = after + 1) AS pos FROM w c) c
-    )
-    SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text
-    FROM w c WHERE c.hit AND (c.bytes_so_far <= bytes OR c.pos = after + 1)
-  UNION ALL
-    SELECT f.pos, (SELECT c.seq FROM w c WHERE c.pos = f.pos), NULL, NULL, f.n::int, NULL, NULL, NULL,
-           (SELECT q.last_pos FROM holdfast.event_pages q ORDER BY q.last_pos DESC LIMIT 1)::text
-    FROM far f;
+    -- Pages without a gap, one after the other: then position and seq differ by the same number throughout, and every event between is in them.
+    SELECT min(g.slot) AS slot, least(max(g.last_pos), after + most, up_to) AS stop, min(g.last_pos - g.hi) AS shift, 0::bigint AS found,
+           min(g.slot) = max(g.slot) AND min(g.last_pos - g.hi) = max(g.last_pos - g.hi) AND bool_and(g.hi - g.lo + 1 = g.n) AND sum(g.bytes) <= read_events.bytes AS is_plain
+    INTO whole
+    FROM (SELECT g.* FROM holdfast.event_pages g
+          WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < least(after + most, up_to) ORDER BY g.last_pos LIMIT most) g;
+    IF whole.is_plain THEN
+        RETURN QUERY
+        SELECT e.seq + whole.shift, e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers::text, e.data::text
+        FROM holdfast.events e
+        WHERE e.slot = whole.slot AND e.seq > after - whole.shift AND e.seq <= whole.stop - whole.shift
+          AND (patterns IS NULL OR e.type LIKE ANY (patterns)) AND (shards = 1 OR holdfast.bucket(coalesce(e.key, e.id::text)) * shards / 1024 = shard)
+        ORDER BY e.seq;
+        GET DIAGNOSTICS whole.found = ROW_COUNT;
+        IF whole.found < whole.stop - after THEN   -- others were passed over, or they are gone
+            SELECT count(*) INTO whole.found FROM holdfast.events e WHERE e.slot = whole.slot AND e.seq > after - whole.shift AND e.seq <= whole.stop - whole.shift;
+        END IF;
+        RETURN QUERY SELECT whole.stop, whole.stop - whole.shift, NULL::uuid, NULL, whole.found::int, NULL, NULL::timestamptz, NULL,
+                            (SELECT q.last_pos FROM holdfast.event_pages q ORDER BY q.last_pos DESC LIMIT 1)::text;
+    ELSE
+        SELECT g.slot INTO day FROM holdfast.event_pages g WHERE g.last_pos > after ORDER BY g.last_pos LIMIT 1;
+        -- Nothing is sorted: pages come in their order, events in that of the index, and the last row, which has no id, last.
+        RETURN QUERY
+        WITH g AS MATERIALIZED (
+            SELECT g.*, g.last_pos - g.n AS before FROM holdfast.event_pages g
+            WHERE g.last_pos > after AND g.last_pos < after + most + 10000 AND g.last_pos - g.n < least(after + most, up_to)
+            ORDER BY g.last_pos LIMIT most
+        ), s AS MATERIALIZED (   -- up to the first page of another slot, also where a page was turned since we asked for the slot
+            SELECT least(after + most, up_to, min(g.before) FILTER (WHERE g.slot IS DISTINCT FROM day)) AS stop FROM g
+        ), p AS MATERIALIZED (
+            SELECT g.* FROM g WHERE g.before < (SELECT s.stop FROM s)
+        ), w AS MATERIALIZED (   -- numbered as they come: whoever finds fewer than the pages promise takes none of them
+            SELECT after + row_number() OVER o AS pos, h.*, sum(CASE WHEN h.hit THEN holdfast.data_size(h.data) ELSE 0 END) OVER o AS bytes_so_far
+            FROM (SELECT e.*, (patterns IS NULL OR e.type LIKE ANY (patterns))
+                              AND (shards = 1 OR holdfast.bucket(coalesce(e.key, e.id::text)) * shards / 1024 = shard) AS hit
+                  FROM p CROSS JOIN LATERAL (
+                      SELECT e.seq, e.id, e.type, e.version, e.key, e.created_at, e.headers, e.data
+                      FROM holdfast.events e
+                      WHERE e.slot = day AND e.seq >= CASE WHEN p.before < after THEN after_seq + 1 ELSE p.lo END AND e.seq <= p.hi
+                        AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
+                      ORDER BY e.seq LIMIT (SELECT s.stop FROM s) - greatest(p.before, after)) e) h
+            WINDOW o AS (ROWS UNBOUNDED PRECEDING)
+        ), far AS (   -- what the pages promise was found, else that is how far was looked; the limit of bytes comes after it
+            SELECT CASE WHEN c.found < d.n THEN after + d.n ELSE c.pos END AS pos, CASE WHEN c.found < d.n THEN c.found ELSE c.pos - after END AS n
+            FROM (SELECT CASE WHEN count(*) > 0 THEN least(max(p.last_pos), (SELECT s.stop FROM s)) - after END AS n FROM p) d
+            CROSS JOIN (SELECT count(*) AS found, max(c.pos) FILTER (WHERE c.bytes_so_far <= bytes OR c.pos = after + 1) AS pos FROM w c) c
+        )
+        SELECT c.pos, c.seq, c.id, c.type, c.version, c.key, c.created_at, c.headers::text, c.data::text
+        FROM w c WHERE c.hit AND (c.bytes_so_far <= bytes OR c.pos = after + 1)
+      UNION ALL
+        SELECT f.pos, (SELECT c.seq FROM w c WHERE c.pos = f.pos), NULL, NULL, f.n::int, NULL, NULL, NULL,
+               (SELECT q.last_pos FROM holdfast.event_pages q ORDER BY q.last_pos DESC LIMIT 1)::text
+        FROM far f;
+    END IF;
     SELECT l.start_pos INTO start FROM holdfast.event_log l;   -- asked afterwards: a slot that was emptied in between had its position moved
     IF start > after THEN
         RAISE EXCEPTION 'events after position % are gone: the log begins after position %', after, start USING ERRCODE = 'HF003';
@@ -799,6 +827,7 @@ DECLARE
     last      record;
     new_slots smallint[];
     new_seqs  bigint[];
+    new_sizes int[];
     drawn     bigint;
     now_at    timestamptz;
     final_pos bigint;
@@ -821,10 +850,10 @@ BEGIN
     now_at := clock_timestamp() + (holdfast.now() - statement_timestamp());
     WITH stamped AS (
         UPDATE holdfast.events e SET xid = '1' WHERE e.seq > log.base_top AND (e.seq > last.top OR NOT pg_visible_in_snapshot(e.xid, last.snap))
-        RETURNING e.slot, e.seq
+        RETURNING e.slot, e.seq, holdfast.data_size(e.data) AS size
     )
-    SELECT array_agg(s.slot), array_agg(s.seq) INTO new_slots, new_seqs FROM stamped s;
-    final_pos := holdfast.write_pages(new_slots, new_seqs, last.last_pos, last.top, '1:1:', '2:2:', now_at);
+    SELECT array_agg(s.slot), array_agg(s.seq), array_agg(s.size) INTO new_slots, new_seqs, new_sizes FROM stamped s;
+    final_pos := holdfast.write_pages(new_slots, new_seqs, new_sizes, last.last_pos, last.top, '1:1:', '2:2:', now_at);
     PERFORM setval('holdfast.event_seq', drawn);
     UPDATE holdfast.event_log l SET base_pos = final_pos, base_top = drawn, base_snap = holdfast.event_snapshot(), base_at = now_at,
         system_id = (SELECT c.system_identifier FROM pg_control_system() c), era = l.era + 1;
@@ -1105,7 +1134,7 @@ END $$;
 INSERT INTO holdfast.event_log (system_id, base_snap, base_at) SELECT c.system_identifier, holdfast.event_snapshot(), clock_timestamp() FROM pg_control_system() c;
 INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0, 0, 0);
 
-REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.write_pages,
+REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.data_size, holdfast.write_pages,
     holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events,
     holdfast.turn_or_look, holdfast.event_seq_of, holdfast.hold_log_start FROM PUBLIC;

@@ -27,6 +27,7 @@ from .runner import Effect, Runner
 from .store import Owned, Owner
 
 _UNREAD = 10.0  # seconds between two pages of a log that nobody here reads
+_LEAST = 0.05
 _AGAIN = 60.0  # seconds after which the database is told again what the code declares
 _SOON = 0.25  # seconds between two looks at what has no owner
 _WATCH_AGAIN = 0.5  # seconds after which pages are turned again that could not be
@@ -41,23 +42,25 @@ class Pages(Service):
     def __init__(self, database: Database) -> None:
         super().__init__()
         self._session = database.session("pages")
-        self._newest: int | None = None
-        self.question = Question(store.NEWEST, ())
+        self._turned: int | None = None  # what was told before the last turn
+        self._told: int | None = None
+        self._is_due = False
+        self.question = Question(store.SETTLED, ())
 
-    def told(self, answer: int) -> None:
-        if answer != self._newest:
-            self._newest = answer
+    def told(self, answer: int | None) -> None:
+        """As Log.told(): while a transaction is open that published, each answer counts, and the first one after it."""
+        if answer is None or answer != self._turned:
+            self._told, self._is_due = answer, True
             self.wake()
 
     async def tick(self) -> float:
-        if self.pulse is not None and self.pulse.lasts and self._newest is not None:
-            turned, self._newest = self._newest, None
+        """Without a pulse, because the worker is at work, now and then by itself."""
+        sleeps = self.pulse is not None and self.pulse.lasts
+        if self._is_due or not sleeps:
+            told, self._is_due = self._told, True  # still, if it fails
             await self._session.run(store.turn_page())
-            self._newest = turned
-            return 3600.0
-        if self.pulse is None or not self.pulse.lasts:
-            await self._session.run(store.turn_page())
-        return _UNREAD
+            self._turned, self._is_due = told, self._told != told
+        return max(self.pulse.left, _LEAST) if sleeps and self.pulse is not None else _UNREAD
 
     async def finish(self) -> None:
         await self._session.close()

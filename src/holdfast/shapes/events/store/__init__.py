@@ -26,12 +26,13 @@ from .failures import (
     waiting_keys,
 )
 from .log import (
-    NEWEST,
     SETTLED,
     TOPIC,
     LogState,
     Page,
     Pressure,
+    Tail,
+    Turned,
     empty_slots,
     event_by_id,
     event_positions,
@@ -45,6 +46,7 @@ from .log import (
     read_events,
     rebase,
     set_retention,
+    turn_and_look,
     turn_or_look,
     turn_page,
 )
@@ -108,11 +110,9 @@ from .subscriptions import (
     resume,
     stop_shard,
     subscribe,
-    turn_and_look,
 )
 
 __all__ = [
-    "NEWEST",
     "SETTLED",
     "TOPIC",
     "Build",
@@ -132,6 +132,8 @@ __all__ = [
     "Removed",
     "Span",
     "Summary",
+    "Tail",
+    "Turned",
     "add_build",
     "add_replay",
     "advance",

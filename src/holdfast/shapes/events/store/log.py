@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from ....errors import EventsGone
@@ -10,7 +12,6 @@ from ....store.statement import Row, Statement, count, named
 from ..event import EventRow
 
 TOPIC = "+events"  # what sleeping workers are woken for; no queue can have this name
-NEWEST = "newest_event"
 SETTLED = "settled_events"
 
 
@@ -54,6 +55,9 @@ class Page:
     last: int  # of the log
 
 
+_row = partial(tuple.__new__, EventRow)  # as EventRow._make(), which counts the columns of each
+
+
 def read_events(
     position: int,
     seq: int,
@@ -65,21 +69,52 @@ def read_events(
     shards: int = 1,
     until: int | None = None,
 ) -> Statement[Page]:
-    def decode(rows: Sequence[Row]) -> Page:
-        *found, (looked, looked_seq, _, _, looked_at, _, _, _, last) = rows
-        events = list(map(EventRow._make, found))
-        if looked is None:
-            return Page([], position, seq, int(last or 0))
-        if looked - position != looked_at:
-            raise EventsGone(
-                f"the log has {looked_at} events between positions {position} and {looked}, not {looked - position}: the "
-                "others were removed"
-            )
-        return Page(events, looked, looked_seq, int(last))
-
     likes = None if patterns is None else [like(pattern) for pattern in patterns]
     params = (position, seq, most, most_bytes, likes, shard, shards, until)
-    return named("read_events", params, decode, binary=True)
+    return named("read_events", params, lambda rows: _page(rows, position, seq), binary=True)
+
+
+def _page(rows: Sequence[Row], position: int, seq: int) -> Page:
+    *found, (looked, looked_seq, _, _, looked_at, _, _, _, last) = rows
+    if looked is None:
+        return Page([], position, seq, int(last or 0))
+    if looked - position != looked_at:
+        raise EventsGone(
+            f"the log has {looked_at} events between positions {position} and {looked}, not {looked - position}: the "
+            "others were removed"
+        )
+    return Page(list(map(_row, found)), looked, looked_seq, int(last))
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where those are who have read all, and what they read."""
+
+    position: int
+    seq: int
+    patterns: frozenset[str]
+
+
+class Turned(NamedTuple):
+    last: int | None  # None: the log is of another server
+    is_free: bool  # one of the subscriptions has no owner
+    page: Page | None = None  # what is new after the tail
+
+
+def turn_and_look(names: Sequence[str], tail: Tail | None, most: int, most_bytes: int) -> Statement[Turned]:
+    """Turn the page, and read what is new for those at the tail, up to `most` events."""
+
+    def decode(rows: Sequence[Row]) -> Turned:
+        last, is_free = rows[0][:2]
+        if tail is None or last is None:
+            return Turned(last, is_free)
+        return Turned(last, is_free, _page([row[2:] for row in rows], tail.position, tail.seq))
+
+    where: tuple[object, ...] = (None, None, most, most_bytes, None)
+    if tail is not None:
+        likes = [like(pattern) for pattern in sorted(tail.patterns)]
+        where = (tail.position, tail.seq, most, most_bytes, likes)
+    return named("turn_and_look", (list(names), *where), decode, binary=True)
 
 
 def like(pattern: str) -> str:

@@ -105,14 +105,9 @@ def release(token: UUID, worker: str, only: Owned | None = None) -> Statement[No
     return named("release_subscriptions", params, nothing)
 
 
-def turn_and_look(names: Sequence[str]) -> Statement[tuple[int | None, bool]]:
-    """The last position (None: the log is of another server), and whether one of these has no owner."""
-    return named("turn_and_look", (list(names),), lambda rows: (rows[0][0], rows[0][1]))
-
-
-def advance(o: Owned, position: int, seq: int, lease: float) -> Statement[bool]:
-    """Move the position. False: fenced, paused or moved by somebody else."""
-    return named("advance", (*_moving(o, position, seq), lease), bool)
+def advance(o: Owned, position: int, seq: int, lease: float, xid: str | None = None) -> Statement[bool]:
+    """Move the position. False: fenced, paused or moved by somebody else, or not in the transaction `xid`."""
+    return named("advance", (*_moving(o, position, seq), lease, xid), bool)
 
 
 def _moving(o: Owned, position: int, seq: int) -> tuple[object, ...]:
