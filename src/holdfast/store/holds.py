@@ -62,8 +62,8 @@ def hold_keys(
 
 
 def lift_keys(queue: str, keys: Sequence[str], *, trial: UUID | None = None) -> Flow[list[str]]:
-    """Jobs of the keys may be claimed again, and sleeping workers are woken. `trial`: the claim of the job that was tried; then a
-    hold that somebody made or renewed since stays. Returns the keys that were held."""
+    """Jobs of the keys may be claimed again, and sleeping workers are woken. `trial`: the claim of the job that was tried;
+    then a hold that somebody made or renewed since stays. Returns the keys that were held."""
     lifted: list[str] = yield from named("lift_keys", (queue, list(keys), trial), ids)
     if lifted:
         yield from wake([queue])
