@@ -17,6 +17,7 @@ from tests.failed import wanted_names
 from holdfast import Holdfast, failpoints, telemetry
 from holdfast.db.database import Database
 from holdfast.settings import Settings
+from holdfast.shapes.events import contract
 from holdfast.testing import Kit, TestServer
 
 T = TypeVar("T")
@@ -88,6 +89,16 @@ def database(kit: Kit) -> Database:
 def _disarm() -> Iterator[None]:
     yield
     failpoints.disarm()
+
+
+@pytest.fixture(autouse=True)
+def _own_event_types(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test knows the event classes of its own module, whatever others are collected with it."""
+    own = {
+        place: [kind for kind in kinds if kind.cls.__module__ == request.module.__name__]
+        for place, kinds in contract.DECLARED.items()
+    }
+    monkeypatch.setattr(contract, "DECLARED", {place: kinds for place, kinds in own.items() if kinds})
 
 
 @pytest.fixture

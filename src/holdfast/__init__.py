@@ -6,6 +6,7 @@ from .errors import (
     BinariesNotFound,
     ConcurrencyConflict,
     ConfigurationError,
+    ContractChanged,
     DatabaseError,
     DatabaseUnavailable,
     DuplicateTask,
@@ -51,7 +52,9 @@ from .runtime.job import Job
 from .runtime.middleware import Middleware, Next
 from .settings import Settings
 from .shapes import Registry
-from .shapes.events.contract import event
+from .shapes.events.contract import Compatibility, event, upcast
+from .shapes.events.contracts.check import Verdict
+from .shapes.events.contracts.verbs import Contracts
 from .shapes.events.declare import Consumer, ConsumerOptions, OnDecorator
 from .shapes.events.event import Event
 from .shapes.events.projection import Projection, ProjectionDecorator, ProjectionOptions
@@ -78,10 +81,13 @@ __all__ = [
     "BinariesNotFound",
     "Breaker",
     "Cancel",
+    "Compatibility",
     "ConcurrencyConflict",
     "ConfigurationError",
     "Consumer",
     "ConsumerOptions",
+    "ContractChanged",
+    "Contracts",
     "DatabaseError",
     "DatabaseUnavailable",
     "DeadLetter",
@@ -150,7 +156,9 @@ __all__ = [
     "UnknownQueue",
     "UnknownSchedule",
     "UnknownSubscription",
+    "Verdict",
     "WrongConnection",
     "event",
     "sharded_key",
+    "upcast",
 ]

@@ -17,6 +17,7 @@
     │   ├── ReplaceConflict         same replace key, other task or partition key
     │   ├── WrongConnection         conn= is of the wrong kind for this method
     │   └── InvalidEvent            an event cannot be published like this
+    ├── ContractChanged             a version of an event type is stored with another schema
     ├── ConcurrencyConflict         a stream of events has another version than expected
     ├── SubscriptionStopped         it is paused, stopped or expired, and has not come so far
     ├── EventsGone                  the log no longer has these events
@@ -122,6 +123,10 @@ class WrongConnection(EnqueueError, TypeError):
 
 class InvalidEvent(EnqueueError, ValueError):
     """The event cannot be published like this."""
+
+
+class ContractChanged(HoldfastError):
+    """A version of an event type is stored with another schema. A version never changes: declare the next one."""
 
 
 class ConcurrencyConflict(HoldfastError):

@@ -173,7 +173,7 @@ def test_data_that_does_not_fit_is_set_aside_as_any_payload_and_holds_up_nobody(
         seen.append(event.data.order_id)
 
     kit = holdfast_kit(app, replace(QUICK, misfit_wait=0.2))
-    app.publish("order.paid", {"order_id": "one", "cents": 5})
+    kit.sql('SELECT holdfast.publish(\'order.paid\', \'{"order_id": "one", "cents": 5}\')')
     app.publish(OrderPaid(2, 5))
     kit.run_worker()
     assert seen == [2]

@@ -191,7 +191,7 @@ def test_a_clock_that_was_moved_loses_nothing(conn: Conn, connect: Connect, kit:
     wanted = [0] + [f"{where} {n}" for n in range(1, 5) for where in ("ahead", "here")]
     assert labels(conn) == wanted
     assert one(conn, "SELECT count(DISTINCT slot) FROM holdfast.events") == 5
-    ats = [r[0] for r in conn.execute("SELECT at FROM holdfast.event_pages ORDER BY last_pos")]
+    ats = conn.execute("SELECT setbacks, at FROM holdfast.event_pages ORDER BY last_pos").fetchall()
     assert ats == sorted(ats)
     check_log(conn)
 
@@ -239,6 +239,19 @@ def test_a_read_ends_at_its_limits(conn: Conn) -> None:
     assert (page.events, page.position) == ([], 4)
     page = run(conn, store.read_events(10, page.seq, 4))
     assert (page.events, page.position, page.last) == ([], 10, 10)
+
+
+def test_the_limit_of_bytes_counts_what_is_sent(conn: Conn) -> None:
+    """Data that the server has compressed counts as large as it is read."""
+    for n in range(5):
+        conn.execute(
+            "SELECT holdfast.publish('t', jsonb_build_object('label', %s::int, 'text', repeat('x', 100000)))",
+            [n],
+        )
+    turn(conn)
+    assert one(conn, "SELECT max(pg_column_size(data)) FROM holdfast.events") < 5000
+    page = run(conn, store.read_events(0, 0, 100, most_bytes=250_000))
+    assert ([row.position for row in page.events], page.position) == ([1, 2], 2)
 
 
 def held_up(conn: Conn, connect: Connect, act: Callable[[Conn], object]) -> Future[store.Page]:

@@ -95,6 +95,10 @@ def statements() -> dict[str, Statement[Any]]:
         "where is a late event": store.event_positions([PAGES]),
         "where is an unknown event": store.event_positions([PAGES + 100]),
         "which event is at a position": store.event_seq_at(middle),
+        "which event has an id that nobody has": store.event_by_id(uuid4()),
+        "which event has an id of another time": store.event_by_id(
+            UUID("01234567-89ab-7000-8000-000000000000")
+        ),
         "position at a time": store.position_at(when),
         "position at the first time": store.position_at(when - timedelta(days=9)),
         "state": store.log_state(),
@@ -133,6 +137,17 @@ def test_all_lags_cost_a_few_buffers_each(big: Conn) -> None:
     assert cost(big, store.log_pressure()) < 20 * 25 + 150
     lags = {listed.name: listed.lag_events for listed in run(big, store.list_subscriptions())}
     assert lags["s7"] == PAGES - 7 * PAGES // 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seq", [1, 777, PAGES // 2, PAGES])
+def test_an_event_is_found_by_its_id_in_a_few_buffers(big: Conn, seq: int) -> None:
+    event_id = one(
+        big,
+        f"SELECT id FROM holdfast.events WHERE slot = holdfast.archive_slot(now()) AND seq = {seq}",
+    )
+    assert run(big, store.event_by_id(event_id)) == seq
+    assert cost(big, store.event_by_id(event_id)) < MOST
 
 
 @pytest.mark.slow

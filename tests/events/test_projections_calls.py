@@ -529,6 +529,7 @@ async def test_a_crash_at_any_point_applies_each_event_once(app: Holdfast, akit:
     failpoints.arm(point, crash)
     async with working(akit):
         await counted.aread_your_writes(12, timeout=60)
+    assert next(crashes, None) is None, "it crashed three times"
     assert totals(akit) == {"k0": 4, "k1": 4, "k2": 4}
 
 

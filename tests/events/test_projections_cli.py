@@ -117,3 +117,70 @@ def test_the_bar_shows_how_far_how_fast_and_how_long() -> None:
     assert bar(at, 0, 4.0) == "[#####               ] 25% of 10,000"
     waiting = Progress("totals@2", 2, 0, 0, 0, None, "building", None)
     assert bar(waiting, 0, 0.0) == "[####################] 100% of 0, no worker has taken it yet"
+
+
+def test_a_projection_that_is_run_is_not_forgotten_and_nothing_is_dropped(kit: Kit, cli: Cli) -> None:
+    app.publish("counted", {"n": 1})
+    run_until(kit, 1)
+    cli("projection", "rebuild", "totals", "--no-wait")
+    run_until_swapped(kit)
+    old = "SELECT n FROM holdfast_old_totals.totals"
+    assert kit.sql(old) == [{"n": 1}]
+    kit.sql(
+        "UPDATE holdfast.subscriptions SET owner = 'w', token = gen_random_uuid(), "
+        "lease_expires_at = holdfast.now() + interval '1 hour'"
+    )
+    refused = cli("projection", "drop", "totals", "--forget", "--yes")
+    assert refused.code != 0
+    assert "totals is run by worker w. Take it out of the code first, or pause it" in refused.err
+    assert kit.sql(old) == [{"n": 1}], "nothing was dropped"
+    assert len(kit.sql("SELECT 1 FROM holdfast.subscriptions")) == 1
+
+    kit.sql("UPDATE holdfast.subscriptions SET owner = NULL, token = NULL, lease_expires_at = '-infinity'")
+    kit.sql("CREATE VIEW hangs_on AS " + old)
+    refused = cli("projection", "drop", "totals", "--forget", "--yes")
+    assert refused.code != 0
+    assert len(kit.sql("SELECT 1 FROM holdfast.subscriptions")) == 1, "a table that cannot go keeps it all"
+
+    kit.sql("DROP VIEW hangs_on")
+    assert cli("projection", "drop", "totals", "--forget", "--yes").out == (
+        "Dropped: totals\ntotals is forgotten.\n"
+    )
+    assert kit.sql("SELECT 1 FROM holdfast.subscriptions") == []
+    assert kit.sql("SELECT 1 FROM pg_namespace WHERE starts_with(nspname, 'holdfast_')") == []
+    again = cli("projection", "drop", "totals", "--forget", "--yes")
+    assert "there is no subscription 'totals'" in again.err
+
+
+def test_a_rebuild_goes_with_the_projection_that_is_forgotten(kit: Kit, cli: Cli) -> None:
+    app.publish("counted", {"n": 1})
+    run_until(kit, 1)
+    cli("projection", "rebuild", "totals", "--no-wait")
+    assert cli("projection", "drop", "totals", "--forget", "--yes").out == "totals is forgotten.\n"
+    assert kit.sql("SELECT 1 FROM holdfast.subscriptions") == []
+    assert kit.sql("SELECT 1 FROM holdfast.projection_builds") == []
+    assert kit.sql("SELECT 1 FROM pg_namespace WHERE starts_with(nspname, 'holdfast_')") == []
+    actions = [row["action"] for row in kit.sql("SELECT action FROM holdfast.audit ORDER BY id")]
+    assert actions[-2:] == ["remove_subscription", "projection cancel"]
+
+
+def test_what_was_parked_is_given_up_from_the_command_line(kit: Kit, cli: Cli) -> None:
+    bad.update({1, 2})
+    for n, key in ((1, "a"), (2, "b"), (2, "b")):
+        app.publish("counted", {"n": n}, key=key)
+    run_until(kit, 3)
+    forget = ("subscriptions", "forget-failures", "totals")
+    assert cli(*forget, "--key", "b", "--dry-run").out == (
+        "Dry run: 2 events of key b would be given up. Nothing was changed.\n"
+    )
+    assert "Say so: --yes" in cli(*forget).err
+    assert len(totals.failures()) == 3
+    assert cli(*forget, "--key", "b", "--yes").out == "2 events of key b given up.\n"
+    assert cli(*forget, "--position", "2", "--yes").out == "0 events at position 2 given up.\n"
+    assert json.loads(cli(*forget, "--yes", "--json").out) == {
+        "subscription": "totals",
+        "forgotten": 1,
+        "dry_run": False,
+    }
+    assert totals.failures() == []
+    assert "there is no subscription 'sums'" in cli("subscriptions", "forget-failures", "sums", "--yes").err

@@ -22,6 +22,7 @@ from holdfast import (
     event,
     failpoints,
 )
+from holdfast.shapes.events import store
 from holdfast.testing import Kit
 
 KEEP = "INSERT INTO applied (key, n) VALUES (%s, %s)"
@@ -148,7 +149,7 @@ def test_data_that_was_erased_or_does_not_fit_fails_without_another_attempt(app:
         called.extend(e.data.n for e in events)
 
     publish(app, ("a", 1), ("a", 2), ("a", 3), ("a", 4))
-    app.publish("counted", {"m": 1})
+    kit.sql("SELECT holdfast.publish('counted', '{\"m\": 1}')")  # from where nobody knows the class
     app.publish("counted", {"n": 6})
     kit.sql("UPDATE holdfast.events SET data = NULL WHERE data->>'n' = '2'")
     run_until(kit, 6)
@@ -195,6 +196,7 @@ async def test_a_key_is_applied_in_order_while_more_of_it_comes(app: Holdfast, a
         await picky.projection.aread_your_writes(200, timeout=60)
         failpoints.disarm()
         await picky.projection.aretry_failures()
+    assert next(hits) > 2 * 9, "it crashed again and again"
     found = applied(akit)
     for key in set(keys):
         assert [n for k, n in found if k == key] == [n for n in range(200) if keys[n] == key]
@@ -338,3 +340,80 @@ def test_a_parked_event_keeps_its_day_of_the_log(app: Holdfast, kit: Kit) -> Non
     assert picky.projection.retry_failures().applied == 1
     kit.sql("SELECT holdfast.empty_event_slots()")
     assert kit.sql("SELECT start_pos FROM holdfast.event_log") == [{"start_pos": 1}]
+
+
+def test_a_parked_key_goes_on_when_its_failures_are_forgotten(app: Holdfast, kit: Kit) -> None:
+    """Also when the log has them no more, so that nothing could apply them."""
+    picky = Picky(app, "park_key")
+    picky.bad = {2, 5}
+    publish(app, ("a", 1), ("b", 2), ("b", 3), ("c", 4), ("d", 5))
+    run_until(kit, 5)
+    assert kinds(picky) == [(2, "parked"), (3, "behind"), (5, "parked")]
+    kit.sql("UPDATE holdfast.event_log SET start_pos = 5")
+    picky.bad.clear()
+    assert picky.projection.retry_failures().left == 3
+    publish(app, ("b", 6))
+    run_until(kit, 6)
+    assert kinds(picky) == [(2, "parked"), (3, "behind"), (5, "parked"), (6, "behind")]
+
+    assert picky.projection.forget_failures("a") == 0
+    assert picky.projection.forget_failures("b", position=2) == 1
+    assert kinds(picky) == [(3, "behind"), (5, "parked"), (6, "behind")]
+    assert picky.projection.forget_failures(position=3) == 1
+    publish(app, ("b", 7))
+    run_until(kit, 7)
+    assert kinds(picky) == [(5, "parked"), (6, "behind"), (7, "behind")], "the key waits for its other events"
+    assert picky.projection.retry_failures("b").applied == 2
+    assert picky.projection.forget_failures() == 1
+    publish(app, ("b", 8), ("d", 9))
+    run_until(kit, 9)
+    assert kinds(picky) == []
+    assert applied(kit) == [("a", 1), ("c", 4), ("b", 6), ("b", 7), ("b", 8), ("d", 9)]
+    assert kit.sql(
+        "SELECT selection::text, count FROM holdfast.audit WHERE action = 'forget_failures' ORDER BY id"
+    ) == [
+        {"selection": '{"key": "b", "position": 2, "subscription": "totals"}', "count": 1},
+        {"selection": '{"position": 3, "subscription": "totals"}', "count": 1},
+        {"selection": '{"subscription": "totals"}', "count": 1},
+    ]
+
+
+async def test_an_owner_at_work_learns_that_a_key_is_parked_no_more(app: Holdfast, akit: Kit) -> None:
+    picky = Picky(app, "park_key")
+    picky.bad = {1}
+    async with working(akit):
+        await app.apublish("counted", {"n": 1}, key="a")
+        await await_until(lambda: akit.sql("SELECT 1 FROM holdfast.event_failures"), "it is parked")
+        assert await picky.projection.aforget_failures("a") == 1
+        published = await app.apublish("counted", {"n": 2}, key="a")
+        await picky.projection.aread_your_writes(published, timeout=60)
+    assert applied(akit) == [("a", 2)]
+    with pytest.raises(ConfigurationError, match="position must be a number, not str 'x'"):
+        await picky.projection.aforget_failures(position="x")  # type: ignore[arg-type]
+
+
+def test_what_is_left_is_counted_by_the_server(app: Holdfast, kit: Kit) -> None:
+    """However many there are: they are not read to be counted."""
+    picky = Picky(app, "skip")
+    picky.bad = {1}
+    publish(app, ("a", 1))
+    run_until(kit, 1)
+    kit.sql(
+        "INSERT INTO holdfast.event_failures (subscription, position, seq, shard, kind, event_id, type, key, at) "
+        "SELECT 'totals', 1000 + n, 1000 + n, 0, 'skipped', gen_random_uuid(), 'counted', 'a', now() "
+        "FROM generate_series(1, 3000) n"
+    )
+    kit.sql("UPDATE holdfast.event_log SET start_pos = 5000")  # none can be applied
+    largest = 0
+    taken = store.list_failures
+
+    def noted(name: str, key: str | None = None, most: int = 1000, after: int = 0) -> Any:
+        nonlocal largest
+        largest = max(largest, most)
+        return taken(name, key, most, after)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "list_failures", noted)
+        done = picky.projection.retry_failures()
+    assert (done.applied, done.left) == (0, 3001)
+    assert largest == 500, "a batch"

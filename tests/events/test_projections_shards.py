@@ -100,6 +100,7 @@ async def test_the_number_of_shards_changes_under_load(app: Holdfast, akit: Kit)
         failpoints.disarm()
         last = await app.events.alast_position()
         await ledger.aread_your_writes(last, timeout=60)
+    assert next(hits) > 2 * 11, "it crashed again and again"
     check(akit, last)
 
 
@@ -141,3 +142,29 @@ async def test_a_shard_that_is_stopped_before_the_barrier_lets_the_others_go_on(
     assert akit.sql("SELECT DISTINCT barrier FROM holdfast.subscriptions") == [{"barrier": None}]
     assert await akit.database.arun(lambda: store.begin_reshard("ledger")) is None
     assert len(shards(akit)) == 2
+
+
+@pytest.mark.parametrize("how", ["reset", "moved"])
+async def test_a_shard_that_is_put_beyond_the_barrier_does_not_wait_for_ever(
+    app: Holdfast, akit: Kit, how: str
+) -> None:
+    ledger = declare(app, 2)
+    async with working(akit):
+        await await_until(lambda: len(shards(akit)) == 2, "two shards")
+    await app.apublish_many([("counted", {}, f"k{n}") for n in range(40)])
+    await app.events.alast_position()
+    akit.sql(
+        "UPDATE holdfast.subscriptions SET position = 30, seq = holdfast.event_seq_at(30) WHERE shard = 0"
+    )
+    await akit.database.arun(lambda: store.want_shards("ledger", 5, 1))
+    assert await akit.database.arun(lambda: store.begin_reshard("ledger")) == 30
+    if how == "reset":
+        await ledger.areset(35)
+    else:  # as an owner that knows of no barrier would
+        akit.sql("UPDATE holdfast.subscriptions SET position = 35, seq = holdfast.event_seq_at(35)")
+        assert await akit.database.arun(lambda: store.finish_reshard("ledger")) is False
+    rows = akit.sql("SELECT DISTINCT barrier, wanted_shards, position FROM holdfast.subscriptions")
+    assert rows == [{"barrier": None, "wanted_shards": 5, "position": 35}]
+    assert await akit.database.arun(lambda: store.begin_reshard("ledger")) == 35
+    assert await akit.database.arun(lambda: store.finish_reshard("ledger")) is True
+    assert len(shards(akit)) == 5

@@ -495,7 +495,7 @@ def envelope(app: Holdfast) -> Mapping[str, Any]:
 
 def test_the_envelope_carries_the_trace(app: Holdfast, kit: Kit) -> None:
     trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "x=1"}
-    app.publish("order.paid", {}, headers=trace)
+    app.publish("order.noted", {}, headers=trace)
     assert {name: envelope(app)[name] for name in trace} == trace
 
 
@@ -531,11 +531,11 @@ def test_headers_are_extensions_where_their_names_may_be(app: Holdfast, kit: Kit
         "data": "nor this",
         "bad": "a\nb",
     }
-    app.publish("order.paid", {}, headers=headers)
+    app.publish("order.noted", {}, headers=headers)
     found = envelope(app)
     assert app.events.read()[0].headers == headers
     assert app.events.read()[0].source == headers["source"]
-    assert (found["source"], found["tenant"], found["type"]) == (headers["source"], "ü 1", "order.paid")
+    assert (found["source"], found["tenant"], found["type"]) == (headers["source"], "ü 1", "order.noted")
     assert set(found) == {
         *("specversion", "id", "source", "type", "time", "datacontenttype", "dataschema", "data", "tenant")
     }
@@ -576,12 +576,12 @@ def test_an_event_and_the_jobs_of_its_consumers_carry_the_trace(
 
     kit.run_worker()
     with provider.get_tracer("test").start_as_current_span("request") as request:
-        app.publish("order.paid", {})
-        app.publish_many([("order.paid", {}), ("order.closed", {})])
-        app.publish("order.paid", {}, headers={"traceparent": "mine"})
-        app.publish("order.paid", {}, headers={"filler": "x" * 8150})  # no room
+        app.publish("order.noted", {})
+        app.publish_many([("order.noted", {}), ("order.closed", {})])
+        app.publish("order.noted", {}, headers={"traceparent": "mine"})
+        app.publish("order.noted", {}, headers={"filler": "x" * 8150})  # no room
     spans = {span.name: span for span in memory.get_finished_spans() if span.name.startswith("publish")}
-    assert set(spans) == {"publish order.paid", "publish"}
+    assert set(spans) == {"publish order.noted", "publish"}
     assert spans["publish"].attributes is not None
     assert spans["publish"].attributes["messaging.batch.message_count"] == 2
     headers = [row["headers"] for row in log(kit)]

@@ -18,7 +18,7 @@ READS = (
     "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "keys held", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
-    "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "runbook", *(f"runbook {name}" for name in QUESTIONS),
+    "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
 )  # fmt: skip
 
 # In this order: each finds something to do. What an operator may change.
@@ -30,7 +30,9 @@ WRITES = (
     "schedule pause tick", "schedule resume tick", "schedule run tick", "schedule add mine --task plain --every 1h", "schedule remove mine",
     "schedule backfill tick --from 2026-05-01T00:00Z --to 2026-05-02T00:00Z --yes", "workers drain --all --yes", "enqueue plain n:=1",
     "events retention --days 8", "subscriptions pause mail_it", "subscriptions reset mail_it --to start --yes", "subscriptions skip mail_it",
-    "subscriptions resume mail_it", "subscriptions replay mail_it --from start --again --yes", "subscriptions remove mail_it --yes",
+    "subscriptions resume mail_it", "subscriptions replay mail_it --from start --again --yes", "subscriptions forget-failures mail_it --yes",
+    "subscriptions remove mail_it --yes",
+    "contracts store --app tests.rights.commands:declared",
 )  # fmt: skip
 
 # What needs the schema's owner. Each says what it would mend, or that there is nothing.
@@ -40,7 +42,7 @@ FIX = tuple(f"doctor --fix {name} --yes" for name in FIXES)
 # the code of one and rights on its tables.
 ELSEWHERE = {
     "projection rebuild", "projection cancel", "projection pause", "projection resume", "projection reset", "projection drop", "projection failures",
-    "projection retry",
+    "projection retry", "contracts asyncapi", "contracts docs", "contracts export",
     "bench", "config show", "db dump", "db psql", "db reset", "db start", "db status", "db stop", "dev", "migrate sql", "migrate up", "monitoring alerts",
     "monitoring dashboard", "monitoring keda", "roles sql", "worker",
 }  # fmt: skip

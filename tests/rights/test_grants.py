@@ -5,6 +5,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.rights.given import Roles
 from tests.rights.life import COMPLETED, Life, count
 from tests.surface.running import Cli
 
-from holdfast import ConfigurationError
+from holdfast import ConfigurationError, event
 from holdfast.db import migrate
 from holdfast.db.faults import Forbidden
 from holdfast.operate.roles import roles_sql
@@ -33,6 +34,13 @@ from holdfast.shapes.schedules import SHAPE
 from holdfast.testing import TestServer
 
 pytestmark = pytest.mark.versions
+
+
+@event("rights.granted")  # for `holdfast contracts store`
+@dataclass
+class Granted:
+    n: int
+
 
 # S select, I insert, U update, D delete; lower case: some columns only. A producer may do nothing here.
 TABLES = """
@@ -81,6 +89,7 @@ event_pages     S       S            S
 event_ids       SD      S            S
 event_streams   S       S            S
 event_failures  SIUD    S            SIUD
+event_types     -       S            SI
 subscriptions   SIUD    S            SIUD
 projection_builds SIUD  S            SIUD
 subscription_lag S      S            S
@@ -154,9 +163,13 @@ event_fault          -         -       -            -
 check_streams        -         -       -            -
 event_snapshot       -         -       -            -
 write_pages          -         -       -            -
-turn_page            -         X       X            X
+turn_page            -         X       -            X
+turn_or_look         -         X       X            X
 read_events          -         X       X            X
 event_seq_at         -         X       X            X
+event_position_at    -         X       X            X
+event_seq_of         -         X       X            X
+hold_log_start       -         X       -            X
 event_position       -         X       X            X
 empty_event_slots    -         X       -            -
 rebase_events        -         -       -            X
@@ -478,6 +491,32 @@ def test_no_worker_changes_the_log(roles: Roles, life: Life) -> None:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 conn.execute(statement.encode())
     assert count(roles.dsn, "SELECT count(*) FROM holdfast.events") == 1
+
+
+def test_who_only_looks_keeps_nobody_from_turning_a_page(
+    roles: Roles, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it does in a transaction that it leaves open. It sees positions as they are."""
+    life.use(roles.url("producer"))
+    life.app.publish("order.paid", {"n": 1})
+    cli = Cli(roles.url("operator_ro"), monkeypatch)
+    assert cli.json("events", "lag")["last_position"] == 0
+    with psycopg.connect(roles.url("operator_ro")) as looking:
+        for statement in (
+            "SELECT holdfast.turn_or_look()", "SELECT pg_advisory_xact_lock(7236843, 0)", "SELECT * FROM holdfast.event_pages",
+            "LOCK TABLE holdfast.event_log, holdfast.event_pages, holdfast.events IN ACCESS SHARE MODE",
+        ):  # fmt: skip
+            looking.execute(statement.encode())
+        for refused in (
+            "SELECT holdfast.turn_page()", "SELECT holdfast.hold_log_start()", "SELECT FROM holdfast.event_log FOR KEY SHARE",
+            "LOCK TABLE holdfast.event_log IN ROW SHARE MODE", "LOCK TABLE holdfast.event_log IN SHARE UPDATE EXCLUSIVE MODE",
+        ):  # fmt: skip
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), looking.transaction():
+                looking.execute(refused.encode())
+        with psycopg.connect(roles.url("worker"), autocommit=True) as conn:
+            conn.execute("SET lock_timeout = '1s'")  # a lock that nobody holds is not waited for
+            assert conn.execute("SELECT holdfast.turn_page()").fetchone() == (1,)
+    assert cli.json("events", "lag")["last_position"] == 1
 
 
 def test_the_audit_notes_the_role_that_was_logged_in(

@@ -1,6 +1,6 @@
 from holdfast import sharded_key
-from holdfast import Event, Job, Transaction, event
-from good import app, billing, both, index, order_totals, receipt, send_receipt, settle, nightly, crunch, OrderPaid, OrderRefunded
+from holdfast import Event, Job, Transaction, event, upcast
+from good import app, billing, both, index, order_totals, receipt, send_receipt, settle, nightly, crunch, OrderPaid, OrderPaidLater, OrderRefunded
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
 send_receipt.using(delya=1)  # error
@@ -40,3 +40,12 @@ app.projection("p", on=OrderPaid)(of_another)  # error
 receipt.reset("middle")  # error
 receipt.replay("start")  # error
 order_totals.read_your_writes("all")  # error
+event("a.b", compatibility="both")  # error
+event("a.b", version="2")  # error
+def wrong_way(old: OrderPaidLater) -> OrderPaid: return OrderPaid(1, 5)
+upcast(OrderPaid, OrderPaidLater)(wrong_way)  # error
+def to_another(old: OrderPaid) -> OrderRefunded: return OrderRefunded(1, 5)
+upcast(OrderPaid, OrderPaidLater)(to_another)  # error
+upcast("order.paid", OrderPaidLater)  # error
+app.contracts.check("contracts.json")  # error
+app.contracts.store(OrderPaid)  # error

@@ -16,6 +16,7 @@ from tests.wake.test_wake_sql import register
 
 from holdfast import AsyncTransaction, Event, Holdfast, Settings
 from holdfast.db.database import Database
+from holdfast.shapes.events.log import Log
 from holdfast.store.wake import fall_asleep, get_up
 from holdfast.testing import Kit
 
@@ -119,6 +120,35 @@ async def test_a_sleeping_subscriber_is_woken_behind_a_pooler(
                 await await_until(lambda n=n: seen == list(range(n + 1)), "it was projected")  # type: ignore[misc]
         await app.database.aclose()
         app._opened.close()
+
+
+async def test_an_open_publisher_is_looked_for_again_when_it_has_ended(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells nobody, and its number is the one that the pulse has seen before: as when a pulse looks at the locks, and
+    then at the number, and it publishes in between."""
+    seen, answers, told = projecting(app), list[int | None](), Log.told
+
+    def noted(log: Log, answer: int | None) -> None:
+        told(log, answer)
+        answers.append(answer)
+
+    monkeypatch.setattr(Log, "told", noted)
+    kit = holdfast_kit(app, replace(QUICK, heartbeat=0.4, dead_after=10.0, lease=60.0, poll=600.0))
+    with kit.connect() as conn:
+        async with working(kit):
+            await asleep(kit)
+            conn.execute("SELECT setval('holdfast.event_seq', 7)")
+            await await_until(lambda: answers[-2:] == [7, 7], "the pulse has seen it, and nothing is new")
+            conn.execute(
+                "SELECT setval('holdfast.event_seq', 7, false); INSERT INTO holdfast.events (slot, type, data) "
+                "VALUES (holdfast.archive_slot(holdfast.now()), 'a', '{\"n\": 1}')"
+            )
+            await await_until(lambda: answers[-1] is None, "the pulse sees the open transaction")
+            assert seen == []
+            conn.commit()
+            await await_until(lambda: seen == [1], "it was projected")
+    await kit.database.aclose()
 
 
 async def test_a_transaction_that_published_before_it_slept_is_found_by_the_pulse(

@@ -36,6 +36,7 @@ _WAYS_OUT = {
     "not_by_queue": ". Leave --queue out",
     "expired": ". Reset it: holdfast subscriptions reset {subscription} --to start",
     "is_run": ": holdfast subscriptions pause {subscription}",
+    "is_built": ": holdfast projection cancel {projection}",
     "schedule_exists": ": holdfast schedule remove {name}",
     "schedule_in_code": ": holdfast schedule pause {name}",
     "not_stopped": ". Pause it first: holdfast subscriptions pause {subscription}",

@@ -70,6 +70,7 @@ class Misfit(Outcome):
 
     reason: str
     signature: str  # the fingerprint that refused it
+    newer: bool = False  # only newer code can take it: it waits, and is never a dead letter for that
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,9 @@ def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Ad
     if not refusals:
         return None
     refused = {refusal.signature for refusal in refusals}
+    if all(refusal.newer for refusal in refusals):
+        said = f"It is set aside: it needs a newer worker: {cut(refusals[0].reason)}. It waits until one is started."
+        return "newer", said, [start]
     said = (
         f"It is set aside: its payload does not fit {job.task} version {job.version} of this release: "
         f"{cut(refusals[0].reason)}. It waits for a worker whose signature differs."

@@ -33,7 +33,7 @@ from ..model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
 from ..model.state import LOST
 from ..model.text import describe, storable
 from ..store.settle import settle_in
-from .handler import FORGIVEN, LONGEST_DELAY, Handler, Handlers, NeverFits, PayloadError
+from .handler import FORGIVEN, LONGEST_DELAY, Handler, Handlers, NeedsNewer, NeverFits, PayloadError
 from .inflight import Processes, Running
 from .job import Job
 from .middleware import Middleware, Next, PartTime
@@ -92,7 +92,7 @@ class Executor:
         except NeverFits as error:
             return DeadLettered(ErrorText("PayloadError", storable(str(error))))
         except PayloadError as error:
-            return Misfit(storable(str(error)), handler.signature)
+            return Misfit(storable(str(error)), handler.signature, newer=isinstance(error, NeedsNewer))
         except BaseException as error:  # noqa: BLE001 upgrades, models and their validators are the user's code
             return Misfit(describe(error).summary, handler.signature)
         running.is_async = handler.is_async

@@ -24,6 +24,10 @@ class NeverFits(PayloadError):
     """No signature would take this payload."""
 
 
+class NeedsNewer(PayloadError):
+    """Newer code takes this payload: the job waits for it, however long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gather:
     """A batch task: call it for up to `size` jobs, `wait` seconds after the first of them at the latest."""

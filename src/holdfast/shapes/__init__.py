@@ -6,6 +6,7 @@ The app, the doctor and the command line read this list and nothing else of a sh
 from ..operate.doctor.run import CHECKS as ENGINE_CHECKS
 from ..shape import Shape
 from . import events, schedules
+from .events.contracts.verbs import HasContracts
 from .events.declare import Subscribing
 from .events.verbs import HasEvents
 from .schedules.declare import Scheduling
@@ -22,5 +23,5 @@ class Registry(Scheduling, Subscribing):
     """
 
 
-class Verbs(HasSchedules, HasEvents):
+class Verbs(HasSchedules, HasEvents, HasContracts):
     """What an app can do beside its tasks, shape by shape."""

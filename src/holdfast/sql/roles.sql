@@ -85,7 +85,8 @@ BEGIN
         holdfast.drop_old_tables TO {{worker}}, {{operator_rw}};   -- they do what their caller may: the tables are the users' own
     GRANT SELECT, DELETE ON holdfast.event_ids TO {{worker}};
     GRANT SELECT ON holdfast.event_log, holdfast.event_pages, holdfast.event_streams, holdfast.event_seq, holdfast.subscription_lag TO {{worker}};
-    GRANT EXECUTE ON FUNCTION holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots TO {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.turn_page, holdfast.turn_or_look, holdfast.read_events, holdfast.event_seq_at, holdfast.event_seq_of, holdfast.event_position_at,
+        holdfast.event_position, holdfast.empty_event_slots, holdfast.hold_log_start TO {{worker}};
     GRANT SELECT ON holdfast.oldest_due, holdfast.storage TO {{worker}};   -- for its metrics
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
         holdfast.note_breaker, holdfast.close_breaker, holdfast.empty_archive_slot, holdfast.jobs_ended_at_commit, holdfast.try_callback,
@@ -94,11 +95,13 @@ BEGIN
 
     GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {{operator_ro}};
     GRANT SELECT ON SEQUENCE holdfast.event_seq TO {{operator_ro}};
-    GRANT EXECUTE ON FUNCTION holdfast.scaler_backlog, holdfast.turn_page, holdfast.read_events, holdfast.event_seq_at, holdfast.event_position TO {{operator_ro}};
+    GRANT EXECUTE ON FUNCTION holdfast.scaler_backlog, holdfast.turn_or_look, holdfast.read_events, holdfast.event_seq_at, holdfast.event_seq_of, holdfast.event_position_at,
+        holdfast.event_position TO {{operator_ro}};   -- not turn_page: who holds its transaction open keeps everybody from turning
 
     GRANT INSERT, UPDATE, DELETE ON holdfast.work, holdfast.archive, holdfast.dead_letters, holdfast.paused_tasks, holdfast.key_holds, holdfast.schedules,
         holdfast.firings, holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds TO {{operator_rw}};
     GRANT UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log TO {{operator_rw}};
+    GRANT INSERT ON holdfast.event_types TO {{operator_rw}};   -- a version never changes: no UPDATE, no DELETE
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
     GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
         TO {{operator_rw}};
@@ -107,7 +110,7 @@ BEGIN
     GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
         holdfast.lock_streams, holdfast.try_callback, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue,
-        holdfast.audit_act, holdfast.audit_more, holdfast.rebase_events TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
+        holdfast.audit_act, holdfast.audit_more, holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
 
     -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
     FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP

@@ -228,6 +228,7 @@ CREATE TABLE holdfast.misfits (
     available_at timestamptz NOT NULL,
     reason       text NOT NULL,
     at           timestamptz NOT NULL,
+    newer        boolean NOT NULL DEFAULT false,   -- only newer code can take it: where all say so, it waits without end
     PRIMARY KEY (job_id, signature)
 );
 CREATE INDEX misfits_at ON holdfast.misfits (at);

@@ -134,6 +134,7 @@ class Refusal:
     signature: str
     ago: float  # seconds
     reason: str
+    newer: bool = False  # only newer code can take it
 
 
 @dataclass(frozen=True, slots=True)

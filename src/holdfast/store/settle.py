@@ -226,8 +226,9 @@ def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
             return "settle_back", (None, None)
         case Held(reason):
             return "settle_back", (None, reason)
-        case Misfit(reason, signature):
-            return "settle_misfit", (f"{ASIDE}: {reason}", reason, signature)
+        case Misfit(reason, signature, newer):
+            hold = f"needs a newer worker: {reason}" if newer else f"{ASIDE}: {reason}"
+            return "settle_misfit", (hold, reason, signature, newer)
         case _:
             raise TypeError(f"{type(outcome).__name__} is nothing to settle")
 

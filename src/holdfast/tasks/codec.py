@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import InvalidArguments, InvalidPayload, TaskDefinitionError
-from ..runtime.handler import NeverFits, PayloadError
-from .convert import Converter, Misfit, Raw, Scalar, TooDeep, Unsupported, converter, type_name
+from ..runtime.handler import NeedsNewer, NeverFits, PayloadError
+from .convert import Converter, Misfit, NewerVersion, Raw, Scalar, TooDeep, Unsupported, converter, type_name
 from .fingerprint import fingerprint
 from .options import EnqueueOptions
 from .payload import RESULT_BYTES, WRITERS, dump, quoted, short
@@ -170,6 +170,8 @@ class Codec:
         for name, value in payload.items():
             try:
                 arguments[name] = self._converter(name).load(value)
+            except NewerVersion as error:
+                raise NeedsNewer(str(error)) from None
             except Misfit as error:
                 kind = type_name(self.signature.hint(name))
                 raise PayloadError(f"parameter {name!r} of {self._task} must be {kind}: {error}") from None

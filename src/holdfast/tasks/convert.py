@@ -20,6 +20,10 @@ class Misfit(ValueError):
     """The value is not of the type. The text says why."""
 
 
+class NewerVersion(Misfit):
+    """The value was written by newer code: not this type takes it, but one that comes with another release."""
+
+
 class TooDeep(Misfit):
     """The value is of the type, and nested too deep to be stored."""
 
@@ -189,6 +193,10 @@ class PydanticConverter:
             return self._adapter.dump_python(value, mode="json", round_trip=True, warnings=False)
         except (ValueError, RecursionError) as error:
             raise Misfit(str(error).split("\n", 1)[0]) from error
+
+    def json_schema(self, **options: Any) -> dict[str, Any]:
+        """By the names that are stored; raises what pydantic raises when there is none."""
+        return self._adapter.json_schema(by_alias=False, **options)
 
     def schema(self) -> dict[str, Any] | None:
         """What fits, as a JSON schema; None: it has none."""

@@ -53,6 +53,11 @@ def _essence(schema: Any, named: bool = False) -> Any:
     }
 
 
+def code_of(step: Callable[..., Any]) -> object:
+    """What a callable does, as far as its code says, as a value that is the same in every process."""
+    return _code(step, set())
+
+
 def _code(step: Any, seen: set[int]) -> object:
     """What a callable does, as far as its code says: with the functions inside it, those of its module that it names, and
     what it was given beside its arguments. No address, path, line or order of a set is in it. `seen`: code that was here

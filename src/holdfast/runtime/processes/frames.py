@@ -107,6 +107,7 @@ def _error(value: object) -> ErrorText:
 
 _FIELDS: dict[str, Callable[[object], Any]] = {
     "beside": bool,
+    "newer": bool,
     "result": lambda value: None if value is None else _text(value),
     "reason": _text,
     "signature": _text,

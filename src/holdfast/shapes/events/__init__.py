@@ -24,6 +24,7 @@ look          what people look at in the log: pages of it, with filters
 checks        what `holdfast doctor` asks
 measure       what Prometheus reads of the log and its subscriptions
 cli           `holdfast events`; cli_subscriptions: `holdfast subscriptions`
+contracts     what the data of each type looks like, and whether versions go together
 """
 
 from ...shape import Shape
@@ -42,5 +43,6 @@ SHAPE = Shape(
         "events": f"{__name__}.cli:app",
         "subscriptions": f"{__name__}.cli_subscriptions:app",
         "projection": f"{__name__}.cli_projections:app",
+        "contracts": f"{__name__}.contracts.cli:app",
     },
 )

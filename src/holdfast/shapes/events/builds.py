@@ -12,6 +12,7 @@ from ...store.statement import Flow
 from . import store
 from .lookups import find, turn
 from .procedures import Subscriptions
+from .steering import check_removed
 from .store import Build, Progress, Summary
 
 
@@ -69,12 +70,12 @@ def start(
         )
     who = yield from actor()
     yield from find(name)
-    yield from _check_log(since)
+    last = yield from turn()
     build = Build(name, version, schema_of("new", name), schema_of("old", name), since or 0, rate)
     begun = f"{name}@{version}"
 
     def work(database: Database) -> None:  # under the search_path of the role, which the function has too
-        database.transact(lambda _: None, lambda _: _make(begun, build, tables, patterns, seed, who))
+        database.transact(lambda _: None, lambda _: _make(begun, build, last, tables, patterns, seed, who))
 
     yield from block(work)
     which = {"projection": name, "version": version, "since": build.since}
@@ -82,24 +83,31 @@ def start(
     return begun
 
 
-def _check_log(since: int | None) -> Procedure[None]:
-    last = yield from turn()
-    log = yield from run(store.log_state)
-    if since is None and log.start > 0:
+def _check_log(since: int | None, last: int = 0) -> Flow[None]:
+    """The log has all events after it, and keeps them to the end of this transaction."""
+    first = yield from store.hold_log_start()
+    if since is None and first > 0:
         raise EventsGone(
-            f"the log begins after position {log.start}, so it cannot be read from the start. Give a seed: a schema with a "
+            f"the log begins after position {first}, so it cannot be read from the start. Give a seed: a schema with a "
             "copy of the tables, and the position that it holds all events up to"
         )
-    if since is not None and not log.start <= since <= last:
+    if since is not None and not first <= since <= last:
         raise EventsGone(
-            f"position {since} is not in the log, which has {log.start} to {last}. Choose one of these"
+            f"position {since} is not in the log, which has {first} to {last}. Choose one of these"
         )
 
 
 def _make(
-    begun: str, build: Build, tables: Sequence[str], patterns: Sequence[str], seed: str | None, who: str
+    begun: str,
+    build: Build,
+    last: int,
+    tables: Sequence[str],
+    patterns: Sequence[str],
+    seed: str | None,
+    who: str,
 ) -> Flow[bool]:
     name = build.projection
+    yield from _check_log(None if seed is None else build.since, last)
     found = yield from store.find_tables(tables)
     if missing := [table for table, oid in found.items() if oid is None]:
         raise ConfigurationError(f"there is no table {missing[0]}, which {name} declares")
@@ -147,12 +155,29 @@ def cancel(name: str) -> Procedure[int]:
 def drop_old(name: str) -> Procedure[list[str]]:
     """Drop the tables that the last rebuild has replaced; returns their names."""
     who = yield from actor()
+    return (yield from run(lambda: _drop_old(name, who)))
+
+
+def _drop_old(name: str, who: str) -> Flow[list[str]]:
+    gone = yield from store.drop_old_tables(schema_of("old", name))
+    if gone:
+        yield from audit(who, "projection drop", {"projection": name, "tables": gone}, len(gone))
+    return gone
+
+
+def forget(name: str) -> Procedure[list[str]]:
+    """Forget a projection that no code declares any more, give up its rebuild and drop the tables that its last rebuild has
+    replaced; returns their names. All of it or, where it is refused, nothing."""
+    who = yield from actor()
+    yield from summaries(name)
 
     def flow() -> Flow[list[str]]:
-        gone = yield from store.drop_old_tables(schema_of("old", name))
-        if gone:
-            yield from audit(who, "projection drop", {"projection": name, "tables": gone}, len(gone))
-        return gone
+        removed = yield from store.remove(name, with_build=True)
+        check_removed(name, removed)
+        yield from audit(who, "remove_subscription", {"subscription": name}, removed.rows)
+        if given_up := (yield from store.cancel_build(name)):
+            yield from audit(who, "projection cancel", {"projection": name}, given_up)
+        return (yield from _drop_old(name, who))
 
     return (yield from run(flow))
 
@@ -176,9 +201,9 @@ def restart(name: str, tables: Sequence[str], version: int) -> Procedure[int]:
         )
     who = yield from actor()
     yield from summaries(name)
-    yield from _check_log(None)
 
     def flow(_: object) -> Flow[bool]:
+        yield from _check_log(None)
         found = yield from store.find_tables(tables)
         if missing := [table for table, oid in found.items() if oid is None]:
             raise ConfigurationError(f"there is no table {missing[0]}, which {name} declares")

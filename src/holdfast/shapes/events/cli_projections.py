@@ -15,6 +15,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.operate.wording import several
 from holdfast.settings import default_actor
 from holdfast.shapes.events.builds import cancel, drop_old, progress, restart, start, summaries
+from holdfast.shapes.events.builds import forget as forget_projection
 from holdfast.shapes.events.declare import Declared, declared
 from holdfast.shapes.events.procedures import Subscriptions
 from holdfast.shapes.events.retry import Retrying, in_a_loop
@@ -186,10 +187,7 @@ def drop_command(
     with open_database(database_url, app) as database:
         verbs = _verbs(database)
         confirm(f"forget {name}" if forget else f"drop the old tables of {name}", yes)
-        gone = verbs.run(drop_old(name))
-        if forget:
-            verbs.run(cancel(name))
-            verbs.remove(name)
+        gone = verbs.run(forget_projection(name) if forget else drop_old(name))
     if gone:
         typer.echo(f"Dropped: {', '.join(gone)}")
     elif not forget:

@@ -232,6 +232,32 @@ def remove_command(name: NameArgument, how: How, operator: Operator) -> Shown[in
     return Shown(gone, partial(_say, f"Subscription {name} is removed."), answer)
 
 
+@app.command("forget-failures")
+@command
+def forget_failures_command(
+    name: NameArgument,
+    how: How,
+    operator: Operator,
+    key: KeyOption = None,
+    position: Annotated[
+        int | None, typer.Option(metavar="POSITION", help="Only the one that is there.")
+    ] = None,
+) -> Shown[int]:
+    """Give up events that it skipped or parked, for good. A parked key that has none left goes on with its next event."""
+    looks = verbs(operator)
+    looks.find(name)
+    which = [] if key is None else [f" of key {render.line(key)}"]
+    which += [] if position is None else [f" at position {position:,}"]
+    if how.dry_run:
+        found = several(looks.count_failures(name, key, position), "event")
+        said = f"Dry run: {found}{''.join(which)} would be given up. Nothing was changed."
+        return Shown(0, partial(_say, said), {"subscription": name, "forgotten": 0, "dry_run": True})
+    confirm(f"give up events{''.join(which)} that {name} skipped or parked", how.yes)
+    gone = looks.forget_failures(name, key, position)
+    said = f"{several(gone, 'event')}{''.join(which)} given up."
+    return Shown(gone, partial(_say, said), {"subscription": name, "forgotten": gone, "dry_run": False})
+
+
 @app.command("failures")
 @command
 def failures_command(name: NameArgument, operator: Operator, key: KeyOption = None) -> Shown[list[Failure]]:

@@ -1,4 +1,5 @@
-"""Event types: what `@event` says of a class, how its instances become JSON, and which key they have."""
+"""Event types: what `@event` says of a class, how its instances become JSON and old versions are read, and which key they
+have."""
 
 import contextlib
 import dataclasses
@@ -7,15 +8,20 @@ import re
 import string
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from ...errors import InvalidEvent, InvalidPayload, TaskDefinitionError
 from ...tasks import checks
-from ...tasks.convert import Converter, Misfit, Unsupported, converter, type_name
+from ...tasks.convert import Converter, Misfit, NewerVersion, Unsupported, converter, type_name
+from ...tasks.fingerprint import code_of
 from ...tasks.payload import WRITERS, dump, quoted, short, shown
 from ...tasks.tracing import KEYS as TRACE
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+Compatibility = Literal["backward", "forward", "full", "none"]
 
 DATA_BYTES = 224 * 1024  # a job that carries the event has room for the rest
 HEADER_BYTES = 8 * 1024
@@ -24,14 +30,26 @@ _MARK = "__holdfast_event__"
 _URI_REFERENCE = re.compile(r"(?:[A-Za-z0-9:/?#@!$&'()*+,;=._~\[\]-]|%[0-9A-Fa-f]{2})+")
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How the version before becomes this one."""
+
+    old: "EventType"
+    func: Callable[[Any], Any]
+
+
 class EventType:
     """A class as version `version` of the event type `name`."""
 
-    def __init__(self, name: str, version: int, cls: type, key: str | None) -> None:
+    def __init__(
+        self, name: str, version: int, cls: type, key: str | None, compatibility: Compatibility = "full"
+    ) -> None:
         self.name = name
         self.version = version
         self.cls = cls
         self.key = key
+        self.compatibility = compatibility
+        self.step: Step | None = None
         self._fields = _json_names(cls, _names_in(key)) if key is not None else {}
         self._converter: Converter | None = None
 
@@ -60,6 +78,76 @@ class EventType:
             )
         return made
 
+    def checked(self, data: object) -> dict[str, Any]:
+        """Data that was given as a dict, as an instance of the class would be written: every field, and no other."""
+        try:
+            made = self.encode(self.converter.load(data))
+        except Misfit as error:
+            raise InvalidEvent(f"event {self.name!r} version {self.version}: {error}") from None
+        if (extra := _beside(data, made)) is not None:
+            raise InvalidEvent(
+                f"event {self.name!r} version {self.version}: {type_name(self.cls)} has no field {extra!r}. "
+                "Leave it out, or declare another version that has it"
+            )
+        return made
+
+    def load(self, version: int, data: Any) -> Any:
+        """The data of an event that was published as `version`, as this class has it: read as the version that it was, and
+        upcast. NewerVersion when newer code published it, Misfit when it does not fit."""
+        if version == self.version:
+            return self.converter.load(data)
+        if version > self.version:
+            raise NewerVersion(
+                f"the event is version {version} of {self.name}, and the code here knows it up to version {self.version}"
+            )
+        reader, steps = self.reader_of(version)
+        try:
+            value = reader.converter.load(data)
+        except Misfit as error:
+            of = (
+                f"as version {version} of {self.name}"
+                if reader.version == version
+                else self._unread(version, reader)
+            )
+            raise Misfit(f"{error}; it was published {of}") from None
+        for step in steps:
+            value = step._upcast(value)
+        return value
+
+    def reader_of(self, version: int) -> "tuple[EventType, list[EventType]]":
+        """The type that reads an event of an older version, and those that it is upcast to after that. A version without
+        an upcaster is read as the next one that has one, which must be compatible with it."""
+        reader: EventType = self
+        steps: list[EventType] = []
+        while version < reader.version and reader.step is not None:
+            steps.append(reader)
+            reader = reader.step.old
+        return reader, steps[::-1]
+
+    def _unread(self, version: int, reader: "EventType") -> str:
+        return (
+            f"as version {version} of {self.name}, and read as version {reader.version}. "
+            f"Declare version {version} and @upcast it"
+        )
+
+    def _upcast(self, value: Any) -> Any:
+        """One step, from the version before to this one."""
+        assert self.step is not None
+        what = f"upcasting {self.name} from version {self.step.old.version} to {self.version}"
+        try:
+            made = self.step.func(value)
+        except Exception as error:
+            raise Misfit(f"{what} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(made, self.cls if not hasattr(self.cls, "__required_keys__") else dict):
+            raise Misfit(f"{what} returned {shown(made)}, not {type_name(self.cls)}")
+        return made
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What it takes, for the fingerprint of a handler's signature. A repaired upcaster is another one."""
+        make = getattr(self.converter, "schema", None)
+        step = None if self.step is None else [code_of(self.step.func), self.step.old.fingerprint()]
+        return {"version": self.version, "data": make() if make is not None else None, "step": step}
+
     def key_of(self, data: Mapping[str, Any]) -> str | None:
         """The key that the template makes of the data."""
         if self.key is None:
@@ -81,21 +169,78 @@ class EventType:
         return f"EventType({self.name!r}, version={self.version})"
 
 
-def event(name: str, *, version: int = 1, key: str | None = None) -> Callable[[type[T]], type[T]]:
+DECLARED: dict[tuple[str, int], list[EventType]] = {}  # every class of this process, by name and version
+
+
+def event(
+    name: str, *, version: int = 1, key: str | None = None, compatibility: Compatibility = "full"
+) -> Callable[[type[T]], type[T]]:
     """Make a class an event type: `@event("order.paid", key="order:{order_id}")` over a dataclass, a TypedDict, a pydantic
-    model or a msgspec.Struct. `key` is a template over its fields; events of one key are delivered in order."""
+    model or a msgspec.Struct. `key` is a template over its fields; events of one key are delivered in order.
+
+    A class whose fields change is another version. `compatibility` says what `holdfast contracts check` asks of it: that its
+    code reads older versions ("backward"), that code of older versions reads it ("forward"), or both ("full")."""
     type_name_of(name, TaskDefinitionError)
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
         raise TaskDefinitionError(f"event {name!r}: version must be 1 or more, not {shown(version)}")
+    if compatibility not in get_args(Compatibility):
+        raise TaskDefinitionError(
+            f"event {name!r}: compatibility must be one of {', '.join(get_args(Compatibility))}, not {shown(compatibility)}"
+        )
 
     def declare(cls: type[T]) -> type[T]:
         if not isinstance(cls, type):
             raise TaskDefinitionError(f"@event takes a class, not {shown(cls)}")
         _check_key(name, key, cls)
-        setattr(cls, _MARK, EventType(name, version, cls, key))
+        kind = EventType(name, version, cls, key, compatibility)
+        setattr(cls, _MARK, kind)
+        others = DECLARED.setdefault((name, version), [])
+        others[:] = [other for other in others if _place(other.cls) != _place(cls)] + [kind]
         return cls
 
     return declare
+
+
+def upcast(old: type[A], new: type[B]) -> Callable[[Callable[[A], B]], Callable[[A], B]]:
+    """How version n of an event type becomes version n + 1: `@upcast(OrderPaidV1, OrderPaid)` over a function from the one
+    class to the other. Steps are chained where events are read; the log stays as it was written."""
+    before, after = (type_of(cls) for cls in (old, new))
+    for kind, cls in ((before, old), (after, new)):
+        if kind is None:
+            raise TaskDefinitionError(
+                f'@upcast takes two event classes, and {shown(cls)} is none. Write @event("...") above it'
+            )
+    assert before is not None
+    assert after is not None
+    if (before.name, before.version + 1) != (after.name, after.version):
+        raise TaskDefinitionError(
+            f"@upcast takes a version and the next one of the same event type, not {before.name} version {before.version} "
+            f"and {after.name} version {after.version}"
+        )
+
+    def declare(fn: Callable[[A], B]) -> Callable[[A], B]:
+        if not callable(fn):
+            raise TaskDefinitionError(f"@upcast goes above a function, not {shown(fn)}")
+        if after.step is not None and _place(after.step.func) != _place(fn):
+            raise TaskDefinitionError(
+                f"{after.name}: version {before.version} is upcast twice, by {after.step.func.__qualname__} and by "
+                f"{getattr(fn, '__qualname__', fn)}. Keep one"
+            )
+        after.step = Step(before, fn)
+        return fn
+
+    return declare
+
+
+def _place(thing: object) -> tuple[object, object]:
+    """Where it is written: a module may be run again."""
+    return getattr(thing, "__module__", None), getattr(thing, "__qualname__", thing)
+
+
+def declared_as(name: str, version: int) -> EventType | None:
+    """The class of this process that is this version; None: there is none, or more than one."""
+    found = DECLARED.get((name, version), ())
+    return found[0] if len(found) == 1 else None
 
 
 def type_of(cls: object) -> EventType | None:
@@ -107,6 +252,21 @@ def type_of(cls: object) -> EventType | None:
 def type_name_of(name: object, fail: checks.Fail) -> str:
     """A usable name of an event type."""
     return checks.task_name(name, "the event's type", fail)
+
+
+def _beside(given: object, made: object, path: str = "") -> str | None:
+    """The first field that was given and is not in what was made of it."""
+    if isinstance(given, Mapping) and isinstance(made, dict):
+        for name, value in given.items():
+            if name not in made:
+                return f"{path}{name}"
+            if (found := _beside(value, made[name], f"{path}{name}.")) is not None:
+                return found
+    elif isinstance(given, list) and isinstance(made, list):
+        for n, (value, other) in enumerate(zip(given, made, strict=False)):
+            if (found := _beside(value, other, f"{path}{n}.")) is not None:
+                return found
+    return None
 
 
 def _names_in(template: str) -> tuple[str, ...]:

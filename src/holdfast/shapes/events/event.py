@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin
 from uuid import UUID
 
-from ...tasks.convert import Converter, Misfit, Raw, converter
+from ...tasks.convert import Converter, Misfit, NewerVersion, Raw, converter
 from ...tasks.tracing import KEYS as TRACE
 from .contract import SOURCE, EventType, text_of, type_of
 
@@ -43,7 +43,7 @@ class Event(Generic[T_co]):
     position: int  # gapless, the same for all subscribers
     era: int
     type: str
-    version: int  # as published
+    version: int  # as published; `data` is upcast to the class that the subscriber takes
     key: str | None
     time: datetime
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -58,6 +58,8 @@ class Event(Generic[T_co]):
     def cloudevent(self) -> dict[str, Any]:
         """The event as CloudEvents 1.0 has it, in its JSON form. Headers are extension attributes, where their names may be:
         1 to 20 lower-case letters and digits. Others are left out."""
+        kind = type_of(type(self.data))
+        version = self.version if kind is None else kind.version  # of the data as it is here
         envelope: dict[str, Any] = {
             "specversion": "1.0",
             "id": str(self.id),
@@ -65,7 +67,7 @@ class Event(Generic[T_co]):
             "type": self.type,
             "time": self.time.astimezone(UTC).isoformat().replace("+00:00", "Z"),
             "datacontenttype": "application/json",
-            "dataschema": f"urn:holdfast:{self.type}:{self.version}",
+            "dataschema": f"urn:holdfast:{self.type}:{version}",
         }
         if self.key is not None:
             envelope["subject"] = self.key
@@ -74,7 +76,6 @@ class Event(Generic[T_co]):
             for name, value in self.headers.items()
             if name not in _OWN and _EXTENSION.fullmatch(name) and not _CONTROL.search(value)
         }
-        kind = type_of(type(self.data))
         envelope["data"] = self.data if kind is None else kind.encode(self.data)
         return envelope
 
@@ -87,23 +88,28 @@ class EventConverter:
     """Event[T] <-> the JSON object that a job carries. T is one event class, a union of them, or anything else that has a
     JSON form; an event class takes the events of its own type."""
 
-    __slots__ = ("_by_type", "_other")
+    __slots__ = ("_by_type", "_exact", "_other")
 
     def __init__(self, data: Any) -> None:
         kinds = [type_of(part) for part in _members(data)]
-        self._by_type: dict[str, EventType] = {kind.name: kind for kind in kinds if kind is not None}
+        found = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.version)
+        self._by_type: dict[str, EventType] = {kind.name: kind for kind in found}  # the newest of each
+        self._exact: dict[tuple[str, int], EventType] = {(kind.name, kind.version): kind for kind in found}
         self._other: Converter | None = None if all(kinds) else converter(data)
 
-    def load_data(self, event_type: str, data: Any) -> Any:
-        """The data of an event of this type; Misfit when it does not fit."""
+    def load_data(self, event_type: str, version: int, data: Any) -> Any:
+        """The data of an event of this type that was published as `version`; NewerVersion when newer code did, Misfit when
+        it does not fit."""
         if data is None:
             raise Misfit(f"the data of this {event_type} was erased")
-        kind = self._by_type.get(event_type)
+        kind = self._exact.get((event_type, version)) or self._by_type.get(event_type)
         if kind is not None:
-            return kind.converter.load(data)
+            return kind.load(version, data)
         if self._other is not None:
             return self._other.load(data)
-        raise Misfit(f"{event_type} is none of {', '.join(self._by_type)}")
+        raise NewerVersion(
+            f"the code here has no class for {event_type}: it is none of {', '.join(self._by_type)}"
+        )
 
     def load(self, value: Any) -> Event[Any]:
         if not isinstance(value, dict):
@@ -118,7 +124,7 @@ class EventConverter:
                 value["key"],
                 datetime.fromisoformat(value["time"]),
                 value["headers"] or {},
-                self.load_data(value["type"], value["data"]),
+                self.load_data(value["type"], value["version"], value["data"]),
                 bool(value.get("replay")),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -127,27 +133,27 @@ class EventConverter:
     def dump(self, value: Any) -> Any:
         if not isinstance(value, Event):
             raise Misfit(f"not {type(value).__name__}")
-        kind = self._by_type.get(value.type)
+        kind = type_of(type(value.data)) or self._by_type.get(value.type)
         other = self._other or Raw()
         data = other.dump(value.data) if kind is None else kind.encode(value.data)
-        row = (value.id, value.type, value.version, value.key, value.time, text_of(dict(value.headers)))
+        version = value.version if kind is None else kind.version  # what was upcast is dumped as it is now
+        row = (value.id, value.type, version, value.key, value.time, text_of(dict(value.headers)))
         return json.loads(_envelope(value.position, value.era, *row, text_of(data), value.replay))
 
     def event(self, row: EventRow, era: int, *, replay: bool = False) -> Event[Any]:
         """The event of a row of the log; Misfit when its data does not fit."""
         data = None if row.data is None else json.loads(row.data)
         headers = json.loads(row.headers) if row.headers else {}
-        loaded = self.load_data(row.type, data)
+        loaded = self.load_data(row.type, row.version, data)
         return Event(
             row.id, row.position, era, row.type, row.version, row.key, row.time, headers, loaded, replay
         )
 
     def schema(self) -> dict[str, Any]:
         """What fits, for the fingerprint of a handler's signature."""
-        found: dict[str, Any] = {}
-        for name, kind in sorted(self._by_type.items()):
-            make = getattr(kind.converter, "schema", None)
-            found[name] = make() if make is not None else None
+        found: dict[str, Any] = {
+            f"{name}/{version}": kind.fingerprint() for (name, version), kind in sorted(self._exact.items())
+        }
         make = getattr(self._other, "schema", None)
         return {**found, "*": make() if make is not None else None}
 

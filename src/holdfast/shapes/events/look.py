@@ -102,7 +102,12 @@ def place_of(at: To) -> Procedure[int]:
 
 def is_foreign() -> Procedure[bool]:
     """Whether the log was restored from another server, so that new events cannot be numbered."""
-    return (yield from run(store.turn_page)) is None
+    return (yield from run(store.turn_or_look)) is None
+
+
+def count_failures(name: str, key: str | None = None, position: int | None = None) -> Procedure[int]:
+    """How many events it skipped or parked."""
+    return (yield from run(functools.partial(store.count_failures, name, key, position)))
 
 
 def names() -> Procedure[list[tuple[str, str]]]:
@@ -118,4 +123,5 @@ class Looks(Subscriptions):
     show = Method(show)
     place_of = Method(place_of)
     is_foreign = Method(is_foreign)
+    count_failures = Method(count_failures)
     names = Method(names)

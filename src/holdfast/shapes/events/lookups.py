@@ -14,8 +14,8 @@ To = int | datetime | Literal["start", "end"]
 
 
 def turn() -> Procedure[int]:
-    """Number what was committed; the last position."""
-    last = yield from run(store.turn_page)
+    """Number what was committed, where the login may; the last position."""
+    last = yield from run(store.turn_or_look)
     if last is None:
         raise ForeignLog
     return last

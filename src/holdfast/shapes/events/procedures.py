@@ -18,7 +18,7 @@ from ...tasks.payload import shown
 from . import store
 from .event import Event, EventConverter, EventRow
 from .lookups import find, list_all, turn, unknown
-from .steering import pause, remove, replay, reset, resume, skip
+from .steering import forget_failures, pause, remove, replay, reset, resume, skip
 from .store import Failure, LogState, Published
 
 _CONVERTER = EventConverter(Any)
@@ -191,6 +191,7 @@ class Subscriptions(Runner):
     skip = Method(skip)
     remove = Method(remove)
     failures = Method(failures)
+    forget_failures = Method(forget_failures)
     rebase = Method(rebase)
     retention = Method(retention)
     await_position = Method(await_position)

@@ -20,7 +20,7 @@ from ...model.signals import DeadLetter, Retry, Snooze
 from ...model.text import describe, storable
 from ...runtime.execute import signal_in
 from ...store.statement import Flow
-from ...tasks.convert import Misfit
+from ...tasks.convert import Misfit, NewerVersion
 from . import store
 from .apply import Apply
 from .calling import Broken, Call, FunctionFailed
@@ -159,8 +159,13 @@ class Project:
             await self._database.arun(lambda: store.note_trouble(self._owned, what))
             await asyncio.sleep(delay)
             return False
-        if apply.poison == "stop" or (apply.poison == "park_key" and row.key is None):
-            await self._stop(what)
+        newer = isinstance(poisoned.error, NewerVersion)  # it would be lost if it were skipped
+        if (
+            apply.poison == "stop"
+            or (apply.poison == "park_key" and row.key is None)
+            or (newer and apply.poison == "skip")
+        ):
+            await self._stop(f"{what}. Start workers that know it, then resume" if newer else what)
         await self._set_aside(poisoned, storable(error, 2000))
         return True
 

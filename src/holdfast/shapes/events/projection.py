@@ -62,6 +62,14 @@ class Projection(Subscription):
         """Apply them now, in order, in this process. A key whose events are all applied is parked no more."""
         return in_a_loop(self._verbs.database, lambda: self.aretry_failures(key))
 
+    def forget_failures(self, key: str | None = None, *, position: int | None = None) -> int:
+        """Give them up: those of a key, the one at a position, or all; returns how many. A key that has none left goes on
+        with its next event."""
+        return self._verbs.forget_failures(self.name, key, position)
+
+    async def aforget_failures(self, key: str | None = None, *, position: int | None = None) -> int:
+        return await self._verbs.forget_failures.arun(self.name, key, position)
+
     def rebuild(
         self,
         *,

@@ -13,7 +13,7 @@ from ...errors import InvalidEvent
 from ...tasks import checks, tracing
 from ...tasks.payload import shown
 from . import store
-from .contract import EventType, carrying, data_text, headers_text, type_name_of, type_of
+from .contract import EventType, carrying, data_text, declared_as, headers_text, type_name_of, type_of
 from .store import NewEvent, Published
 
 MOST_AT_ONCE = 100_000
@@ -34,7 +34,8 @@ def new_event(
         if data is None:
             raise InvalidEvent(f"event {name!r} needs its data. Write publish({name!r}, {{...}})")
         number = 1 if version is None else _version(name, version)
-        text = data_text(data, name)
+        declared = declared_as(name, number)
+        text = data_text(data if declared is None else declared.checked(data), name)
     else:
         kind, value = _kind_of(event, data)
         if version is not None:

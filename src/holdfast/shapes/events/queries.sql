@@ -29,6 +29,15 @@ SELECT ARRAY[s.version::text] FROM holdfast.event_streams s WHERE s.key = $1::te
 -- Number what was committed since the last page. Returns the last position; NULL: the log is of another server.
 SELECT holdfast.turn_page();
 
+-- name: turn_or_look
+-- The last position, for whoever looks: the page is turned first where the role may. NULL: the log is of another server.
+SELECT holdfast.turn_or_look();
+
+-- name: hold_log_start
+-- anywhere
+-- Where the log begins, to the end of the transaction.
+SELECT ARRAY[holdfast.hold_log_start()::text];
+
 -- name: read_events
 -- Events after a position, and a last row that says how far was looked.
 -- $1 position, $2 seq of the event at it, $3 most events, $4 most bytes, $5 LIKE patterns of types, $6 shard, $7 shards, $8 last position
@@ -63,8 +72,7 @@ WITH log AS (
     SELECT g.start_pos, g.last_pos, CASE
         WHEN $4::text = 'start' THEN g.start_pos
         WHEN $7::bigint IS NOT NULL THEN $7::bigint
-        WHEN $8::timestamptz IS NOT NULL THEN
-            greatest(coalesce((SELECT p.last_pos - p.n FROM holdfast.event_pages p WHERE p.at >= $8::timestamptz ORDER BY p.at, p.last_pos LIMIT 1), g.last_pos), g.start_pos)
+        WHEN $8::timestamptz IS NOT NULL THEN coalesce(holdfast.event_position_at($8::timestamptz), g.last_pos)
         ELSE g.last_pos END AS position
     FROM log g
 ), made AS (   -- two workers may want different numbers of shards: whoever makes the first makes the others
@@ -294,7 +302,7 @@ WITH log AS (
     SELECT l.start_pos, coalesce((SELECT p.last_pos FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1), l.base_pos) AS last_pos FROM holdfast.event_log l
 ), wanted AS (
     SELECT g.start_pos, g.last_pos, CASE WHEN $1::bigint IS NOT NULL THEN $1::bigint
-        WHEN $2::timestamptz IS NOT NULL THEN greatest(coalesce((SELECT p.last_pos - p.n FROM holdfast.event_pages p WHERE p.at >= $2::timestamptz ORDER BY p.at, p.last_pos LIMIT 1), g.last_pos), g.start_pos)
+        WHEN $2::timestamptz IS NOT NULL THEN coalesce(holdfast.event_position_at($2::timestamptz), g.last_pos)
         WHEN $3::text = 'start' THEN g.start_pos ELSE g.last_pos END AS position
     FROM log g
 )
@@ -345,16 +353,20 @@ WITH was AS (
 SELECT CASE WHEN $5::boolean THEN 0 ELSE (SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(w.known) AS r) END FROM was w CROSS JOIN made;
 
 -- name: remove_subscription
--- Forget a subscription, its replays and its failures. Returns how many rows went, and which worker runs it: then none.
--- $1 name
+-- Forget a subscription, its replays and its failures. Returns how many rows went, which worker runs it, and the projection of which it is the
+-- rebuild, or which is being rebuilt: then none went.
+-- $1 name, $2 whether the caller gives up the rebuild in this transaction
 WITH busy AS (
     SELECT s.owner FROM holdfast.subscriptions s WHERE s.name = $1::text AND s.replay_of IS NULL AND s.lease_expires_at > holdfast.now() LIMIT 1
+), built AS (
+    SELECT b.projection FROM holdfast.projection_builds b WHERE $1::text IN (b.name, b.projection) AND NOT $2::boolean LIMIT 1
 ), gone AS (
-    DELETE FROM holdfast.subscriptions s WHERE (s.name = $1::text OR s.replay_of = $1::text) AND NOT EXISTS (SELECT FROM busy) RETURNING s.name
+    DELETE FROM holdfast.subscriptions s
+    WHERE (s.name = $1::text OR s.replay_of = $1::text) AND NOT EXISTS (SELECT FROM busy) AND NOT EXISTS (SELECT FROM built) RETURNING s.name
 ), failures AS (
     DELETE FROM holdfast.event_failures f WHERE f.subscription IN (SELECT g.name FROM gone g)
 )
-SELECT (SELECT count(*) FROM gone), (SELECT b.owner FROM busy b);
+SELECT (SELECT count(*) FROM gone), (SELECT b.owner FROM busy b), (SELECT b.projection FROM built b);
 
 -- name: note_failures
 -- anywhere
@@ -377,6 +389,19 @@ SELECT DISTINCT f.key FROM holdfast.event_failures f WHERE f.subscription = $1::
 SELECT f.position, f.seq, f.shard, f.kind, f.event_id, f.type, f.key, f.error, f.at
 FROM holdfast.event_failures f WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND f.position > $4::bigint
 ORDER BY f.position LIMIT $3::int;
+
+-- name: count_failures
+-- How many of these there are. $1 subscription, $2 key (NULL: all), $3 position (NULL: all)
+SELECT count(*) FROM holdfast.event_failures f
+WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND ($3::bigint IS NULL OR f.position = $3::bigint);
+
+-- name: drop_failures
+-- Give these up. Returns how many there were, and how many of them kept their key waiting. $1 subscription, $2 key (NULL: all), $3 position (NULL: all)
+WITH gone AS (
+    DELETE FROM holdfast.event_failures f
+    WHERE f.subscription = $1::text AND ($2::text IS NULL OR f.key = $2::text) AND ($3::bigint IS NULL OR f.position = $3::bigint) RETURNING f.kind
+)
+SELECT count(*), count(*) FILTER (WHERE g.kind <> 'skipped') FROM gone g;
 
 -- name: lock_failures
 -- anywhere
@@ -409,8 +434,8 @@ DELETE FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.posi
 SELECT holdfast.event_position(u.seq) FROM unnest($1::bigint[]) WITH ORDINALITY AS u(seq, ord) ORDER BY u.ord;
 
 -- name: event_by_id
--- The seq of an event, by its id. $1 id
-SELECT e.seq FROM holdfast.events e WHERE e.id = $1::uuid LIMIT 1;
+-- The seq of an event, by its id; NULL: it was not found. $1 id
+SELECT holdfast.event_seq_of($1::uuid);
 
 -- name: projection_positions
 -- The lowest position of a subscription over its shards, and the status of one that stands still before a position; no row: there is none.
@@ -440,7 +465,7 @@ WITH slots AS MATERIALIZED (
                         ORDER BY p.slot DESC, p.last_pos DESC LIMIT 1) t
     WHERE t.slot = d.slot AND t.last_pos > l.start_pos
 )
-SELECT s.name, coalesce(extract(epoch FROM holdfast.now() - (
+SELECT s.name, greatest(extract(epoch FROM holdfast.now() - (
            SELECT p.at FROM holdfast.event_pages p WHERE p.last_pos > s.position ORDER BY p.last_pos LIMIT 1)), 0)::float8,
        (SELECT coalesce(sum(x.bytes), 0)::bigint FROM slots x WHERE x.last_pos > s.position), greatest(l.hold_days, l.retention_days), l.hold_bytes
 FROM (SELECT h.name, min(h.position) AS position FROM holdfast.subscriptions h WHERE h.hold AND h.status <> 'expired' GROUP BY h.name) s
@@ -461,9 +486,8 @@ RETURNING l.retention_days, l.hold_days, l.hold_bytes;
 SELECT holdfast.event_seq_at($1::bigint);
 
 -- name: position_at
--- The position before the first event that was numbered at a time or later; no row: there is none. $1 time
-SELECT greatest(p.last_pos - p.n, l.start_pos) FROM holdfast.event_pages p CROSS JOIN holdfast.event_log l WHERE p.at >= $1::timestamptz
-ORDER BY p.at, p.last_pos LIMIT 1;
+-- The position before the first event that was numbered at a time or later; NULL: there is none. $1 time
+SELECT holdfast.event_position_at($1::timestamptz);
 
 -- name: skip_event
 -- Move a stopped subscription past an event, and note it. Returns the position; no row: it has moved meanwhile, or is not stopped any more.
@@ -640,3 +664,24 @@ SELECT s.name, max(s.version), max(s.shards), min(s.position), max(g.events), ma
 FROM holdfast.subscriptions s JOIN holdfast.subscription_lag g ON g.name = s.name AND g.shard = s.shard
 WHERE s.kind = 'projection' AND s.replay_of IS NULL AND ($1::text IS NULL OR s.name = $1::text)
 GROUP BY s.name ORDER BY s.name;
+
+-- name: lock_event_types
+-- anywhere
+-- One transaction at a time stores contracts: what it has compared stays so until it commits.
+SELECT ARRAY['locked'::text] FROM pg_catalog.pg_advisory_xact_lock(7236837, 13);
+
+-- name: event_types
+-- anywhere
+-- Every contract that is stored: name, version, both schemas, digest, compatibility, release.
+SELECT ARRAY[t.name::text, t.version::text, t.reader::text, t.writer::text, t.digest::text, t.compatibility, t.release]
+FROM holdfast.event_types t ORDER BY t.name, t.version;
+
+-- name: store_event_types
+-- anywhere
+-- Write down contracts that are not there yet.
+-- $1 names, $2 versions, $3 readers, $4 writers, $5 digests, $6 compatibilities, $7 release
+INSERT INTO holdfast.event_types (name, version, reader, writer, digest, compatibility, stored_at, release)
+SELECT n.name, n.version, n.reader::text::jsonb, n.writer::text::jsonb, n.digest::text::bytea, n.compatibility, holdfast.now(), $7::text
+FROM ROWS FROM (unnest($1::text[]), unnest($2::int[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]), unnest($6::text[]))
+     AS n(name, version, reader, writer, digest, compatibility)
+RETURNING ARRAY[name::text];

@@ -63,8 +63,7 @@ class Retrying:
                 tries += 1
                 if tries == _TRIES:
                     raise
-        failures = await self._database.arun(lambda: store.list_failures(self._name, self._key, 1_000_000))
-        left = len(failures)
+        left = await self._database.arun(lambda: store.count_failures(self._name, self._key))
         which = {"subscription": self._name, **({} if self._key is None else {"key": self._key})}
         await self._database.arun(lambda: audit(self._actor, "projection retry", which, applied))
         telemetry.emit("projection.retried", subscription=self._name, applied=applied, left=left)

@@ -66,15 +66,16 @@ CREATE TABLE holdfast.event_pages (
     last_pos bigint      PRIMARY KEY,
     n        int         NOT NULL CHECK (n > 0),
     slot     smallint    NOT NULL,
+    setbacks smallint    NOT NULL DEFAULT 0,   -- how often the clock had been set back before it
     lo       bigint      NOT NULL,
     hi       bigint      NOT NULL,
     top      bigint      NOT NULL,   -- the highest hi so far
     s_from   pg_snapshot NOT NULL,
     s_to     pg_snapshot NOT NULL,
-    at       timestamptz NOT NULL    -- never before that of the page before it
+    at       timestamptz NOT NULL    -- by the clock of who turned it; of as many setbacks, never before that of the page before it
 );
 CREATE INDEX event_pages_hi ON holdfast.event_pages (hi);                -- where is an event?
-CREATE INDEX event_pages_at ON holdfast.event_pages (at, last_pos);      -- where was the log at a time?
+CREATE INDEX event_pages_at ON holdfast.event_pages (setbacks, at, last_pos);   -- where was the log at a time?
 CREATE INDEX event_pages_slot ON holdfast.event_pages (slot, last_pos);  -- which positions does a slot have?
 
 -- Ids that a caller chose, so that publishing one twice is one event. They go with the log.
@@ -384,7 +385,8 @@ BEGIN
     FROM holdfast.publish_many(types, datas, array_fill(stream, ARRAY[cardinality(types)]), headers, NULL, versions) p;
 END $$;
 
--- Cuts events into pages, in the order of seq, and writes them behind the last position. Returns the new last position.
+-- Cuts events into pages, in the order of seq, and writes them behind the last position. Returns the new last position. A clock that is a little
+-- behind that of the last page is taken for that one; one that is far behind counts as it is, because nobody knows which of the two was wrong.
 CREATE FUNCTION holdfast.write_pages(slots smallint[], seqs bigint[], last_pos bigint, top bigint, s_from pg_snapshot, s_to pg_snapshot, at timestamptz)
     RETURNS bigint
     LANGUAGE plpgsql
@@ -394,7 +396,11 @@ CREATE FUNCTION holdfast.write_pages(slots smallint[], seqs bigint[], last_pos b
     AS $$
 DECLARE
     result bigint;
+    before record;
+    clock  timestamptz := at;
 BEGIN
+    SELECT p.at, p.setbacks INTO before FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
+    IF before.at > clock AND before.at <= clock + interval '1 minute' THEN clock := before.at; END IF;
     WITH breaks AS (
         SELECT f.slot, f.seq, row_number() OVER w AS k,
                (f.seq - lag(f.seq) OVER w > 256 OR f.slot <> lag(f.slot) OVER w)::int AS is_break
@@ -406,9 +412,9 @@ BEGIN
     ), pages AS (
         SELECT max(p.k) AS k, count(*) AS n, min(p.slot) AS slot, min(p.seq) AS lo, max(p.seq) AS hi FROM parts p GROUP BY p.isle, p.part
     ), written AS (
-        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, lo, hi, top, s_from, s_to, at)
-        SELECT write_pages.last_pos + p.k, p.n, p.slot, p.lo, p.hi, greatest(write_pages.top, max(p.hi) OVER (ORDER BY p.k)),
-               write_pages.s_from, write_pages.s_to, write_pages.at
+        INSERT INTO holdfast.event_pages AS w (last_pos, n, slot, setbacks, lo, hi, top, s_from, s_to, at)
+        SELECT write_pages.last_pos + p.k, p.n, p.slot, least(coalesce(before.setbacks + (clock < before.at)::int, 0), 32767), p.lo, p.hi,
+               greatest(write_pages.top, max(p.hi) OVER (ORDER BY p.k)), write_pages.s_from, write_pages.s_to, clock
         FROM pages p
         RETURNING w.last_pos
     )
@@ -417,7 +423,8 @@ BEGIN
 END $$;
 
 -- Number what was committed since the last page. Returns the last position; NULL: the transaction ids are of another server, see
--- rebase_events(). To be called by itself, at READ COMMITTED, on the primary.
+-- rebase_events(). To be called by itself, at READ COMMITTED, on the primary. One at a time: by a lock that only the owner of the table may take,
+-- because whoever holds it keeps everybody from turning. Whoever only looks has no right to this function.
 CREATE FUNCTION holdfast.turn_page() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -441,7 +448,7 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'turn_page() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
-    PERFORM pg_advisory_xact_lock(7236843, 0);
+    LOCK TABLE holdfast.event_log IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT * INTO log FROM holdfast.event_log;   -- a new statement: it sees what whoever held the lock has written
     SELECT p.last_pos, p.top, p.s_to AS snap, p.at INTO last FROM holdfast.event_pages p ORDER BY p.last_pos DESC LIMIT 1;
     IF last.last_pos IS NULL OR last.last_pos <= log.base_pos THEN
@@ -453,7 +460,7 @@ BEGIN
     END IF;
     late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snap) x WHERE pg_visible_in_snapshot(x, s2));
     IF late = '{}' AND pg_snapshot_xmax(s2) = pg_snapshot_xmax(last.snap) THEN RETURN last.last_pos; END IF;   -- nobody has committed since
-    at := greatest(clock_timestamp() + (holdfast.now() - statement_timestamp()), last.at);
+    at := clock_timestamp() + (holdfast.now() - statement_timestamp());
     -- Transactions that are newer than the last page wrote into the slots of these days, of which the plan opens no others. Whether another slot
     -- has something of them, because a clock was moved or a transaction took days, is one look at each.
     IF last.at > at - interval '1 day' THEN
@@ -480,6 +487,20 @@ BEGIN
     END IF;
     IF new_seqs IS NULL THEN RETURN last.last_pos; END IF;
     RETURN holdfast.write_pages(new_slots, new_seqs, last.last_pos, last.top, last.snap, s2, at);
+END $$;
+
+-- The last position, for whoever looks: the page is turned first where the role may. NULL: as turn_page().
+CREATE FUNCTION holdfast.turn_or_look() RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF has_function_privilege('holdfast.turn_page()', 'EXECUTE') THEN RETURN holdfast.turn_page(); END IF;
+    RETURN (SELECT CASE WHEN l.system_id = (SELECT c.system_identifier FROM pg_control_system() c)
+                             AND pg_snapshot_xmax(coalesce(p.s_to, l.base_snap)) <= pg_snapshot_xmax(pg_current_snapshot())
+                        THEN coalesce(p.last_pos, l.base_pos) END
+            FROM holdfast.event_log l
+            LEFT JOIN LATERAL (SELECT g.last_pos, g.s_to FROM holdfast.event_pages g WHERE g.last_pos > l.base_pos ORDER BY g.last_pos DESC LIMIT 1) p ON true);
 END $$;
 
 -- Up to `most` events after a position, and of those that match at most about `bytes`. `after_seq` is the seq of the event at that position.
@@ -560,6 +581,33 @@ BEGIN
         WHERE wanted > p.before), 0);
 END $$;
 
+-- The position before the first event that was numbered at a time or later; NULL: none was. Between two setbacks of the clock pages are in the
+-- order of their times. Each such stretch is asked, and the lowest position counts: it rises with the time, and nothing is left out. A page that
+-- is of the future was turned by a wrong clock.
+CREATE FUNCTION holdfast.event_position_at(wanted timestamptz) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET jit = off
+    AS $$
+DECLARE
+    latest  timestamptz := holdfast.now() + interval '1 minute';
+    stretch smallint;
+    found   bigint;
+    result  bigint;
+BEGIN
+    SELECT p.setbacks INTO stretch FROM holdfast.event_pages p ORDER BY p.setbacks, p.at, p.last_pos LIMIT 1;
+    WHILE stretch IS NOT NULL LOOP
+        SELECT p.last_pos - p.n INTO found FROM holdfast.event_pages p WHERE p.setbacks = stretch AND p.at >= wanted AND p.at <= latest
+        ORDER BY p.setbacks, p.at, p.last_pos LIMIT 1;
+        result := least(result, found);
+        SELECT p.setbacks INTO stretch FROM holdfast.event_pages p WHERE p.setbacks > stretch ORDER BY p.setbacks, p.at, p.last_pos LIMIT 1;
+    END LOOP;
+    RETURN CASE WHEN result IS NOT NULL THEN greatest(result, (SELECT l.start_pos FROM holdfast.event_log l)) END;
+END $$;
+
 -- The position of an event; NULL: not numbered yet, or gone. Among the pages whose seqs reach so far, one has it.
 CREATE FUNCTION holdfast.event_position(wanted bigint) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -586,10 +634,61 @@ BEGIN
             ORDER BY g.hi LIMIT 1) p);
 END $$;
 
+-- The seq of an event, by its id; NULL: not found. Ids have no index, which would cost every publish. Those that a caller chose are in event_ids.
+-- Ours begin with the time, so they rise with seq, up to publishers that were at work at once. So an id is looked for by halving, in each day that
+-- has its time, and then among its neighbours: as many on each side as one call may publish.
+CREATE FUNCTION holdfast.event_seq_of(wanted uuid) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET jit = off
+    AS $$
+DECLARE
+    made    timestamptz := holdfast.uuid7_time(wanted);
+    result  bigint;
+    lo      bigint;
+    hi      bigint;
+    middle  record;
+    days    int[] := '{}';
+    spots   bigint[] := '{}';   -- where it would be in each
+    near    int;
+BEGIN
+    SELECT i.seq INTO result FROM holdfast.event_ids i WHERE i.id = wanted;
+    IF result IS NOT NULL OR substr(wanted::text, 15, 1) <> '7' THEN RETURN result; END IF;
+    FOR day IN 0..31 LOOP
+        SELECT e.seq INTO lo FROM holdfast.events e
+        WHERE e.slot = day AND made >= CASE WHEN substr(e.id::text, 15, 1) = '7' THEN holdfast.uuid7_time(e.id) ELSE e.created_at END - interval '1 hour'
+          AND e.seq = (SELECT f.seq FROM holdfast.events f WHERE f.slot = day ORDER BY f.seq LIMIT 1);
+        CONTINUE WHEN lo IS NULL;
+        SELECT e.seq INTO hi FROM holdfast.events e
+        WHERE e.slot = day AND made <= CASE WHEN substr(e.id::text, 15, 1) = '7' THEN holdfast.uuid7_time(e.id) ELSE e.created_at END + interval '1 hour'
+          AND e.seq = (SELECT f.seq FROM holdfast.events f WHERE f.slot = day ORDER BY f.seq DESC LIMIT 1);
+        CONTINUE WHEN hi IS NULL;
+        WHILE lo < hi LOOP   -- the first that is not before it
+            SELECT e.seq, CASE WHEN substr(e.id::text, 15, 1) = '7' THEN e.id < wanted ELSE e.created_at < made END AS earlier INTO middle
+            FROM holdfast.events e WHERE e.slot = day AND e.seq >= lo + (hi - lo) / 2 ORDER BY e.seq LIMIT 1;
+            IF middle.earlier THEN lo := middle.seq + 1; ELSE hi := lo + (hi - lo) / 2; END IF;
+        END LOOP;
+        days := days || day;
+        spots := spots || lo;
+    END LOOP;
+    FOREACH near IN ARRAY ARRAY[256, 100000] LOOP
+        FOR k IN 1..cardinality(days) LOOP
+            SELECT e.seq INTO result FROM holdfast.events e WHERE e.slot = days[k] AND e.seq BETWEEN spots[k] - near AND spots[k] + near AND e.id = wanted;
+            IF result IS NOT NULL THEN RETURN result; END IF;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
 -- Empties the slots whose last page is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
 -- limits of age and bytes end a hold: then the subscription expires, with the number of events that it did not get. Slots go as a prefix of
 -- the positions. A slot that somebody writes to or keeps locked is left for the next time. Removes up to `most` pages of events that are gone,
 -- and returns how many: a caller goes on until it is fewer.
+-- A day counts from its last page. Where the clock of that one was ahead, it counts by the days after it; where it was behind, the days before
+-- it keep it.
 CREATE FUNCTION holdfast.empty_event_slots(most int DEFAULT 5000) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -620,10 +719,11 @@ BEGIN
                  (SELECT min(f.position) - 1 FROM holdfast.event_failures f WHERE f.kind <> 'skipped'),   -- a parked key is to be applied later
                  9223372036854775807) INTO held;
     SELECT array_agg(x.slot), array_agg(x.before), array_agg(x.last_pos),
-           array_agg(x.at >= today - make_interval(days => log.retention_days)
-                     OR (x.last_pos > held AND x.at >= today - make_interval(days => greatest(log.hold_days, log.retention_days)) AND x.bytes <= log.hold_bytes))
+           array_agg(x.since >= today - make_interval(days => log.retention_days)
+                     OR (x.last_pos > held AND x.since >= today - make_interval(days => greatest(log.hold_days, log.retention_days)) AND x.bytes <= log.hold_bytes))
     INTO slots, befores, lasts, stays
-    FROM (SELECT d.slot, f.before, t.last_pos, t.at,
+    FROM (WITH s AS MATERIALIZED (
+          SELECT d.slot, f.before, t.last_pos, CASE WHEN t.at <= holdfast.now() + interval '1 minute' THEN t.at END AS at,   -- else its clock was ahead
                  sum(pg_total_relation_size(format('holdfast.events_%s', lpad(d.slot::text, 2, '0'))::regclass)) OVER (ORDER BY t.last_pos DESC) AS bytes
           FROM generate_series(0, 31) AS d(slot)
           -- Its first and its last page. Compared as rows, so that no statistics make another index look as good.
@@ -631,7 +731,8 @@ BEGIN
                               WHERE (p.slot, p.last_pos) > (d.slot, log.start_pos) ORDER BY p.slot, p.last_pos LIMIT 1) f
           CROSS JOIN LATERAL (SELECT p.last_pos, p.at FROM holdfast.event_pages p
                               WHERE (p.slot, p.last_pos) < (d.slot + 1, 0) ORDER BY p.slot DESC, p.last_pos DESC LIMIT 1) t
-          WHERE f.slot = d.slot) x;
+          WHERE f.slot = d.slot)
+          SELECT s.*, coalesce(s.at, (SELECT min(o.at) FROM s o WHERE o.last_pos > s.last_pos), holdfast.now()) AS since FROM s) x;
     IF false = ANY (stays) THEN
         -- An open or prepared publisher, a backup, a vacuum: not waited for, since all that opens the slot afterwards would wait behind us.
         SELECT array_agg(u.stays OR EXISTS (SELECT FROM pg_locks k
@@ -650,7 +751,7 @@ BEGIN
     SELECT array_agg(u.slot ORDER BY u.slot), max(u.last_pos) INTO going, cut FROM unnest(slots, lasts) AS u(slot, last_pos) WHERE u.last_pos <= cut;
     BEGIN
         IF going IS NOT NULL THEN
-            PERFORM pg_advisory_xact_lock(7236843, 0);   -- nobody turns a page meanwhile
+            LOCK TABLE holdfast.event_log IN SHARE UPDATE EXCLUSIVE MODE;   -- nobody turns a page meanwhile
             PERFORM FROM holdfast.event_log l WHERE l.start_pos = log.start_pos AND l.era = log.era FOR UPDATE;
             IF NOT FOUND OR EXISTS (SELECT FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired' AND s.position < held) THEN
                 RAISE lock_not_available;                -- somebody else did it, or a subscription was put back
@@ -706,7 +807,7 @@ BEGIN
         RAISE EXCEPTION 'rebase_events() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
     BEGIN
-        PERFORM pg_advisory_xact_lock(7236843, 0);
+        LOCK TABLE holdfast.event_log IN SHARE UPDATE EXCLUSIVE MODE;   -- as turn_page()
         LOCK TABLE holdfast.events IN SHARE ROW EXCLUSIVE MODE;   -- no publisher is in flight from here on
     EXCEPTION WHEN lock_not_available THEN
         RAISE EXCEPTION 'a transaction that published events is open or prepared, and was waited for 10 s: end it, then rebase again' USING ERRCODE = 'lock_not_available';
@@ -717,7 +818,7 @@ BEGIN
         SELECT log.base_pos AS last_pos, log.base_top AS top, log.base_snap AS snap, log.base_at AS at INTO last;
     END IF;
     drawn := greatest((SELECT s.last_value FROM holdfast.event_seq s), (SELECT max(e.seq) FROM holdfast.events e), last.top);
-    now_at := greatest(clock_timestamp() + (holdfast.now() - statement_timestamp()), last.at);
+    now_at := clock_timestamp() + (holdfast.now() - statement_timestamp());
     WITH stamped AS (
         UPDATE holdfast.events e SET xid = '1' WHERE e.seq > log.base_top AND (e.seq > last.top OR NOT pg_visible_in_snapshot(e.xid, last.snap))
         RETURNING e.slot, e.seq
@@ -776,6 +877,12 @@ BEGIN
     UPDATE holdfast.event_failures f SET shard = 0 WHERE f.subscription = of_projection;
     RETURN true;
 END $$;
+
+-- Where the log begins. It stays so to the end of the transaction: no day goes meanwhile.
+CREATE FUNCTION holdfast.hold_log_start() RETURNS bigint
+    LANGUAGE sql VOLATILE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT l.start_pos FROM holdfast.event_log l FOR KEY SHARE $$;
 
 -- A projection begins anew: its tables are emptied for this version of the code, and it stands before the first event. Returns how many
 -- shards it has.
@@ -1000,7 +1107,8 @@ INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0
 
 REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.write_pages,
     holdfast.turn_page,
-    holdfast.read_events, holdfast.event_seq_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events FROM PUBLIC;
+    holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events,
+    holdfast.turn_or_look, holdfast.event_seq_of, holdfast.hold_log_start FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
     holdfast.drop_old_tables FROM PUBLIC;
 
@@ -1018,3 +1126,16 @@ CREATE VIEW holdfast.subscription_lag AS
               AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from)
             ORDER BY e.seq LIMIT 1) e) n ON true;
 COMMENT ON VIEW holdfast.subscription_lag IS 'How far each subscription is behind the log';
+
+-- Contracts: what the data of each event type and version looks like, as `holdfast contracts store` wrote it down. A version never changes.
+CREATE TABLE holdfast.event_types (
+    name          text COLLATE "C" NOT NULL CHECK (octet_length(name) BETWEEN 1 AND 200),
+    version       int NOT NULL CHECK (version > 0),
+    reader        jsonb NOT NULL,   -- JSON Schema of what its code takes
+    writer        jsonb NOT NULL,   -- of what its code writes: every field, and no other
+    digest        bytea NOT NULL CHECK (octet_length(digest) = 32),   -- of both, without their texts
+    compatibility text NOT NULL CHECK (compatibility IN ('backward', 'forward', 'full', 'none')),
+    stored_at     timestamptz NOT NULL,
+    release       text,   -- of the application, where it was said
+    PRIMARY KEY (name, version)
+);

@@ -124,9 +124,10 @@ class Subscriber(Service):
         while True:
             try:
                 await self._log.watch()
-            except (DatabaseError, ForeignLog) as error:
+            except Exception as error:  # noqa: BLE001 whatever it is, it is said, and the next try may succeed
+                level = logging.WARNING if isinstance(error, (DatabaseError, ForeignLog)) else logging.ERROR
                 problem = f"{type(error).__name__}: {error}"
-                telemetry.emit("pages.failed", level=logging.WARNING, error=problem, next_try_in=_WATCH_AGAIN)
+                telemetry.emit("pages.failed", level=level, error=problem, next_try_in=_WATCH_AGAIN)
                 await asyncio.sleep(_WATCH_AGAIN)
 
     async def _declare(self) -> None:

@@ -1,4 +1,4 @@
-"""What people do to one subscription: pause, resume, reset, replay, skip, remove. Each is in the audit.
+"""What people do to one subscription: pause, resume, reset, replay, skip, forget failures, remove. Each is in the audit.
 
 With `conn`, pause, resume and reset are part of the caller's transaction. One that another transaction has changed
 and not yet committed is waited for.
@@ -18,13 +18,13 @@ from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks.payload import shown
 from . import store
-from .lookups import To, check_to, find, per_second, turn
+from .lookups import To, check_to, find, per_second, turn, unknown
 from .store import Failure, Listed, Place
 
 T = TypeVar("T")
 
 
-def _run_on(conn: object | None, verb: str, flow: Callable[[], Flow[T]]) -> Step[T]:
+def run_on(conn: object | None, verb: str, flow: Callable[[], Flow[T]]) -> Step[T]:
     """On our own connection, or in the caller's transaction."""
     if conn is None:
         return run(flow)
@@ -45,7 +45,7 @@ def pause(name: str, *, conn: object = None) -> Procedure[int]:
             yield from audit(who, "pause_subscription", {"subscription": name}, changed)
         return changed
 
-    return (yield from _changed(name, (yield from _run_on(conn, "pause", flow))))
+    return (yield from _changed(name, (yield from run_on(conn, "pause", flow))))
 
 
 def resume(name: str, *, conn: object = None) -> Procedure[int]:
@@ -58,7 +58,7 @@ def resume(name: str, *, conn: object = None) -> Procedure[int]:
             yield from audit(who, "resume_subscription", {"subscription": name}, changed)
         return changed
 
-    return (yield from _changed(name, (yield from _run_on(conn, "resume", flow))))
+    return (yield from _changed(name, (yield from run_on(conn, "resume", flow))))
 
 
 def _changed(name: str, changed: int) -> Procedure[int]:
@@ -93,7 +93,7 @@ def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Pro
             yield from audit(who, "reset_subscription", {**which, "again": again or None}, moved.shards)
         return moved
 
-    moved = yield from _run_on(conn, "reset", flow)
+    moved = yield from run_on(conn, "reset", flow)
     if not moved.shards:
         yield from find(name)
         raise _not_in_log(place.position, (yield from run(lambda: store.place_in_log(to))))
@@ -211,6 +211,31 @@ def skip(name: str) -> Procedure[Failure]:
     return skipped
 
 
+def forget_failures(name: str, key: str | None = None, position: int | None = None) -> Procedure[int]:
+    """Give up events that it skipped or parked: those of a key, the one at a position, or all. Returns how many. A key that
+    has none left goes on with its next event; one that has some left waits for them to be applied."""
+    if position is not None and (not isinstance(position, int) or isinstance(position, bool)):
+        raise ConfigurationError(f"position must be a number, not {shown(position)}")
+    who = yield from actor()
+
+    def flow() -> Flow[int | None]:
+        if (yield from store.lock_positions(name)) is None:
+            return None
+        dropped, waiting = yield from store.drop_failures(name, key, position)
+        if waiting:  # owners read again which keys are parked
+            yield from store.fence(name)
+        if dropped:
+            which = {"subscription": name, "key": key, "position": position}
+            chosen = {what: value for what, value in which.items() if value is not None}
+            yield from audit(who, "forget_failures", chosen, dropped)
+        return dropped
+
+    dropped: int | None = yield from run(flow)
+    if dropped is None:
+        raise (yield from unknown(name))
+    return dropped
+
+
 def remove(name: str) -> Procedure[int]:
     """Forget a subscription that no code declares any more, its replays and its failures; or end a replay."""
     who = yield from actor()
@@ -222,9 +247,18 @@ def remove(name: str) -> Procedure[int]:
         return removed
 
     removed: store.Removed = yield from run(flow)
-    if removed.owner is not None:
-        text = f"{name} is run by worker {removed.owner}. Take it out of the code first, or pause it"
-        raise Refused("is_run", text, subscription=name, worker=removed.owner)
+    check_removed(name, removed)
     if not removed.rows:
         yield from find(name)
     return removed.rows
+
+
+def check_removed(name: str, removed: store.Removed) -> None:
+    """Refused: it is still in use, so nothing was removed."""
+    if removed.owner is not None:
+        text = f"{name} is run by worker {removed.owner}. Take it out of the code first, or pause it"
+        raise Refused("is_run", text, subscription=name, worker=removed.owner)
+    if removed.built is not None:
+        which = "is being rebuilt" if name == removed.built else f"is the rebuild of {removed.built}"
+        text = f"{name} {which}, and its new tables would stay behind. Give the rebuild up first"
+        raise Refused("is_built", text, subscription=name, projection=removed.built)

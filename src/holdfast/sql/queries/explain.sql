@@ -50,9 +50,10 @@ CROSS JOIN LATERAL (
 ORDER BY v.last_seen_at DESC, v.id;
 
 -- name: explain_misfits
--- The signatures that refused the payload of a job that is set aside, the last one first: (signature, seconds ago, why).
+-- The signatures that refused the payload of a job that is set aside, the last one first: (signature, seconds ago, why, only newer
+-- code can take it).
 -- $1 queue, $2 id
-SELECT m.signature, extract(epoch FROM holdfast.now() - m.at)::float8, m.reason
+SELECT m.signature, extract(epoch FROM holdfast.now() - m.at)::float8, m.reason, m.newer
 FROM holdfast.misfits m
 CROSS JOIN LATERAL (SELECT w.available_at FROM holdfast.work w WHERE w.queue = $1 AND w.id = $2 AND w.status = 'held' OFFSET 0) w
 WHERE m.job_id = $2 AND m.available_at = w.available_at ORDER BY m.at DESC, m.signature;

@@ -1,22 +1,23 @@
 -- name: settle_misfit
 -- Payloads that do not fit this worker's signature: the jobs are set aside and spend no attempt, and the signature that refused each is
 -- written down. One that somebody wants cancelled is not held: the next claim ends it.
--- $1 queue, $2 ids, $3 generations, $4 tokens, $5 reasons to hold, $6 errors, $7 signatures
+-- $1 queue, $2 ids, $3 generations, $4 tokens, $5 reasons to hold, $6 errors, $7 signatures, $8 whether only newer code can take it
 --
 -- A refusal that is there already is of a job that came back by another way: its time starts again.
 WITH ok AS MATERIALIZED (
-    SELECT d.n, d.id, d.hold, d.error, d.signature, w.available_at
-    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::text[], $6::text[], $7::text[]) WITH ORDINALITY
-         AS d(id, generation, token, hold, error, signature, n)
+    SELECT d.n, d.id, d.hold, d.error, d.signature, d.newer, w.available_at
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::boolean[]) WITH ORDINALITY
+         AS d(id, generation, token, hold, error, signature, newer, n)
     CROSS JOIN LATERAL (
         SELECT w.available_at FROM holdfast.work w
         WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
         FOR NO KEY UPDATE SKIP LOCKED
     ) w
 ), refused AS (
-    INSERT INTO holdfast.misfits AS m (job_id, signature, queue, available_at, reason, at)
-    SELECT o.id, o.signature, $1, o.available_at, o.error, holdfast.now() FROM ok o
-    ON CONFLICT (job_id, signature) DO UPDATE SET available_at = excluded.available_at, reason = excluded.reason, at = excluded.at
+    INSERT INTO holdfast.misfits AS m (job_id, signature, queue, available_at, reason, at, newer)
+    SELECT o.id, o.signature, $1, o.available_at, o.error, holdfast.now(), o.newer FROM ok o
+    ON CONFLICT (job_id, signature) DO UPDATE
+    SET available_at = excluded.available_at, reason = excluded.reason, at = excluded.at, newer = excluded.newer
 ), back AS (
     UPDATE holdfast.work w
     SET status = CASE WHEN w.cancel_requested_at IS NULL THEN 'held' ELSE 'pending' END,
@@ -61,7 +62,8 @@ ORDER BY m.queue, m.at, m.job_id LIMIT $5;
 
 -- name: take_misfits
 -- Of these jobs, take those whose payload every live signature of their task has refused, the last of them longer ago than this, to end them
--- in the same transaction. While nobody is there who knows the task, and while somebody is there who does not say its signature, they stay.
+-- in the same transaction. While nobody is there who knows the task, and while somebody is there who does not say its signature, they stay;
+-- and so do those of which everybody says that newer code is needed.
 -- Only jobs that are taken are locked: most looks find none.
 -- $1 queue, $2 seconds, $3 seconds after which a worker is late, $4 token, $5 ids
 WITH refused AS MATERIALIZED (
@@ -69,7 +71,7 @@ WITH refused AS MATERIALIZED (
     FROM holdfast.misfits m
     WHERE m.job_id = ANY ($5::uuid[])
     GROUP BY m.job_id, m.available_at
-    HAVING max(m.at) <= holdfast.now() - make_interval(secs => $2::float8)
+    HAVING max(m.at) <= holdfast.now() - make_interval(secs => $2::float8) AND NOT bool_and(m.newer)
 ), live AS MATERIALIZED (
     SELECT v.tasks, v.signatures FROM holdfast.workers v
     WHERE v.status = 'alive' AND v.last_seen_at >= holdfast.now() - make_interval(secs => $3::float8) AND $1 = ANY (v.queues)

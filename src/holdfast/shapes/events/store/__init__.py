@@ -9,6 +9,8 @@ projections     the row that an effect is guarded by, rebuilds, shards
 
 from .failures import (
     Failure,
+    count_failures,
+    drop_failures,
     failed_again,
     failed_event,
     forget_failures,
@@ -30,6 +32,7 @@ from .log import (
     event_by_id,
     event_positions,
     event_seq_at,
+    hold_log_start,
     like,
     log_pressure,
     log_state,
@@ -38,6 +41,7 @@ from .log import (
     read_events,
     rebase,
     set_retention,
+    turn_or_look,
     turn_page,
 )
 from .projections import (
@@ -131,8 +135,10 @@ __all__ = [
     "build_of",
     "build_progress",
     "cancel_build",
+    "count_failures",
     "current_xid",
     "deliver",
+    "drop_failures",
     "drop_old_tables",
     "empty_slots",
     "end_backend",
@@ -148,6 +154,7 @@ __all__ = [
     "finish_reshard",
     "forget_failures",
     "hold",
+    "hold_log_start",
     "like",
     "list_failures",
     "list_projections",
@@ -188,6 +195,7 @@ __all__ = [
     "subscribe",
     "swap_projection",
     "turn_and_look",
+    "turn_or_look",
     "turn_page",
     "wait_for_locks",
     "want_shards",

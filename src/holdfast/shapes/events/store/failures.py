@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from ....errors import EventsGone
-from ....store.statement import Flow, Statement, named, nothing
+from ....store.statement import Flow, Statement, count, named, nothing
 from ..event import EventRow
 from .log import Page, event_seq_at, read_events
 from .subscriptions import Listed, Owned
@@ -53,6 +53,15 @@ def list_failures(
 ) -> Statement[list[Failure]]:
     """Those after a position, in order."""
     return named("list_failures", (name, key, most, after), lambda rows: [Failure(*row) for row in rows])
+
+
+def count_failures(name: str, key: str | None = None, position: int | None = None) -> Statement[int]:
+    return named("count_failures", (name, key, position), count)
+
+
+def drop_failures(name: str, key: str | None, position: int | None) -> Statement[tuple[int, int]]:
+    """How many there were, and how many of them kept their key waiting."""
+    return named("drop_failures", (name, key, position), lambda rows: (rows[0][0], rows[0][1]))
 
 
 def forget_failures(name: str, positions: Sequence[int]) -> Statement[None]:

@@ -19,6 +19,16 @@ def turn_page() -> Statement[int | None]:
     return named("turn_page", (), lambda rows: rows[0][0])
 
 
+def turn_or_look() -> Statement[int | None]:
+    """The same for whoever looks: a login that may not turn the page learns the last position as it is."""
+    return named("turn_or_look", (), lambda rows: rows[0][0])
+
+
+def hold_log_start() -> Statement[int]:
+    """Events up to this position are gone, and no more go before the end of the transaction."""
+    return named("hold_log_start", (), lambda rows: int(rows[0][0][0]))
+
+
 @dataclass(frozen=True, slots=True)
 class LogState:
     era: int
@@ -84,7 +94,7 @@ def event_positions(seqs: Sequence[int]) -> Statement[list[int | None]]:
 
 
 def event_by_id(event_id: UUID) -> Statement[int | None]:
-    return named("event_by_id", (event_id,), lambda rows: rows[0][0] if rows else None)
+    return named("event_by_id", (event_id,), lambda rows: rows[0][0])
 
 
 def rebase() -> Statement[int]:
@@ -125,7 +135,7 @@ def prune_ids(days: int, most: int) -> Statement[int]:
 
 def position_at(at: datetime) -> Statement[int | None]:
     """The position before the first event that was numbered then or later; None: there is none."""
-    return named("position_at", (at,), lambda rows: rows[0][0] if rows else None)
+    return named("position_at", (at,), lambda rows: rows[0][0])
 
 
 def event_seq_at(position: int) -> Statement[int]:

@@ -235,10 +235,12 @@ def add_replay(
 class Removed(NamedTuple):
     rows: int
     owner: str | None  # that runs it; then nothing was removed
+    built: str | None  # the projection whose tables are built anew; then nothing was removed either
 
 
-def remove(name: str) -> Statement[Removed]:
-    return named("remove_subscription", (name,), lambda rows: Removed(*rows[0]))
+def remove(name: str, *, with_build: bool = False) -> Statement[Removed]:
+    """`with_build`: the caller gives up its rebuild in this transaction."""
+    return named("remove_subscription", (name, with_build), lambda rows: Removed(*rows[0]))
 
 
 def position_of(name: str, target: int) -> Statement[tuple[int, str | None] | None]:

@@ -1,0 +1,52 @@
+"""Whether a reader takes everything that a writer writes, decided by the algebra of jsonschema-rs.
+
+Its `yes` is a proof. What it cannot decide is `unknown`, which counts as no. A format such as date-time is known to it by
+name alone: text of one format fits a reader of the same format, or of none.
+"""
+
+from types import ModuleType
+from typing import Any, Literal
+
+from ....errors import ConfigurationError
+from .schemas import Schema, essence, mapped
+
+Answer = Literal["yes", "no", "unknown"]
+_FORMATS = ("format", "contentEncoding", "contentMediaType")
+
+
+def covers(reader: Schema, writer: Schema) -> Answer:
+    """ConfigurationError when the library is not installed."""
+    library = _library()
+    try:
+        found = library.canonicalize(plain(reader)).covers(library.canonicalize(plain(writer)))
+    except Exception:  # noqa: BLE001 what it cannot read, it cannot decide
+        return "unknown"
+    word = str(found)
+    return word if word in ("yes", "no") else "unknown"  # type: ignore[return-value]
+
+
+def _library() -> ModuleType:
+    try:
+        import jsonschema_rs
+    except ImportError as error:
+        raise ConfigurationError(
+            f"to compare contracts, jsonschema-rs is needed, which cannot be imported ({error}). "
+            "Install it: pip install 'holdfast[contracts]'"
+        ) from None
+    return jsonschema_rs
+
+
+def plain(schema: Schema) -> Any:
+    """Without texts, and with each format as a pattern that nothing else has."""
+    return mapped(essence(schema), _by_pattern)
+
+
+def _by_pattern(part: Schema) -> Schema:
+    names = [f"{key} {part[key]}" for key in _FORMATS if key in part]
+    if not names:
+        return part
+    rest = {key: value for key, value in part.items() if key not in _FORMATS}
+    marks = [{"pattern": f"^<{name}>"} for name in names]
+    if "pattern" not in rest and len(marks) == 1:
+        return {**rest, **marks[0]}
+    return {**rest, "allOf": [*rest.get("allOf", ()), *marks]}
