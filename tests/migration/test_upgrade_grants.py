@@ -116,6 +116,7 @@ def test_a_worker_that_does_not_own_the_schema_starts_and_runs_after_the_upgrade
     assert sorted(ran) == [1, 2, 3, 4, 5]
     expected = {
         "misfits": "SIUD",
+        "key_holds": "SIUD",
         "limits": "SIUD",
         "errors": "SIUD",
         "dead_letters": "SIUD",

@@ -15,7 +15,7 @@ from holdfast.store.workers import register
 
 READS = (
     "status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "dead show {dead}", "archive search",
-    "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "queue list",
+    "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "keys held", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
     "received list", "received show legacy m1", "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
@@ -26,7 +26,7 @@ WRITES = (
     "queue create more --key-concurrency 3", "queue pause more", "queue resume more", "queue set more --key-concurrency 4",
     "queue set more --key-concurrency none --ordering key", "queue sync --app tests.rights.commands:declared", "task pause plain", "task resume plain",
     "jobs edit {later} --priority 3", "jobs retry {later}", "jobs cancel {cancel}", "jobs discard {discard}", "jobs discard --state scheduled --yes",
-    "keys release ordered --all --yes", "dead redrive --task dies --yes", "dead discard --task fails --yes", "dead discard {dead}",
+    "keys release ordered --all --yes", "keys hold fair key1 --for 10m", "keys lift fair key1", "dead redrive --task dies --yes", "dead discard --task fails --yes", "dead discard {dead}",
     "schedule pause tick", "schedule resume tick", "schedule run tick", "schedule add mine --task plain --every 1h", "schedule remove mine",
     "schedule backfill tick --from 2026-05-01T00:00Z --to 2026-05-02T00:00Z --yes", "workers drain --all --yes", "enqueue plain n:=1",
     "events retention --days 8", "subscriptions pause mail_it", "subscriptions reset mail_it --to start --yes", "subscriptions skip mail_it",

@@ -54,6 +54,7 @@ queue_later     SIUD    S            SIUD
 queues          S       S            SU
 limits          SIUD    S            SU
 key_limits      SIUD    S            SU
+key_holds       SIUD    S            SIUD
 paused_tasks    SIUD    S            SIUD
 breakers        SIU     S            SU
 quarantine      SIUD    S            SUD

@@ -190,3 +190,54 @@ def test_what_a_worker_prints_when_the_rules_differ_makes_them_agree(
     assert message.endswith(f": holdfast queue set orders {said}")
     cli.text(*message.rsplit(": holdfast ", 1)[1].split())
     kit.run_worker()
+
+
+def test_a_key_is_held_shown_explained_and_lifted(shop: Shop, cli: Cli) -> None:
+    kit = shop("skip")
+    assert cli.text("keys", "held") == "No key is held.\n"
+    ids = put(kit, "order:1", "a", "b")
+    line = cli.text(
+        "keys", "hold", "orders", "order:1", "--for", "10m", "--reason", "their\x1b[31m side is down"
+    )
+    assert re.split(r"\s{2,}", line.splitlines()[1])[:2] == ["orders", "order:1"]
+    kit.run_worker()
+    assert states(kit, ids) == ["pending", "pending"]
+    (found,) = cli.json("keys", "held", "orders")["holds"]
+    assert (found["key"], found["jobs"], found["trial"]) == ("order:1", {"count": 2, "capped": False}, False)
+    assert "key held" in cli.text("keys", "list", "orders")
+    shown = cli.text("keys", "show", "orders", "order:1")
+    assert re.search(r"^held    until \S+ .*: .*side is down$", shown, re.MULTILINE)
+    assert not unsafe(shown.replace("\n", ""))
+    said = cli.text("explain", ids[1])
+    assert re.search(r"Its key order:1 is held until .* UTC, because .*side is down\.", said)
+    assert "holdfast keys lift orders order:1" in said
+    assert cli.json("explain", ids[0])["reasons"][0]["code"] == "key_held"
+    assert cli.text("keys", "lift", "orders", "order:1") == "Lifted: 1 key.\n"
+    kit.run_worker()
+    assert states(kit, ids) == ["completed", "completed"]
+    acts = [(entry["action"], entry["actor"], entry["count"]) for entry in cli.json("audit")["audit"]]
+    assert acts[:2] == [("keys lift", "ann@desk", 1), ("keys hold", "ann@desk", 1)]
+
+
+def test_explain_says_how_the_trial_of_a_key_stands(shop: Shop, cli: Cli) -> None:
+    kit = shop("skip")
+    ids = put(kit, "order:1", "a", "b")
+    cli.text("keys", "hold", "orders", "order:1", "--for", "10m", "--trial")
+    assert "Then one job of it is tried first." in cli.text("explain", ids[0])
+    kit.clock.advance(601)
+    kit.run_worker()
+    assert states(kit, ids) == ["completed", "pending"]
+    (hold,) = cli.json("keys", "held")["holds"]
+    assert (hold["trial_job"], hold["trial_state"]) == (ids[0], "over")
+
+
+def test_holds_that_cannot_be_are_refused(shop: Shop, cli: Cli) -> None:
+    shop("skip")
+    assert "no queue 'inbox' that is fair or ordered by key" in cli.refused(
+        "keys", "hold", "inbox", "a", "--for", "1m"
+    )
+    assert "--trial needs an end" in cli.refused("keys", "hold", "orders", "a", "--trial")
+    assert "512 at most" in cli.refused("keys", "hold", "orders", "a" * 513)
+    assert "cannot be held for 0.0 seconds" in cli.refused("keys", "hold", "orders", "a", "--for", "0s")
+    assert "key 'a' of queue 'orders' is not held" in cli.refused("keys", "lift", "orders", "a")
+    assert "no_such" in cli.refused("keys", "hold", "no_such", "a")

@@ -82,6 +82,10 @@ def _redrive(of: Data, _: Shell) -> str:
     )
 
 
+def _lift_keys(of: Data, _: Shell) -> str:
+    return key_command("lift", of["queue"], *of["keys"])
+
+
 def _release_keys(of: Data, _: Shell) -> str:
     how = [] if of["how"] is None else [f"--{of['how']}"]
     if of["keys"] is None:
@@ -154,6 +158,7 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     # Keys, queues, tasks, workers, schedules
     "show_key": lambda of, _: key_command("show", of["queue"], of["key"]),
     "release_keys": _release_keys,
+    "lift_keys": _lift_keys,
     "stuck_keys": _holdfast("keys", "blocked"),
     "create_queue": _holdfast("queue", "create", "{queue}"),
     "show_queue": _holdfast("queue", "show", "{queue}"),

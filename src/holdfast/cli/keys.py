@@ -1,5 +1,6 @@
-"""`holdfast keys`: the keys of ordered queues: which do not move, what is in their way, and letting them go on."""
+"""`holdfast keys`: the keys of ordered queues: which do not move, what is in their way, and holds."""
 
+from datetime import datetime
 from functools import partial
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.model.state import PARKED, SCHEDULED
 from holdfast.model.text import command as shell
 from holdfast.operate.bulk import Tell
+from holdfast.operate.holds import HeldKeys
 from holdfast.operate.keys import (
     HotKey,
     KeyPage,
@@ -26,10 +28,11 @@ from holdfast.operate.keys import (
 )
 from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
-from holdfast.store.keys import StuckKey, Target
+from holdfast.store.holds import Hold
+from holdfast.store.keys import KeyLine, StuckKey, Target
 
 app = typer.Typer(
-    help="Keys of ordered queues: which wait for what, and letting them go on.", no_args_is_help=True
+    help="Keys: which wait for what, letting them go on, and holding them.", no_args_is_help=True
 )
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=complete_queue)]
@@ -38,6 +41,7 @@ AnyQueueArgument = Annotated[
     typer.Argument(metavar="[QUEUE]", help="Only of this queue.", autocompletion=complete_queue),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every blocked and parked key.")]
+_NEVER = 9999  # the year of a hold without an end
 _DONE = {"retried": "retried in place", "skipped": "going on without it", "released": "released"}
 
 
@@ -63,14 +67,24 @@ def _print_page(page: KeyPage) -> None:
             render.number(k.jobs),
             str(k.job_id),
             k.task,
-            PARKED if k.parked_at else k.state,
-            f"due {render.moment(k.due_at)}" if k.state == SCHEDULED else render.one_line(k.note),
+            PARKED if k.parked_at else "key held" if k.held_until else k.state,
+            _note(k),
         ]
         for k in page.keys
     ]
     render.print_table(("key", "jobs", "first job", "task", "state", "note"), rows, ("jobs",))
     if page.next is not None:
         typer.echo(f"There may be more: {shell('--after', page.next)}")
+
+
+def _note(k: KeyLine) -> str:
+    if k.held_until:
+        return _end(k.held_until)
+    return f"due {render.moment(k.due_at)}" if k.state == SCHEDULED else render.one_line(k.note)
+
+
+def _end(until: datetime) -> str:
+    return "until it is lifted" if until.year == _NEVER else f"until {render.moment(until)}"
 
 
 @app.command("blocked")
@@ -137,6 +151,10 @@ def _print_stream(stream: Stream) -> None:
     if stream.parked:
         p = stream.parked
         typer.echo(f"parked  since {render.moment(p.since)} for {p.job_id}: {render.one_line(p.note)}")
+    if stream.hold:
+        typer.echo(
+            f"held    {_end(stream.hold.until)}: {render.one_line(stream.hold.reason)}{_trial(stream.hold)}"
+        )
     if not stream.front:
         typer.echo("Nothing of it waits or runs.")
         return
@@ -254,3 +272,85 @@ def _print_released(done: Released) -> None:
 
 def _target(t: Target) -> list[str]:
     return [t.queue, render.line(t.key), t.why, str(t.job_id)]
+
+
+# Holds -------------------------------------------------------------------------------------------------------------
+
+KeysArgument = Annotated[list[str], typer.Argument(metavar="KEY...", help="These keys.")]
+
+
+@app.command("hold")
+@command
+def hold_command(
+    queue: QueueArgument,
+    keys: KeysArgument,
+    operator: Operator,
+    span: Annotated[
+        str | None,
+        typer.Option("--for", metavar="SPAN", help="How long, such as 10m. Without it: until lifted."),
+    ] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; explain shows it.")] = None,
+    trial: Annotated[
+        bool,
+        typer.Option("--trial", help="Then one job of each first, and the rest when the hold is lifted."),
+    ] = False,
+) -> Shown[HeldKeys]:
+    """Claim nothing from these keys of a fair or ordered queue for a while. What runs already finishes.
+
+    A hold that is there is replaced.
+    """
+    if trial and span is None:
+        raise ConfigurationError(
+            "--trial needs an end after which a job is tried. Give --for, such as --for 10m"
+        )
+    seconds = None if span is None else parse_span(span, "--for")
+    return Shown(operator.hold_keys(queue, keys, seconds=seconds, reason=reason, trial=trial), _print_held)
+
+
+@app.command("lift")
+@command
+def lift_command(queue: QueueArgument, keys: KeysArgument, operator: Operator) -> Shown[list[str]]:
+    """End the holds of these keys now, all or none."""
+    lifted = operator.lift_keys(queue, keys)
+    return Shown(lifted, lambda _: typer.echo(f"Lifted: {several(len(lifted), 'key')}."), {"keys": lifted})
+
+
+@app.command("held")
+@command
+def held_command(
+    operator: Operator, queue: AnyQueueArgument = None, limit: LimitOption = 50
+) -> Shown[HeldKeys]:
+    """List the keys that are held, of fair and of ordered queues, those that end first before the others."""
+    return Shown(operator.held_keys(queue, limit=limit), _print_held)
+
+
+def _print_held(found: HeldKeys) -> None:
+    if not found.holds:
+        typer.echo("No key is held.")
+        return
+    rows = [
+        [
+            h.queue,
+            render.line(h.key),
+            _end(h.until),
+            render.number(h.jobs),
+            render.one_line(h.reason) + _trial(h),
+        ]
+        for h in found.holds
+    ]
+    render.print_table(("queue", "key", "held", "jobs", "why"), rows, ("jobs",))
+    if found.more:
+        typer.echo("There are more: --limit shows up to 1000.")
+
+
+def _trial(hold: Hold) -> str:
+    """How its trial stands, behind the reason."""
+    if not hold.trial:
+        return ""
+    match hold.trial_state:
+        case "running":
+            return f" (trial runs: {hold.trial_job})"
+        case "over":
+            return f" (trial over: {hold.trial_job}; lift or renew it)"
+        case _:
+            return " (then one trial)"

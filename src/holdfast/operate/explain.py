@@ -12,7 +12,7 @@ from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
 from .advice import Advice, Knows, advise, start_worker
-from .limit_reasons import limit_reasons, misfit_reason
+from .limit_reasons import hold_reason, limit_reasons, misfit_reason
 from .procedure import Procedure, block, run, settings
 from .wording import cut, moment, several, some, span
 
@@ -111,6 +111,7 @@ class View:
             "free_slots": self.free,
             "limits": None if self.seen.limits is None else asdict(self.seen.limits),
             "stream": None if self.seen.stream is None else asdict(self.seen.stream),
+            "hold": None if self.seen.hold is None else asdict(self.seen.hold),
             "workers": [{**asdict(w), "live": self.is_live(w)} for w in self.seen.workers],
         }
 
@@ -138,6 +139,8 @@ class View:
 
     def _key(self) -> Iterator[Reason]:
         """What keeps the whole key, or the first job of it, and so this one."""
+        if self.seen.hold is not None:
+            yield Reason(*hold_reason(self.job.queue, self.seen.hold))
         seen = self.seen.stream
         if seen is None:
             return

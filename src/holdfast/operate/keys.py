@@ -14,6 +14,7 @@ from ..model.state import BLOCKED, HELD, PARKED, QUARANTINED, SCHEDULED
 from ..store import acts as store_acts
 from ..store import dead, keys
 from ..store.acts import Locked, Place
+from ..store.holds import Hold, list_holds
 from ..store.keys import KeyLine, StreamJob, StuckKey, Target
 from ..store.queue_load import Count, prefer_indexes
 from ..store.statement import Flow
@@ -96,6 +97,7 @@ class Stream:
     key: str
     jobs: Count
     parked: StuckKey | None
+    hold: Hold | None
     front: list[StreamJob]  # the first jobs, in their order
 
 
@@ -111,7 +113,8 @@ def _show(queue: str, key: str, limit: int) -> Flow[Stream]:
     depth = yield from keys.stream_depth(queue, key)
     front = yield from keys.stream_front(queue, key, limit)
     parked = yield from keys.parked_heads(queue, 1, key)
-    return Stream(queue, key, depth, parked[0] if parked else None, front)
+    held = yield from list_holds(queue, key, limit=1)
+    return Stream(queue, key, depth, parked[0] if parked else None, held[0] if held else None, front)
 
 
 @dataclass(frozen=True, slots=True)

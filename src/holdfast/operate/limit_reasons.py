@@ -1,12 +1,13 @@
-"""What the limits of its queue, or its payload, have to do with a job that waits, in sentences."""
+"""What the limits of its queue, a hold of its key, or its payload have to do with a job that waits, in sentences."""
 
 from collections.abc import Iterator, Sequence
 
 from ..model.queue import Rate
-from ..store.explain import LimitsSeen, Seen, WorkerSeen
+from ..store.explain import HoldSeen, LimitsSeen, Seen, WorkerSeen
 from .advice import Advice, advise
-from .wording import cut, some, span
+from .wording import cut, moment, some, span
 
+_NEVER = 9999  # the year of a hold without an end
 Said = tuple[str, str, list[Advice]]  # code, sentence, what to do
 
 
@@ -34,6 +35,26 @@ def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
         rate = Rate(seen.key_rate)
         said = f"The rate of its key {key}, {rate.text}, allows the next start in {span(seen.key_next_in)}."
         yield "key_rate", said, change("key_rate", Rate(2 * seen.key_rate).text)
+
+
+def hold_reason(queue: str, hold: HoldSeen) -> Said:
+    """Until when its key is held, why, and how the trial stands."""
+    lift = advise("lift_keys", queue=queue, keys=[hold.key])
+    why = f", because {cut(hold.reason)}" if hold.reason else ""
+    if not hold.over:
+        end = "it is lifted" if hold.until.year == _NEVER else moment(hold.until)
+        then = " Then one job of it is tried first." if hold.trial else ""
+        return "key_held", f"Its key {cut(hold.key)} is held until {end}{why}.{then}", [lift]
+    said = (
+        f"Its key {cut(hold.key)} was held until {moment(hold.until)}{why}, and one job of it is tried first"
+    )
+    if hold.trial_state == "running":
+        said += f": {hold.trial_job}, which runs now."
+    elif hold.trial_state == "over":
+        said += f": {hold.trial_job}, which has ended. Nobody has lifted or renewed the hold since."
+    else:
+        said += ". None was claimed yet."
+    return "key_on_trial", said, [lift]
 
 
 def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Advice) -> Said | None:

@@ -10,6 +10,7 @@ from . import (
     edit,
     explain,
     groups,
+    holds,
     job_acts,
     jobs,
     keys,
@@ -71,6 +72,9 @@ class Operator(Runner):
     hot_keys = Method(keys.hot_keys)
     release_keys = Method(keys.release_keys)
     release_all = Method(keys.release_all)
+    hold_keys = Method(holds.hold_keys)
+    lift_keys = Method(holds.lift_keys)
+    held_keys = Method(holds.held_keys)
     rings = Method(ring.rings)
     affinities = Method(ring.affinities)
 

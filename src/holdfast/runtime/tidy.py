@@ -14,6 +14,7 @@ from .. import telemetry
 from ..db.faults import LockTimeout
 from ..db.session import Session
 from ..store import chains, housekeeping
+from ..store.holds import prune_holds
 from ..store.limits import prune_key_limits
 from ..store.statement import Statement
 from .pulse import TIDY_EVERY
@@ -101,6 +102,7 @@ class Tidier(Service):
             "audit": plain(housekeeping.prune_audit, 1000),
             "quarantine": plain(housekeeping.prune_quarantine, 1000),
             "key_limits": plain(prune_key_limits, BATCH),
+            "key_holds": plain(prune_holds, BATCH),
             **{table: plain(functools.partial(prune, days), BATCH) for table, prune in self._prunes.items()},
         }
 

@@ -243,6 +243,23 @@ CREATE TABLE holdfast.parked_keys (
     PRIMARY KEY (queue, partition_key)
 );
 
+-- Keys from which nothing is claimed before a moment. With `trial` one job is claimed then, and the rest waits until somebody lifts the hold
+-- or renews it. The trial is the job trial_id under the claim trial_token; who decides after it sets `decided`.
+CREATE TABLE holdfast.key_holds (
+    queue         text NOT NULL,
+    partition_key text NOT NULL,
+    until         timestamptz NOT NULL,   -- infinity: until it is lifted
+    trial         boolean NOT NULL DEFAULT false,
+    decided       boolean NOT NULL DEFAULT false,   -- the hold was renewed since its trial was claimed
+    held_at       timestamptz NOT NULL,
+    reason        text,
+    trial_id      uuid,
+    trial_token   uuid,
+    PRIMARY KEY (queue, partition_key)
+) WITH (fillfactor = 50);
+CREATE INDEX key_holds_until ON holdfast.key_holds (queue, until);
+CREATE INDEX key_holds_trial ON holdfast.key_holds (queue, until, partition_key) WHERE trial;
+
 -- A queue is made beside the parent and attached: PARTITION OF would stall inserts into every other queue. With the owner's rights: so that
 -- an operator needs none on tables, and every table has the same owner.
 CREATE FUNCTION holdfast.create_queue(queue_name text, lease_seconds float8 DEFAULT NULL, key_ordering text DEFAULT 'none',

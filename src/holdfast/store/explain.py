@@ -82,6 +82,20 @@ class StreamSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldSeen:
+    """The hold on the key of the job."""
+
+    key: str
+    until: datetime  # the year 9999: until it is lifted
+    since: datetime
+    reason: str | None
+    over: bool  # it waits for its trial, or for somebody who decides after it
+    trial: bool
+    trial_job: UUID | None
+    trial_state: str | None  # running, returned or over
+
+
+@dataclass(frozen=True, slots=True)
 class LimitsSeen:
     """The limits of the job's queue and key, where there are any, and what is used of them."""
 
@@ -134,6 +148,7 @@ class Seen:
     stream: StreamSeen | None = None
     limits: LimitsSeen | None = None
     refusals: Sequence[Refusal] = ()  # the last one first
+    hold: HoldSeen | None = None
 
 
 def one_snapshot() -> Statement[None]:
@@ -155,7 +170,8 @@ def explain(job_id: UUID) -> Flow[Seen | None]:
     stream = (yield from _stream(job.queue, job_id)) if job.status else None
     limits = (yield from _limits(job.queue, job_id)) if job.state == PENDING else None
     refusals = (yield from _refusals(job.queue, job_id)) if job.status == HELD else []
-    return Seen(job, rules, error, moved > 0, workers, ahead, stream, limits, refusals)
+    hold = (yield from _hold(job.queue, job_id)) if job.status else None
+    return Seen(job, rules, error, moved > 0, workers, ahead, stream, limits, refusals, hold)
 
 
 def _job(job_id: UUID) -> Statement[Subject | None]:
@@ -177,6 +193,13 @@ def _limits(queue: str, job_id: UUID) -> Statement[LimitsSeen | None]:
         return LimitsSeen(*rows[0]) if rows else None
 
     return named("explain_limits", (queue, job_id, BEFORE_ITS_TOKEN), decode)
+
+
+def _hold(queue: str, job_id: UUID) -> Statement[HoldSeen | None]:
+    def decode(rows: Sequence[Row]) -> HoldSeen | None:
+        return HoldSeen(*rows[0]) if rows else None
+
+    return named("explain_hold", (queue, job_id), decode)
 
 
 def _refusals(queue: str, job_id: UUID) -> Statement[list[Refusal]]:

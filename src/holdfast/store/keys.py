@@ -45,6 +45,7 @@ class KeyLine:
     due_at: datetime
     note: str | None
     parked_at: datetime | None
+    held_until: datetime | None  # the year 9999: until it is lifted
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,10 +162,11 @@ def claim_shares(
     limit: int,
     suspects: bool = False,
     limited: int = 0,
+    trial: bool = False,
 ) -> Statement[list[ClaimedJob]]:
-    """Due jobs of some keys, at most that many of each, `limit` in all."""
+    """Due jobs of some keys, at most that many of each, `limit` in all. `trial`: of keys whose holds are locked for it."""
     keys, takes = [key for key, _ in shares], [take for _, take in shares]
-    params = (queue, worker, token, lease, keys, takes, limit, suspects, limited)
+    params = (queue, worker, token, lease, keys, takes, limit, suspects, limited, trial)
     return taking("claim_shares", params, queue, token)
 
 

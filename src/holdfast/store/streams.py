@@ -43,9 +43,10 @@ def claim_streams(
     suspects: bool = False,
     limited: int = 0,
     most_bytes: int = CLAIM_BYTES,
+    trial: bool = False,
 ) -> Statement[list[ClaimedJob]]:
-    """A gapless run of at most `run` jobs from the front of each key."""
-    params = (queue, worker, token, lease, list(keys), run, suspects, limited, most_bytes)
+    """A gapless run of at most `run` jobs from the front of each key. `trial`: of keys whose holds are locked for it."""
+    params = (queue, worker, token, lease, list(keys), run, suspects, limited, most_bytes, trial)
     return taking("claim_streams", params, queue, token)
 
 

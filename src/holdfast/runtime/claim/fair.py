@@ -117,9 +117,9 @@ class FairClaimer(KeyedClaimer):
         return self.rules.weights.get(key, 1.0)
 
     async def _take_held(self, ask: Ask, ids: Sequence[UUID]) -> list[ClaimedJob]:
-        if self.rules.limited < 2:
+        if self.rules.limited < 2 and not self._holds.any:
             return await self._take_these(ask, ids)
-        await self._put_back_held(ids)  # the limits are of keys
+        await self._put_back_held(ids)  # the limits are of keys, and so are holds
         return []
 
     async def _claim_due(self, ask: Ask) -> list[ClaimedJob]:
@@ -129,7 +129,7 @@ class FairClaimer(KeyedClaimer):
         for key, _ in self._resting.rested():
             self._found.add(key)
         until = math.inf if thorough else time.monotonic() + PATIENCE
-        jobs: list[ClaimedJob] = []
+        jobs = await self._claim_trials(ask)
         more = 0
         while len(jobs) < want and (turns := self._found.take(want - len(jobs), self._weight, more)):
             taken, later = await self._share(ask, turns, want - len(jobs))
@@ -144,6 +144,21 @@ class FairClaimer(KeyedClaimer):
                 break
         self._rest()
         return jobs
+
+    def _one_of_each(
+        self, ask: Ask, token: UUID, keys: Sequence[str], *, suspects: bool
+    ) -> Statement[list[ClaimedJob]]:
+        return limits.claim_shares(
+            self.queue,
+            ask.worker,
+            token,
+            lease=self._lease,
+            shares=[(key, 1) for key in keys],
+            limit=len(keys),
+            suspects=suspects,
+            limited=self.rules.limited,
+            trial=True,
+        )
 
     async def _take(
         self, ask: Ask, keys: Sequence[str], run: int, *, suspects: bool = False

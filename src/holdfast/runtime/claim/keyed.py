@@ -22,9 +22,11 @@ from ...model.job import ClaimedJob
 from ...model.queue import QueueRules
 from ...store import claim, streams
 from ...store.claim import Mark
-from ...store.limits import Limited
-from ...store.statement import Statement
+from ...store.holds import DueTrial
+from ...store.limits import Allowance, Limited
+from ...store.statement import Flow, Statement
 from .claimer import Ask, QueueClaimer, Shared
+from .holds import Holds, try_held
 from .limits import Claim, Resting
 from .net import KEYS_AT_ONCE, Net
 
@@ -45,6 +47,7 @@ class KeyedClaimer(QueueClaimer):
         self._mine: frozenset[int] | None = None  # buckets; None: all of them
         self._found = self._new_candidates()
         self._resting = Resting()
+        self._holds = Holds(queue, shared.session)
         self._marks: dict[int, Mark] = {}
         self._step_back_at = 0.0
         self._thorough = False
@@ -58,6 +61,12 @@ class KeyedClaimer(QueueClaimer):
     async def _take(
         self, ask: Ask, keys: Sequence[str], run: int, *, suspects: bool = False
     ) -> list[ClaimedJob]: ...
+
+    @abc.abstractmethod
+    def _one_of_each(
+        self, ask: Ask, token: UUID, keys: Sequence[str], *, suspects: bool
+    ) -> Statement[list[ClaimedJob]]:
+        """The trials of these keys, whose holds are locked."""
 
     @abc.abstractmethod
     def _suspect_keys(self, most: int) -> Statement[list[str]]: ...
@@ -81,7 +90,15 @@ class KeyedClaimer(QueueClaimer):
         """A full scan the next time; `thorough`: at every key there is, in one go, whatever it costs."""
         self._marks, self._step_back_at = {}, 0.0
         self._net.begin()
+        self._holds.look_again()
         self._thorough = thorough
+
+    async def claim_new(self, ask: Ask) -> list[ClaimedJob]:
+        """A notification names no key. But a hold may have been lifted: the next look is at every key."""
+        if self._holds.any:
+            self._net.begin()
+            self._holds.look_again()
+        return []
 
     def _slots(self, held: Sequence[ClaimedJob]) -> int:
         return len({job.partition_key for job in held})
@@ -94,11 +111,45 @@ class KeyedClaimer(QueueClaimer):
     async def claim_suspects(self, ask: Ask) -> list[ClaimedJob]:
         """First jobs of keys that are to run apart from others."""
         keys = await self._session.run(self._suspect_keys(ask.want))
-        return await self._take(ask, keys, 1, suspects=True) if keys else []
+        jobs = await self._take(ask, keys, 1, suspects=True) if keys else []
+        return jobs or await self._claim_trials(ask, suspects=True)
+
+    async def _claim_trials(self, ask: Ask, *, suspects: bool = False) -> list[ClaimedJob]:
+        """One job of each key whose hold has ended and that is to be tried first."""
+        due = await self._holds.trials(ask.want, self._is_mine, ordered=self.rules.ordered, suspects=suspects)
+        return await self._try(ask, due, suspects) if due else []
+
+    async def _try(self, ask: Ask, due: Sequence[DueTrial], suspects: bool) -> list[ClaimedJob]:
+        token = self._shared.new_token(ask.worker)
+
+        def take(allowed: Allowance | None) -> Flow[list[ClaimedJob]]:
+            some = due
+            if allowed is not None:
+                places = zip(due, allowed.keys, strict=True)
+                some = [one for one, most in places if most > 0][: allowed.total]
+            return try_held(self.queue, some, one_of_each, token)
+
+        def one_of_each(keys: Sequence[str]) -> Statement[list[ClaimedJob]]:
+            return self._one_of_each(ask, token, keys, suspects=suspects)
+
+        try:
+            keys = [one.key for one in due]
+            done = await self.limiter.take(
+                self.rules, take, worker=ask.worker, want=len(due), free=ask.free, keys=keys
+            )
+        except BadRow as error:
+            if len(due) == 1:
+                return await self._apart(ask, [due[0].key], 1, suspects, error)
+            middle = len(due) // 2
+            first = await self._try(ask, due[:middle], suspects)
+            return first + await self._try(ask, due[middle:], suspects)
+        self.come_again(done.again_in)
+        return done.jobs
 
     def _rest(self) -> None:
-        """A key that waits for its rate is a reason to come again."""
+        """A key that waits for its rate is a reason to come again, and so is the end of a hold."""
         self.come_again(self._resting.next_in)
+        self.come_again(self._holds.next_in)
 
     async def _look_around(self, want: int) -> bool:
         """Propose more keys. True: every key there is was looked at."""
@@ -106,6 +157,9 @@ class KeyedClaimer(QueueClaimer):
         self.again_in, self._cut = None, False
         if time.monotonic() >= self._step_back_at:
             await self._step_back()
+        for key in await self._holds.look():
+            if self._is_mine(key):
+                self._found.add(key, 0)
         for _ in range(_LOOKS):
             if len(self._found) >= want or not await self._look():
                 break

@@ -11,7 +11,7 @@ from ...db.session import Session
 from ...model.job import ClaimedJob, Owned
 from ...model.queue import QueueRules
 from ...store.limits import Allowance, Asked, Limited, trim_claims, within
-from ...store.statement import Statement
+from ...store.statement import Flow, Statement
 from ..inflight import InFlight
 from ..pace import Pace
 
@@ -20,7 +20,8 @@ _SHARED = 2  # jobs ahead of the slots, of a queue whose keys take turns
 _LOOK = 0.5  # seconds for which a rate that allows none is believed: it may have been changed
 MOST_RESTING = 50_000  # keys; the net finds the others later
 
-Claim = Callable[[Allowance | None], Statement[list[ClaimedJob]]]
+Made = Statement[list[ClaimedJob]] | Flow[list[ClaimedJob]]
+Claim = Callable[[Allowance | None], Made]
 
 
 class Patience:
@@ -72,7 +73,7 @@ class _Sent:
         self._claim = claim
         self.at = 0.0
 
-    def __call__(self, allowed: Allowance) -> Statement[list[ClaimedJob]]:
+    def __call__(self, allowed: Allowance) -> Made:
         failpoints.point("claim.limited")
         self.at = time.monotonic()
         return self._claim(allowed)
@@ -116,7 +117,10 @@ class Limiter:
     ) -> Limited:
         """Run the claim. `claim` gets what the limits allow, of the queue and of each key; None: it has none."""
         if not rules.limited:
-            return Limited(await self._session.run(claim(None)))
+            made = claim(None)
+            if isinstance(made, Statement):
+                return Limited(await self._session.run(made))
+            return Limited(await self._session.flow(lambda: _whole(claim)))
         if over := self._claims.over():
             await self._session.run(trim_claims(self._queue, over))
         sent, asked = _Sent(claim), Asked(worker, want, free)
@@ -128,6 +132,10 @@ class Limiter:
             now = time.monotonic()
             self._open_at, self._ask_at = now + done.again_in, now + min(done.again_in, _LOOK)
         return done._replace(again_in=self._patience.wait(done))
+
+
+def _whole(claim: Claim) -> Flow[list[ClaimedJob]]:
+    return (yield from claim(None))
 
 
 class Resting:

@@ -80,7 +80,8 @@ class OrderedClaimer(KeyedClaimer):
         for key, priority in self._resting.rested():
             self._found.add(key, priority)
         until = math.inf if thorough else time.monotonic() + PATIENCE
-        jobs: list[ClaimedJob] = []
+        jobs = await self._claim_trials(ask)
+        want -= len(jobs)
         while want > 0 and (proposed := self._found.take(want)):
             taken = await self._take(ask, proposed, ask.run)
             failpoints.point("claim.after")
@@ -97,7 +98,14 @@ class OrderedClaimer(KeyedClaimer):
         return jobs
 
     def _statement(
-        self, ask: Ask, token: UUID, keys: Sequence[str], run: int, *, suspects: bool = False
+        self,
+        ask: Ask,
+        token: UUID,
+        keys: Sequence[str],
+        run: int,
+        *,
+        suspects: bool = False,
+        trial: bool = False,
     ) -> Statement[list[ClaimedJob]]:
         return streams.claim_streams(
             self.queue,
@@ -109,7 +117,13 @@ class OrderedClaimer(KeyedClaimer):
             suspects=suspects,
             limited=self.rules.limited,
             most_bytes=self._shared.portions.bytes,
+            trial=trial,
         )
+
+    def _one_of_each(
+        self, ask: Ask, token: UUID, keys: Sequence[str], *, suspects: bool
+    ) -> Statement[list[ClaimedJob]]:
+        return self._statement(ask, token, keys, 1, suspects=suspects, trial=True)
 
     async def _take(
         self, ask: Ask, keys: Sequence[str], run: int, *, suspects: bool = False

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from ... import failpoints
@@ -101,11 +102,14 @@ class FollowedLog:
         what = self.owned.patterns
         while not self.left.is_set():
             if self._log.last <= position:
-                await self._log.beyond(position, self.left)
-                continue
-            page = await self._database.arun(
-                lambda: store.read_events(position, seq, most, patterns=what, most_bytes=most_bytes)
-            )
+                found = await self._log.beyond(replace(self.owned, position=position, seq=seq), self.left)
+                if found is None or len(found.events) > most:
+                    continue
+                page = found
+            else:
+                page = await self._database.arun(
+                    lambda: store.read_events(position, seq, most, patterns=what, most_bytes=most_bytes)
+                )
             failpoints.point("relay.read")
             if page.position != position:
                 return page

@@ -40,6 +40,8 @@ FROM (
           AND NOT EXISTS (SELECT FROM holdfast.misfits m WHERE m.job_id = j.id)   -- such a trial would never reach the handler
           AND NOT ($5::boolean AND EXISTS (SELECT FROM holdfast.work b WHERE b.queue = $1 AND b.partition_bucket = j.partition_bucket
                                            AND b.partition_key = j.partition_key AND b.seq < j.seq))
+          AND ((SELECT NOT EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = $1))
+               OR (SELECT true FROM holdfast.key_holds h WHERE h.queue = $1 AND h.partition_key = j.partition_key AND (h.trial OR h.until > holdfast.now()) LIMIT 1) IS NULL)
         ORDER BY j.available_at LIMIT 1
     ) h
   UNION ALL
@@ -48,6 +50,8 @@ FROM (
         SELECT j.id, j.partition_key, j.available_at FROM holdfast.work j
         WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.task = $2 AND j.version = ANY ($3::int[])
           AND j.available_at <= holdfast.now() AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q) AND $4
+          AND ((SELECT NOT EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = $1))
+               OR (SELECT true FROM holdfast.key_holds h WHERE h.queue = $1 AND h.partition_key = j.partition_key AND (h.trial OR h.until > holdfast.now()) LIMIT 1) IS NULL)
         ORDER BY j.available_at, j.seq LIMIT 1
     ) s
 ) f

@@ -88,6 +88,8 @@ WITH c AS MATERIALIZED (
       AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
       AND EXISTS (SELECT FROM holdfast.workers WHERE id = $2 AND status = 'alive')
       AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND (paused_at IS NOT NULL OR limited > $6::int))
+      AND ((SELECT NOT EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = $1))
+           OR (SELECT true FROM holdfast.key_holds h WHERE h.queue = $1 AND h.partition_key = j.partition_key AND (h.trial OR h.until > holdfast.now()) LIMIT 1) IS NULL)
     ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )

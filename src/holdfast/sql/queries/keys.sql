@@ -89,7 +89,8 @@ WHERE a.id = (SELECT f.id FROM holdfast.work f
 ORDER BY a.available_at DESC, a.seq LIMIT $3;
 
 -- name: list_keys
--- Step from key to key of an ordered queue: (key, jobs up to the cap, first job, its task, its state, when it is due, note, parked at).
+-- Step from key to key of an ordered queue: (key, jobs up to the cap, first job, its task, its state, when it is due, note, parked at,
+-- held until, which may be over where a trial is to come).
 -- $1 queue, $2 after this key (NULL: from the start), $3 keys, $4 cap
 WITH RECURSIVE k(bucket, key) AS (
     (SELECT w.partition_bucket, w.partition_key FROM holdfast.work w
@@ -110,11 +111,13 @@ SELECT s.key,
        h.id, h.task,
        CASE WHEN h.id IN (SELECT x.id FROM holdfast.quarantine x) THEN 'quarantined'
             WHEN h.status = 'pending' AND h.available_at > holdfast.now() THEN 'scheduled' ELSE h.status END,
-       least(greatest(h.available_at, 'epoch'), '9999-01-01'), CASE h.status WHEN 'held' THEN h.hold_reason ELSE h.last_error END, p.parked_at
+       least(greatest(h.available_at, 'epoch'), '9999-01-01'), CASE h.status WHEN 'held' THEN h.hold_reason ELSE h.last_error END, p.parked_at,
+       least(k.until, '9999-01-01')
 FROM page s
 CROSS JOIN LATERAL (SELECT w.id, w.task, w.status, w.available_at, w.hold_reason, w.last_error FROM holdfast.work w
                     WHERE w.queue = $1 AND w.partition_bucket = s.bucket AND w.partition_key = s.key ORDER BY w.seq LIMIT 1) h
 LEFT JOIN holdfast.parked_keys p ON p.queue = $1 AND p.partition_key = s.key
+LEFT JOIN holdfast.key_holds k ON k.queue = $1 AND k.partition_key = s.key AND (k.trial OR k.until > holdfast.now())
 ORDER BY s.bucket, s.key;
 
 -- name: stream_depth

@@ -130,12 +130,16 @@ ON CONFLICT (queue, partition_key) DO UPDATE SET tokens = EXCLUDED.tokens, refil
 -- name: claim_shares
 -- Take due jobs from these keys, at most that many of each, for a living worker.
 -- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 how many of each, $7 limit, $8 suspects instead of others?,
--- $9 limits that the claim is made within
+-- $9 limits that the claim is made within, $10 trials of held keys? They are locked, and one job of each is asked for.
+--
+-- Whether a key is held is asked only where the queue has a hold, and then by one probe for each key.
 --
 -- Compared as a row, here and below: with equalities a planner without statistics sorts a whole key to find its first job.
 WITH c AS MATERIALIZED (
     SELECT w.id
-    FROM (SELECT u.key, u.take, holdfast.bucket(u.key) AS bucket FROM unnest($5::text[], $6::int[]) AS u(key, take) OFFSET 0) k
+    FROM (SELECT u.key, u.take, holdfast.bucket(u.key) AS bucket FROM unnest($5::text[], $6::int[]) AS u(key, take)
+          WHERE ($10::boolean OR (SELECT NOT EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = $1))
+                 OR (SELECT true FROM holdfast.key_holds h WHERE h.queue = $1 AND h.partition_key = u.key AND (h.trial OR h.until > holdfast.now()) LIMIT 1) IS NULL) OFFSET 0) k
     CROSS JOIN LATERAL (
         SELECT j.id
         FROM holdfast.work j
@@ -191,6 +195,8 @@ WITH RECURSIVE step AS (
           AND w.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
         ORDER BY w.partition_bucket, w.partition_key, w.available_at, w.seq LIMIT 1
     ) h
+    WHERE ((SELECT NOT EXISTS (SELECT FROM holdfast.key_holds k WHERE k.queue = $1))
+           OR (SELECT true FROM holdfast.key_holds k WHERE k.queue = $1 AND k.partition_key = s.key AND (k.trial OR k.until > holdfast.now()) LIMIT 1) IS NULL)
     ORDER BY h.late DESC
 ), last AS MATERIALIZED (
     SELECT s.bucket, s.key FROM steps s ORDER BY s.bucket DESC, s.key DESC LIMIT 1
@@ -207,6 +213,8 @@ WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at
   AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
   AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
   AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
+  AND ((SELECT NOT EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = $1))
+       OR (SELECT true FROM holdfast.key_holds h WHERE h.queue = $1 AND h.partition_key = j.partition_key AND (h.trial OR h.until > holdfast.now()) LIMIT 1) IS NULL)
 ORDER BY j.available_at, j.seq
 LIMIT $2;
 

@@ -1,7 +1,7 @@
 -- name: claim_streams
 -- Take a gapless run from the front of each of these streams, for a living worker.
 -- $1 queue, $2 worker, $3 token, $4 lease seconds, $5 keys, $6 most jobs of a key, $7 suspects too?, $8 limits that the
--- claim is made within, $9 bytes of payload that are enough
+-- claim is made within, $9 bytes of payload that are enough, $10 trials of held keys? They are locked, and one job of each is asked for.
 --
 -- `front` has the first jobs of a key by seq, whatever their status; `free` those of them that are ready and that nobody holds, looked at
 -- again under their lock. A run ends at the first job of the front that is not free: what is behind it has to wait, also when somebody
@@ -15,7 +15,9 @@
 WITH front AS MATERIALIZED (
     SELECT k.number AS key, j.place, j.seq
     FROM (SELECT u.key, u.number FROM unnest($5::text[]) WITH ORDINALITY AS u(key, number)
-          WHERE NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = u.key) OFFSET 0) k
+          WHERE NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = u.key)
+            AND ($10::boolean OR (SELECT NOT EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = $1))
+                 OR (SELECT true FROM holdfast.key_holds h WHERE h.queue = $1 AND h.partition_key = u.key AND (h.trial OR h.until > holdfast.now()) LIMIT 1) IS NULL) OFFSET 0) k
     CROSS JOIN LATERAL (
         SELECT w.ctid AS place, w.seq FROM holdfast.work w
         WHERE w.queue = $1 AND w.partition_bucket = holdfast.bucket(k.key) AND w.partition_key = k.key
@@ -69,7 +71,10 @@ CROSS JOIN LATERAL (
         ORDER BY j.available_at, j.seq LIMIT $5
     )
     SELECT (SELECT count(*) FROM seen) AS seen, l.available_at AS last_at, l.seq AS last_seq,
-           ARRAY(SELECT f.partition_key FROM seen f WHERE f.wanted GROUP BY f.partition_key ORDER BY min(f.available_at), min(f.seq)) AS keys
+           ARRAY(SELECT f.partition_key FROM seen f WHERE f.wanted GROUP BY f.partition_key
+                 HAVING ((SELECT NOT EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = $1))
+                        OR (SELECT true FROM holdfast.key_holds h WHERE h.queue = $1 AND h.partition_key = f.partition_key AND (h.trial OR h.until > holdfast.now()) LIMIT 1) IS NULL)
+                 ORDER BY min(f.available_at), min(f.seq)) AS keys
     FROM (SELECT f.available_at, f.seq FROM seen f ORDER BY f.available_at DESC, f.seq DESC LIMIT 1) l
 ) s;
 
@@ -107,6 +112,8 @@ WITH RECURSIVE step AS (
       AND h.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
       AND h.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
       AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = h.key)
+      AND ((SELECT NOT EXISTS (SELECT FROM holdfast.key_holds k WHERE k.queue = $1))
+           OR (SELECT true FROM holdfast.key_holds k WHERE k.queue = $1 AND k.partition_key = h.key AND (k.trial OR k.until > holdfast.now()) LIMIT 1) IS NULL)
     ORDER BY h.priority DESC, h.available_at
 ), last AS MATERIALIZED (
     SELECT h.bucket, h.key FROM heads h ORDER BY h.bucket DESC, h.key DESC LIMIT 1
@@ -124,6 +131,8 @@ WHERE j.queue = $1 AND j.suspect > 0 AND j.status = 'pending' AND j.available_at
   AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
   AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = $1 AND paused_at IS NOT NULL)
   AND NOT EXISTS (SELECT FROM holdfast.parked_keys p WHERE p.queue = $1 AND p.partition_key = j.partition_key)
+  AND ((SELECT NOT EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = $1))
+       OR (SELECT true FROM holdfast.key_holds h WHERE h.queue = $1 AND h.partition_key = j.partition_key AND (h.trial OR h.until > holdfast.now()) LIMIT 1) IS NULL)
   AND j.seq = (SELECT w.seq FROM holdfast.work w
                WHERE w.queue = $1 AND w.partition_bucket = j.partition_bucket AND w.partition_key = j.partition_key ORDER BY w.seq LIMIT 1)
 ORDER BY j.available_at, j.seq
