@@ -66,7 +66,6 @@ from .shapes.receiver.declare import ReceiveDecorator
 from .shapes.receiver.intake import Receipt
 from .shapes.receiver.message import ReceivedMessage
 from .shapes.receiver.receiver import ASGI, Receiver
-from .shapes.receiver.source import InMessage, Source
 from .shapes.receiver.verify import (
     GitHub,
     Hmac,
@@ -89,6 +88,7 @@ from .tasks.options import EnqueueOptions, TaskOptions
 from .tasks.queueing import QueueOptions
 from .tasks.registry import Queue
 from .tasks.task import Task, TaskDecorator
+from .transport import InMessage, Source
 
 __all__ = [
     "ASGI",

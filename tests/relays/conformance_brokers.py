@@ -72,7 +72,7 @@ class NatsBroker(_OnServer):
             message = await context.get_msg(destination, seq)
             headers = dict(message.headers or {})
             body = message.data or b""
-            found.append(InMessage(headers["Nats-Msg-Id"], destination, None, headers, body))
+            found.append(InMessage(headers["Nats-Msg-Id"], body, None, headers, source=destination))
         await client.close()
         return found
 
@@ -114,10 +114,10 @@ class RedisBroker(_OnServer):
         return [
             InMessage(
                 fields[b"id"].decode(),
-                destination,
-                fields[b"key"].decode() if b"key" in fields else None,
-                {},
                 fields[b"body"],
+                None,
+                key=fields[b"key"].decode() if b"key" in fields else None,
+                source=destination,
             )
             for _, fields in entries
         ]
@@ -169,7 +169,7 @@ class RabbitBroker(_OnServer):
             channel = await connection.channel()
             queue = await channel.get_queue(destination)
             while (message := await queue.get(no_ack=True, fail=False)) is not None:
-                found.append(InMessage(str(message.message_id), destination, None, {}, message.body))
+                found.append(InMessage(str(message.message_id), message.body, None, source=destination))
         return found
 
     async def fill(self, name: str) -> str | None:
@@ -207,7 +207,9 @@ class HoldfastBroker:
                 "SELECT id, key, data FROM holdfast.events WHERE type = %s ORDER BY seq", [destination]
             ).fetchall()
         return [
-            InMessage(str(row[0]), destination, row[1], {}, json.dumps({"data": row[2]}).encode())
+            InMessage(
+                str(row[0]), json.dumps({"data": row[2]}).encode(), None, key=row[1], source=destination
+            )
             for row in rows
         ]
 

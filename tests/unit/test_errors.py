@@ -27,6 +27,10 @@ TEXTS = {
     "ReplaceConflict": "A job of another task or partition key waits under the replace key.",
     "WrongConnection": "conn= is of the wrong kind for this method.",
     "InvalidEvent": "The event cannot be published like this.",
+    "ContractChanged": "A version of an event type is stored with another schema. A version never changes: "
+    "declare the next one.",
+    "VerificationFailed": "The message is not by whom it says, or too old.",
+    "InvalidMessage": "The message cannot be read: its sender has to change it.",
     "ConcurrencyConflict": "The stream has another version than expected: somebody else wrote to it. Read it again and "
     "decide again.",
     "UnknownSubscription": "The subscription does not exist.",

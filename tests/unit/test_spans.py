@@ -20,7 +20,17 @@ from holdfast.operate.queues import create_queue
 API = Path(__file__).parents[2] / "docs" / "api.txt"
 TEXT = "float | datetime.timedelta | str"
 # Numbers that are no seconds, and what is only told: fields of answers.
-NO_SECONDS = {"factor", "fraction", "count", "declared_seconds", "paused_seconds"}
+# `wait` and `delay` of a Source, `patience` of a Receiver: given by us.
+NO_SECONDS = {
+    "factor",
+    "fraction",
+    "count",
+    "declared_seconds",
+    "paused_seconds",
+    "wait",
+    "delay",
+    "patience",
+}
 
 
 def test_the_public_api() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
-from ..shapes.receiver.source import InMessage
+from ..transport import InMessage
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

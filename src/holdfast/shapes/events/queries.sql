@@ -731,7 +731,7 @@ FROM holdfast.event_types t ORDER BY t.name, t.version;
 -- Write down contracts that are not there yet.
 -- $1 names, $2 versions, $3 readers, $4 writers, $5 digests, $6 compatibilities, $7 release
 INSERT INTO holdfast.event_types (name, version, reader, writer, digest, compatibility, stored_at, release)
-SELECT n.name, n.version, n.reader::text::jsonb, n.writer::text::jsonb, n.digest::text::bytea, n.compatibility, holdfast.now(), $7::text
+SELECT n.name, n.version, n.reader::text::jsonb, n.writer::text::jsonb, n.digest::text::pg_catalog.bytea, n.compatibility, holdfast.now(), $7::text
 FROM ROWS FROM (unnest($1::text[]), unnest($2::int[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]), unnest($6::text[]))
      AS n(name, version, reader, writer, digest, compatibility)
 RETURNING ARRAY[name::text];

@@ -18,11 +18,11 @@ from ...model.text import storable
 from ...runtime.service import Service
 from ...tasks.taskset import TaskSet
 from ...tasks.writer import unknown_queue
+from ...transport import InMessage, Source
 from . import store
 from .declare import Declared, declared
 from .intake import TooLarge
 from .parse import CLOUDEVENTS, media_type, opened, parse_json
-from .source import InMessage, Source
 from .store import NewMessage, Written
 
 BATCH = 500

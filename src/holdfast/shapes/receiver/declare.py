@@ -17,11 +17,11 @@ from ...tasks.registry import TaskRegistry
 from ...tasks.signature import HandlerSignature, analyse
 from ...tasks.task import Task
 from ...tasks.taskset import TaskSet
+from ...transport import Source
 from .intake import Intake
 from .message import MessageConverter, ReceivedMessage
 from .parse import KeyTemplate
 from .receiver import Receiver
-from .source import Source
 from .store import Target
 from .verify import Verifier
 
