@@ -107,8 +107,8 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class InMessage:
-    """A message as a broker has it."""
+class StoredMessage:
+    """A message as a broker has it, for the conformance suite."""
 
     id: str  # the sender's: CloudEvents id, Nats-Msg-Id, message_id; else "<partition>:<offset>"
     source: str

@@ -18,7 +18,7 @@ from holdfast.contrib.holdfast import holdfast_database
 from holdfast.contrib.nats import nats
 from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.contrib.redis import redis_streams
-from holdfast.transport import InMessage, Transport
+from holdfast.transport import StoredMessage, Transport
 
 SECRET = "s3cr3t-w0rd"
 
@@ -63,7 +63,7 @@ class NatsBroker(_OnServer):
     def missing(self) -> str | None:
         return "nobody.has.this"
 
-    async def read(self, destination: str) -> Sequence[InMessage]:
+    async def read(self, destination: str) -> Sequence[StoredMessage]:
         client = await nats_client.connect(self.url)
         context = client.jetstream()
         state = (await context.stream_info(destination)).state
@@ -72,7 +72,7 @@ class NatsBroker(_OnServer):
             message = await context.get_msg(destination, seq)
             headers = dict(message.headers or {})
             body = message.data or b""
-            found.append(InMessage(headers["Nats-Msg-Id"], destination, None, headers, body))
+            found.append(StoredMessage(headers["Nats-Msg-Id"], destination, None, headers, body))
         await client.close()
         return found
 
@@ -108,11 +108,11 @@ class RedisBroker(_OnServer):
     def missing(self) -> str | None:
         return "nobody:has:this"
 
-    async def read(self, destination: str) -> Sequence[InMessage]:
+    async def read(self, destination: str) -> Sequence[StoredMessage]:
         async with redis.asyncio.Redis.from_url(self.url) as client:
             entries: Any = await client.xrange(destination)
         return [
-            InMessage(
+            StoredMessage(
                 fields[b"id"].decode(),
                 destination,
                 fields[b"key"].decode() if b"key" in fields else None,
@@ -162,14 +162,14 @@ class RabbitBroker(_OnServer):
     def missing(self) -> str | None:
         return "nobody.has.this"
 
-    async def read(self, destination: str) -> Sequence[InMessage]:
+    async def read(self, destination: str) -> Sequence[StoredMessage]:
         """They are taken out: the suite reads a destination once."""
         found = []
         async with await aio_pika.connect(self.url) as connection:
             channel = await connection.channel()
             queue = await channel.get_queue(destination)
             while (message := await queue.get(no_ack=True, fail=False)) is not None:
-                found.append(InMessage(str(message.message_id), destination, None, {}, message.body))
+                found.append(StoredMessage(str(message.message_id), destination, None, {}, message.body))
         return found
 
     async def fill(self, name: str) -> str | None:
@@ -201,13 +201,13 @@ class HoldfastBroker:
     def missing(self) -> str | None:
         return None
 
-    async def read(self, destination: str) -> Sequence[InMessage]:
+    async def read(self, destination: str) -> Sequence[StoredMessage]:
         with psycopg.connect(self._url) as conn:
             rows = conn.execute(
                 "SELECT id, key, data FROM holdfast.events WHERE type = %s ORDER BY seq", [destination]
             ).fetchall()
         return [
-            InMessage(str(row[0]), destination, row[1], {}, json.dumps({"data": row[2]}).encode())
+            StoredMessage(str(row[0]), destination, row[1], {}, json.dumps({"data": row[2]}).encode())
             for row in rows
         ]
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID, uuid4
 
-from ..transport import Confirmed, InMessage, Outcome, OutMessage, Refused, RetryLater, Transport
+from ..transport import Confirmed, Outcome, OutMessage, Refused, RetryLater, StoredMessage, Transport
 
 T = TypeVar("T")
 _PATIENT = 60.0  # seconds after which something that must come to an end is said not to
@@ -37,7 +37,7 @@ class Broker(Protocol):
         """One that does not exist; None: every name does."""
         ...
 
-    async def read(self, destination: str) -> Sequence[InMessage]:
+    async def read(self, destination: str) -> Sequence[StoredMessage]:
         """All that is stored, in order."""
         ...
 
@@ -135,16 +135,16 @@ def _data(body: bytes) -> Any:
     return json.loads(body)["data"]
 
 
-def _n(stored: InMessage) -> int:
+def _n(stored: StoredMessage) -> int:
     return int(_data(stored.body)["n"])
 
 
-def _first(found: Iterable[InMessage]) -> list[InMessage]:
+def _first(found: Iterable[StoredMessage]) -> list[StoredMessage]:
     """Each id where it comes first: what a reader sees that drops repeats."""
     return list({one.id: one for one in reversed(list(found))}.values())[::-1]
 
 
-def _check_order(stored: Sequence[InMessage], sent: Sequence[OutMessage]) -> None:
+def _check_order(stored: Sequence[StoredMessage], sent: Sequence[OutMessage]) -> None:
     """Nothing is missing, and within each key each message comes first in the order in which it was sent."""
     by_id = {message.id: message for message in sent}
     found: dict[str | None, list[int]] = defaultdict(list)
