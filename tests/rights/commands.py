@@ -31,6 +31,7 @@ WRITES = (
     "schedule backfill tick --from 2026-05-01T00:00Z --to 2026-05-02T00:00Z --yes", "workers drain --all --yes", "enqueue plain n:=1",
     "events retention --days 8", "subscriptions pause mail_it", "subscriptions reset mail_it --to start --yes", "subscriptions skip mail_it",
     "subscriptions resume mail_it", "subscriptions replay mail_it --from start --again --yes", "subscriptions forget-failures mail_it --yes",
+    "subscriptions retry to_bus",
     "subscriptions remove mail_it --yes",
     "contracts store --app tests.rights.commands:declared",
 )  # fmt: skip
@@ -42,7 +43,7 @@ FIX = tuple(f"doctor --fix {name} --yes" for name in FIXES)
 # the code of one and rights on its tables.
 ELSEWHERE = {
     "projection rebuild", "projection cancel", "projection pause", "projection resume", "projection reset", "projection drop", "projection failures",
-    "projection retry", "contracts asyncapi", "contracts docs", "contracts export",
+    "projection retry", "contracts asyncapi", "contracts docs", "contracts export", "relays check",
     "bench", "config show", "db dump", "db psql", "db reset", "db start", "db status", "db stop", "dev", "migrate sql", "migrate up", "monitoring alerts",
     "monitoring dashboard", "monitoring keda", "roles sql", "worker",
 }  # fmt: skip
@@ -73,6 +74,15 @@ def filled(words: str, made: Mapping[str, object]) -> list[str]:
     return words.format(**made).split()
 
 
+# A relay whose first event waits, as its worker leaves it.
+RELAY = """
+INSERT INTO holdfast.subscriptions (name, kind, patterns, position, seq, status, created_at, moved_at)
+VALUES ('to_bus', 'relay', '{*}', 1, 1, 'paused', holdfast.now(), holdfast.now());
+INSERT INTO holdfast.event_failures (subscription, position, seq, shard, kind, event_id, type, at)
+VALUES ('to_bus', 1, 1, 0, 'parked', holdfast.uuid7(), 'order.paid', holdfast.now());
+"""
+
+
 def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[str, object]:
     """What the commands above name: besides `made`, one that is dead, one that is done, a group, one to discard and a worker."""
     life.app.database.run(
@@ -81,6 +91,7 @@ def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[
     discard = life.plain.using(run_after=7200).enqueue(9).id
     with psycopg.connect(dsn, options="-c search_path=pg_catalog") as conn:
         conn.execute("SELECT holdfast.receive('legacy', 'm1', sha256(''), 'plain', '{\"n\": 1}')")
+        conn.execute(RELAY)
         named = {
             "dead": "SELECT id FROM holdfast.dead_letters WHERE task = 'breaks' LIMIT 1",
             "done": "SELECT id FROM holdfast.archive WHERE task = 'plain' LIMIT 1",
