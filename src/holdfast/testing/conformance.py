@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID, uuid4
 
-from ..transport import Confirmed, Outcome, OutMessage, Refused, RetryLater, InMessage, Transport
+from ..transport import Confirmed, InMessage, Outcome, OutMessage, Refused, RetryLater, Transport
 
 T = TypeVar("T")
 _PATIENT = 60.0  # seconds after which something that must come to an end is said not to
