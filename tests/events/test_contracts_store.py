@@ -174,7 +174,7 @@ def test_two_that_store_at_once_do_not_store_two_schemas_of_one_version(kit: Kit
         other_first()
         thread = threading.Thread(target=store)
         thread.start()
-        waits = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        waits = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
         wait_until(lambda: kit.sql(waits), "the other one waits")
         conn.commit()
         thread.join()

@@ -54,7 +54,6 @@ def test_these_run_anywhere() -> None:
         "hold_position",
         "jobs_ended",
         "jobs_ended_at_commit",
-        "lock_event_types",
         "lock_failures",
         "lock_owned",
         "lock_positions",

@@ -715,11 +715,6 @@ FROM holdfast.subscriptions s JOIN holdfast.subscription_lag g ON g.name = s.nam
 WHERE s.kind = 'projection' AND s.replay_of IS NULL AND ($1::text IS NULL OR s.name = $1::text)
 GROUP BY s.name ORDER BY s.name;
 
--- name: lock_event_types
--- anywhere
--- One transaction at a time stores contracts: what it has compared stays so until it commits.
-SELECT ARRAY['locked'::text] FROM pg_catalog.pg_advisory_xact_lock(7236837, 13);
-
 -- name: event_types
 -- anywhere
 -- Every contract that is stored: name, version, both schemas, digest, compatibility, release.
@@ -728,10 +723,12 @@ FROM holdfast.event_types t ORDER BY t.name, t.version;
 
 -- name: store_event_types
 -- anywhere
--- Write down contracts that are not there yet.
+-- Write down contracts, but for those that are there: one that somebody else is writing is waited for.
 -- $1 names, $2 versions, $3 readers, $4 writers, $5 digests, $6 compatibilities, $7 release
 INSERT INTO holdfast.event_types (name, version, reader, writer, digest, compatibility, stored_at, release)
 SELECT n.name, n.version, n.reader::text::jsonb, n.writer::text::jsonb, n.digest::text::pg_catalog.bytea, n.compatibility, holdfast.now(), $7::text
 FROM ROWS FROM (unnest($1::text[]), unnest($2::int[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]), unnest($6::text[]))
      AS n(name, version, reader, writer, digest, compatibility)
+ORDER BY n.name, n.version
+ON CONFLICT DO NOTHING
 RETURNING ARRAY[name::text];

@@ -36,14 +36,19 @@ def store_new(release: str | None, conn: object) -> Procedure[int]:
     who = yield from actor()
 
     def flow() -> Flow[int]:
-        yield from store.lock_event_types()
+        fresh = yield from not_stored()
+        if not fresh:
+            return 0
+        written = yield from store.store_event_types(fresh, release)
+        if written < len(fresh):  # somebody else has just written some of them: are they the same?
+            yield from not_stored()
+        which = {"events": ", ".join(f"{c.name} {c.version}" for c in fresh)[:2000], "release": release}
+        yield from audit(who, "contracts store", which, written)
+        return written
+
+    def not_stored() -> Flow[list[store.Contract]]:
         known = by_version((yield from store.event_types()))
-        fresh = new_ones(known, code.values(), "the database")
-        if fresh:
-            yield from store.store_event_types(fresh, release)
-            which = {"events": ", ".join(f"{c.name} {c.version}" for c in fresh)[:2000], "release": release}
-            yield from audit(who, "contracts store", which, len(fresh))
-        return len(fresh)
+        return list(new_ones(known, code.values(), "the database"))
 
     return (yield from run_on(conn, "store", flow))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ....store.arrays import int_array, text_array
-from ....store.statement import Row, Statement, named, nothing
+from ....store.statement import Row, Statement, named
 
 
 class Contract(NamedTuple):
@@ -18,10 +18,6 @@ class Contract(NamedTuple):
     digest: str  # of both, in hexadecimal digits
     compatibility: str
     release: str | None = None
-
-
-def lock_event_types() -> Statement[None]:
-    return named("lock_event_types", (), nothing)
 
 
 def event_types() -> Statement[list[Contract]]:
@@ -37,7 +33,7 @@ def event_types() -> Statement[list[Contract]]:
 
 
 def store_event_types(contracts: Sequence[Contract], release: str | None) -> Statement[int]:
-    """Write down contracts that are not there yet; how many."""
+    """Write down contracts, but for those that are there; how many were written."""
     columns = (
         text_array([c.name for c in contracts]),
         int_array([c.version for c in contracts]),
