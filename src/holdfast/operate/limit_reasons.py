@@ -44,7 +44,8 @@ def hold_reason(queue: str, hold: HoldSeen) -> Said:
     if not hold.over:
         end = "it is lifted" if hold.until.year == _NEVER else moment(hold.until)
         then = " Then one job of it is tried first." if hold.trial else ""
-        return "key_held", f"Its key {cut(hold.key)} is held until {end}{why}.{then}", [lift]
+        said = f"Its key {cut(hold.key)} is held until {end}{why}.{then}"
+        return "key_held", said, [lift]
     said = (
         f"Its key {cut(hold.key)} was held until {moment(hold.until)}{why}, and one job of it is tried first"
     )
