@@ -108,9 +108,9 @@ def main(arguments: list[str]) -> int:
     long = arguments == ["--long"]
     if arguments and not long:
         return pytest(arguments)
-    # One more than there are cores: many tests wait for a process or a clock.
+    # Two more than there are cores: many tests wait for a process or a clock.
     # A worker that has nothing left takes tests from the others, also out of a file: no long file is left for the end.
-    workers = ["-n", str(min(4, (os.cpu_count() or 2) + 1)), "--dist", "worksteal", "-q"]
+    workers = ["-n", str(min(6, (os.cpu_count() or 2) + 2)), "--dist", "worksteal", "-q"]
     missing = []
     binaries = {}
     for major in OTHERS:
