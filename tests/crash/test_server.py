@@ -60,7 +60,7 @@ def test_a_crash_of_the_server_under_load_loses_nothing(server: EmbeddedServer, 
         wait_until(lambda: time.monotonic() - down > 2.0, "it stays away for a while", 5)
         server.ensure_running()
         outage = time.monotonic() - down
-        before = len(scene.ledger())
+        before = min(len(scene.ledger()), len(ids) - 1)  # on a slow machine all may be done by now
         wait_until(lambda: len(scene.ledger()) > before, "work goes on", 10)
         for worker, mark in zip(workers, marks, strict=True):
             assert worker.is_running
