@@ -194,7 +194,9 @@ def test_a_held_snapshot_does_not_make_the_log_dearer(conn: Conn, connect: Conne
     steps(conn, TIMES, owned.token)
     for _ in range(2):  # with the statistics of then, and with those of now
         after = costs(before)
-        assert {name: (before[name], now) for name, now in after.items() if now > before[name] + MORE} == {}
+        # Whoever writes anywhere on the server makes the turn look once more in each of the 32 slots.
+        most = {name: cost + MORE + (3 * 32 if name == "turn" else 0) for name, cost in before.items()}
+        assert {name: (before[name], now) for name, now in after.items() if now > most[name]} == {}
         conn.execute("VACUUM ANALYZE")
     assert one(conn, "SELECT position FROM holdfast.subscriptions") == TIMES + 20
     held.execute("ROLLBACK")
