@@ -137,7 +137,7 @@ def test_unowned_subscription(case: Case, app: Holdfast) -> None:
     assert finding["fix"] == [WORKER]
     assert finding["otherwise"] == ["holdfast subscriptions remove totals --yes"]
     assert finding["details"] == ["totals (projection), 2 events behind, 2 h"]
-    assert status(case) == ("active", 2)
+    wait_until(lambda: status(case) == ("active", 2), "its new owner has read them")
 
 
 def test_a_subscription_that_has_read_all_needs_no_owner(case: Case, app: Holdfast) -> None:
