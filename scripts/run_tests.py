@@ -39,12 +39,13 @@ def provide_pooler() -> bool:
     return bouncer_program() is not None
 
 
-BROKERS = {"redis-server": "redis-server", "/usr/lib/rabbitmq/bin/rabbitmq-server": "rabbitmq-server"}
+BROKERS = {"redis-server": "redis-server"}
+LONG_BROKERS = {"/usr/lib/rabbitmq/bin/rabbitmq-server": "rabbitmq-server"}  # what only the long ones need
 
 
-def provide_brokers() -> None:
+def provide_brokers(*, long: bool) -> None:
     """Those that are Debian packages. One that is missing fails the tests that need it."""
-    for found, package in BROKERS.items():
+    for found, package in (BROKERS | LONG_BROKERS if long else BROKERS).items():
         if shutil.which(found) is None:
             install(package)
 
@@ -119,7 +120,7 @@ def main(arguments: list[str]) -> int:
             missing.append(str(major))
         else:
             binaries[major] = found
-    provide_brokers()
+    provide_brokers(long=long)
     if not provide_pooler():
         print("not run: what needs pgbouncer, which is not on this machine", flush=True)
     codes = [0]
