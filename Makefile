@@ -19,6 +19,9 @@ install: $(STAMP) ## make .venv with pinned dependencies
 demo: $(STAMP) ## pay orders, kill a worker, see nothing lost (embedded server)
 	@$(BIN)/python -m examples.shop.demo
 
+demo-events: $(STAMP) ## orders to a broker and a webhook, payments back, and everything is broken once
+	@PYTHONPATH=. $(BIN)/python examples/shop-events/demo.py
+
 test: $(STAMP) ## run the tests on every PostgreSQL that can be had
 	$(BIN)/python scripts/run_tests.py
 
@@ -44,4 +47,4 @@ docs: $(STAMP) ## regenerate printed output in README and docs, and docs/api.txt
 pins: ## refresh requirements/dev.txt from the newest releases
 	$(PYTHON) scripts/pins.py
 
-.PHONY: help install demo test test-long check bench bench-quick mutants docs pins
+.PHONY: help install demo demo-events test test-long check bench bench-quick mutants docs pins

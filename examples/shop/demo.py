@@ -9,20 +9,18 @@ judge       read the verdict from the database; exit code 1 if a promise was bro
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import psycopg
 
 from examples.shop import app as shop
 from examples.shop.moves import Moved, Moves
 from examples.shop.show import Kill, Progress, Screen, broken, read_counts, verdict_lines
+from examples.stage import Fleet, TimeUpError, interrupt, time_limit, worker
 from holdfast import HoldfastError, Published, ResultTimeout
 from holdfast.db import embedded
 
@@ -36,70 +34,8 @@ PAYABLE = ORDERS - ORDERS // DECLINED
 ORDERS_PER_SECOND = 30
 WORKERS = 3
 LIMIT = 55.0  # seconds until the demo gives up; stopping and judging may take a few more
-WORKER = [sys.executable, "-m", "holdfast", "worker", "examples.shop.app:app"]
 
 Conn = psycopg.Connection[Any]
-
-
-class TimeUpError(HoldfastError):
-    """The demo ends by itself, whatever happens."""
-
-
-class Fleet:
-    """The worker processes, by the names the demo gives them."""
-
-    def __init__(self) -> None:
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._told: set[str] = set()  # to leave
-
-    def start(self, name: str) -> None:
-        with (LOGS / f"{name}.log").open("wb") as log:
-            # A session of its own: Ctrl-C is for the demo, which then stops its workers in good order.
-            self._processes[name] = subprocess.Popen(
-                WORKER, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def pids(self) -> dict[int, str]:
-        return {process.pid: name for name, process in self._processes.items()}
-
-    def kill(self, pid: int) -> None:
-        process = self._processes[self.pids()[pid]]
-        process.kill()
-        process.wait()
-
-    def tell(self, name: str, *, by_signal: bool) -> None:
-        """It is told to leave: by SIGTERM, or in another way."""
-        self._told.add(name)
-        if by_signal:
-            self._processes[name].terminate()
-
-    def state(self, name: str) -> str:
-        code = self._processes[name].poll()
-        if code is None:
-            return "alive"
-        if code == 0 and name in self._told:
-            return "left"
-        return "killed" if code == -signal.SIGKILL else f"ended with {code}"
-
-    def check(self) -> None:
-        """Nobody ends by itself."""
-        for name in self._processes:
-            if (state := self.state(name)) not in ("alive", "killed", "left"):
-                tail = (LOGS / f"{name}.log").read_text(errors="replace").splitlines()[-12:]
-                raise HoldfastError("\n".join([f"{name} {state}. The end of {LOGS}/{name}.log:", *tail]))
-
-    def stop(self, patience: float) -> None:
-        """SIGTERM lets a worker finish its jobs; SIGKILL is for one that takes too long."""
-        running = [process for process in self._processes.values() if process.poll() is None]
-        for process in running:
-            process.terminate()
-        deadline = time.monotonic() + patience
-        for process in running:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 class Run:
@@ -242,7 +178,7 @@ def work(screen: Screen, fleet: Fleet) -> tuple[Kill | None, Moved | None, bool]
     try:
         with time_limit(LIMIT), prepare_shop(screen) as conn:
             for number in range(1, WORKERS + 1):
-                fleet.start(f"worker-{number}")
+                fleet.start(f"worker-{number}", worker("examples.shop.app:app"))
             wait_for_workers(conn, fleet)
             names = ", ".join(f"{name} is process {pid}" for pid, name in fleet.pids().items())
             screen.say(f"{WORKERS} workers at default settings: {names}")
@@ -285,29 +221,12 @@ def commands(kill: Kill) -> list[str]:
     ]
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    def time_up(number: int, frame: FrameType | None) -> NoReturn:
-        raise TimeUpError(f"not done within {seconds:g} s")
-
-    signal.signal(signal.SIGALRM, time_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     prepare_environment()
     screen = Screen()
-    fleet = Fleet()
+    fleet = Fleet(LOGS)
     try:
         screen.write(
             "A shop pays orders. Each payment enqueues its receipt and publishes an event in the same transaction;"

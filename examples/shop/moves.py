@@ -4,12 +4,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 
 from examples.shop import app as shop
 from examples.shop.show import Screen
+from examples.stage import Fleet, worker
 from holdfast.operate.operator import Operator
 
 CUSTOMERS = 60
@@ -17,14 +18,6 @@ PARCELS_PER_SECOND = 60
 JOINER = "worker-4"
 
 Owners = dict[int, str]  # bucket -> the name of the worker that owns it
-
-
-class Fleet(Protocol):
-    def start(self, name: str) -> None: ...
-    def tell(self, name: str, *, by_signal: bool) -> None: ...
-    def state(self, name: str) -> str: ...
-    def pids(self) -> dict[int, str]: ...
-    def check(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -58,16 +51,16 @@ class Moves:
         first, *others = self._alive()
         before = self._until_shared({first, *others})
 
-        self._fleet.start(JOINER)
+        self._fleet.start(JOINER, worker("examples.shop.app:app"))
         before = self._say_moved(f"join: {JOINER} starts", before, {first, *others, JOINER})
 
         self._fleet.tell(first, by_signal=True)
         before = self._say_moved(f"leave: {first} gets SIGTERM", before, {*others, JOINER})
 
-        (worker,) = (w.worker for w in self._seats() if self._fleet.pids()[w.pid] == JOINER)
-        Operator(shop.app.database, "demo").drain_workers(ids=[worker])
+        (joined,) = (w.worker for w in self._seats() if self._fleet.pids()[w.pid] == JOINER)
+        Operator(shop.app.database, "demo").drain_workers(ids=[joined])
         self._fleet.tell(JOINER, by_signal=False)
-        self._say_moved(f"drain: holdfast workers drain {worker.rpartition(':')[2][:8]}", before, set(others))
+        self._say_moved(f"drain: holdfast workers drain {joined.rpartition(':')[2][:8]}", before, set(others))
 
         self._until(lambda: self._fleet.state(first) == self._fleet.state(JOINER) == "left")
         enqueued, self._enqueued = self._enqueued, -1
