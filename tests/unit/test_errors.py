@@ -14,6 +14,7 @@ TEXTS = {
     "ConfigurationError": "The configuration cannot work as given.",
     "NoDatabase": 'no database was named. Pass Holdfast("postgresql://..."), or set HOLDFAST_DATABASE_URL, '
     'DATABASE_URL or PGHOST/PGDATABASE. To try it without one: Holdfast("embedded:")',
+    "SecretUnreadable": "A sealed secret cannot be opened with the keys of this process.",
     "TaskDefinitionError": "The task cannot be declared like this.",
     "DuplicateTask": "Two functions want the same task name.",
     "EnqueueError": "The job was refused; nothing was written and the transaction is usable.",
