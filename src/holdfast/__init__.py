@@ -38,6 +38,7 @@ from .errors import (
     SubscriptionStopped,
     TaskDefinitionError,
     UnboundTask,
+    UnknownEndpoint,
     UnknownQueue,
     UnknownSchedule,
     UnknownSubscription,
@@ -81,6 +82,9 @@ from .shapes.receiver.verify import (
 )
 from .shapes.schedules.backfill import Backfill
 from .shapes.schedules.verbs import Schedule, Schedules, Slot
+from .shapes.webhooks.endpoints import Endpoints
+from .shapes.webhooks.model import Attempt, Delivery, Endpoint, Secret
+from .shapes.webhooks.webhooks import Webhooks
 from .store.chains import GroupStatus
 from .tasks.batching import BatchDecorator
 from .tasks.group import GroupHandle
@@ -95,6 +99,7 @@ from .transport import InMessage, Source
 __all__ = [
     "ASGI",
     "AsyncTransaction",
+    "Attempt",
     "Backfill",
     "Backoff",
     "Batch",
@@ -112,10 +117,13 @@ __all__ = [
     "DatabaseError",
     "DatabaseUnavailable",
     "DeadLetter",
+    "Delivery",
     "DuplicateTask",
     "Duration",
     "Egress",
     "EmbeddedError",
+    "Endpoint",
+    "Endpoints",
     "EnqueueError",
     "EnqueueOptions",
     "Event",
@@ -171,6 +179,7 @@ __all__ = [
     "Schedules",
     "SchemaMissing",
     "SchemaTooNew",
+    "Secret",
     "SecretUnreadable",
     "Secrets",
     "Settings",
@@ -190,6 +199,7 @@ __all__ = [
     "TaskOptions",
     "Transaction",
     "UnboundTask",
+    "UnknownEndpoint",
     "UnknownQueue",
     "UnknownSchedule",
     "UnknownSubscription",
@@ -197,6 +207,7 @@ __all__ = [
     "VerificationFailed",
     "Verified",
     "Verifier",
+    "Webhooks",
     "WrongConnection",
     "event",
     "sharded_key",
