@@ -2,6 +2,7 @@
 
 from .app import Holdfast
 from .db.transaction import AsyncTransaction, Transaction
+from .egress import Egress
 from .errors import (
     BinariesNotFound,
     ConcurrencyConflict,
@@ -33,9 +34,11 @@ from .errors import (
     ResultTimeout,
     SchemaMissing,
     SchemaTooNew,
+    SecretUnreadable,
     SubscriptionStopped,
     TaskDefinitionError,
     UnboundTask,
+    UnknownEndpoint,
     UnknownQueue,
     UnknownSchedule,
     UnknownSubscription,
@@ -79,6 +82,9 @@ from .shapes.receiver.verify import (
 )
 from .shapes.schedules.backfill import Backfill
 from .shapes.schedules.verbs import Schedule, Schedules, Slot
+from .shapes.webhooks.endpoints import Endpoints
+from .shapes.webhooks.model import Attempt, Delivery, Endpoint, Secret
+from .shapes.webhooks.webhooks import Webhooks
 from .store.chains import GroupStatus
 from .tasks.batching import BatchDecorator
 from .tasks.group import GroupHandle
@@ -93,6 +99,7 @@ from .transport import InMessage, Source
 __all__ = [
     "ASGI",
     "AsyncTransaction",
+    "Attempt",
     "Backfill",
     "Backoff",
     "Batch",
@@ -110,9 +117,13 @@ __all__ = [
     "DatabaseError",
     "DatabaseUnavailable",
     "DeadLetter",
+    "Delivery",
     "DuplicateTask",
     "Duration",
+    "Egress",
     "EmbeddedError",
+    "Endpoint",
+    "Endpoints",
     "EnqueueError",
     "EnqueueOptions",
     "Event",
@@ -168,6 +179,8 @@ __all__ = [
     "Schedules",
     "SchemaMissing",
     "SchemaTooNew",
+    "Secret",
+    "SecretUnreadable",
     "Secrets",
     "Settings",
     "Shopify",
@@ -186,6 +199,7 @@ __all__ = [
     "TaskOptions",
     "Transaction",
     "UnboundTask",
+    "UnknownEndpoint",
     "UnknownQueue",
     "UnknownSchedule",
     "UnknownSubscription",
@@ -193,6 +207,7 @@ __all__ = [
     "VerificationFailed",
     "Verified",
     "Verifier",
+    "Webhooks",
     "WrongConnection",
     "event",
     "sharded_key",

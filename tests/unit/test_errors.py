@@ -14,6 +14,7 @@ TEXTS = {
     "ConfigurationError": "The configuration cannot work as given.",
     "NoDatabase": 'no database was named. Pass Holdfast("postgresql://..."), or set HOLDFAST_DATABASE_URL, '
     'DATABASE_URL or PGHOST/PGDATABASE. To try it without one: Holdfast("embedded:")',
+    "SecretUnreadable": "A sealed secret cannot be opened with the keys of this process.",
     "TaskDefinitionError": "The task cannot be declared like this.",
     "DuplicateTask": "Two functions want the same task name.",
     "EnqueueError": "The job was refused; nothing was written and the transaction is usable.",
@@ -33,6 +34,7 @@ TEXTS = {
     "InvalidMessage": "The message cannot be read: its sender has to change it.",
     "ConcurrencyConflict": "The stream has another version than expected: somebody else wrote to it. Read it again and "
     "decide again.",
+    "UnknownEndpoint": "The tenant has no such endpoint.",
     "UnknownSubscription": "The subscription does not exist.",
     "SubscriptionStopped": "The subscription is paused, stopped at an event or expired, and has not come so far.",
     "EventsGone": "The log no longer has these events.",
