@@ -17,6 +17,11 @@ store       its statements; queries.sql and schema.sql beside it have the text
 
 from ...shape import Shape
 from .declare import services
-from .store import prune
+from .store import prune, settle
 
-SHAPE = Shape("webhooks", services=services, prunes={"webhook_attempts": prune})
+SHAPE = Shape(
+    "webhooks",
+    services=services,
+    prunes={"webhook_attempts": prune},
+    recorders={"webhook_attempts": settle},
+)

@@ -16,8 +16,8 @@ SELECT holdfast.webhook_fan_out($1::uuid[], $2::uuid[], $3::bigint[], $4::timest
 SELECT * FROM holdfast.webhook_begin($1::uuid[], $2::boolean[]);
 
 -- name: webhook_settle
--- What attempts ended with; returns what is to be done. $1 rows, $2 seconds of failures after which an endpoint is disabled, $3 the header that has the tenant
-SELECT * FROM holdfast.webhook_settle($1::text::jsonb, $2::float8, $3::text);
+-- What attempts ended with; returns what is to be done. $1 rows
+SELECT * FROM holdfast.webhook_settle($1::text::jsonb);
 
 -- name: webhook_create
 -- anywhere
@@ -62,9 +62,11 @@ ORDER BY d.id DESC LIMIT $5::int;
 SELECT a.delivery_id, a.n, a.at, a.url, a.address, a.status, a.error, a.detail, a.ms, a.request_head, a.response_head, a.response_body
 FROM holdfast.webhook_attempts a WHERE a.delivery_id = ANY ($1::uuid[]) ORDER BY a.delivery_id, a.n;
 
--- name: set_webhook_retention
--- How long attempts and ended deliveries are kept. $1 days
-UPDATE holdfast.webhook_settings s SET retention_days = $1::int WHERE s.retention_days <> $1::int RETURNING 1;
+-- name: set_webhooks
+-- What the code declares. $1 days that attempts and ended deliveries are kept, $2 seconds of failures after which an endpoint is disabled,
+-- $3 the header of an event that says whose it is
+UPDATE holdfast.webhook_settings s SET retention_days = $1::int, disable_after = $2::float8, tenant_header = $3::text
+WHERE (s.retention_days, s.disable_after, s.tenant_header) IS DISTINCT FROM ($1::int, $2::float8, $3::text) RETURNING 1;
 
 -- name: empty_webhook_slots
 -- Remove what is past retention. $1 most rows
