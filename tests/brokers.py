@@ -164,3 +164,12 @@ def rabbit_server() -> Server:
     server = Rabbit(folder("rabbit"), free_port(), free_port())
     server.start()
     return server
+
+
+def http_server() -> Server:
+    """Stores what is posted to it, on disk before it says so: tests/relays/http_server.py."""
+    where, port = folder("http"), free_port()
+    script = Path(__file__).parent / "relays" / "http_server.py"
+    server = Server([sys.executable, "-I", str(script), str(port), str(where)], port, where)
+    server.start()
+    return server

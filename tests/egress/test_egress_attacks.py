@@ -132,7 +132,7 @@ async def test_what_is_dialled_is_vetted_by_itself() -> None:
         try:
             for address in (*INSIDE_4, *INSIDE_6):
                 with pytest.raises(NotAllowed):
-                    await line.post(Target("http", address, port, "/", True), b"", {})
+                    await line.request("POST", Target("http", address, port, "/", True), b"", {})
         finally:
             ATTEMPT.reset(token)
             await line.close()

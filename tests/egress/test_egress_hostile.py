@@ -220,8 +220,8 @@ async def test_a_reply_before_the_body_was_sent_counts() -> None:
         await asyncio.sleep(FOREVER)
 
     async with (
-        serving(early) as site,
         nothing_left(),
+        serving(early) as site,
         Client(plain(site.port, timeout=60), resolver=zone()) as client,
     ):
         reply = await client.send(f"http://{NAME}:{site.port}/", bytes(30 * 10**6), {})
@@ -303,8 +303,8 @@ async def test_any_bytes_are_an_outcome() -> None:
         await closes(changed())(reader, writer, site)
 
     async with (
-        serving(serve) as site,
         nothing_left(),
+        serving(serve) as site,
         Client(plain(site.port, timeout=30), resolver=zone()) as client,
     ):
         for _ in range(20):

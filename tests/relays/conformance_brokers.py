@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import aio_pika
+import aiohttp
 import nats as nats_client
 import psycopg
 import redis.asyncio
@@ -14,7 +15,9 @@ from nats.js.api import DiscardPolicy, StreamConfig
 from tests.brokers import Server
 from tests.crash.proxy import Proxy
 
+from holdfast import Egress
 from holdfast.contrib.holdfast import holdfast_database
+from holdfast.contrib.http import http
 from holdfast.contrib.nats import nats
 from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.contrib.redis import redis_streams
@@ -178,6 +181,46 @@ class RabbitBroker(_OnServer):
             channel = await connection.channel()
             await channel.default_exchange.publish(aio_pika.Message(b"first"), made)
         return made
+
+
+class HttpBroker(_OnServer):
+    """Destinations are paths; /admin makes and reads them."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}"
+
+    def transport(self) -> Transport:
+        egress = Egress(ports=[self.server.port], allow_http=True, allow_networks=["127.0.0.1/32"])
+        return http(f"{self.url}/in", egress=egress, max_bytes=100_000)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        return None  # nobody logs in: a bad token is a 401 to each message
+
+    async def _make(self, name: str) -> str:
+        async with aiohttp.ClientSession() as session, session.put(f"{self.url}/admin/{name}") as reply:
+            assert reply.status == 201
+        return name
+
+    async def destination(self, name: str) -> str:
+        return await self._make(f"{name}{uuid4().hex[:8]}")
+
+    def missing(self) -> str | None:
+        return "nobody/has/this"
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.url}/admin/{destination}") as reply,
+        ):
+            found = await reply.json(content_type=None)
+        return [
+            InMessage(one["headers"]["ce-id"], one["body"].encode(), None, one["headers"], source=destination)
+            for one in found
+        ]
+
+    async def fill(self, name: str) -> str | None:
+        return await self._make(f"full-{name}{uuid4().hex[:8]}")
 
 
 class HoldfastBroker:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.brokers import Server, nats_server, rabbit_server, redis_server
-from tests.relays.conformance_brokers import HoldfastBroker, NatsBroker, RabbitBroker, RedisBroker
+from tests.brokers import Server, http_server, nats_server, rabbit_server, redis_server
+from tests.relays.conformance_brokers import HoldfastBroker, HttpBroker, NatsBroker, RabbitBroker, RedisBroker
 
 from holdfast import Holdfast
 from holdfast.testing import Broker, Kit, transport_conformance
@@ -41,6 +41,16 @@ class TestNats(transport_conformance(_nats)):  # type: ignore[misc]
 
 class TestRedis(transport_conformance(_redis)):  # type: ignore[misc]
     """Redis Streams."""
+
+
+def _http() -> Broker:
+    if "http" not in _servers:
+        _servers["http"] = http_server()
+    return HttpBroker(_servers["http"])
+
+
+class TestHttp(transport_conformance(_http)):  # type: ignore[misc]
+    """An HTTP server."""
 
 
 def _rabbit() -> Broker:

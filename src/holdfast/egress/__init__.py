@@ -6,7 +6,7 @@
 
 from .client import Client
 from .guard import Target, check_headers, parse, vet
-from .reply import Kind, Reply, SendFailed
+from .reply import Kind, Reply, SendFailed, retry_after
 from .settings import Egress, NotAllowed
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "Target",
     "check_headers",
     "parse",
+    "retry_after",
     "vet",
 ]

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urljoin
 
 from ..errors import ConfigurationError
@@ -87,9 +87,11 @@ class Client:
         *,
         redirects: int = 0,
         timeout: float | None = None,
+        method: Literal["POST", "HEAD"] = "POST",
     ) -> Reply | SendFailed:
-        """POST `body`. Up to `redirects` redirects are followed, each parsed, resolved and vetted anew; another host gets no
-        header but content-*, webhook-*, ce-* and those of a trace. `timeout`: shorter than that of the Egress."""
+        """POST `body`, or ask for the head alone. Up to `redirects` redirects are followed, each parsed, resolved and vetted
+        anew; another host gets no header but content-*, webhook-*, ce-* and those of a trace. `timeout`: shorter than that
+        of the Egress."""
         line = self._line
         if line is None:
             raise ConfigurationError("the client is not open: await client.open() first")
@@ -102,7 +104,7 @@ class Client:
         line.busy += 1
         try:
             async with asyncio.timeout(limit):
-                status, head, read = await _follow(line, url, body, headers, redirects)
+                status, head, read = await _follow(line, method, url, body, headers, redirects)
             return Reply(status, head, read, attempt.address, time.monotonic() - started)
         except NotAllowed as error:
             return SendFailed("refused_address", str(error), attempt.address, time.monotonic() - started)
@@ -119,11 +121,11 @@ class Client:
 
 
 async def _follow(
-    line: "Line", url: str, body: bytes, headers: Mapping[str, str], redirects: int
+    line: "Line", method: str, url: str, body: bytes, headers: Mapping[str, str], redirects: int
 ) -> tuple[int, dict[str, str], bytes]:
     target = parse(url, line.egress)
     while True:
-        status, head, read = await line.post(target, body, headers)
+        status, head, read = await line.request(method, target, body, headers)
         where = head.get("location")
         if status not in _FOLLOWED or where is None or redirects <= 0:
             return status, head, read

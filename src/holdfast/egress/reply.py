@@ -1,10 +1,14 @@
 """What comes of a request: a `Reply`, or a `SendFailed`. Never an exception."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["dns", "refused_address", "connect", "tls", "timeout", "protocol", "too_large"]
+
+LONGEST_WAIT = 86400.0
 
 # One text for a name that is not there and for one that leads inward: else strangers could ask which names exist.
 _NOWHERE = "the host name does not lead to an address that may be called"
@@ -47,3 +51,15 @@ class SendFailed:
     def unknown(self) -> bool:
         """Whether the server may have acted on the request."""
         return self.kind in ("timeout", "protocol", "too_large")
+
+
+def retry_after(headers: Mapping[str, str], *, longest: float = LONGEST_WAIT) -> float | None:
+    """The seconds that a server asks to wait, from a number or a date, at most `longest`; None: it says nothing useful."""
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:12]), longest)
+    try:
+        found = parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+    return min(max(found, 0.0), longest)

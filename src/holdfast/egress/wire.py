@@ -140,8 +140,8 @@ class Line:
         _vetted(info[4][0], self.egress)
         return self._plain(info)
 
-    async def post(
-        self, target: Target, body: bytes, headers: Mapping[str, str]
+    async def request(
+        self, method: str, target: Target, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and the beginning of the body. Raises whatever goes wrong."""
         sent = {"User-Agent": "holdfast", "Accept-Encoding": "identity", **headers}
@@ -150,7 +150,8 @@ class Line:
         attempt = ATTEMPT.get()
         attempt.connection = None
         try:
-            response = await self._session.post(
+            response = await self._session.request(
+                method,
                 URL(target.url, encoded=True),
                 data=body if len(body) < _STREAMED else io.BytesIO(body),
                 headers=sent,
