@@ -179,14 +179,18 @@ async def test_jobs_wait_while_no_row_can_be_written_and_others_go_on(
 async def test_what_fails_before_the_rows_is_not_blamed_on_them(
     settler: Settler, kit: Kit, conn: Conn, told: Told
 ) -> None:
+    kit.sql("INSERT INTO holdfast.counters VALUES ('a', 0)")
     enqueue(conn, 2)
-    rowed, refused = take(conn, register(conn), 2)
-    settler.settle(Settlement(rowed, noted(Completed("1"), -1)))
-    settler.settle(Settlement(refused, noted(Completed("no JSON"), 1)))
-    await settler.tick()
-    texts = {r["id"]: r["last_error"] for r in kit.sql("SELECT id, last_error FROM holdfast.dead_letters")}
-    assert texts[rowed.id].startswith("SettleRefused: its rows for notes were refused")
-    assert texts[refused.id].startswith(
+    waits, refused = take(conn, register(conn), 2)
+    with kit.connect() as other:
+        other.execute("SELECT FROM holdfast.counters FOR UPDATE")
+        settler.settle(Settlement(waits, noted(Completed("1"), 1, table="counters")))
+        settler.settle(Settlement(refused, noted(Completed("no JSON"), 1)))
+        await settler.tick()
+        assert told == {refused.id_text: "dead_letter"}
+        other.rollback()
+    (row,) = kit.sql("SELECT last_error FROM holdfast.dead_letters")
+    assert row["last_error"].startswith(
         "SettleRefused: Completed was refused by the database: invalid input syntax"
     )
 

@@ -28,10 +28,18 @@ ROWS = 200  # due jobs passed in one look
 PROBE = 4  # buffers of one look at the hold of a key
 
 
-@pytest.fixture(scope="module", params=["fair", "ordered"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("fair", 4), id="fair"),
+        pytest.param(("ordered", 4), id="ordered"),
+        pytest.param(("fair", 100), id="fair-deep", marks=pytest.mark.long),
+        pytest.param(("ordered", 100), id="ordered-deep", marks=pytest.mark.long),
+    ],
+)
 def vast(holdfast_server: TestServer, request: pytest.FixtureRequest) -> Iterator[tuple[Conn, str]]:
     """Ten free keys behind very many, which are not held yet. Never analyzed."""
-    name, queue = holdfast_server.clone(), str(request.param)
+    name, (queue, deep) = holdfast_server.clone(), request.param
     with psycopg.connect(holdfast_server.url(name), autocommit=True) as conn:
         with psycopg.RawCursor(conn) as cursor:
             cursor.execute(
@@ -41,7 +49,7 @@ def vast(holdfast_server: TestServer, request: pytest.FixtureRequest) -> Iterato
         run(conn, queues.create_queue(queue, None, rules))
         conn.execute(f"ALTER TABLE holdfast.queue_{queue} SET (autovacuum_enabled = off)".encode())
         conn.execute("ALTER TABLE holdfast.key_holds SET (autovacuum_enabled = off)")
-        load(conn, 4 * HELD, queue=f"'{queue}'", partition_key=f"'held ' || n % {HELD}")
+        load(conn, deep * HELD, queue=f"'{queue}'", partition_key=f"'held ' || n % {HELD}")
         load(conn, 50, queue=f"'{queue}'", partition_key="'free ' || 1 + n % 10")
         yield conn, queue
     holdfast_server.drop(name)
