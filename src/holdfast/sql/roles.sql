@@ -7,7 +7,7 @@
 --   {{owner}}: owns the schema. {{migrator}}: may become the owner, for `holdfast migrate up`.
 --   {{producer}}: may enqueue and publish, and neither read nor change a job or an event. {{worker}}: runs jobs, and reads the log of events.
 --   {{receiver}}: may receive messages, which become jobs, and neither read nor change any.
---   {{portal}}: may look at and change the endpoints of webhooks, tenant by tenant, and look at their deliveries.
+--   {{portal}}: may look at and change the endpoints of webhooks, tenant by tenant, and read no table.
 --   {{operator_ro}}: may look at everything. {{operator_rw}}: may also change jobs, queues, tasks, schedules, subscriptions and workers.
 
 BEGIN;
@@ -73,7 +73,7 @@ BEGIN
     GRANT SELECT, DELETE ON holdfast.received TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_create, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
         holdfast.webhook_rotate TO {{portal}}, {{worker}}, {{operator_rw}};
-    GRANT SELECT ON holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{portal}}, {{worker}};
+    GRANT SELECT ON holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_begin, holdfast.webhook_settle, holdfast.empty_webhook_slots TO {{worker}};
     GRANT SELECT ON holdfast.webhook_health, holdfast.webhook_settings TO {{worker}};
     GRANT UPDATE ON holdfast.webhook_settings TO {{worker}};

@@ -12,11 +12,13 @@ service     what a worker does beside that
 endpoints   `hooks.endpoints`: create, get, list, update, delete, rotate
 model       endpoints, deliveries and attempts as users see them
 webhooks    what `app.webhooks(...)` makes
+measure     what Prometheus reads
 store       its statements; queries.sql and schema.sql beside it have the text
 """
 
 from ...shape import Shape
 from .declare import services
+from .measure import MEASURES
 from .store import prune, settle
 
 SHAPE = Shape(
@@ -24,4 +26,5 @@ SHAPE = Shape(
     services=services,
     prunes={"webhook_attempts": prune},
     recorders={"webhook_attempts": settle},
+    measures=MEASURES,
 )

@@ -71,3 +71,12 @@ WHERE (s.retention_days, s.disable_after, s.tenant_header) IS DISTINCT FROM ($1:
 -- name: empty_webhook_slots
 -- Remove what is past retention. $1 most rows
 SELECT holdfast.empty_webhook_slots($1::int);
+
+-- name: webhook_health
+-- For metrics: (pending deliveries up to 10000, seconds of the oldest, endpoints by status as JSON, failing ones). Costs the same however many there are.
+SELECT (SELECT count(*) FROM (SELECT FROM holdfast.webhook_deliveries d WHERE d.status = 'pending' LIMIT 10000) p),
+       coalesce((SELECT extract(epoch FROM holdfast.now() - d.created_at)::float8 FROM holdfast.webhook_deliveries d
+                 WHERE d.status = 'pending' ORDER BY d.position LIMIT 1), 0),
+       (SELECT jsonb_object_agg(s.status, s.n) FROM (SELECT e.status, count(*) AS n FROM (SELECT x.status FROM holdfast.webhook_endpoints x LIMIT 10000) e
+                                                     GROUP BY e.status) s),
+       (SELECT count(*) FROM (SELECT h.failing_since FROM holdfast.webhook_health h LIMIT 10000) h WHERE h.failing_since IS NOT NULL);
