@@ -7,14 +7,17 @@ from typing import Any
 from uuid import uuid4
 
 import aio_pika
+import confluent_kafka
 import nats as nats_client
 import psycopg
 import redis.asyncio
 from nats.js.api import DiscardPolicy, StreamConfig
 from tests.brokers import Server
 from tests.crash.proxy import Proxy
+from tests.kafka_mock import Kafka
 
 from holdfast.contrib.holdfast import holdfast_database
+from holdfast.contrib.kafka import kafka
 from holdfast.contrib.nats import nats
 from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.contrib.redis import redis_streams
@@ -178,6 +181,83 @@ class RabbitBroker(_OnServer):
             channel = await connection.channel()
             await channel.default_exchange.publish(aio_pika.Message(b"first"), made)
         return made
+
+
+class KafkaBroker:
+    """The mock of librdkafka. It has no disk and asks for no password: its brokers go down and come up again."""
+
+    def __init__(self, server: Kafka) -> None:
+        self.server = server
+
+    def transport(self) -> Transport:
+        return kafka({"bootstrap.servers": self.server.servers}, max_bytes=100_000)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        return None
+
+    async def destination(self, name: str) -> str:
+        made = f"{name}{uuid4().hex[:8]}"
+        self.server.ask("topic", made, 4)
+        return made
+
+    def missing(self) -> str | None:
+        return "nobody.has.this"
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        return await asyncio.to_thread(read_topic, self.server.servers, destination)
+
+    async def kill(self) -> None:
+        self.server.down()
+
+    async def start(self) -> None:
+        self.server.up()
+
+    async def freeze(self) -> None:
+        self.server.freeze()
+
+    async def thaw(self) -> None:
+        self.server.thaw()
+
+    async def fill(self, name: str) -> str | None:
+        return None
+
+
+def read_topic(servers: str, topic: str) -> list[InMessage]:
+    """All of a topic, partition by partition."""
+    reader = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "reads",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+            "log_level": 2,
+        }
+    )
+    found = []
+    try:
+        places = reader.list_topics(topic, timeout=30).topics[topic].partitions
+        for n in places:
+            place = confluent_kafka.TopicPartition(topic, n, 0)
+            _, end = reader.get_watermark_offsets(place, timeout=30)
+            reader.assign([place])
+            while place.offset < end:
+                (message,) = reader.consume(1, timeout=30)
+                headers = {name: value.decode() for name, value in message.headers()}
+                key = message.key()
+                found.append(
+                    InMessage(
+                        headers["ce-id"],
+                        message.value(),
+                        None,
+                        headers,
+                        None if key is None else key.decode(),
+                        topic,
+                    )
+                )
+                place.offset = message.offset() + 1
+    finally:
+        reader.close()
+    return found
 
 
 class HoldfastBroker:

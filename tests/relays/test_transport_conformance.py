@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.brokers import Server, nats_server, rabbit_server, redis_server
-from tests.relays.conformance_brokers import HoldfastBroker, NatsBroker, RabbitBroker, RedisBroker
+from tests.kafka_mock import Kafka, kafka_server
+from tests.relays.conformance_brokers import (
+    HoldfastBroker,
+    KafkaBroker,
+    NatsBroker,
+    RabbitBroker,
+    RedisBroker,
+)
 
 from holdfast import Holdfast
 from holdfast.testing import Broker, Kit, transport_conformance
@@ -41,6 +48,18 @@ class TestNats(transport_conformance(_nats)):  # type: ignore[misc]
 
 class TestRedis(transport_conformance(_redis)):  # type: ignore[misc]
     """Redis Streams."""
+
+
+def _kafka() -> Broker:
+    if "kafka" not in _servers:
+        _servers["kafka"] = kafka_server()
+    server = _servers["kafka"]
+    assert isinstance(server, Kafka)
+    return KafkaBroker(server)
+
+
+class TestKafka(transport_conformance(_kafka)):  # type: ignore[misc]
+    """Kafka, as librdkafka's own mock cluster plays it."""
 
 
 def _rabbit() -> Broker:
