@@ -58,9 +58,7 @@ class _Cluster:
         handle = lib.rd_kafka_new(0, ctypes.c_void_p(lib.rd_kafka_conf_new()), said, 512)
         if not handle:
             raise SystemExit(said.value.decode())
-        self.cluster = ctypes.c_void_p(
-            lib.rd_kafka_mock_cluster_new(ctypes.c_void_p(handle), len(BROKERS))
-        )
+        self.cluster = ctypes.c_void_p(lib.rd_kafka_mock_cluster_new(ctypes.c_void_p(handle), len(BROKERS)))
 
     def do(self, word: str, *more: str) -> str:
         lib, cluster = self.lib, self.cluster

@@ -29,6 +29,7 @@ SECRET = "s3cr3t-w0rd"
 class _OnServer:
     def __init__(self, server: Server) -> None:
         self.server = server
+        self._stuttering: asyncio.Task[None] | None = None
 
     async def kill(self) -> None:
         await asyncio.to_thread(self.server.kill)
@@ -40,7 +41,22 @@ class _OnServer:
         self.server.freeze()
 
     async def thaw(self) -> None:
+        if self._stuttering is not None:
+            self._stuttering.cancel()
+            await asyncio.wait([self._stuttering])
+            self._stuttering = None
         self.server.thaw()
+
+    async def slow(self) -> None:
+        async def stutter() -> None:
+            while True:
+                await asyncio.sleep(0.2)
+                self.server.thaw()
+                await asyncio.sleep(0.003)
+                await asyncio.to_thread(self.server.freeze)
+
+        self.server.freeze()
+        self._stuttering = asyncio.create_task(stutter())
 
 
 class NatsBroker(_OnServer):
@@ -217,6 +233,10 @@ class KafkaBroker:
 
     async def thaw(self) -> None:
         self.server.thaw()
+        self.server.ask("slow", 0)
+
+    async def slow(self) -> None:
+        self.server.ask("slow", 100)
 
     async def fill(self, name: str) -> str | None:
         return None
@@ -241,19 +261,10 @@ def read_topic(servers: str, topic: str) -> list[InMessage]:
             _, end = reader.get_watermark_offsets(place, timeout=30)
             reader.assign([place])
             while place.offset < end:
-                (message,) = reader.consume(1, timeout=30)
+                message: Any = reader.consume(1, timeout=30)[0]
                 headers = {name: value.decode() for name, value in message.headers()}
-                key = message.key()
-                found.append(
-                    InMessage(
-                        headers["ce-id"],
-                        message.value(),
-                        None,
-                        headers,
-                        None if key is None else key.decode(),
-                        topic,
-                    )
-                )
+                key = None if message.key() is None else message.key().decode()
+                found.append(InMessage(headers["ce-id"], message.value(), None, headers, key, topic))
                 place.offset = message.offset() + 1
     finally:
         reader.close()
@@ -304,6 +315,10 @@ class HoldfastBroker:
 
     async def thaw(self) -> None:
         self._proxy.heal()
+        self._proxy.throttle(None)
+
+    async def slow(self) -> None:
+        self._proxy.throttle(2000)
 
     async def fill(self, name: str) -> str | None:
         return None

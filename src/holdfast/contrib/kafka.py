@@ -1,8 +1,9 @@
 """Kafka: `kafka({"bootstrap.servers": "127.0.0.1:9092"})`. Needs the extra `kafka`.
 
-The route is the topic, the key of an event is the key of its message, and the partition is the one that Java's clients choose.
-librdkafka reconnects by itself and cannot be kept from it. Its retries are off, so each message is sent once for each call;
-what has no report at the end of its time is purged when the relay closes. Kafka drops no repeated ids: readers do, by `ce-id`.
+The route is the topic, the key of an event is the key of its message, and the partition is the one that Java's clients take.
+librdkafka reconnects by itself and cannot be kept from it. Its retries are off: by itself it sends again only what never left,
+or what a broker says it has not stored. What has no report when its time is over is purged with the session. Kafka drops no
+repeated ids: readers do, by `ce-id`.
 """
 
 import asyncio
@@ -56,8 +57,8 @@ Report: TypeAlias = Callable[[int, Outcome], None]
 
 
 def kafka(config: Config, *, max_bytes: int = MOST_BYTES) -> Transport:
-    """A transport to Kafka. `config` is that of librdkafka: servers, TLS, SASL. Topics are not made: one that is not there is
-    refused. `max_bytes` is to be less than the `max.message.bytes` of every topic."""
+    """A transport to Kafka. `config` is that of librdkafka: servers, TLS, SASL. Topics are not made: one that is
+    not there is refused. `max_bytes` is to be less than the `max.message.bytes` of every topic."""
     return _Kafka(config, max_bytes)
 
 
@@ -122,6 +123,9 @@ class _Kafka:
             await self._send(session, batch, outcomes, deadline)
             if outcomes[n] == _BATCH_TOO_LARGE:
                 outcomes[n] = Refused("too_large", f"{len(batch[n].body)} bytes, and the topic takes less")
+        for message, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Refused):  # it is asked about again: the client would remember the refusal
+                self._topics.discard(message.destination)
         late = RetryLater(f"no report within {timeout:g} s", unknown=True)
         return [late if outcome is None else outcome for outcome in outcomes]
 
@@ -131,9 +135,7 @@ class _Kafka:
             return Refused("too_large", f"{len(message.body)} bytes, and {most} may be sent")
         return absent.get(message.destination)
 
-    async def _absent(
-        self, session: "Session", topics: set[str], deadline: float
-    ) -> dict[str, Outcome]:
+    async def _absent(self, session: "Session", topics: set[str], deadline: float) -> dict[str, Outcome]:
         """Topics that cannot be sent to. The brokers are asked about those that nothing was sent to yet."""
         found: dict[str, Outcome] = {}
         for topic in topics - self._topics:
@@ -180,7 +182,9 @@ class _Kafka:
         if session is None:
             return Health(False, "it is not open")
         for topic in destinations:
-            if (found := await asyncio.to_thread(session.ask, topic, time.monotonic() + NEW_TOPIC)) is not None:
+            if (
+                found := await asyncio.to_thread(session.ask, topic, time.monotonic() + NEW_TOPIC)
+            ) is not None:
                 why = found.detail if isinstance(found, Refused) else getattr(found, "reason", "")
                 return Health(False, f"{topic}: {why}")
         return Health(True)

@@ -49,6 +49,10 @@ class Broker(Protocol):
 
     async def thaw(self) -> None: ...
 
+    async def slow(self) -> None:
+        """Alive, but every reply takes a good part of a second from now on, until thaw()."""
+        ...
+
     async def fill(self, name: str) -> str | None:
         """A destination that has no room; None: there is no such thing."""
         ...
@@ -193,6 +197,9 @@ class Conformance:
     def test_a_frozen_server_leaves_it_open_what_was_stored(self) -> None:
         self.run(_frozen)
 
+    def test_a_slow_server_is_waited_for(self) -> None:
+        self.run(_slow)
+
     def test_a_destination_that_does_not_exist_is_refused_and_its_neighbours_are_not(self) -> None:
         self.run(_missing)
 
@@ -298,6 +305,21 @@ async def _frozen(server: Broker, transport: Transport) -> None:
     await sender.send(messages[:-1])
     await sender.send([last], between=lambda n: between(n + 1))
     _check_order(await server.read(to), messages)
+
+
+async def _slow(server: Broker, transport: Transport) -> None:
+    """Slow is not dead: nothing is given up, sent twice or passed by another of its key."""
+    to = await server.destination("slow")
+    messages = [_message(to, n, f"k{n % 5}") for n in range(1, 31)]
+    sender = _Sender(transport, timeout=_PATIENT)
+    await sender.once([])
+    await server.slow()
+    await sender.send(messages)
+    assert sender.unknown == 0, "it was given up"
+    await server.thaw()
+    stored = await server.read(to)
+    assert len(stored) == len(messages)
+    _check_order(stored, messages)
 
 
 async def _missing(server: Broker, transport: Transport) -> None:
