@@ -91,10 +91,14 @@ class Server:
         while self._answers():  # the last of its processes is on its way out
             time.sleep(0.01)
 
-    def freeze(self) -> None:
+    def freeze(self, *, wait: bool = True) -> None:
         """Returns when every thread of it has stopped: the signal alone takes a while to arrive."""
         self._signal(signal.SIGSTOP)
-        while self._process is not None and not all(state in "TtZX" for state in _states(self._process.pid)):
+        while (
+            wait
+            and self._process is not None
+            and not all(state in "TtZX" for state in _states(self._process.pid))
+        ):
             time.sleep(0.005)
 
     def thaw(self) -> None:
@@ -162,5 +166,13 @@ class Rabbit(Server):
 
 def rabbit_server() -> Server:
     server = Rabbit(folder("rabbit"), free_port(), free_port())
+    server.start()
+    return server
+
+
+def moto_server() -> Server:
+    """SQS, SNS and IAM as moto plays them. It has no disk: what is killed is empty afterwards."""
+    where, port = folder("moto"), free_port()
+    server = Server([program("moto_server"), "-H", "127.0.0.1", "-p", str(port)], port, where)
     server.start()
     return server

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 import aio_pika
+import boto3
 import confluent_kafka
 import nats as nats_client
 import psycopg
@@ -21,6 +23,7 @@ from holdfast.contrib.kafka import kafka
 from holdfast.contrib.nats import nats
 from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.contrib.redis import redis_streams
+from holdfast.contrib.sqs import sqs
 from holdfast.transport import InMessage, Transport
 
 SECRET = "s3cr3t-w0rd"
@@ -53,7 +56,7 @@ class _OnServer:
                 await asyncio.sleep(0.2)
                 self.server.thaw()
                 await asyncio.sleep(0.003)
-                await asyncio.to_thread(self.server.freeze)
+                self.server.freeze(wait=False)
 
         self.server.freeze()
         self._stuttering = asyncio.create_task(stutter())
@@ -271,6 +274,100 @@ def read_topic(servers: str, topic: str) -> list[InMessage]:
     return found
 
 
+def aws(secret: str = "right") -> Any:
+    return boto3.Session(
+        aws_access_key_id="AKIAHOLDFAST", aws_secret_access_key=secret, region_name="eu-central-1"
+    )
+
+
+class SqsBroker(_OnServer):
+    """FIFO queues of moto behind a proxy. It has no disk and is not killed: the proxy lets nobody in."""
+
+    small = True
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self._proxy = Proxy(f"host=127.0.0.1 port={server.port}")
+        self.url = f"http://127.0.0.1:{psycopg.conninfo.conninfo_to_dict(self._proxy.url)['port']}"
+
+    async def kill(self) -> None:
+        self._proxy.refuse()
+
+    async def start(self) -> None:
+        self._proxy.heal()
+
+    async def slow(self) -> None:
+        self._proxy.throttle(5000)
+
+    def client(self, service: str = "sqs") -> Any:
+        return aws().client(service, endpoint_url=self.url)
+
+    def transport(self) -> Transport:
+        return sqs(endpoint_url=self.url, session=aws(), max_bytes=100_000)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        self._ask_for_rights("0")
+        return sqs(endpoint_url=self.url, session=aws(SECRET)), SECRET
+
+    def _ask_for_rights(self, after: str) -> None:
+        ask = urllib.request.Request(
+            f"http://127.0.0.1:{self.server.port}/moto-api/reset-auth",
+            after.encode(),
+            {"Content-Type": "text/plain"},
+            method="POST",
+        )
+        with urllib.request.urlopen(ask):
+            pass
+
+    async def destination(self, name: str) -> str:
+        made = f"{name}{uuid4().hex[:8]}.fifo"
+        self.client().create_queue(QueueName=made, Attributes={"FifoQueue": "true"})
+        return made
+
+    def missing(self) -> str | None:
+        return "nobody-has-this.fifo"
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        client = self.client()
+        url = client.get_queue_url(QueueName=destination)["QueueUrl"]
+        return [
+            InMessage(
+                one["Attributes"]["MessageDeduplicationId"],
+                one["Body"].encode(),
+                None,
+                key=one["Attributes"]["MessageGroupId"],
+            )
+            for one in drained(client, url)
+        ]
+
+    async def thaw(self) -> None:
+        await super().thaw()
+        self._proxy.heal()
+        self._proxy.throttle(None)
+        self._ask_for_rights("inf")
+
+    async def fill(self, name: str) -> str | None:
+        return None
+
+    def end(self) -> None:
+        self._proxy.close()
+
+
+def drained(client: Any, url: str) -> list[Any]:
+    """All messages of a queue, which is empty then."""
+    found = []
+    while came := client.receive_message(
+        QueueUrl=url,
+        MaxNumberOfMessages=10,
+        MessageSystemAttributeNames=["All"],
+        MessageAttributeNames=["All"],
+    ).get("Messages"):
+        found += came
+        entries = [{"Id": str(n), "ReceiptHandle": one["ReceiptHandle"]} for n, one in enumerate(came)]
+        client.delete_message_batch(QueueUrl=url, Entries=entries)
+    return found
+
+
 class HoldfastBroker:
     """Another Holdfast database behind a proxy that can fall silent."""
 
@@ -318,7 +415,7 @@ class HoldfastBroker:
         self._proxy.throttle(None)
 
     async def slow(self) -> None:
-        self._proxy.throttle(2000)
+        self._proxy.throttle(500)
 
     async def fill(self, name: str) -> str | None:
         return None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.brokers import Server, nats_server, rabbit_server, redis_server
+from tests.brokers import Server, moto_server, nats_server, rabbit_server, redis_server
 from tests.kafka_mock import Kafka, kafka_server
 from tests.relays.conformance_brokers import (
     HoldfastBroker,
@@ -11,6 +11,7 @@ from tests.relays.conformance_brokers import (
     NatsBroker,
     RabbitBroker,
     RedisBroker,
+    SqsBroker,
 )
 
 from holdfast import Holdfast
@@ -25,6 +26,8 @@ USERS = "authorization { users = [{ user: relay, password: right }] }"
 @pytest.fixture(scope="module", autouse=True)
 def _ended() -> Iterator[None]:
     yield
+    if isinstance(broker := _brokers.pop("sqs", None), SqsBroker):
+        broker.end()
     for server in _servers.values():
         server.end()
     _servers.clear()
@@ -60,6 +63,17 @@ def _kafka() -> Broker:
 
 class TestKafka(transport_conformance(_kafka)):  # type: ignore[misc]
     """Kafka, as librdkafka's own mock cluster plays it."""
+
+
+def _sqs() -> Broker:
+    if "sqs" not in _servers:
+        _servers["sqs"] = moto_server()
+        _brokers["sqs"] = SqsBroker(_servers["sqs"])
+    return _brokers["sqs"]
+
+
+class TestSqs(transport_conformance(_sqs)):  # type: ignore[misc]
+    """SQS FIFO, as moto plays it."""
 
 
 def _rabbit() -> Broker:

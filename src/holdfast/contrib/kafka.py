@@ -1,8 +1,8 @@
 """Kafka: `kafka({"bootstrap.servers": "127.0.0.1:9092"})`. Needs the extra `kafka`.
 
 The route is the topic, the key of an event is the key of its message, and the partition is the one that Java's clients take.
-librdkafka reconnects by itself and cannot be kept from it. Its retries are off: by itself it sends again only what never left,
-or what a broker says it has not stored. What has no report when its time is over is purged with the session. Kafka drops no
+librdkafka reconnects by itself and cannot be kept from it. Its retries are off: it sends again only what never left, or
+what a broker says it has not stored. What has no report when its time is over is purged with the session. Kafka drops no
 repeated ids: readers do, by `ce-id`.
 """
 
