@@ -1,6 +1,7 @@
 """The real servers, as the conformance suite breaks them."""
 
 import asyncio
+import functools
 import json
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -274,6 +275,7 @@ def read_topic(servers: str, topic: str) -> list[InMessage]:
     return found
 
 
+@functools.cache
 def aws(secret: str = "right") -> Any:
     return boto3.Session(
         aws_access_key_id="AKIAHOLDFAST", aws_secret_access_key=secret, region_name="eu-central-1"
@@ -299,6 +301,7 @@ class SqsBroker(_OnServer):
     async def slow(self) -> None:
         self._proxy.throttle(5000)
 
+    @functools.cache  # noqa: B019 it lives as long as the server
     def client(self, service: str = "sqs") -> Any:
         return aws().client(service, endpoint_url=self.url)
 

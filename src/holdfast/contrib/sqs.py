@@ -5,8 +5,10 @@ message group, its id the deduplication id. boto3 runs in threads of its own, an
 """
 
 import asyncio
+import functools
 import hashlib
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +36,7 @@ CALL = 10  # messages
 CALLS = 8  # at a time
 ATTRIBUTES = 10  # of a message; SNS drops messages that have more
 TIMEOUT = 10.0  # seconds of one request
+_making = threading.Lock()  # a session makes one client at a time
 _GROUP = re.compile(r"[a-zA-Z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}")
 _CREDENTIALS = frozenset(
     (
@@ -159,11 +162,11 @@ class Clients:
                 max_pool_connections=CALLS,
             ),
         }
-        session = boto3.session.Session() if session is None else session
-        if session.get_credentials() is None:
+        found = session or _default_session(boto3)
+        if found.get_credentials() is None:
             raise ConnectionError("boto3 finds no credentials of AWS")
-        self.sqs = session.client("sqs", **options)
-        self.sns = session.client("sns", **options)
+        self.sqs = found.client("sqs", **options)
+        self._sns = functools.cache(lambda: found.client("sns", **options))
         self._urls: dict[str, str] = {}
         self._threads = ThreadPoolExecutor(CALLS, "holdfast sqs")
 
@@ -185,11 +188,23 @@ class Clients:
             self._urls[queue] = self.sqs.get_queue_url(QueueName=queue)["QueueUrl"]
         return self._urls[queue]
 
+    @property
+    def sns(self) -> Any:
+        with _making:
+            return self._sns()
+
     def close(self) -> None:
         """Calls under way end by themselves; none begins."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.sqs.close()
-        self.sns.close()
+        if self._sns.cache_info().currsize:
+            self.sns.close()
+
+
+@functools.cache
+def _default_session(boto3: Any) -> Any:
+    """One for the process: to make one reads many files."""
+    return boto3.session.Session()
 
 
 def group_of(message: OutMessage) -> str:
