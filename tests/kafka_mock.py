@@ -59,6 +59,7 @@ class _Cluster:
         if not handle:
             raise SystemExit(said.value.decode())
         self.cluster = ctypes.c_void_p(lib.rd_kafka_mock_cluster_new(ctypes.c_void_p(handle), len(BROKERS)))
+        lib.rd_kafka_mock_group_initial_rebalance_delay_ms(self.cluster, 100)  # instead of seconds
 
     def do(self, word: str, *more: str) -> str:
         lib, cluster = self.lib, self.cluster
