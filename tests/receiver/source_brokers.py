@@ -23,8 +23,8 @@ class Sent(NamedTuple):
 
 
 class SourceBroker:
-    """A destination of its own on a server. `made` is the source as text, for another process. What was given to a reader that
-    is gone comes again within a second or two."""
+    """A destination of its own on a server. `made` is the source as text, for another process. What a reader that is
+    gone was given comes again within a second or two."""
 
     made = ""
 
