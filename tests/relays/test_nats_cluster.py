@@ -3,7 +3,7 @@
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import nats as nats_client
@@ -60,7 +60,8 @@ async def test_a_relay_goes_on_when_the_leader_of_three_is_killed(
         finally:
             await client.close()
 
-    await await_until(made, "the cluster makes a stream", 60)
+    condition: Callable[[], bool | Awaitable[bool]] = made
+    await await_until(condition, "the cluster makes a stream", 60)
     for n in range(EVENTS):
         app.publish("order.paid", {"n": n}, key=f"k{n % KEYS}")
     async with working(akit):

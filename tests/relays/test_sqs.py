@@ -12,7 +12,7 @@ from tests.relays.conformance_brokers import SqsBroker, aws, drained
 from tests.relays.test_transports import message, send
 
 from holdfast import ConfigurationError
-from holdfast.contrib.sqs import CALL_BYTES, cut, failed, group_of, size_of, sqs
+from holdfast.contrib.sqs import CALL_BYTES, cut, failed, group_of, outcomes_of, size_of, sqs
 from holdfast.transport import Confirmed, OutMessage, Refused, RetryLater, from_url
 
 
@@ -91,6 +91,18 @@ def test_why_one_message_of_a_call_failed_is_read_as_it_is_meant() -> None:
     assert failed({"Code": "InternalError", "SenderFault": False}) == RetryLater("InternalError: ")
     assert failed({"Code": "ThrottlingException", "SenderFault": True}) == RetryLater("ThrottlingException: ")
     assert failed({"Code": "AccessDenied", "SenderFault": True}) == Refused("forbidden", "AccessDenied: ")
+
+
+def test_a_failed_entry_of_a_call_is_no_success() -> None:
+    reply = {
+        "Successful": [{"Id": "4", "MessageId": "m4"}],
+        "Failed": [{"Id": "7", "Code": "InternalError", "SenderFault": False}],
+    }
+    assert outcomes_of(reply, [4, 7, 9]) == {
+        4: Confirmed(receipt="m4"),
+        7: RetryLater("InternalError: "),
+        9: RetryLater("the reply says nothing of it", unknown=True),
+    }
 
 
 async def test_what_is_no_fifo_queue_is_refused_and_addresses_are_read(broker: SqsBroker) -> None:

@@ -295,6 +295,11 @@ def _send(
         if code_of(error) in _LARGE and len(members) > 1:  # the service counts more bytes than we do
             return {n: o for one in members for n, o in _send(clients, batch, [one], deadline).items()}
         return dict.fromkeys(members, outcome_of(error, to))
+    return outcomes_of(reply, members)
+
+
+def outcomes_of(reply: Mapping[str, Any], members: Sequence[int]) -> dict[int, Outcome]:
+    """What a call returned, message by message."""
     found: dict[int, Outcome] = {
         int(one["Id"]): Confirmed(receipt=one["MessageId"]) for one in reply.get("Successful", [])
     }
