@@ -91,10 +91,14 @@ class Server:
         while self._answers():  # the last of its processes is on its way out
             time.sleep(0.01)
 
-    def freeze(self) -> None:
+    def freeze(self, *, wait: bool = True) -> None:
         """Returns when every thread of it has stopped: the signal alone takes a while to arrive."""
         self._signal(signal.SIGSTOP)
-        while self._process is not None and not all(state in "TtZX" for state in _states(self._process.pid)):
+        while (
+            wait
+            and self._process is not None
+            and not all(state in "TtZX" for state in _states(self._process.pid))
+        ):
             time.sleep(0.005)
 
     def thaw(self) -> None:
@@ -171,5 +175,13 @@ def http_server() -> Server:
     where, port = folder("http"), free_port()
     script = Path(__file__).parent / "relays" / "http_server.py"
     server = Server([sys.executable, "-I", str(script), str(port), str(where)], port, where)
+    server.start()
+    return server
+
+
+def moto_server() -> Server:
+    """SQS, SNS and IAM as moto plays them. It has no disk: what is killed is empty afterwards."""
+    where, port = folder("moto"), free_port()
+    server = Server([program("moto_server"), "-H", "127.0.0.1", "-p", str(port)], port, where)
     server.start()
     return server

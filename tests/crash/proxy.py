@@ -87,8 +87,8 @@ class Proxy:
                 link.silent = True
             return len(chosen)
 
-    def throttle(self, bytes_per_second: float) -> None:
-        """Each connection brings answers this slowly from now on."""
+    def throttle(self, bytes_per_second: float | None) -> None:
+        """Each connection brings answers this slowly from now on. None: as they come."""
         self._rate = bytes_per_second
 
     def refuse(self) -> None:

@@ -1,26 +1,33 @@
 """The real servers, as the conformance suite breaks them."""
 
 import asyncio
+import functools
 import json
+import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 import aio_pika
 import aiohttp
+import boto3
+import confluent_kafka
 import nats as nats_client
 import psycopg
 import redis.asyncio
 from nats.js.api import DiscardPolicy, StreamConfig
 from tests.brokers import Server
 from tests.crash.proxy import Proxy
+from tests.kafka_mock import Kafka
 
 from holdfast import Egress
 from holdfast.contrib.holdfast import holdfast_database
 from holdfast.contrib.http import http
+from holdfast.contrib.kafka import kafka
 from holdfast.contrib.nats import nats
 from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.contrib.redis import redis_streams
+from holdfast.contrib.sqs import sqs
 from holdfast.transport import InMessage, Transport
 
 SECRET = "s3cr3t-w0rd"
@@ -29,6 +36,7 @@ SECRET = "s3cr3t-w0rd"
 class _OnServer:
     def __init__(self, server: Server) -> None:
         self.server = server
+        self._stuttering: asyncio.Task[None] | None = None
 
     async def kill(self) -> None:
         await asyncio.to_thread(self.server.kill)
@@ -40,7 +48,22 @@ class _OnServer:
         self.server.freeze()
 
     async def thaw(self) -> None:
+        if self._stuttering is not None:
+            self._stuttering.cancel()
+            await asyncio.wait([self._stuttering])
+            self._stuttering = None
         self.server.thaw()
+
+    async def slow(self) -> None:
+        async def stutter() -> None:
+            while True:
+                await asyncio.sleep(0.2)
+                self.server.thaw()
+                await asyncio.sleep(0.003)
+                self.server.freeze(wait=False)
+
+        self.server.freeze()
+        self._stuttering = asyncio.create_task(stutter())
 
 
 class NatsBroker(_OnServer):
@@ -183,6 +206,174 @@ class RabbitBroker(_OnServer):
         return made
 
 
+class KafkaBroker:
+    """The mock of librdkafka. It has no disk and asks for no password: its brokers go down and come up again."""
+
+    def __init__(self, server: Kafka) -> None:
+        self.server = server
+
+    def transport(self) -> Transport:
+        return kafka({"bootstrap.servers": self.server.servers}, max_bytes=100_000)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        return None
+
+    async def destination(self, name: str) -> str:
+        made = f"{name}{uuid4().hex[:8]}"
+        self.server.ask("topic", made, 4)
+        return made
+
+    def missing(self) -> str | None:
+        return "nobody.has.this"
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        return await asyncio.to_thread(read_topic, self.server.servers, destination)
+
+    async def kill(self) -> None:
+        self.server.down()
+
+    async def start(self) -> None:
+        self.server.up()
+
+    async def freeze(self) -> None:
+        self.server.freeze()
+
+    async def thaw(self) -> None:
+        self.server.thaw()
+        self.server.ask("slow", 0)
+
+    async def slow(self) -> None:
+        self.server.ask("slow", 100)
+
+    async def fill(self, name: str) -> str | None:
+        return None
+
+
+def read_topic(servers: str, topic: str) -> list[InMessage]:
+    """All of a topic, partition by partition."""
+    reader = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "reads",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+            "log_level": 2,
+        }
+    )
+    found = []
+    try:
+        places = reader.list_topics(topic, timeout=30).topics[topic].partitions
+        for n in places:
+            place = confluent_kafka.TopicPartition(topic, n, 0)
+            _, end = reader.get_watermark_offsets(place, timeout=30)
+            reader.assign([place])
+            while place.offset < end:
+                message: Any = reader.consume(1, timeout=30)[0]
+                headers = {name: value.decode() for name, value in message.headers()}
+                key = None if message.key() is None else message.key().decode()
+                found.append(InMessage(headers["ce-id"], message.value(), None, headers, key, topic))
+                place.offset = message.offset() + 1
+    finally:
+        reader.close()
+    return found
+
+
+@functools.cache
+def aws(secret: str = "right") -> Any:
+    return boto3.Session(
+        aws_access_key_id="AKIAHOLDFAST", aws_secret_access_key=secret, region_name="eu-central-1"
+    )
+
+
+class SqsBroker(_OnServer):
+    """FIFO queues of moto behind a proxy. It has no disk and is not killed: the proxy lets nobody in."""
+
+    small = True
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self._proxy = Proxy(f"host=127.0.0.1 port={server.port}")
+        self.url = f"http://127.0.0.1:{psycopg.conninfo.conninfo_to_dict(self._proxy.url)['port']}"
+
+    async def kill(self) -> None:
+        self._proxy.refuse()
+
+    async def start(self) -> None:
+        self._proxy.heal()
+
+    async def slow(self) -> None:
+        self._proxy.throttle(5000)
+
+    @functools.cache  # noqa: B019 it lives as long as the server
+    def client(self, service: str = "sqs") -> Any:
+        return aws().client(service, endpoint_url=self.url)
+
+    def transport(self) -> Transport:
+        return sqs(endpoint_url=self.url, session=aws(), max_bytes=100_000)
+
+    def wrong_credentials(self) -> tuple[Transport, str] | None:
+        self._ask_for_rights("0")
+        return sqs(endpoint_url=self.url, session=aws(SECRET)), SECRET
+
+    def _ask_for_rights(self, after: str) -> None:
+        ask = urllib.request.Request(
+            f"http://127.0.0.1:{self.server.port}/moto-api/reset-auth",
+            after.encode(),
+            {"Content-Type": "text/plain"},
+            method="POST",
+        )
+        with urllib.request.urlopen(ask):
+            pass
+
+    async def destination(self, name: str) -> str:
+        made = f"{name}{uuid4().hex[:8]}.fifo"
+        self.client().create_queue(QueueName=made, Attributes={"FifoQueue": "true"})
+        return made
+
+    def missing(self) -> str | None:
+        return "nobody-has-this.fifo"
+
+    async def read(self, destination: str) -> Sequence[InMessage]:
+        client = self.client()
+        url = client.get_queue_url(QueueName=destination)["QueueUrl"]
+        return [
+            InMessage(
+                one["Attributes"]["MessageDeduplicationId"],
+                one["Body"].encode(),
+                None,
+                key=one["Attributes"]["MessageGroupId"],
+            )
+            for one in drained(client, url)
+        ]
+
+    async def thaw(self) -> None:
+        await super().thaw()
+        self._proxy.heal()
+        self._proxy.throttle(None)
+        self._ask_for_rights("inf")
+
+    async def fill(self, name: str) -> str | None:
+        return None
+
+    def end(self) -> None:
+        self._proxy.close()
+
+
+def drained(client: Any, url: str) -> list[Any]:
+    """All messages of a queue, which is empty then."""
+    found = []
+    while came := client.receive_message(
+        QueueUrl=url,
+        MaxNumberOfMessages=10,
+        MessageSystemAttributeNames=["All"],
+        MessageAttributeNames=["All"],
+    ).get("Messages"):
+        found += came
+        entries = [{"Id": str(n), "ReceiptHandle": one["ReceiptHandle"]} for n, one in enumerate(came)]
+        client.delete_message_batch(QueueUrl=url, Entries=entries)
+    return found
+
+
 class HttpBroker(_OnServer):
     """Destinations are paths; /admin makes and reads them."""
 
@@ -267,6 +458,10 @@ class HoldfastBroker:
 
     async def thaw(self) -> None:
         self._proxy.heal()
+        self._proxy.throttle(None)
+
+    async def slow(self) -> None:
+        self._proxy.throttle(500)
 
     async def fill(self, name: str) -> str | None:
         return None

@@ -3,8 +3,17 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.brokers import Server, http_server, nats_server, rabbit_server, redis_server
-from tests.relays.conformance_brokers import HoldfastBroker, HttpBroker, NatsBroker, RabbitBroker, RedisBroker
+from tests.brokers import Server, http_server, moto_server, nats_server, rabbit_server, redis_server
+from tests.kafka_mock import Kafka, kafka_server
+from tests.relays.conformance_brokers import (
+    HoldfastBroker,
+    HttpBroker,
+    KafkaBroker,
+    NatsBroker,
+    RabbitBroker,
+    RedisBroker,
+    SqsBroker,
+)
 
 from holdfast import Holdfast
 from holdfast.testing import Broker, Kit, transport_conformance
@@ -18,6 +27,8 @@ USERS = "authorization { users = [{ user: relay, password: right }] }"
 @pytest.fixture(scope="module", autouse=True)
 def _ended() -> Iterator[None]:
     yield
+    if isinstance(broker := _brokers.pop("sqs", None), SqsBroker):
+        broker.end()
     for server in _servers.values():
         server.end()
     _servers.clear()
@@ -41,6 +52,29 @@ class TestNats(transport_conformance(_nats)):  # type: ignore[misc]
 
 class TestRedis(transport_conformance(_redis)):  # type: ignore[misc]
     """Redis Streams."""
+
+
+def _kafka() -> Broker:
+    if "kafka" not in _servers:
+        _servers["kafka"] = kafka_server()
+    server = _servers["kafka"]
+    assert isinstance(server, Kafka)
+    return KafkaBroker(server)
+
+
+class TestKafka(transport_conformance(_kafka)):  # type: ignore[misc]
+    """Kafka, as librdkafka's own mock cluster plays it."""
+
+
+def _sqs() -> Broker:
+    if "sqs" not in _servers:
+        _servers["sqs"] = moto_server()
+        _brokers["sqs"] = SqsBroker(_servers["sqs"])
+    return _brokers["sqs"]
+
+
+class TestSqs(transport_conformance(_sqs)):  # type: ignore[misc]
+    """SQS FIFO, as moto plays it."""
 
 
 def _http() -> Broker:

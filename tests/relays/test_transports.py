@@ -12,8 +12,9 @@ from uuid import uuid4
 import nats as nats_client
 import pytest
 import redis.asyncio
+import redis.exceptions
 from nats.js.api import StreamConfig
-from tests.brokers import Server, nats_server, redis_server
+from tests.brokers import Server, folder, free_port, nats_server, program, redis_server
 from tests.conftest import QUICK
 from tests.flow.test_run import working
 from tests.relays.support import reaches
@@ -23,6 +24,7 @@ from holdfast.contrib.holdfast import holdfast_database
 from holdfast.contrib.nats import nats, outcome_of
 from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.contrib.redis import redis_streams
+from holdfast.contrib.redis_source import redis_source
 from holdfast.testing import Kit, TestServer
 from holdfast.transport import (
     Confirmed,
@@ -57,6 +59,8 @@ def test_an_address_finds_its_transport_by_its_scheme() -> None:
         "nats://127.0.0.1:4222?stream=SHOP": "_Nats",
         "redis://127.0.0.1:6379/0?maxlen=10": "_Redis",
         "amqp://127.0.0.1/?exchange=shop": "_Rabbit",
+        "kafka://127.0.0.1:9092": "_Kafka",
+        "sqs://eu-central-1": "_Sqs",
         "holdfast+postgresql://127.0.0.1/other?sslmode=disable": "_Database",
     }
     assert {url: type(from_url(url)).__name__ for url in kinds} == kinds
@@ -164,6 +168,30 @@ def test_what_a_stream_says_is_read_as_it_is_meant() -> None:
 
 
 # Redis ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_redis_over_tls_and_not_to_a_stranger(tmp_path: Path) -> None:
+    certificate(tmp_path)
+    port = free_port()
+    files = ["--tls-cert-file", f"{tmp_path}/cert.pem", "--tls-key-file", f"{tmp_path}/key.pem"]
+    options = ["--port", "0", "--bind", "127.0.0.1", "--tls-port", str(port), "--tls-auth-clients", "no"]
+    where = folder("redis-tls")
+    server = Server([program("redis-server"), *options, *files, "--dir", str(where)], port, where)
+    server.start()
+    url, ca = f"rediss://127.0.0.1:{port}", f"{tmp_path}/cert.pem"
+    try:
+        assert await send(redis_streams(url, ca_file=ca), message("s", 1)) == [Confirmed()]
+        assert await send(from_url(f"{url}?ca_file={ca}"), message("s", 2)) == [Confirmed()]
+        source = redis_source(url, stream="s", group="g", ca_file=ca)
+        await source.open()
+        assert len(await source.receive(10, wait=5.0)) == 2
+        await source.close()
+        for stranger in (redis_streams(url), redis_source(url, stream="s", group="g")):
+            with pytest.raises(redis.exceptions.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+                await stranger.open()
+            await stranger.close()
+    finally:
+        server.end()
 
 
 @pytest.fixture(scope="module")

@@ -84,23 +84,38 @@ def redis_streams(
     dedup: timedelta = LATE,
     create: bool = True,
     max_bytes: int = MOST_BYTES,
+    ca_file: str | None = None,
 ) -> Transport:
     """A transport to Redis Streams; the route names the stream. `maxlen`: entries that a stream keeps, about. `dedup`: how
-    long the ids of events that waited aside are known. `create=False`: a stream that is not there is refused."""
-    return _Redis(url, maxlen, dedup, create, max_bytes)
+    long the ids of events that waited aside are known. `create=False`: a stream that is not there is refused.
+    `ca_file`: whom a rediss:// address trusts, instead of the authorities that the machine knows."""
+    return _Redis(url, maxlen, dedup, create, max_bytes, ca_file)
 
 
 def make(url: str, options: Mapping[str, str]) -> Transport:
     """For addresses: `redis://127.0.0.1:6379/0?maxlen=100000`."""
-    no_more(options, "redis", ("maxlen", "create"))
+    no_more(options, "redis", ("maxlen", "create", "ca_file"))
     maxlen, create = options.get("maxlen"), options.get("create", "true")
     if (maxlen is not None and not maxlen.isdigit()) or create not in ("true", "false"):
         raise ConfigurationError("a redis address takes maxlen=NUMBER and create=true or create=false")
-    return redis_streams(url, maxlen=None if maxlen is None else int(maxlen), create=create == "true")
+    return redis_streams(
+        url,
+        maxlen=None if maxlen is None else int(maxlen),
+        create=create == "true",
+        ca_file=options.get("ca_file"),
+    )
 
 
 class _Redis:
-    def __init__(self, url: str, maxlen: int | None, dedup: timedelta, create: bool, max_bytes: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        maxlen: int | None,
+        dedup: timedelta,
+        create: bool,
+        max_bytes: int,
+        ca_file: str | None,
+    ) -> None:
         if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
             raise ConfigurationError(
                 f"a Redis address begins with redis://, rediss:// or unix://, not {shown_url(url)!r}"
@@ -108,6 +123,7 @@ class _Redis:
         if maxlen is not None and maxlen < 1:
             raise ConfigurationError(f"maxlen must be 1 or more, not {maxlen}")
         self._url = url
+        self._ca_file = ca_file
         self._options = ("1" if create else "0", str(maxlen or 0), str(int(dedup.total_seconds())))
         self._maxlen = maxlen
         self._client: Any = None
@@ -117,13 +133,14 @@ class _Redis:
         )
 
     async def open(self) -> None:
-        library = _library()
+        redis = library()
         await self.close()
-        self._client = library.asyncio.Redis.from_url(
+        self._client = redis.asyncio.Redis.from_url(
             self._url,
-            retry=library.retry.Retry(library.backoff.NoBackoff(), 0),
+            retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
             socket_connect_timeout=5,
             single_connection_client=True,
+            **tls_options(self._url, self._ca_file),
         )
         await self._client.ping()
         self._script = await self._client.script_load(SCRIPT)
@@ -168,7 +185,7 @@ class _Redis:
     async def _append(
         self, stream: str, members: list[int], batch: Sequence[OutMessage]
     ) -> dict[int, Outcome]:
-        library = _library()
+        redis = library()
         if not members:
             return {}
         arguments: list[Any] = [*self._options]
@@ -178,11 +195,11 @@ class _Redis:
             arguments += [at, int(batch[n].late), len(fields), *fields]
         try:
             done = await self._client.evalsha(self._script, 1, stream, *arguments)
-        except library.exceptions.OutOfMemoryError as error:
+        except redis.exceptions.OutOfMemoryError as error:
             return dict.fromkeys(members, RetryLater(str(error)))
-        except library.exceptions.NoPermissionError as error:
+        except redis.exceptions.NoPermissionError as error:
             return dict.fromkeys(members, Refused("forbidden", str(error)))
-        except library.exceptions.ResponseError as error:
+        except redis.exceptions.ResponseError as error:
             if "WRONGTYPE" in str(error):
                 return dict.fromkeys(members, Refused("unroutable", f"{stream} is no stream"))
             return dict.fromkeys(members, RetryLater(str(error), unknown=True))
@@ -215,7 +232,14 @@ def _fields(message: OutMessage) -> list[str | bytes]:
     return [*found, "content-type", message.content_type, "body", message.body]
 
 
-def _library() -> Any:
+def tls_options(url: str, ca_file: str | None) -> dict[str, Any]:
+    """Of a rediss:// address: the certificate must be that of the host."""
+    if not url.startswith("rediss:"):
+        return {}
+    return {"ssl_check_hostname": True, **({} if ca_file is None else {"ssl_ca_certs": ca_file})}
+
+
+def library() -> Any:
     try:
         import redis
         import redis.asyncio

@@ -19,7 +19,8 @@ _PATIENT = 60.0  # seconds after which something that must come to an end is sai
 
 
 class Broker(Protocol):
-    """A real server that can be broken."""
+    """A real server that can be broken. One that takes seconds for a hundred messages has the attribute `small = True`: it
+    gets a few."""
 
     def transport(self) -> Transport:
         """A new one each time. It refuses destinations that do not exist, where it can."""
@@ -48,6 +49,10 @@ class Broker(Protocol):
     async def freeze(self) -> None: ...
 
     async def thaw(self) -> None: ...
+
+    async def slow(self) -> None:
+        """Alive, but every reply takes a good part of a second from now on, until thaw()."""
+        ...
 
     async def fill(self, name: str) -> str | None:
         """A destination that has no room; None: there is no such thing."""
@@ -105,6 +110,10 @@ class _Sender:
     async def close(self) -> None:
         self._is_open = False
         await self.transport.close()
+
+
+def _fewer(server: Broker, count: int) -> int:
+    return max(11, count // 8) if getattr(server, "small", False) else count
 
 
 def _message(destination: str, position: int, key: str | None, body: bytes | None = None) -> OutMessage:
@@ -193,6 +202,9 @@ class Conformance:
     def test_a_frozen_server_leaves_it_open_what_was_stored(self) -> None:
         self.run(_frozen)
 
+    def test_a_slow_server_is_waited_for(self) -> None:
+        self.run(_slow)
+
     def test_a_destination_that_does_not_exist_is_refused_and_its_neighbours_are_not(self) -> None:
         self.run(_missing)
 
@@ -226,7 +238,7 @@ def transport_conformance(broker: Callable[[], Broker]) -> type[Any]:
 
 async def _stores(server: Broker, transport: Transport) -> None:
     to = await server.destination("stores")
-    messages = [_message(to, n, f"k{n % 50}") for n in range(1, 301)]
+    messages = [_message(to, n, f"k{n % 50}") for n in range(1, _fewer(server, 301))]
     sender = _Sender(transport)
     await sender.send(messages)
     stored = await server.read(to)
@@ -236,7 +248,7 @@ async def _stores(server: Broker, transport: Transport) -> None:
 
 async def _orders(server: Broker, transport: Transport) -> None:
     to = await server.destination("orders")
-    messages = [_message(to, n, f"k{n % 7}") for n in range(1, 141)]
+    messages = [_message(to, n, f"k{n % 7}") for n in range(1, _fewer(server, 141))]
     await _Sender(transport).send(messages)
     _check_order(await server.read(to), messages)
 
@@ -298,6 +310,21 @@ async def _frozen(server: Broker, transport: Transport) -> None:
     await sender.send(messages[:-1])
     await sender.send([last], between=lambda n: between(n + 1))
     _check_order(await server.read(to), messages)
+
+
+async def _slow(server: Broker, transport: Transport) -> None:
+    """Slow is not dead: nothing is given up, sent twice or passed by another of its key."""
+    to = await server.destination("slow")
+    messages = [_message(to, n, f"k{n % 5}") for n in range(1, _fewer(server, 31))]
+    sender = _Sender(transport, timeout=_PATIENT)
+    await sender.once([])
+    await server.slow()
+    await sender.send(messages)
+    assert sender.unknown == 0, "it was given up"
+    await server.thaw()
+    stored = await server.read(to)
+    assert len(stored) == len(messages)
+    _check_order(stored, messages)
 
 
 async def _missing(server: Broker, transport: Transport) -> None:

@@ -1,0 +1,244 @@
+"""One suite for every source: each message once, acknowledged after the commit, and what is bad stops nothing."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.brokers import moto_server, nats_server, rabbit_server, redis_server
+from tests.conftest import await_until, within
+from tests.kafka_mock import kafka_server
+from tests.receiver.source_brokers import (
+    KafkaQueue,
+    NatsQueue,
+    RabbitQueue,
+    RedisQueue,
+    Sent,
+    SourceBroker,
+    SqsQueue,
+)
+from tests.receiver.test_consume import ids, working
+
+from holdfast import ConfigurationError, Holdfast, ReceivedMessage
+from holdfast.contrib.kafka_source import kafka_source
+from holdfast.contrib.rabbitmq_source import rabbitmq_source
+from holdfast.contrib.redis_source import redis_source
+from holdfast.contrib.sqs_source import sqs_source
+from holdfast.testing import Kit
+from holdfast.transport import InMessage, Source
+
+ROOT = Path(__file__).parents[2]
+KINDS: dict[str, tuple[Callable[[], Any], type[SourceBroker]]] = {
+    "nats": (nats_server, NatsQueue),
+    "redis": (redis_server, RedisQueue),
+    "kafka": (kafka_server, KafkaQueue),
+    "sqs": (moto_server, SqsQueue),
+    "rabbit": (rabbit_server, RabbitQueue),
+}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Any]]:
+    found: dict[str, Any] = {}
+    yield found
+    for server in found.values():
+        server.end()
+
+
+@pytest.fixture(
+    params=[pytest.param(kind, marks=[pytest.mark.long] if kind == "rabbit" else []) for kind in KINDS]
+)
+async def broker(request: pytest.FixtureRequest, servers: dict[str, Any]) -> SourceBroker:
+    start, kind = KINDS[request.param]
+    if request.param not in servers:
+        servers[request.param] = await asyncio.to_thread(start)
+    made = kind(servers[request.param])
+    await made.create()
+    return made
+
+
+def order(n: int, key: str | None = None) -> Sent:
+    return Sent(f"e{n}", json.dumps({"n": n}).encode(), key)
+
+
+async def nothing_left(broker: SourceBroker) -> None:
+    await until_left(broker, 0)
+
+
+async def until_left(broker: SourceBroker, wanted: int) -> None:
+    async def there() -> bool:
+        return await broker.left() == wanted
+
+    condition: Callable[[], bool | Awaitable[bool]] = there
+    await await_until(condition, f"{wanted} are not acknowledged", 60)
+
+
+async def test_each_message_is_a_job_once_with_its_key_and_is_acknowledged(
+    app: Holdfast, akit: Kit, broker: SourceBroker
+) -> None:
+    @app.consume("orders", broker.source, dict[str, Any])
+    async def ordered(message: ReceivedMessage[dict[str, Any]]) -> None: ...
+
+    again = [order(n, f"k{n % 3}") for n in range(5)]
+    sent = [order(n, f"k{n % 3}") for n in range(20)]
+    await broker.publish([*sent, *again, Sent(None, b'{"n": 99}', "k0")])
+    async with working(akit):
+        await await_until(lambda: len(akit.jobs()) == 21, "all are jobs", 60)
+        await nothing_left(broker)
+    found = ids(akit)
+    assert {f"e{n}": 1 for n in range(20)}.items() <= found.items()
+    assert len(found) == 21
+    keys = {row["payload"]["message"]["data"]["n"]: row["partition_key"] for row in akit.jobs()}
+    assert {n: keys[n] for n in range(20)} == {n: f"k{n % 3}" for n in range(20)}
+
+
+async def test_poison_is_set_aside_and_acknowledged_and_stops_nothing(
+    app: Holdfast, akit: Kit, broker: SourceBroker
+) -> None:
+    @app.consume("orders", broker.source, dict[str, Any])
+    async def ordered(message: ReceivedMessage[dict[str, Any]]) -> None: ...
+
+    bad = [Sent("bad1", b"not json", "k"), Sent("bad2", b'"\\u0000"', "k"), Sent("bad3", b"{", "k")]
+    await broker.publish([order(1, "k"), bad[0], order(2, "k"), bad[1], order(3, "k"), bad[2], order(4, "k")])
+    async with working(akit):
+        await await_until(lambda: len(akit.jobs()) == 7, "all are jobs", 60)
+        await nothing_left(broker)
+    dead = {row["payload"]["message"]["id"] for row in akit.jobs() if row["status"] == "dead_letter"}
+    assert dead == {"bad1", "bad2", "bad3"}
+    assert ids(akit) == dict.fromkeys(("e1", "e2", "e3", "e4", "bad1", "bad2", "bad3"), 1)
+
+
+async def test_a_worker_killed_between_commit_and_acknowledgement_makes_no_second_job(
+    kit: Kit, broker: SourceBroker
+) -> None:
+    script = f"""
+import asyncio
+from tests.receiver.source_brokers import SCOPE
+from holdfast import Holdfast, ReceivedMessage
+app = Holdfast()
+@app.consume("orders", eval({broker.made!r}, SCOPE), dict)
+async def ordered(message: ReceivedMessage[dict]) -> None: ...
+asyncio.run(app.run_worker())
+"""
+    await broker.publish([order(n, f"k{n}") for n in range(12)])
+    environment = {**os.environ, "HOLDFAST_DATABASE_URL": kit.url, "PYTHONPATH": str(ROOT)}
+
+    def start(failpoint: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", script], env={**environment, "HOLDFAST_FAILPOINTS": failpoint}, cwd=ROOT
+        )
+
+    first = start("consume.committed=kill")
+    assert await asyncio.to_thread(first.wait, within(60)) == -signal.SIGKILL
+    committed = ids(kit)
+    assert committed, "the commit came before"
+
+    await until_left(broker, 12)
+    second = start("")
+    try:
+        await nothing_left(broker)
+        await await_until(lambda: len(ids(kit)) == 12, "all are jobs", 60)
+    finally:
+        second.kill()
+        second.wait()
+    assert ids(kit) == {f"e{n}": 1 for n in range(12)}
+
+
+async def read(source: Source, wanted: int) -> list[InMessage]:
+    """Until so many were read; what comes twice counts."""
+    found: list[InMessage] = []
+    async with asyncio.timeout(within(60)):
+        while len(found) < wanted:
+            found += await source.receive(100, wait=0.5)
+    return found
+
+
+async def test_what_is_released_or_left_open_comes_again_and_what_is_done_does_not(
+    broker: SourceBroker,
+) -> None:
+    await broker.publish([order(n, "k" if n < 3 else f"k{n}") for n in range(6)])
+    source = broker.source
+    await source.open()
+    try:
+        found: dict[str, InMessage] = {}
+        while len(found) < 6:  # a FIFO queue gives the next of a group when the one before it is done
+            came = await read(source, 1)
+            found |= {one.id: one for one in came}
+            await source.ack([one.receipt for one in came if one.id in ("e0", "e1")])
+            later = [one for one in came if one.id not in ("e0", "e1")]
+            if len(found) < 6 and later:
+                await source.release([one.receipt for one in later], delay=0.0)
+            elif later:
+                await source.release([later[0].receipt], delay=0.0)
+    finally:
+        await source.close()
+        await source.close()
+    again = broker.source
+    await again.open()
+    try:
+        seen: Counter[str] = Counter()
+        while set(seen) < {"e2", "e3", "e4", "e5"}:
+            came = await read(again, 1)
+            seen.update(one.id for one in came)
+            await again.ack([one.receipt for one in came])
+    finally:
+        await again.close()
+    assert set(seen) == {"e2", "e3", "e4", "e5"}
+    await nothing_left(broker)
+
+
+async def test_a_source_without_messages_waits_and_returns_none(broker: SourceBroker) -> None:
+    source = broker.source
+    await source.open()
+    try:
+        assert list(await source.receive(10, wait=0.2)) == []
+    finally:
+        await source.close()
+
+
+async def test_a_group_of_kafka_that_changes_loses_nothing(
+    app: Holdfast, akit: Kit, servers: dict[str, Any]
+) -> None:
+    if "kafka" not in servers:
+        servers["kafka"] = await asyncio.to_thread(kafka_server)
+    broker = KafkaQueue(servers["kafka"])
+    await broker.create()
+
+    @app.consume("orders", broker.source, dict[str, Any])
+    async def ordered(message: ReceivedMessage[dict[str, Any]]) -> None: ...
+
+    async with working(akit):
+        for turn in range(3):
+            await broker.publish([order(turn * 50 + n, f"k{n % 7}") for n in range(50)])
+            other = broker.source  # another member comes, reads a little, and goes without a word
+            await other.open()
+            came = await other.receive(10, wait=0.5)
+            await other.close()
+            assert len(came) <= 10
+        await await_until(lambda: len(akit.jobs()) == 150, "all are jobs", 120)
+        await nothing_left(broker)
+    assert ids(akit) == {f"e{n}": 1 for n in range(150)}
+
+
+def test_a_source_that_cannot_be_is_refused_in_words() -> None:
+    with pytest.raises(ConfigurationError, match="a Kafka source needs a group"):
+        kafka_source({"bootstrap.servers": "x"}, topics=["t"])
+    with pytest.raises(ConfigurationError, match="topics must be a list of names, not 't'"):
+        kafka_source({"bootstrap.servers": "x", "group.id": "g"}, topics="t")
+    with pytest.raises(ConfigurationError, match=r"the Kafka setting enable\.auto\.commit is ours"):
+        kafka_source({"bootstrap.servers": "x", "group.id": "g", "enable.auto.commit": True}, topics=["t"])
+    with pytest.raises(ConfigurationError, match="prefetch must be 1 to 65535, not 0"):
+        rabbitmq_source("amqp://x", queue="q", prefetch=0)
+    with pytest.raises(ConfigurationError, match="a source of SQS needs the name or the URL of its queue"):
+        sqs_source("")
+    for make in (lambda u: redis_source(u, stream="s", group="g"), lambda u: rabbitmq_source(u, queue="q")):
+        with pytest.raises(ConfigurationError) as caught:
+            make("http://user:secret@host")
+        assert "secret" not in str(caught.value)
