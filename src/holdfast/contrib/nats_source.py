@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
@@ -105,7 +106,7 @@ class NatsSource:
             body=one.data,
             receipt=one,
             headers=headers,
-            key=headers.get("ce-subject") or None,
+            key=unquote(headers.get("ce-subject", "")) or None,  # attributes are percent-encoded in headers
             source=one.subject,
             redelivered=(at.num_delivered or 1) > 1,
         )

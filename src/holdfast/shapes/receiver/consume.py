@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ... import failpoints, telemetry
 from ...db.database import Database
@@ -21,6 +21,7 @@ from ...tasks.writer import unknown_queue
 from ...transport import InMessage, Source
 from . import store
 from .declare import Declared, declared
+from .gather import BATCH_BYTES
 from .intake import TooLarge
 from .parse import CLOUDEVENTS, media_type, opened, parse_json
 from .store import NewMessage, Written
@@ -87,11 +88,10 @@ class Reader(Service):
         good = len(made)
         if self._what.poison == "stop":
             good = next((n for n, one in enumerate(made) if one.fault is not None), good)
-        if good:
-            await self._write(messages[:good], made[:good])
+        for begin, end in _parts(made[:good]):
+            await self._write(messages[begin:end], made[begin:end])
         if good < len(made):
             self._stopped = True
-            await self._broker.release([m.receipt for m in messages[good:]], delay=0.0)
             telemetry.emit(
                 "consume.stopped",
                 level=logging.ERROR,
@@ -99,6 +99,7 @@ class Reader(Service):
                 message=made[good].id,
                 error=made[good].fault,
             )
+            await self._broker.release([m.receipt for m in messages[good:]], delay=0.0)
 
     async def _write(self, messages: Sequence[InMessage], made: Sequence[NewMessage]) -> None:
         try:
@@ -134,7 +135,7 @@ class Reader(Service):
         """What is written for a message, whatever it is."""
         now = self._database.clock.now()
         headers = {name.lower(): value for name, value in message.headers.items()}
-        found = message.id
+        found, key = message.id, message.key
         if not _ID.fullmatch(found):
             found = "sha256:" + hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
         try:
@@ -144,16 +145,29 @@ class Reader(Service):
             if media_type(headers.get("content-type", "")) == CLOUDEVENTS:
                 data, attributes = opened(data)
                 headers |= attributes
+                key = attributes.get("ce-subject") or key
             made = self._intake.message(found, headers, message.body, data, now)
         except (InvalidMessage, InvalidPayload, TooLarge) as error:
             return self._intake.unreadable(found, headers, message.body, str(error), now)
-        key = message.key or headers.get("ce-subject")
+        key = key or headers.get("ce-subject")
         if made.key is not None or not key:
             return made
         if storable(key, _KEY_BYTES) != key:
             why = f"its key is longer than {_KEY_BYTES} bytes, or no text that can be stored"
             return self._intake.unreadable(found, headers, message.body, why, now)
         return made._replace(key=key)
+
+
+def _parts(made: Sequence[NewMessage]) -> Iterator[tuple[int, int]]:
+    """Where one transaction begins and ends: many large messages are several."""
+    begin = size = 0
+    for n, one in enumerate(made):
+        if size and size + len(one.payload) > BATCH_BYTES:
+            yield begin, n
+            begin, size = n, 0
+        size += len(one.payload)
+    if begin < len(made):
+        yield begin, len(made)
 
 
 def services(database: Database, tasks: TaskSet) -> list[Service]:
