@@ -85,7 +85,7 @@ async def test_a_source_that_stops_says_so_also_when_nothing_can_be_given_back(
 
     from holdfast.shapes.receiver.consume import services
 
-    (reader,) = services(akit.database, app.tasks)
+    reader, _ = services(akit.database, app.tasks)
     with pytest.raises(ConnectionError):
         await reader.catch_up()
     assert [e.fields["message"] for e in events if e.name == "consume.stopped"] == ["bad"]

@@ -36,6 +36,7 @@ class NatsSource:
         self._ack_wait = ack_wait
         self._client: Client | None = None
         self._pull: Any = None
+        self._streams: Any = None
 
     async def open(self) -> None:
         try:
@@ -67,6 +68,7 @@ class NatsSource:
                 filter_subject=self._subject,
             )
             await stream.add_consumer(self._stream, config)
+        self._streams = stream
         self._pull = await stream.pull_subscribe_bind(self._durable, self._stream)
 
     async def close(self) -> None:
@@ -96,6 +98,11 @@ class NatsSource:
             await one.nak(delay=delay or None)
         if self._client is not None:
             await self._client.flush(timeout=int(_ENDS_WITHIN))
+
+    async def waiting(self) -> int:
+        """Messages that nobody was given yet."""
+        found = await self._streams.consumer_info(self._stream, self._durable)
+        return int(found.num_pending or 0)
 
     def _message(self, one: "Msg") -> InMessage:
         headers = {name.lower(): value for name, value in (one.headers or {}).items()}

@@ -70,6 +70,7 @@ BEGIN
         holdfast.append_events TO {{producer}}, {{worker}}, {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.receive, holdfast.receive_many TO {{receiver}}, {{worker}}, {{operator_rw}};
     GRANT SELECT, DELETE ON holdfast.received TO {{worker}};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.sources TO {{worker}};
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
     GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.asleep TO {{worker}};
