@@ -41,7 +41,7 @@ def test_a_broker_that_nobody_reads_is_found_until_a_worker_is_there(case: Case)
     case.sql(
         "UPDATE holdfast.sources SET seen_at = now() - interval '2 hours', read_at = now() - interval '3 hours'"
     )
-    assert case.found("broken_source", *HERE) is None  # one cause, one finding
+    assert case.found("broken_source") is None  # one cause, one finding
     finding = case.cure("unread_source", *HERE)
     assert finding["level"] == "error"
     assert finding["what"] == "1 broker that no living worker reads: its messages wait there"
@@ -57,18 +57,18 @@ def test_a_broker_that_cannot_be_reached_is_found_until_it_can(case: Case) -> No
         noted(case, "created_at = now() - interval '2 hours'")
 
         def why() -> str:
-            found = case.found("broken_source", *HERE)
+            found = case.found("broken_source")
             return "" if found is None else found["details"][0]
 
         wait_until(lambda: "Error" in why(), "the reason is noted", 60)
-        finding = case.found("broken_source", *HERE)
+        finding = case.found("broken_source")
         assert finding is not None
         assert finding["what"] == "1 broker that workers cannot read"
         assert finding["details"][0].startswith("orders, for 2 h: ")
         case.sql(
             "UPDATE holdfast.sources SET read_at = now() WHERE broker"
         )  # as the worker does, when the broker replies
-        assert case.found("broken_source", *HERE) is None
+        assert case.found("broken_source") is None
 
 
 def test_messages_that_did_not_fit_are_found(case: Case) -> None:
