@@ -60,7 +60,7 @@ def test_a_broker_that_cannot_be_reached_is_found_until_it_can(case: Case) -> No
             found = case.found("broken_source")
             return "" if found is None else found["details"][0]
 
-        wait_until(lambda: "Error" in why(), "the reason is noted", 60)
+        wait_until(lambda: "NATS cannot be reached: " in why(), "the reason is noted", 30)
         finding = case.found("broken_source")
         assert finding is not None
         assert finding["what"] == "1 broker that workers cannot read"

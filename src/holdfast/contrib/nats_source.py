@@ -1,5 +1,6 @@
 """Messages of a NATS JetStream stream, for `@app.consume(...)`."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -46,17 +47,25 @@ class NatsSource:
         except ImportError:
             raise ConfigurationError("nats_source needs nats-py: pip install 'holdfast[nats]'") from None
 
-        async def quiet(_: Exception) -> None:
-            """What goes wrong is raised where it is asked for."""
+        said: list[str] = []
+
+        async def heard(error: Exception) -> None:
+            said.append(f"{type(error).__name__}: {error}")
 
         options: dict[str, Any] = {"user_credentials": self._credentials} if self._credentials else {}
-        self._client = await nats.connect(
-            self._url,
-            allow_reconnect=False,
-            connect_timeout=_ENDS_WITHIN,
-            error_cb=quiet,
-            **options,
-        )
+        try:
+            async with asyncio.timeout(_ENDS_WITHIN):
+                self._client = await nats.connect(
+                    self._url,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    connect_timeout=_ENDS_WITHIN,
+                    error_cb=heard,
+                    **options,
+                )
+        except Exception as error:  # noqa: BLE001 the client would go on trying for minutes, and tells why aside
+            why = said[-1] if said else str(error) or f"no reply within {_ENDS_WITHIN:g} s"
+            raise ConnectionError(f"NATS cannot be reached: {why}") from None
         stream = self._client.jetstream(timeout=_ENDS_WITHIN)
         try:
             await stream.consumer_info(self._stream, self._durable)
