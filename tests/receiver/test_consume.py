@@ -286,7 +286,7 @@ async def test_nothing_is_acknowledged_when_the_commit_fails(
     failpoints.arm("consume.committed", lambda: pytest.fail("it was not written"))
     from holdfast.shapes.receiver.consume import services
 
-    (reader,) = services(akit.database, app.tasks)
+    reader, _ = services(akit.database, app.tasks)
     from holdfast import UnknownQueue
 
     with pytest.raises(UnknownQueue):

@@ -19,6 +19,8 @@ from holdfast.testing import Kit
 VERIFY = StandardWebhooks(SECRET)
 HALF = hashlib.sha256(b"").hexdigest()
 
+pytestmark = pytest.mark.versions
+
 
 @dataclass
 class Paid:

@@ -89,6 +89,7 @@ event_pages     S       S            S
 event_ids       SD      S            S
 event_streams   S       S            S
 received        SD      S            S
+sources         SIUD    S            S
 event_failures  SIUD    S            SIUD
 event_types     -       S            SI
 subscriptions   SIUD    S            SIUD

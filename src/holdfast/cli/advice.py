@@ -155,6 +155,8 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "discard_jobs": _jobs("discard"),
     "redrive_dead": _redrive,
     "list_dead": _holdfast("dead", "list"),
+    "list_dead_of": _holdfast("dead", "list", "--task", "{task}"),
+    "keep_ids": lambda of, _: f'@app.receive("{of["name"]}", ..., keep_ids="30d")   (in the code)',
     # Keys, queues, tasks, workers, schedules
     "show_key": lambda of, _: key_command("show", of["queue"], of["key"]),
     "release_keys": _release_keys,

@@ -40,6 +40,9 @@ _TOO_LARGE = frozenset((10054,))  # err_code: beyond the stream's own limit
 _WRONG = frozenset((10060, 10070, 10071, 10164))  # expected another stream, or another message before it
 _FORBIDDEN = re.compile('[Pp]ermissions [Vv]iolation for [Pp]ublish to "([^"]+)"')
 NO_STREAM = RetryLater("no stream has this subject just now")
+_SERVERS = (
+    "nats-"  # what a header begins with that the server takes for an order: to empty a stream, to expire
+)
 CONNECT = 5.0  # seconds
 HEADERS = 2048  # bytes that are left for them
 
@@ -176,7 +179,8 @@ class _Nats:
         most = min(self.capabilities.max_bytes, client.max_payload - HEADERS)
         if len(message.body) > most:
             return Refused("too_large", f"{len(message.body)} bytes, and {most} may be sent")
-        headers = {**message.headers, "Nats-Msg-Id": message.id, "Content-Type": message.content_type}
+        headers = {n: v for n, v in message.headers.items() if not n.lower().startswith(_SERVERS)}
+        headers |= {"Nats-Msg-Id": message.id, "Content-Type": message.content_type}
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
         self._asked += 1

@@ -1,7 +1,9 @@
 """Messages of a NATS JetStream stream, for `@app.consume(...)`."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from ..errors import ConfigurationError
 from ..model.duration import Duration, seconds
@@ -35,6 +37,7 @@ class NatsSource:
         self._ack_wait = ack_wait
         self._client: Client | None = None
         self._pull: Any = None
+        self._streams: Any = None
 
     async def open(self) -> None:
         try:
@@ -44,17 +47,25 @@ class NatsSource:
         except ImportError:
             raise ConfigurationError("nats_source needs nats-py: pip install 'holdfast[nats]'") from None
 
-        async def quiet(_: Exception) -> None:
-            """What goes wrong is raised where it is asked for."""
+        said: list[str] = []
+
+        async def heard(error: Exception) -> None:
+            said.append(f"{type(error).__name__}: {error}")
 
         options: dict[str, Any] = {"user_credentials": self._credentials} if self._credentials else {}
-        self._client = await nats.connect(
-            self._url,
-            allow_reconnect=False,
-            connect_timeout=_ENDS_WITHIN,
-            error_cb=quiet,
-            **options,
-        )
+        try:
+            async with asyncio.timeout(_ENDS_WITHIN):
+                self._client = await nats.connect(
+                    self._url,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    connect_timeout=_ENDS_WITHIN,
+                    error_cb=heard,
+                    **options,
+                )
+        except Exception as error:  # noqa: BLE001 the client would go on trying for minutes, and tells why aside
+            why = said[-1] if said else str(error) or f"no reply within {_ENDS_WITHIN:g} s"
+            raise ConnectionError(f"NATS cannot be reached: {why}") from None
         stream = self._client.jetstream(timeout=_ENDS_WITHIN)
         try:
             await stream.consumer_info(self._stream, self._durable)
@@ -66,6 +77,7 @@ class NatsSource:
                 filter_subject=self._subject,
             )
             await stream.add_consumer(self._stream, config)
+        self._streams = stream
         self._pull = await stream.pull_subscribe_bind(self._durable, self._stream)
 
     async def close(self) -> None:
@@ -96,6 +108,11 @@ class NatsSource:
         if self._client is not None:
             await self._client.flush(timeout=int(_ENDS_WITHIN))
 
+    async def waiting(self) -> int:
+        """Messages that nobody was given yet."""
+        found = await self._streams.consumer_info(self._stream, self._durable)
+        return int(found.num_pending or 0)
+
     def _message(self, one: "Msg") -> InMessage:
         headers = {name.lower(): value for name, value in (one.headers or {}).items()}
         at = one.metadata
@@ -105,7 +122,7 @@ class NatsSource:
             body=one.data,
             receipt=one,
             headers=headers,
-            key=headers.get("ce-subject") or None,
+            key=unquote(headers.get("ce-subject", "")) or None,  # attributes are percent-encoded in headers
             source=one.subject,
             redelivered=(at.num_delivered or 1) > 1,
         )

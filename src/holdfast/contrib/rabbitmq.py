@@ -29,6 +29,10 @@ from ..transport import (
 
 MOST_BYTES = 16 * 2**20
 ROUTING_KEY = 255  # bytes
+_ROUTES = (
+    "CC",
+    "BCC",
+)  # headers that the broker takes for more routing keys; a text in them ends the channel
 CLOSING = 1.0
 
 
@@ -104,7 +108,7 @@ class _Rabbit:
             return Refused("malformed", f"a routing key has at most {ROUTING_KEY} bytes")
         made = library.Message(
             message.body,
-            headers=dict(message.headers),
+            headers={name: value for name, value in message.headers.items() if name not in _ROUTES},
             content_type=message.content_type,
             delivery_mode=library.DeliveryMode.PERSISTENT,
             message_id=message.id,

@@ -71,6 +71,8 @@ BEGIN
         holdfast.append_events TO {{producer}}, {{worker}}, {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.receive, holdfast.receive_many TO {{receiver}}, {{worker}}, {{operator_rw}};
     GRANT SELECT, DELETE ON holdfast.received TO {{worker}};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.sources TO {{worker}};
+
     GRANT EXECUTE ON FUNCTION holdfast.webhook_create, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
         holdfast.webhook_rotate TO {{portal}}, {{worker}}, {{operator_rw}};
     GRANT SELECT ON holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{worker}};

@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ CREATED = "holdfast.created"
 ERROR = "error.type"
 
 KEYS = ("traceparent", "tracestate")
+_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_STATE = re.compile("[\x20-\x7e]{1,512}")
 _told: list[bool] = []
 _VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"  # names a provider that is loaded at first use
 
@@ -92,6 +95,21 @@ def publishing(types: Sequence[str], count: int) -> Iterator[dict[str, str]]:
         context: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(context)
         yield context
+
+
+def received(headers: Mapping[str, str]) -> str | None:
+    """Metadata of the job that a message becomes: the span that is active here, else the context that the sender gave. The
+    names of headers are in lower case."""
+    context: dict[str, str] = {}
+    if imported():
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        TraceContextTextMapPropagator().inject(context)
+    if not context and _PARENT.fullmatch(headers.get("traceparent", "")):
+        context["traceparent"] = headers["traceparent"]
+        if _STATE.fullmatch(headers.get("tracestate", "")):
+            context["tracestate"] = headers["tracestate"]
+    return dump(context, "metadata", METADATA_BYTES) if context else None
 
 
 class Sending:

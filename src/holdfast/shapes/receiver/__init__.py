@@ -9,15 +9,24 @@ receiver   what `@app.receive(...)` makes: the ASGI app, `accept()` and `aaccept
 source     what a broker has to be
 consume    reads a broker in every worker; acknowledges after the commit
 declare    what users declare: `@app.receive(...)`, `@app.consume(...)`
+checks     what `holdfast doctor` says of sources
+measure    what Prometheus reads
 store      its statements; queries.sql and schema.sql beside it have the text
 look       what people look at: which messages were received
 cli        `holdfast received`
 """
 
 from ...shape import Shape
+from .checks import CHECKS
 from .consume import services
-from .store import prune
+from .measure import MEASURES
+from .store import prune, prune_sources
 
 SHAPE = Shape(
-    "receiver", services=services, prunes={"received": prune}, cli={"received": f"{__name__}.cli:app"}
+    "receiver",
+    services=services,
+    prunes={"received": prune, "sources": prune_sources},
+    checks=CHECKS,
+    measures=MEASURES,
+    cli={"received": f"{__name__}.cli:app"},
 )

@@ -8,7 +8,9 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from ... import failpoints, telemetry
 from ...db.database import Database
@@ -21,13 +23,17 @@ from ...tasks.writer import unknown_queue
 from ...transport import InMessage, Source
 from . import store
 from .declare import Declared, declared
-from .intake import TooLarge
+from .gather import BATCH_BYTES
+from .intake import TooLarge, counted
 from .parse import CLOUDEVENTS, media_type, opened, parse_json
-from .store import NewMessage, Written
+from .store import NewMessage, Noted, Written
 
 BATCH = 500
+NOTED_EACH = 10.0  # seconds
 WAIT = 1.0  # seconds that one look at an empty broker takes
 _BRIEF = 0.25
+_FULL = 1.0  # seconds between two looks at a queue that is full
+_ASKED_EACH = 10.0  # seconds between two questions how many messages wait
 _KEY_BYTES = 512
 _ID = re.compile("[!-~]{1,256}")
 
@@ -38,6 +44,7 @@ class Reader(Service):
     def __init__(self, database: Database, what: Declared, broker: Source) -> None:
         super().__init__()
         self.name = f"consume {what.source}"
+        self.source = what.source
         self._database = database
         self._what = what
         self._intake = what.intake
@@ -45,10 +52,17 @@ class Reader(Service):
         self._is_open = False
         self._stopped = False
         self._turn = asyncio.Lock()
+        self._room = 0  # messages that the queue may still take
+        self._counted_at = self._asked_at = float("-inf")
+        self.has_read = False  # the broker has replied; whoever looks sets it back
+        self.waiting: int | None = None
+        self.problem: str | None = None
 
     async def tick(self) -> float:
         await self._read(WAIT)
-        return 3600.0 if self._stopped else 0.0
+        if self._stopped:
+            return 3600.0
+        return _FULL if self._is_full else 0.0
 
     async def catch_up(self) -> bool:
         return await self._read(_BRIEF) > 0
@@ -63,16 +77,45 @@ class Reader(Service):
             if self._stopped:
                 return 0
             try:
+                most = await self._most()
+                if most == 0:
+                    return 0
                 if not self._is_open:
                     self._is_open = True
                     await self._broker.open()
-                messages = await self._broker.receive(BATCH, wait=wait)
+                messages = await self._broker.receive(most, wait=wait)
+                self.has_read, self.problem = True, None
                 if messages:
+                    self._room -= len(messages)
                     await self._take(messages)
-            except BaseException:
+                await self._ask_how_many()
+            except BaseException as error:
+                self.problem = storable(f"{type(error).__name__}: {error}", 2000)
                 await self._close()
                 raise
             return len(messages)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._what.max_depth is not None and self._room <= 0
+
+    async def _most(self) -> int:
+        """How many messages may be taken now; 0: the queue is full, and they are better off in the broker."""
+        limit = self._what.max_depth
+        if limit is None:
+            return BATCH
+        if self._room <= 0 or time.monotonic() - self._counted_at > _FULL:
+            depth = await self._database.arun(lambda: store.queue_depth(self._intake.target.queue, limit))
+            self._room, self._counted_at = limit - depth, time.monotonic()
+        if self._is_full:
+            self.has_read, self.problem = True, f"it waits: its queue has {limit} jobs or more"
+        return min(BATCH, max(self._room, 0))
+
+    async def _ask_how_many(self) -> None:
+        """A source may say how many messages wait in the broker."""
+        ask = getattr(self._broker, "waiting", None)
+        if ask is not None and time.monotonic() - self._asked_at > _ASKED_EACH:
+            self.waiting, self._asked_at = await ask(), time.monotonic()
 
     async def _close(self) -> None:
         if self._is_open:
@@ -87,11 +130,11 @@ class Reader(Service):
         good = len(made)
         if self._what.poison == "stop":
             good = next((n for n, one in enumerate(made) if one.fault is not None), good)
-        if good:
-            await self._write(messages[:good], made[:good])
+        for begin, end in _parts(made[:good]):
+            await self._write(messages[begin:end], made[begin:end])
         if good < len(made):
             self._stopped = True
-            await self._broker.release([m.receipt for m in messages[good:]], delay=0.0)
+            self.has_read, self.problem = False, f"it stopped before {made[good].id}: {made[good].fault}"
             telemetry.emit(
                 "consume.stopped",
                 level=logging.ERROR,
@@ -99,6 +142,7 @@ class Reader(Service):
                 message=made[good].id,
                 error=made[good].fault,
             )
+            await self._broker.release([m.receipt for m in messages[good:]], delay=0.0)
 
     async def _write(self, messages: Sequence[InMessage], made: Sequence[NewMessage]) -> None:
         try:
@@ -121,6 +165,8 @@ class Reader(Service):
         self._report(written)
 
     def _report(self, written: Sequence[Written]) -> None:
+        for outcome, messages in Counter(one.outcome for one in written).items():
+            counted(self._what.source, outcome, messages)
         for one in written:
             if one.outcome in ("parked", "differs"):
                 telemetry.emit(
@@ -134,7 +180,7 @@ class Reader(Service):
         """What is written for a message, whatever it is."""
         now = self._database.clock.now()
         headers = {name.lower(): value for name, value in message.headers.items()}
-        found = message.id
+        found, key = message.id, message.key
         if not _ID.fullmatch(found):
             found = "sha256:" + hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
         try:
@@ -144,10 +190,11 @@ class Reader(Service):
             if media_type(headers.get("content-type", "")) == CLOUDEVENTS:
                 data, attributes = opened(data)
                 headers |= attributes
+                key = attributes.get("ce-subject") or key
             made = self._intake.message(found, headers, message.body, data, now)
         except (InvalidMessage, InvalidPayload, TooLarge) as error:
             return self._intake.unreadable(found, headers, message.body, str(error), now)
-        key = message.key or headers.get("ce-subject")
+        key = key or headers.get("ce-subject")
         if made.key is not None or not key:
             return made
         if storable(key, _KEY_BYTES) != key:
@@ -156,6 +203,44 @@ class Reader(Service):
         return made._replace(key=key)
 
 
+def _parts(made: Sequence[NewMessage]) -> Iterator[tuple[int, int]]:
+    """Where one transaction begins and ends: many large messages are several."""
+    begin = size = 0
+    for n, one in enumerate(made):
+        if size and size + len(one.payload) > BATCH_BYTES:
+            yield begin, n
+            begin, size = n, 0
+        size += len(one.payload)
+    if begin < len(made):
+        yield begin, len(made)
+
+
+class Watch(Service):
+    """Notes now and then which sources the code has, and how those of brokers are, for the doctor and the metrics."""
+
+    name = "sources"
+
+    def __init__(self, database: Database, sources: Sequence[Declared], readers: Sequence[Reader]) -> None:
+        super().__init__()
+        self._database = database
+        self._sources = sources
+        self._readers = {reader.source: reader for reader in readers}
+
+    async def tick(self) -> float:
+        noted = [self._noted(what) for what in self._sources]
+        await self._database.arun(lambda: store.note_sources(noted))
+        return NOTED_EACH
+
+    def _noted(self, what: Declared) -> Noted:
+        target, reader = what.intake.target, self._readers.get(what.source)
+        if reader is None:
+            return Noted(what.source, False, target.task, target.keep)
+        has_read, reader.has_read = reader.has_read, False
+        return Noted(what.source, True, target.task, target.keep, has_read, reader.waiting, reader.problem)
+
+
 def services(database: Database, tasks: TaskSet) -> list[Service]:
-    """One for each source of a broker."""
-    return [Reader(database, what, what.broker) for what in declared(tasks) if what.broker is not None]
+    """One for each source of a broker, and one that notes how they are."""
+    sources = declared(tasks)
+    readers = [Reader(database, what, what.broker) for what in sources if what.broker is not None]
+    return [*readers, Watch(database, sources, readers)] if sources else []

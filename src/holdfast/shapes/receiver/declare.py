@@ -46,6 +46,7 @@ class Declared:
     intake: Intake
     broker: Source | None = None  # None: messages come over HTTP
     poison: Poison = "dead_letter"
+    max_depth: int | None = None  # of its queue: it is not read while that has as many jobs
 
 
 class ReceiveDecorator(Protocol[T]):
@@ -121,11 +122,13 @@ class Receiving(TaskRegistry):
         keep_ids: Duration = KEEP_IDS,
         max_attempts: int = 5,
         poison: Poison = "dead_letter",
+        max_depth: int | None = None,
     ) -> ReceiveDecorator[T]:
         """Take messages of a broker: `@app.consume("orders", nats_source(URL, stream="ORDERS", durable="shop"), Order)`.
 
         Every worker of the app reads it. A message is acknowledged when its job is committed. One that cannot be read or
-        does not fit its type becomes a dead letter; with `poison="stop"` the worker stops reading before it."""
+        does not fit its type becomes a dead letter; with `poison="stop"` the worker stops reading before it. While its queue
+        has `max_depth` jobs, messages stay in the broker."""
         where = f"consume({source!r})"
         missing = [n for n in ("open", "close", "receive", "ack", "release") if not hasattr(broker, n)]
         if missing:
@@ -133,13 +136,15 @@ class Receiving(TaskRegistry):
                 f"{where}: {shown(broker)} is no source of messages: it has no {missing[0]}()"
             )
         _one_of(where, "poison", poison, ("dead_letter", "stop"))
+        if max_depth is not None:
+            checks.integer(max_depth, "max_depth", 1, 1_000_000, TaskDefinitionError)
 
         def declare(fn: Any, /) -> Receiver[Any]:
             made, task = self._source(
                 where, fn, sys._getframe(1).f_locals, source, payload, key, max_bytes, keep_ids,
                 {"queue": queue, "max_attempts": max_attempts}, "park",
             )  # fmt: skip
-            self._declare_source(Declared(source, made.place, made.intake, broker, poison))
+            self._declare_source(Declared(source, made.place, made.intake, broker, poison, max_depth))
             return Receiver(task, self._binding, made.intake, _Nobody(), PATIENCE)
 
         return declare

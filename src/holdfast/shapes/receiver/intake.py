@@ -2,14 +2,17 @@
 
 import base64
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
+from ... import telemetry
 from ...errors import InvalidMessage, InvalidPayload, VerificationFailed
 from ...model.text import describe, storable
+from ...tasks import tracing
 from ...tasks.convert import Misfit
 from ...tasks.payload import PAYLOAD_BYTES, dump
 from .message import MessageConverter, envelope, kept_headers
@@ -36,6 +39,14 @@ class Receipt:
 
 class TooLarge(Exception):
     """The message does not fit into a job."""
+
+
+def counted(source: str, outcome: str, messages: int = 1) -> None:
+    """For those who count: every message, with what became of it."""
+    if telemetry.audible(logging.DEBUG):
+        telemetry.emit(
+            "received.counted", level=logging.DEBUG, source=source, outcome=outcome, messages=messages
+        )
 
 
 def refused(status: int, text: str, **headers: str) -> Receipt:
@@ -120,7 +131,8 @@ class Intake:
                 raise TooLarge(
                     f"the message is larger than a job can be, which is {PAYLOAD_BYTES:,} bytes with its headers"
                 ) from None
-        return NewMessage(message_id, hashlib.sha256(body).hexdigest(), text, key, fault)
+        trace = tracing.received(headers)
+        return NewMessage(message_id, hashlib.sha256(body).hexdigest(), text, key, fault, trace)
 
     def _judged(self, data: Any) -> tuple[str | None, str | None]:
         """The key, and why the message cannot become a job."""

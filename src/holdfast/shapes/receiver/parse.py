@@ -70,7 +70,7 @@ def opened(value: Any) -> tuple[Any, dict[str, str]]:
     attributes = {
         f"ce-{name}".lower(): text if isinstance(text, str) else json.dumps(text)
         for name, text in value.items()
-        if name != "data"
+        if name != "data" and text is not None  # null: it is not there
     }
     return value.get("data"), attributes
 

@@ -15,7 +15,7 @@ from ...tasks.task import Task
 from ...tasks.writer import unknown_queue
 from . import store
 from .gather import Gatherer
-from .intake import AnyHeaders, Intake, Receipt, by_name, refused
+from .intake import AnyHeaders, Intake, Receipt, by_name, counted, refused
 from .message import ReceivedMessage
 from .store import NewMessage, Written
 from .verify import Verifier
@@ -115,6 +115,7 @@ class Receiver(Generic[T]):
         now = self._database.clock.now()
         taken = self._intake.take(self._verifier, by_name(headers), bytes(body), now)
         if isinstance(taken, Receipt) and taken.outcome == "refused":
+            counted(self.source, "refused")
             telemetry.emit(
                 "received.refused",
                 level=logging.DEBUG,
@@ -137,6 +138,7 @@ class Receiver(Generic[T]):
             telemetry.emit(
                 f"received.{outcome}", level=logging.WARNING, source=self.source, job_id=str(written.job_id)
             )
+        counted(self.source, outcome)
         status = _STATUS[outcome]
         if outcome == "differs":
             return Receipt(status, "conflict", written.job_id, "known by this id, with another body")
@@ -145,6 +147,7 @@ class Receiver(Generic[T]):
         return Receipt(status, kept, written.job_id, text)
 
     def _away(self, error: Exception) -> Receipt:
+        counted(self.source, "unavailable")
         telemetry.emit(
             "received.unavailable",
             level=logging.WARNING if isinstance(error, DatabaseError) else logging.ERROR,

@@ -29,6 +29,7 @@ class NewMessage(NamedTuple):
     payload: str
     key: str | None = None
     fault: str | None = None
+    metadata: str | None = None  # of the job: the trace that it belongs to
 
 
 class Written(NamedTuple):
@@ -49,7 +50,7 @@ class Received(NamedTuple):
 
 def receive_many(target: Target, messages: Sequence[NewMessage]) -> Statement[list[Written]]:
     """All of them, in the caller's transaction; each id once."""
-    ids, digests, payloads, keys, faults = zip(*messages, strict=True)
+    ids, digests, payloads, keys, faults, metadatas = zip(*messages, strict=True)
     params = (
         target.source,
         text_array(ids),
@@ -57,12 +58,13 @@ def receive_many(target: Target, messages: Sequence[NewMessage]) -> Statement[li
         target.task,
         text_array(payloads),
         target.queue,
-        text_array(keys) if any(key is not None for key in keys) else None,
-        text_array(faults) if any(fault is not None for fault in faults) else None,
+        _texts(keys),
+        _texts(faults),
         target.version,
         target.priority,
         target.max_attempts,
         target.keep,
+        _texts(metadatas),
     )
 
     def decode(rows: Sequence[Row]) -> list[Written]:
@@ -72,6 +74,10 @@ def receive_many(target: Target, messages: Sequence[NewMessage]) -> Statement[li
         return [Written(outcome, job) for outcome, job in zip(texts[:n], jobs, strict=True)]
 
     return named("receive_many", params, decode)
+
+
+def _texts(values: Sequence[str | None]) -> str | None:
+    return text_array(values) if any(value is not None for value in values) else None
 
 
 def prune(days: int, most: int) -> Statement[int]:
@@ -84,3 +90,57 @@ def list_received(source: str | None, limit: int, most: int) -> Statement[list[R
 
 def show_received(source: str, message_id: str) -> Statement[Received | None]:
     return named("show_received", (source, message_id), lambda rows: Received(*rows[0]) if rows else None)
+
+
+class Noted(NamedTuple):
+    """What a worker knows of a source in its code."""
+
+    name: str
+    broker: bool
+    task: str
+    keep: float
+    has_read: bool = False  # the broker has replied since the last note
+    waiting: int | None = None
+    problem: str | None = None
+
+
+class Health(NamedTuple):
+    """A source, as the doctor and the metrics want it. `parked`: of the newest dead letters."""
+
+    name: str
+    broker: bool
+    task: str
+    keep: float
+    unseen: float  # seconds since a worker had it
+    unread: float  # seconds since its broker replied to one
+    waiting: int | None
+    problem: str | None
+    parked: int
+
+
+NEWEST = 10_000  # dead letters that are looked at
+
+
+def note_sources(found: Sequence[Noted]) -> Statement[None]:
+    params = (
+        [s.name for s in found],
+        [s.broker for s in found],
+        [s.task for s in found],
+        [s.keep for s in found],
+        [s.has_read for s in found],
+        [-1 if s.waiting is None else s.waiting for s in found],
+        [s.problem or "" for s in found],
+    )
+    return named("note_sources", params, lambda _: None)
+
+
+def prune_sources(days: int, most: int) -> Statement[int]:
+    return named("prune_sources", (days, most), count)
+
+
+def source_health() -> Statement[list[Health]]:
+    return named("source_health", (NEWEST,), lambda rows: [Health(*row) for row in rows])
+
+
+def queue_depth(queue: str, most: int) -> Statement[int]:
+    return named("queue_depth", (queue, most), count)

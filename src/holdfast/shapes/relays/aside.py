@@ -95,8 +95,8 @@ class Aside:
                 return
 
     def _forget(self, key: str | None) -> None:
-        self._due.pop(key, None)
-        self._tries.pop(key, None)
+        for kept in (self._due, self._tries, self._noted, self._unstored):
+            kept.pop(key, None)
         if key is not None:
             self._held.discard(key)
 

@@ -6,7 +6,7 @@ a lane sends all it has. Nothing here waits, sends or reads.
 """
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -50,6 +50,7 @@ class Lanes:
         self._prefix = prefix
         self._all: deque[Item] = deque()
         self._lanes: dict[Name, Lane] = {}
+        self._of: Counter[str | None] = Counter()  # unsent items by key
         self._ready: dict[Name, Lane] = {}  # may send; in the order in which they became so
         self._later: list[tuple[float, int, Lane]] = []
         self._entered = 0
@@ -76,6 +77,7 @@ class Lanes:
         lane.items.append(item)
         self._all.append(item)
         self.unsent += 1
+        self._of[item.message.key] += 1
         self.bytes += len(item.message.body)
         if lane.retry_at == 0.0 and (self._prefix or lane.sent == 0):
             self._ready[name] = lane
@@ -133,6 +135,9 @@ class Lanes:
     def _settle(self, item: Item, note: Note | None) -> None:
         assert item.message is not None
         self.unsent -= 1
+        self._of[item.message.key] -= 1
+        if not self._of[item.message.key]:
+            del self._of[item.message.key]
         self.bytes -= len(item.message.body)
         item.message, item.lane, item.note, item.done = None, None, note, True
         if note is None:
@@ -164,6 +169,8 @@ class Lanes:
 
     def waits_behind(self, key: str) -> list[Item]:
         """Items of a key that were read and are not in flight."""
+        if key not in self._of:
+            return []
         found = (item for item in self._all if item.message is not None and item.message.key == key)
         return [
             item
@@ -185,6 +192,10 @@ class Lanes:
     def ahead(self) -> int:
         """Positions from the first that is not done to the last that was read."""
         return self._all[-1].position - self.passed[0] if self._all else 0
+
+    def is_done_before(self, position: int) -> bool:
+        """Nothing before it waits or is on its way. Events of others may lie in between."""
+        return not self._all or self._all[0].position >= position
 
     def pass_done(self) -> list[Note]:
         """Move on behind what is done; what was noted of it."""

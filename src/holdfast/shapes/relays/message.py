@@ -105,10 +105,13 @@ class Maker:
 
 
 def headers_of(row: LogRow) -> dict[str, str]:
-    """CloudEvents attributes, and the event's own headers as far as any broker can carry them."""
+    """CloudEvents attributes, and the event's own headers as far as any broker can carry them. None of those can pass for an
+    attribute: a reader would take `ce-subject` for the key."""
     own: dict[str, str] = json.loads(row.headers) if row.headers else {}
     found = {
-        name: value for name, value in own.items() if _TOKEN.fullmatch(name) and _PRINTABLE.fullmatch(value)
+        name: value
+        for name, value in own.items()
+        if _TOKEN.fullmatch(name) and _PRINTABLE.fullmatch(value) and not name.lower().startswith("ce-")
     }
     found["ce-id"] = str(row.id)
     found["ce-type"] = row.type

@@ -93,7 +93,7 @@ class Relay:
             self._aside.go_on(self._breaker.is_open)
         self._start_moving(leaving or self._bad is not None)
         busy = {*self._waves, *filter(None, (self._reading, self._moving)), *self._aside.tasks()}
-        at_bad = self._bad is not None and self._lanes.passed[0] == self._bad[0].position - 1
+        at_bad = self._bad is not None and self._lanes.is_done_before(self._bad[0].position)
         if (leaving or at_bad) and not self._waves and self._moving is None:
             return True
         await asyncio.wait(
@@ -156,7 +156,7 @@ class Relay:
         now, lanes, window = time.monotonic(), self._lanes, self._spec.window
         if self._breaker.is_open and (self._waves or not self._breaker.may_try(now)):
             return
-        most = 1 if self._able.in_flight == "prefix" else WAVES
+        most = self._most_waves
         each = max(1, window if most == 1 else window // WAVES)
         below = None if self._bad is None else self._bad[0].position
         while len(self._waves) < most and lanes.in_flight < window:
@@ -167,6 +167,10 @@ class Relay:
             self._waves.add(self._task(self._wave(items), "sends"))
             if self._breaker.is_open:
                 return
+
+    @property
+    def _most_waves(self) -> int:
+        return 1 if self._able.in_flight == "prefix" else WAVES
 
     async def _wave(self, items: list[Item]) -> Wave:
         messages = [item.message for item in items if item.message is not None]
@@ -186,8 +190,12 @@ class Relay:
         retry = self._lanes.next_retry()
         if self._breaker.is_open:
             due.append(self._breaker.until)
-        elif retry is not None:
-            due.append(retry)
+        elif (
+            retry is not None
+            and len(self._waves) < self._most_waves
+            and self._lanes.in_flight < self._spec.window
+        ):
+            due.append(retry)  # else a batch that comes back lets it go
         if self._lanes.passed[0] > self._cursor.position and self._moving is None:
             due.append(self._moved_at + self._spec.every)
         if (aside := self._aside.next_look()) is not None and not self._breaker.is_open:

@@ -15,6 +15,19 @@ CREATE TABLE holdfast.received (
 );
 CREATE INDEX received_expires ON holdfast.received (expires_at);
 
+-- Where messages come from, as the workers have it in their code. One that nobody has had for a week is forgotten.
+CREATE TABLE holdfast.sources (
+    name       text COLLATE "C" PRIMARY KEY,
+    broker     boolean NOT NULL,       -- read by workers; else messages come over HTTP
+    task       text NOT NULL,
+    keep       interval NOT NULL,      -- how long ids are kept
+    created_at timestamptz NOT NULL,
+    seen_at    timestamptz NOT NULL,   -- when a worker last had it
+    read_at    timestamptz,            -- when its broker last replied to one
+    waiting    bigint,                 -- messages that the broker had for us then; NULL: it does not say
+    problem    text
+);
+
 -- Messages of one source become jobs of one task, each once. Returns one row per message, in their order: 'new' with its job, 'parked' with the dead
 -- letter of a message that has a fault, 'repeat' with the job of the first delivery, 'differs' likewise where the body is another one. 'queue' for
 -- all: there is no such queue, and nothing was written.
@@ -23,7 +36,7 @@ CREATE INDEX received_expires ON holdfast.received (expires_at);
 -- circle; a twin waits until the first transaction ends. A queue that is claimed key by key takes the id where there is no key.
 CREATE FUNCTION holdfast.receive_many(
     source text, message_ids text[], digests text[], task text, payloads text[], queue text DEFAULT 'inbox', partition_keys text[] DEFAULT NULL,
-    faults text[] DEFAULT NULL, version int DEFAULT 1, priority int DEFAULT 0, max_attempts int DEFAULT 5, keep interval DEFAULT '30 days')
+    faults text[] DEFAULT NULL, version int DEFAULT 1, priority int DEFAULT 0, max_attempts int DEFAULT 5, keep interval DEFAULT '30 days', metadatas text[] DEFAULT NULL)
     RETURNS TABLE (ordinal int, outcome text, job uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -46,11 +59,12 @@ BEGIN
         RAISE EXCEPTION 'messages are out of the limits: source and task 1 to 200 letters, digits and _ . -, version 1 or more, priority -100 to 100, max_attempts 1 to 1000, keep 1 hour to 100 years, as many ids as digests and payloads'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF EXISTS (SELECT FROM unnest(message_ids, digests, payloads, partition_keys) AS u(id, digest, payload, key)
+    IF EXISTS (SELECT FROM unnest(message_ids, digests, payloads, partition_keys, metadatas) AS u(id, digest, payload, key, metadata)
                WHERE u.id IS NULL OR u.id ~ '[^!-~]' OR octet_length(u.id) NOT BETWEEN 1 AND 256 OR u.digest IS NULL OR u.digest !~ '^[0-9a-f]{64}$'
-                  OR octet_length(u.key) > 512 OR u.payload IS NULL OR octet_length(u.payload) > 262144
+                  OR octet_length(u.key) > 512 OR u.payload IS NULL OR octet_length(u.payload) > 262144 OR octet_length(u.metadata) > 8192
+                  OR jsonb_typeof(u.metadata::jsonb) <> 'object'
                   OR CASE WHEN octet_length(u.payload) > 131072 OR u.payload ~ '[0-9][eE][+-]?[0-9]' THEN holdfast.printed_bytes(u.payload::jsonb, 262144) > 262144 END) THEN
-        RAISE EXCEPTION 'a message is out of the limits: id 1 to 256 printable ASCII characters without spaces, digest 64 hexadecimal digits, key 512 bytes, payload 262144 bytes as jsonb prints it'
+        RAISE EXCEPTION 'a message is out of the limits: id 1 to 256 printable ASCII characters without spaces, digest 64 hexadecimal digits, key 512 bytes, payload 262144 bytes as jsonb prints it, metadata 8192 bytes'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT q.keyed, q.ordering = 'key' INTO by_key, in_order FROM holdfast.queues q WHERE q.name = queue;
@@ -88,21 +102,21 @@ BEGIN
                                                        WHERE u.id = ANY (new_ids) AND u.fault IS NULL));
         END IF;
         WITH fresh AS MATERIALIZED (
-            SELECT DISTINCT ON (u.id COLLATE "C") m.job, u.payload, u.key, u.fault, u.ord
-            FROM unnest(message_ids, payloads, partition_keys, faults) WITH ORDINALITY AS u(id, payload, key, fault, ord)
+            SELECT DISTINCT ON (u.id COLLATE "C") m.job, u.payload, u.key, u.fault, u.metadata::jsonb AS metadata, u.ord
+            FROM unnest(message_ids, payloads, partition_keys, faults, metadatas) WITH ORDINALITY AS u(id, payload, key, fault, metadata, ord)
             JOIN unnest(new_ids, new_jobs) AS m(id, job) ON m.id = u.id
             ORDER BY u.id COLLATE "C", u.ord
         ), parked AS (
             INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts,
-                                               max_attempts, version, crashes, priority, queue, task, partition_key, payload, last_error)
+                                               max_attempts, version, crashes, priority, queue, task, partition_key, payload, last_error, metadata)
             SELECT f.job, '00000000-0000-0000-0000-000000000000', nextval('holdfast.work_seq'), 0, at, at, at, at, 0, receive_many.max_attempts,
-                   receive_many.version, 0, receive_many.priority, receive_many.queue, receive_many.task, f.key, f.payload::jsonb, left(f.fault, 8192)
+                   receive_many.version, 0, receive_many.priority, receive_many.queue, receive_many.task, f.key, f.payload::jsonb, left(f.fault, 8192), f.metadata
             FROM fresh f WHERE f.fault IS NOT NULL
         )
         INSERT INTO holdfast.work (id, queue, task, version, payload, partition_key, priority, max_attempts, available_at, created_at, claimed_at,
-                                   claim_token, seq)
+                                   claim_token, seq, metadata)
         SELECT f.job, receive_many.queue, receive_many.task, receive_many.version, f.payload::jsonb, f.key, receive_many.priority,
-               receive_many.max_attempts, at, at, at, '00000000-0000-0000-0000-000000000000', nextval('holdfast.work_seq')
+               receive_many.max_attempts, at, at, at, '00000000-0000-0000-0000-000000000000', nextval('holdfast.work_seq'), f.metadata
         FROM (SELECT * FROM fresh f WHERE f.fault IS NULL ORDER BY f.ord) f;
         PERFORM holdfast.wake(ARRAY[queue]);
     END IF;
@@ -144,8 +158,9 @@ BEGIN
         SELECT format('GRANT %s TO %s', n.rights, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
         FROM (VALUES
             ('INSERT', 'claims', 'SELECT, DELETE ON holdfast.received'),
+            ('INSERT', 'claims', 'SELECT, INSERT, UPDATE, DELETE ON holdfast.sources'),
             ('INSERT', 'claims', 'EXECUTE ON FUNCTION holdfast.receive, holdfast.receive_many'),
-            ('SELECT', 'jobs',   'SELECT ON holdfast.received')
+            ('SELECT', 'jobs',   'SELECT ON holdfast.received, holdfast.sources')
         ) AS n(had, before, rights)
         JOIN pg_class c ON c.relnamespace = 'holdfast'::regnamespace AND c.relname = n.before
         CROSS JOIN LATERAL aclexplode(c.relacl) AS had

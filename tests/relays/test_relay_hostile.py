@@ -1,0 +1,146 @@
+"""What may go wrong in a relay without anybody meaning it: odd headers, gaps before a refused event, keys without end."""
+
+import time
+from typing import Any
+
+import pytest
+from tests.brokers import rabbit_server
+from tests.conftest import await_until, within
+from tests.flow.test_run import working
+from tests.relays.conformance_brokers import RabbitBroker
+from tests.relays.support import STEADY, Memory, n_of, reaches
+
+from holdfast import Holdfast
+from holdfast.model.backoff import Backoff
+from holdfast.shapes.relays.relay import Relay
+from holdfast.testing import Kit
+from holdfast.transport import Confirmed, OutMessage, Refused, RetryLater
+
+QUICKLY = Backoff(first=0.01, cap=0.05)
+
+
+@pytest.fixture
+def relays(akit: Kit, monkeypatch: pytest.MonkeyPatch) -> list[Relay]:
+    """Relays as workers make them: they try again soon."""
+    akit.database.settings = STEADY
+    made: list[Relay] = []
+    begin = Relay.__init__
+
+    def quick(self: Any, spec: Any, cursor: Any) -> None:
+        object.__setattr__(spec, "retry", QUICKLY)
+        begin(self, spec, cursor)
+        made.append(self)
+
+    monkeypatch.setattr(Relay, "__init__", quick)
+    return made
+
+
+def out(app: Holdfast, memory: Memory, **options: Any) -> Any:
+    return app.relay("out", memory, **{"on": ["counted"], "route": "to.{key}", "start": "start", **options})
+
+
+def publish(app: Holdfast, *pairs: tuple[str | None, int]) -> None:
+    app.publish_many([("counted", {"n": n}, key) for key, n in pairs])
+
+
+async def test_it_stops_before_a_refused_event_also_where_others_lie_between(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    bad = {2}
+    memory = Memory(lambda m: Refused("forbidden", "no") if n_of(m) in bad else None)
+    relay = out(app, memory, refused="stop")
+    publish(app, ("a", 1))
+    app.publish_many([("other", {}, "x")] * 5)
+    publish(app, ("b", 2), ("c", 3))
+    async with working(akit):
+
+        def stands() -> Any:
+            return akit.sql("SELECT position, problem FROM holdfast.subscriptions WHERE status = 'paused'")
+
+        await await_until(stands, "it stops", 5)
+        assert stands()[0]["problem"] == "event 7 (counted, key 'b') was refused: forbidden: no"
+        bad.clear()
+        relay.resume()
+        await reaches(akit, 8)
+    assert sorted({n_of(m) for m in memory.stored}) == [1, 2, 3]
+
+
+async def test_it_waits_and_does_not_spin_while_nothing_can_be_sent(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    """A key is due again, and all batches that may be on their way are."""
+
+    class Slow(Memory):
+        async def publish(self, batch: Any, *, timeout: float) -> Any:
+            if batch[0].key == "bad":
+                return [RetryLater("busy", scope="key") for _ in batch]
+            return await super().publish(batch, timeout=timeout)
+
+    memory = Slow(max_batch=1)
+    memory.gate.clear()
+    out(app, memory)
+    publish(app, ("bad", 1))
+    async with working(akit):
+        await await_until(lambda: bool(relays) and relays[-1]._lanes.next_retry() is not None, "a key waits")
+        publish(app, *[(f"k{n}", n) for n in range(2, 20)])
+        await await_until(lambda: len(memory.in_flight) == 4, "all are on their way")
+
+        def due() -> bool:
+            later = relays[-1]._lanes.next_retry()
+            return later is not None and later < time.monotonic()
+
+        await await_until(due, "the key is due again", 5)
+        pause = relays[-1]._pause()
+        assert pause is None or pause > 0.01
+        memory.gate.set()
+        await await_until(lambda: len(memory.stored) == 18, "all others are sent")
+
+
+async def test_headers_of_an_event_cannot_speak_for_the_relay(
+    app: Holdfast, akit: Kit, relays: list[Relay]
+) -> None:
+    memory = Memory()
+    out(app, memory)
+    hostile = {
+        "ce-subject": "mallory", "CE-ID": "mine", "ce-time": "x", "source": "/shop",
+        "Trace": "t", "a b": "no token", "nul": "a\r\nb",
+    }  # fmt: skip
+    app.publish("counted", {"n": 1}, headers=hostile)
+    async with working(akit):
+        await reaches(akit, 1)
+    (sent,) = memory.stored
+    assert sent.headers == {
+        "ce-id": sent.id, "ce-type": "counted", "ce-source": "/shop", "source": "/shop", "Trace": "t"
+    }  # fmt: skip
+
+
+async def test_keys_that_are_free_again_are_forgotten(app: Holdfast, akit: Kit, relays: list[Relay]) -> None:
+    """A relay that runs for months meets keys without end."""
+    busy = True
+    memory = Memory(lambda _: RetryLater("busy", scope="key") if busy else None)
+    relay = out(app, memory, window=2)
+    publish(app, *[(f"k{n}", n) for n in range(30)])
+    async with working(akit):
+        await reaches(akit, 30)  # all are set aside: each keeps others from being read
+        busy = False
+        await await_until(lambda: not relay.failures() and not relays[-1]._aside._held, "every key is free")
+        aside, lanes = relays[-1]._aside, relays[-1]._lanes
+        kept: list[Any] = [aside._due, aside._tries, aside._noted, aside._unstored, lanes._lanes, lanes._of]
+        assert [len(one) for one in kept] == [0] * 6
+
+
+@pytest.mark.long
+async def test_headers_that_rabbitmq_routes_by_are_left_out() -> None:
+    """A text in CC would end the channel, and one event everybody's way out with it."""
+    broker = RabbitBroker(rabbit_server())
+    try:
+        queue = await broker.destination("q")
+        transport = broker.transport()
+        await transport.open()
+        headers = {"CC": "others", "BCC": "others", "Trace": "t"}
+        message = OutMessage("e1", 1, "t", "k", queue, headers, b"{}")
+        outcomes = await transport.publish([message], timeout=within(5))
+        await transport.close()
+        assert outcomes == [Confirmed()]
+    finally:
+        broker.server.end()
