@@ -171,10 +171,11 @@ def _proxy(url: str | None) -> str | None:
         return None
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        alone = parts.path in ("", "/") and not parts.query and not parts.fragment
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and alone
     except (ValueError, TypeError, AttributeError):
         good = False
-    if not good or parts.path not in ("", "/") or parts.query or parts.fragment:
+    if not good:
         raise ConfigurationError(
             "proxy must be an address like http://proxy.example:4750, and no more than that"
         )
