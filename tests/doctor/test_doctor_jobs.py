@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -16,6 +16,8 @@ from holdfast.model.outcome import DeadLettered, Misfit
 from holdfast.store import jobs
 from holdfast.store.claim import hold_unknown, quarantine
 from holdfast.store.doctor import free_stranded
+from holdfast.store.holds import hold_keys, mark_trials
+from holdfast.store.streams import claim_streams
 
 
 @pytest.fixture
@@ -384,6 +386,28 @@ def test_parked_keys(case: Case, conn: Conn) -> None:
     finding = case.cure("parked_keys")
     assert (finding["level"], finding["fix"]) == ("warning", ["holdfast keys release --retry orders a"])
     assert state(case, job) == "pending"
+
+
+def test_a_trial_that_nobody_decided_on(case: Case, conn: Conn) -> None:
+    ordered(conn, "skip")
+    put_key(conn, "a", 2)
+    run(conn, hold_keys("orders", ["a"], 1, reason="down", trial=True))
+    conn.execute("UPDATE holdfast.key_holds SET until = now() - interval '6 minutes'")
+    worker = register(conn)
+    (job,) = run(conn, claim_streams("orders", worker, uuid4(), lease=60, keys=["a"], run=1, trial=True))
+    run(conn, mark_trials("orders", [job], UUID(job.token_text)))
+    assert case.found("undecided_trials") is None  # it runs
+    end(conn, job.grant, DeadLettered(BOOM), worker)
+    conn.execute("UPDATE holdfast.key_holds SET until = now() - interval '4 minutes'")
+    assert case.found("undecided_trials") is None  # somebody may be about to decide
+    conn.execute("UPDATE holdfast.key_holds SET until = now() - interval '6 minutes'")
+    finding = case.cure("undecided_trials")
+    assert finding["level"] == "warning"
+    assert finding["what"] == (
+        "1 key held after a trial that nobody decided on: nothing of it runs until the hold is lifted"
+    )
+    assert finding["details"][0].endswith(f" (down), tried with {job.id}")
+    assert finding["fix"] == ["holdfast keys lift orders a"]
 
 
 def test_many_parked_keys_are_released_together(case: Case, conn: Conn) -> None:

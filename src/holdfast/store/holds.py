@@ -81,6 +81,19 @@ def list_holds(
     return named("list_holds", (queue, key, limit, JOBS + 1, over), decode)
 
 
+class Undecided(NamedTuple):
+    queue: str
+    key: str
+    until: datetime
+    reason: str | None
+    trial_job: UUID
+
+
+def undecided_trials(limit: int) -> Statement[list[Undecided]]:
+    """Holds whose trial ended without a decision: nothing more of their keys runs."""
+    return named("undecided_trials", (limit,), lambda rows: [Undecided(*r) for r in rows])
+
+
 # What a worker asks ------------------------------------------------------------------------------------------------
 
 

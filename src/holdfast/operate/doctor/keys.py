@@ -1,10 +1,11 @@
-"""The keys of ordered queues: what is blocked or parked, and lets nothing of its key run."""
+"""Keys: what is blocked, parked or held after its trial, and lets nothing of its key run."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ...model.state import BLOCKED
 from ...store import keys as store
+from ...store.holds import undecided_trials
 from ...store.keys import StuckKey
 from ..advice import Advice, advise
 from ..wording import cut, listed, moment, several, them
@@ -36,6 +37,19 @@ def check_keys(p: Patient) -> Iterator[Finding]:
             listed(_lines(parked)),
             _release(parked, "skip"),
         )
+    if undecided := p.probe.look(undecided_trials(MOST_KEYS)):
+        what = (
+            f"{_count(undecided)} held after a trial that nobody decided on: nothing of {them(undecided)} runs "
+            "until the hold is lifted"
+        )
+        details = [
+            f"queue {h.queue}: key {cut(h.key)} held until {moment(h.until)} ({cut(h.reason) or 'no reason given'}), "
+            f"tried with {h.trial_job}"
+            for h in undecided
+        ]
+        by_queue = groupby(sorted((h.queue, h.key) for h in undecided), key=lambda pair: pair[0])
+        fix = [advise("lift_keys", queue=queue, keys=[key for _, key in of]) for queue, of in by_queue]
+        yield Finding("undecided_trials", "warning", what, fix, listed(details))
 
 
 def _lines(found: Sequence[StuckKey]) -> list[str]:
@@ -57,8 +71,15 @@ def _release(found: Sequence[StuckKey], how: str) -> list[Advice]:
     return advice
 
 
-def _count(found: Sequence[StuckKey]) -> str:
+def _count(found: Sequence[object]) -> str:
     return f"{several(len(found), 'key')}{' or more' if len(found) >= MOST_KEYS else ''}"
 
 
-CHECKS = (Check("keys", "no key is blocked or parked", ("blocked_keys", "parked_keys"), check_keys),)
+CHECKS = (
+    Check(
+        "keys",
+        "no key is blocked, parked or held after its trial",
+        ("blocked_keys", "parked_keys", "undecided_trials"),
+        check_keys,
+    ),
+)

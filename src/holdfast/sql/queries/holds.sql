@@ -133,3 +133,16 @@ SELECT count(*) FROM gone;
 -- Whether a queue is made to be claimed key by key, whatever its limits are: a row, or none.
 -- $1 queue
 SELECT true FROM holdfast.queues WHERE name = $1 AND (fair OR ordering = 'key');
+
+-- name: undecided_trials
+-- Holds whose trial has ended, and nobody lifted or renewed them: (queue, key, end of the hold, reason, the job that was tried). Whoever owns the
+-- key decides when the trial ends, so those whose hold ended a moment ago are left out.
+-- $1 limit
+SELECT h.queue, h.partition_key, h.until, h.reason, h.trial_id
+FROM holdfast.key_holds h
+LEFT JOIN LATERAL (SELECT j.id, j.status, j.claim_token, j.available_at, j.claimed_at FROM holdfast.work j
+                   WHERE j.queue = h.queue AND j.id = h.trial_id OFFSET 0) w ON true
+WHERE h.trial AND NOT h.decided AND h.trial_token IS NOT NULL AND h.until < holdfast.now() - interval '5 minutes'
+  AND (w.id IS NULL OR (w.status <> 'processing' AND w.claim_token = h.trial_token AND w.available_at > w.claimed_at))
+ORDER BY h.until, h.queue, h.partition_key
+LIMIT $1;
