@@ -117,8 +117,10 @@ class Site:
 
 
 def hooks_of(app: Holdfast, site: Site, **options: Any) -> Webhooks:
-    """Webhooks that may call the site."""
-    return app.webhooks(**{"on": ["order.*"], "egress": site.egress, **options})
+    """Webhooks that may call the site, with steps that are longer than any test."""
+    return app.webhooks(
+        **{"on": ["order.*"], "egress": site.egress, "schedule": ["1h", "1h", "1h"], **options}
+    )
 
 
 def verified(request: Request, *secrets: str) -> str:
