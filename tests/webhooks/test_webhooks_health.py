@@ -92,7 +92,7 @@ def test_enabling_tries_one_delivery_first(app: Holdfast, kit: Kit, site: Site) 
     with pytest.raises(ConfigurationError, match="was enabled less than 5 minutes ago"):
         hooks.endpoints.update(made.id, tenant="acme", status="active")
     assert hooks.endpoints.get(made.id, tenant="acme").status == "disabled"
-    kit.clock.advance(301)
+    kit.clock.advance(4400)
     kit.run_worker()
     assert len(site.requests) == 1
     assert {d.status for d in hooks.deliveries(tenant="acme")} == {"cancelled"}
