@@ -2,6 +2,7 @@
 
 import ssl
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import aio_pika
@@ -54,7 +55,12 @@ async def test_kafka_over_tls_and_not_to_a_stranger(tmp_path: Path) -> None:
 async def test_another_database_over_tls_and_not_to_a_stranger(akit: Kit, tmp_path: Path) -> None:
     certificate(tmp_path)
     proxy = TlsProxy(akit.url, tmp_path)
-    options = {"host": "127.0.0.1", "port": proxy.port, "sslmode": "verify-full", "gssencmode": "disable"}
+    options: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": proxy.port,
+        "sslmode": "verify-full",
+        "gssencmode": "disable",
+    }
     trusting = make_conninfo(akit.url, **options, sslrootcert=f"{tmp_path}/cert.pem")
     strange = tmp_path / "strange"
     strange.mkdir()

@@ -94,7 +94,7 @@ class _Member:
             try:
                 self._consumer.list_topics(timeout=_ENDS_WITHIN)
             except library().KafkaException as error:
-                self._consumer.poll(0.1)  # the reason is told by a callback
+                self._consumer.poll(0.1)  # a callback reports the reason
                 raise ConnectionError(self._heard or error.args[0].str()) from None
 
     def receive(self, limit: int, wait: float) -> list[Any]:
