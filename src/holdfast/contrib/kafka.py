@@ -208,8 +208,9 @@ class Session:
         self._polling.start()
 
     def _error(self, error: Any) -> None:
-        self._heard = error.str()
         codes = library().KafkaError
+        if error.code() != codes._ALL_BROKERS_DOWN:  # that follows the reason
+            self._heard = error.str()
         self._hopeless |= error.code() in (codes._AUTHENTICATION, codes._SSL)
         if error.code() == codes._ALL_BROKERS_DOWN:  # the relay waits for them, not the queue of the client
             self._producer.purge(blocking=False)

@@ -82,7 +82,8 @@ class _Member:
         self._consumer.subscribe(list(topics), on_revoke=self._revoked, on_lost=self._revoked)
 
     def _error(self, error: Any) -> None:
-        self._heard = error.str()
+        if error.code() != library().KafkaError._ALL_BROKERS_DOWN:  # that follows the reason
+            self._heard = error.str()
 
     def _revoked(self, _: Any, partitions: Sequence[Any]) -> None:
         for one in partitions:
@@ -93,6 +94,7 @@ class _Member:
             try:
                 self._consumer.list_topics(timeout=_ENDS_WITHIN)
             except library().KafkaException as error:
+                self._consumer.poll(0.1)  # a callback reports the reason
                 raise ConnectionError(self._heard or error.args[0].str()) from None
 
     def receive(self, limit: int, wait: float) -> list[Any]:
