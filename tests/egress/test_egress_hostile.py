@@ -347,6 +347,11 @@ async def test_closing_the_client_ends_what_is_under_way() -> None:
         await client.open()
         tasks = [asyncio.create_task(post(client, f"http://{NAME}:{site.port}/")) for _ in range(5)]
         await await_until(lambda: site.connections == 5, "five requests")
-        await client.close()
+        large = f"http://{NAME}:{site.port}/large"
+        tasks += [
+            asyncio.create_task(client.send(large, bytes(30 * 10**6), {}))
+        ]  # more than the server reads
+        await await_until(lambda: site.connections == 6, "six requests")
         async with asyncio.timeout(60):
+            await client.close()
             assert all(isinstance(outcome, SendFailed) for outcome in await asyncio.gather(*tasks))

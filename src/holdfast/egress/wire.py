@@ -107,6 +107,7 @@ class Line:
     def __init__(self, egress: Egress, resolve: Resolver) -> None:
         self.egress = egress
         self.busy = 0
+        self._attempts: set[Attempt] = set()
         self._sockets: WeakSet[socket.socket] = WeakSet()
         connector = aiohttp.TCPConnector(
             resolver=None if egress.proxy else _Guarded(egress, resolve),
@@ -149,6 +150,7 @@ class Line:
             sent["Connection"] = "close"
         attempt = ATTEMPT.get()
         attempt.connection = None
+        self._attempts.add(attempt)
         try:
             response = await self._session.request(
                 method,
@@ -168,10 +170,14 @@ class Line:
             finally:
                 response.close()
         finally:
+            self._attempts.discard(attempt)
             if attempt.connection is not None:
                 attempt.connection.abort()  # a mere close would wait for the server to read what it was sent
 
     async def close(self) -> None:
+        for attempt in self._attempts:
+            if attempt.connection is not None:
+                attempt.connection.abort()
         await self._session.close()
 
 
