@@ -7,12 +7,13 @@ import asyncio
 import contextlib
 import json
 import os
-from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID, uuid4
 
-from ..transport import Confirmed, InMessage, Outcome, OutMessage, Refused, RetryLater, Transport
+from ..transport import Confirmed, InMessage, OutMessage, Refused, RetryLater, Transport
+from .sender import Sender
 
 T = TypeVar("T")
 _PATIENT = 60.0  # seconds after which something that must come to an end is said not to
@@ -57,59 +58,6 @@ class Broker(Protocol):
     async def fill(self, name: str) -> str | None:
         """A destination that has no room; None: there is no such thing."""
         ...
-
-
-class _Sender:
-    """What a relay does: lanes, one connection, everything again that is not confirmed."""
-
-    def __init__(self, transport: Transport, timeout: float = 5.0) -> None:
-        self.transport = transport
-        self.timeout = timeout
-        self.confirmed: list[OutMessage] = []
-        self.unknown = 0
-        self._is_open = False
-
-    async def send(
-        self, messages: Sequence[OutMessage], *, between: Callable[[int], Awaitable[None]] | None = None
-    ) -> None:
-        """Until all are confirmed. `between` is called before each batch with its number."""
-        prefix = self.transport.capabilities.in_flight == "prefix"
-        lanes: dict[object, deque[OutMessage]] = defaultdict(deque)
-        for message in messages:
-            total = self.transport.capabilities.order == "destination"
-            lanes[message.destination if total else (message.key or message.id)].append(message)
-        round_ = 0
-        while any(lanes.values()):
-            if between is not None:
-                await between(round_)
-            round_ += 1
-            batch = [message for lane in lanes.values() for message in list(lane)[: 20 if prefix else 1]][
-                : self.transport.capabilities.max_batch
-            ]
-            for message, outcome in zip(batch, await self.once(batch), strict=True):
-                lane = next(lane for lane in lanes.values() if lane and message in lane)
-                if isinstance(outcome, Confirmed) and lane[0] is message:
-                    self.confirmed.append(lane.popleft())
-                assert not isinstance(outcome, Refused), outcome
-
-    async def once(self, batch: Sequence[OutMessage]) -> Sequence[Outcome]:
-        try:
-            if not self._is_open:
-                await self.transport.open()
-                self._is_open = True
-            outcomes = await self.transport.publish(batch, timeout=self.timeout)
-        except Exception as error:  # noqa: BLE001 the protocol allows it
-            outcomes = [RetryLater(str(error), unknown=True)] * len(batch)
-        assert len(outcomes) == len(batch), "as many outcomes as messages"
-        if any(isinstance(outcome, RetryLater) and outcome.unknown for outcome in outcomes):
-            self.unknown += 1
-            await self.close()
-            await asyncio.sleep(0.05)
-        return outcomes
-
-    async def close(self) -> None:
-        self._is_open = False
-        await self.transport.close()
 
 
 def _fewer(server: Broker, count: int) -> int:
@@ -239,7 +187,7 @@ def transport_conformance(broker: Callable[[], Broker]) -> type[Any]:
 async def _stores(server: Broker, transport: Transport) -> None:
     to = await server.destination("stores")
     messages = [_message(to, n, f"k{n % 50}") for n in range(1, _fewer(server, 301))]
-    sender = _Sender(transport)
+    sender = Sender(transport)
     await sender.send(messages)
     stored = await server.read(to)
     assert {one.id: _data(one.body) for one in stored} == {m.id: _data(m.body) for m in messages}
@@ -249,17 +197,17 @@ async def _stores(server: Broker, transport: Transport) -> None:
 async def _orders(server: Broker, transport: Transport) -> None:
     to = await server.destination("orders")
     messages = [_message(to, n, f"k{n % 7}") for n in range(1, _fewer(server, 141))]
-    await _Sender(transport).send(messages)
+    await Sender(transport).send(messages)
     _check_order(await server.read(to), messages)
 
 
 async def _repeats(server: Broker, transport: Transport) -> None:
     to = await server.destination("repeats")
     messages = [_message(to, n, f"k{n}") for n in range(1, 4)]
-    sender = _Sender(transport)
+    sender = Sender(transport)
     await sender.send(messages)
     await sender.close()
-    again = _Sender(transport)
+    again = Sender(transport)
     await again.send(messages)
     stored = await server.read(to)
     kept = transport.capabilities.dedup not in ("none", "connection")
@@ -270,7 +218,7 @@ async def _repeats(server: Broker, transport: Transport) -> None:
 async def _killed(server: Broker, transport: Transport) -> None:
     to = await server.destination("killed")
     messages = [_message(to, n, f"k{n % 5}") for n in range(1, 61)]
-    sender = _Sender(transport)
+    sender = Sender(transport)
 
     async def between(n: int) -> None:
         if n in (2, 5):
@@ -286,7 +234,7 @@ async def _killed(server: Broker, transport: Transport) -> None:
 async def _frozen(server: Broker, transport: Transport) -> None:
     to = await server.destination("frozen")
     messages = [_message(to, n, f"k{n % 3}") for n in range(1, 31)]
-    sender = _Sender(transport, timeout=1.0)
+    sender = Sender(transport, timeout=1.0)
 
     async def between(n: int) -> None:
         if n == 1:
@@ -316,7 +264,7 @@ async def _slow(server: Broker, transport: Transport) -> None:
     """Slow is not dead: nothing is given up, sent twice or passed by another of its key."""
     to = await server.destination("slow")
     messages = [_message(to, n, f"k{n % 5}") for n in range(1, _fewer(server, 31))]
-    sender = _Sender(transport, timeout=_PATIENT)
+    sender = Sender(transport, timeout=_PATIENT)
     await sender.once([])
     await server.slow()
     await sender.send(messages)
@@ -332,7 +280,7 @@ async def _missing(server: Broker, transport: Transport) -> None:
     if nowhere is None:
         return
     to = await server.destination("there")
-    sender = _Sender(transport)
+    sender = Sender(transport)
     batch = [_message(to, 1, "a"), _message(nowhere, 2, "b"), _message(to, 3, "c")]
     outcomes = await sender.once(batch)
     assert isinstance(outcomes[1], Refused), outcomes[1]
@@ -350,7 +298,7 @@ async def _too_large(server: Broker, transport: Transport) -> None:
         str(event_id), 2, "conformance", "b", to, {"ce-id": str(event_id)}, _body(event_id, 2, room + 1)
     )
     assert len(over.body) == most + 1
-    sender = _Sender(transport, timeout=30.0)
+    sender = Sender(transport, timeout=30.0)
     outcomes = await sender.once([_message(other, 1, "a"), over, _message(other, 3, "c")])
     assert isinstance(outcomes[1], Refused), outcomes[1]
     assert outcomes[1].reason == "too_large"
@@ -364,14 +312,14 @@ async def _full(server: Broker, transport: Transport) -> None:
     to = await server.fill("full")
     if to is None:
         return
-    outcomes = await _Sender(transport).once([_message(to, 1_000_000, "k")])
+    outcomes = await Sender(transport).once([_message(to, 1_000_000, "k")])
     assert isinstance(outcomes[0], RetryLater), outcomes[0]
     assert not outcomes[0].unknown
 
 
 async def _leaks(server: Broker, transport: Transport) -> None:
     to = await server.destination("leaks")
-    sender = _Sender(transport)
+    sender = Sender(transport)
     await sender.send([_message(to, 1, "k")])
     await sender.close()
     before = (len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd")))
