@@ -125,4 +125,6 @@ def _spec(
     if not isinstance(keep_body, bool):
         raise fail(f"webhooks: keep_body must be True or False, not {shown(keep_body)}")
     after = checks.period(disable_after, "disable_after", fail)
-    return Spec(tenant, steps, after, egress or Egress(), payload, int(-(-kept // DAY)), keep_body)
+    whose: Any = tenant
+    body: Any = payload
+    return Spec(whose, steps, after, egress or Egress(), body, int(-(-kept // DAY)), keep_body)
