@@ -43,6 +43,7 @@ from .errors import (
     VerificationFailed,
     WrongConnection,
 )
+from .model.asgi import ASGI
 from .model.backoff import Backoff
 from .model.breaker import Breaker
 from .model.bucket import sharded_key
@@ -66,7 +67,7 @@ from .shapes.events.verbs import Events, Replay, Subscription
 from .shapes.receiver.declare import ReceiveDecorator
 from .shapes.receiver.intake import Receipt
 from .shapes.receiver.message import ReceivedMessage
-from .shapes.receiver.receiver import ASGI, Receiver
+from .shapes.receiver.receiver import Receiver
 from .shapes.receiver.verify import (
     GitHub,
     Hmac,

@@ -14,6 +14,7 @@ from ... import failpoints, telemetry
 from ...db.database import Database
 from ...db.faults import BadRow
 from ...errors import InvalidMessage, InvalidPayload
+from ...model.strict_json import media_type, parse_json
 from ...model.text import storable
 from ...runtime.service import Service
 from ...tasks.taskset import TaskSet
@@ -22,7 +23,7 @@ from ...transport import InMessage, Source
 from . import store
 from .declare import Declared, declared
 from .intake import TooLarge
-from .parse import CLOUDEVENTS, media_type, opened, parse_json
+from .parse import CLOUDEVENTS, opened
 from .store import NewMessage, Written
 
 BATCH = 500
