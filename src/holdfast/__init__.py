@@ -2,6 +2,7 @@
 
 from .app import Holdfast
 from .db.transaction import AsyncTransaction, Transaction
+from .egress import Egress
 from .errors import (
     BinariesNotFound,
     ConcurrencyConflict,
@@ -114,6 +115,7 @@ __all__ = [
     "DeadLetter",
     "DuplicateTask",
     "Duration",
+    "Egress",
     "EmbeddedError",
     "EnqueueError",
     "EnqueueOptions",

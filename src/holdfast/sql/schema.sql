@@ -1768,6 +1768,8 @@ REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
 
 -- with shape: receiver
 
+-- with shape: webhooks
+
 -- For people and tools --------------------------------------------------------------------------------------------
 
 CREATE VIEW holdfast.jobs AS

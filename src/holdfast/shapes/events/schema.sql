@@ -99,7 +99,7 @@ CREATE TABLE holdfast.subscriptions (
     name             text        NOT NULL CHECK (name ~ '^[A-Za-z0-9_.@-]{1,200}$'),
     shard            int         NOT NULL DEFAULT 0,
     shards           int         NOT NULL DEFAULT 1 CHECK (shards BETWEEN 1 AND 8),
-    kind             text        NOT NULL CHECK (kind IN ('jobs', 'projection', 'relay')),
+    kind             text        NOT NULL CHECK (kind IN ('jobs', 'projection', 'relay', 'webhooks')),
     patterns         text[]      NOT NULL,      -- types, where * stands for anything
     position         bigint      NOT NULL,      -- all up to here is done
     seq              bigint      NOT NULL,      -- of the event at it
@@ -711,6 +711,15 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- Positions after this are held for somebody: a subscriber that has not read them, a parked key that is to be applied later.
+CREATE FUNCTION holdfast.held_log_position() RETURNS bigint
+    LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT least((SELECT min(s.position) FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired'),
+                       (SELECT min(f.position) - 1 FROM holdfast.event_failures f WHERE f.kind <> 'skipped'),
+                       9223372036854775807) $$;
+REVOKE ALL ON FUNCTION holdfast.held_log_position FROM PUBLIC;
+
 -- Empties the slots whose last page is past retention, whose events are all numbered and behind every subscriber that the log is held for. The
 -- limits of age and bytes end a hold: then the subscription expires, with the number of events that it did not get. Slots go as a prefix of
 -- the positions. A slot that somebody writes to or keeps locked is left for the next time. Removes up to `most` pages of events that are gone,
@@ -743,9 +752,7 @@ BEGIN
         RAISE EXCEPTION 'empty_event_slots() needs READ COMMITTED, not %', upper(current_setting('transaction_isolation')) USING ERRCODE = 'active_sql_transaction';
     END IF;
     SELECT * INTO log FROM holdfast.event_log;
-    SELECT least((SELECT min(s.position) FROM holdfast.subscriptions s WHERE s.hold AND s.status <> 'expired'),
-                 (SELECT min(f.position) - 1 FROM holdfast.event_failures f WHERE f.kind <> 'skipped'),   -- a parked key is to be applied later
-                 9223372036854775807) INTO held;
+    held := holdfast.held_log_position();
     SELECT array_agg(x.slot), array_agg(x.before), array_agg(x.last_pos),
            array_agg(x.since >= today - make_interval(days => log.retention_days)
                      OR (x.last_pos > held AND x.since >= today - make_interval(days => greatest(log.hold_days, log.retention_days)) AND x.bytes <= log.hold_bytes))

@@ -1,0 +1,23 @@
+"""Requests to addresses that others chose: the guard, and a client that nothing a server does can harm.
+
+`settings.py` is what an operator allows, `addresses.py` the table of networks, `guard.py` reads URLs and vets addresses,
+`client.py` sends, `wire.py` is all that knows aiohttp (extra `webhooks`), `names.py` resolves.
+"""
+
+from .client import Client
+from .guard import Target, check_headers, parse, vet
+from .reply import Kind, Reply, SendFailed
+from .settings import Egress, NotAllowed
+
+__all__ = [
+    "Client",
+    "Egress",
+    "Kind",
+    "NotAllowed",
+    "Reply",
+    "SendFailed",
+    "Target",
+    "check_headers",
+    "parse",
+    "vet",
+]
