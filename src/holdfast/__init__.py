@@ -38,6 +38,7 @@ from .errors import (
     SubscriptionStopped,
     TaskDefinitionError,
     UnboundTask,
+    UnknownEndpoint,
     UnknownQueue,
     UnknownSchedule,
     UnknownSubscription,
@@ -82,6 +83,9 @@ from .shapes.receiver.verify import (
 )
 from .shapes.schedules.backfill import Backfill
 from .shapes.schedules.verbs import Schedule, Schedules, Slot
+from .shapes.webhooks.endpoints import Endpoints
+from .shapes.webhooks.model import Attempt, Delivery, Endpoint, Secret
+from .shapes.webhooks.webhooks import Webhooks
 from .store.chains import GroupStatus
 from .tasks.batching import BatchDecorator
 from .tasks.group import GroupHandle
@@ -96,6 +100,7 @@ from .transport import InMessage, Source
 __all__ = [
     "ASGI",
     "AsyncTransaction",
+    "Attempt",
     "Backfill",
     "Backoff",
     "Batch",
@@ -113,10 +118,13 @@ __all__ = [
     "DatabaseError",
     "DatabaseUnavailable",
     "DeadLetter",
+    "Delivery",
     "DuplicateTask",
     "Duration",
     "Egress",
     "EmbeddedError",
+    "Endpoint",
+    "Endpoints",
     "EnqueueError",
     "EnqueueOptions",
     "Event",
@@ -172,6 +180,7 @@ __all__ = [
     "Schedules",
     "SchemaMissing",
     "SchemaTooNew",
+    "Secret",
     "SecretUnreadable",
     "Secrets",
     "Settings",
@@ -191,6 +200,7 @@ __all__ = [
     "TaskOptions",
     "Transaction",
     "UnboundTask",
+    "UnknownEndpoint",
     "UnknownQueue",
     "UnknownSchedule",
     "UnknownSubscription",
@@ -198,6 +208,7 @@ __all__ = [
     "VerificationFailed",
     "Verified",
     "Verifier",
+    "Webhooks",
     "WrongConnection",
     "event",
     "sharded_key",

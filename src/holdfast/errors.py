@@ -5,6 +5,7 @@
     │   ├── NoDatabase              no database was named
     │   ├── UnknownSchedule         no such schedule
     │   ├── UnknownSubscription     no such subscription
+    │   ├── UnknownEndpoint         the tenant has no such endpoint
     │   └── SecretUnreadable        a sealed secret cannot be opened with the keys of this process
     ├── TaskDefinitionError         a task, queue or schedule cannot be declared like this
     │   └── DuplicateTask           two functions want the same task name
@@ -70,6 +71,10 @@ class NoDatabase(ConfigurationError):
 
 class UnknownSchedule(ConfigurationError, LookupError):
     """The schedule does not exist."""
+
+
+class UnknownEndpoint(ConfigurationError):
+    """The tenant has no such endpoint."""
 
 
 class SecretUnreadable(ConfigurationError):

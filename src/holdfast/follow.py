@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
+from .store.statement import Flow
 from .tasks.definition import Place
 
 if TYPE_CHECKING:
@@ -82,8 +83,11 @@ class Cursor(Protocol):
         """Events after a position; waits for one. None: it has been asked to let go."""
         ...
 
-    async def advance(self, position: int, seq: int, notes: Sequence[Note]) -> None:
-        """All up to here is done, or noted in the same transaction."""
+    async def advance(
+        self, position: int, seq: int, notes: Sequence[Note], effect: "Callable[[], Flow[Any]] | None" = None
+    ) -> None:
+        """All up to here is done, or noted in the same transaction. `effect` runs in it too, after the cursor moved: what it
+        writes is written once, whatever dies."""
         ...
 
     def certain_for(self) -> float:

@@ -34,6 +34,7 @@ TEXTS = {
     "InvalidMessage": "The message cannot be read: its sender has to change it.",
     "ConcurrencyConflict": "The stream has another version than expected: somebody else wrote to it. Read it again and "
     "decide again.",
+    "UnknownEndpoint": "The tenant has no such endpoint.",
     "UnknownSubscription": "The subscription does not exist.",
     "SubscriptionStopped": "The subscription is paused, stopped at an event or expired, and has not come so far.",
     "EventsGone": "The log no longer has these events.",

@@ -76,6 +76,12 @@ def test_these_run_anywhere() -> None:
         "stream_version",
         "swap_projection",
         "wait_for_locks",
+        "webhook_create",
+        "webhook_delete",
+        "webhook_get",
+        "webhook_list",
+        "webhook_rotate",
+        "webhook_update",
         "written_beside",
     ]
 

@@ -7,7 +7,7 @@ from ..errors import ConfigurationError
 from ..store.roles import roles_script
 from ..tasks import checks
 
-ROLES = ("owner", "migrator", "producer", "receiver", "worker", "operator_ro", "operator_rw")
+ROLES = ("owner", "migrator", "producer", "receiver", "portal", "worker", "operator_ro", "operator_rw")
 _LONGEST = 63
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,29}")
 

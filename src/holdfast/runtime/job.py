@@ -83,6 +83,11 @@ class Job:
         return self._claimed.generation
 
     @property
+    def crashes(self) -> int:
+        """How many processes died or fell silent with this job since an attempt last ended."""
+        return self._claimed.crashes
+
+    @property
     def partition_key(self) -> str | None:
         return self._claimed.partition_key
 

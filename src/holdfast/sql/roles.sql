@@ -7,6 +7,7 @@
 --   {{owner}}: owns the schema. {{migrator}}: may become the owner, for `holdfast migrate up`.
 --   {{producer}}: may enqueue and publish, and neither read nor change a job or an event. {{worker}}: runs jobs, and reads the log of events.
 --   {{receiver}}: may receive messages, which become jobs, and neither read nor change any.
+--   {{portal}}: may look at and change the endpoints of webhooks, tenant by tenant, and look at their deliveries.
 --   {{operator_ro}}: may look at everything. {{operator_rw}}: may also change jobs, queues, tasks, schedules, subscriptions and workers.
 
 BEGIN;
@@ -70,6 +71,14 @@ BEGIN
         holdfast.append_events TO {{producer}}, {{worker}}, {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.receive, holdfast.receive_many TO {{receiver}}, {{worker}}, {{operator_rw}};
     GRANT SELECT, DELETE ON holdfast.received TO {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_create, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
+        holdfast.webhook_rotate TO {{portal}}, {{worker}}, {{operator_rw}};
+    GRANT SELECT ON holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{portal}}, {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_begin, holdfast.webhook_settle, holdfast.empty_webhook_slots TO {{worker}};
+    GRANT SELECT ON holdfast.webhook_health, holdfast.webhook_settings TO {{worker}};
+    GRANT UPDATE (retention_days) ON holdfast.webhook_settings TO {{worker}};
+    GRANT SELECT (id, tenant, url, events, ordered, rate, concurrency, status, disabled_reason, disabled_at, created_at, version, changed) ON holdfast.webhook_endpoints TO {{worker}};
+    GRANT SELECT (id, endpoint_id, scheme, key_id, created_at, expires_at) ON holdfast.webhook_secrets TO {{worker}};   -- what is sealed comes from webhook_begin()
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
     GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.asleep TO {{worker}};
@@ -97,6 +106,10 @@ BEGIN
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{worker}};
 
     GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {{operator_ro}};
+    REVOKE SELECT ON holdfast.webhook_secrets, holdfast.webhook_endpoints FROM {{operator_ro}};   -- but for secrets and tokens
+    GRANT SELECT (id, endpoint_id, scheme, key_id, public_key, created_at, expires_at) ON holdfast.webhook_secrets TO {{operator_ro}};
+    GRANT SELECT (id, tenant, url, events, ordered, scheme, rate, burst, concurrency, headers_key_id, description, status, disabled_reason, disabled_at, enabled_at,
+                  created_at, updated_at, version, changed) ON holdfast.webhook_endpoints TO {{operator_ro}};
     GRANT SELECT ON SEQUENCE holdfast.event_seq TO {{operator_ro}};
     GRANT EXECUTE ON FUNCTION holdfast.scaler_backlog, holdfast.turn_or_look, holdfast.read_events, holdfast.event_seq_at, holdfast.event_seq_of, holdfast.event_position_at,
         holdfast.event_position TO {{operator_ro}};   -- not turn_page: who holds its transaction open keeps everybody from turning

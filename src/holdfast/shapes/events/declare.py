@@ -18,7 +18,7 @@ from typing import (
 
 from ...db.transaction import AsyncTransaction, Transaction
 from ...errors import TaskDefinitionError
-from ...follow import Follower
+from ...follow import Follower, LogRow
 from ...model.backoff import Backoff
 from ...model.breaker import Breaker
 from ...model.duration import Duration
@@ -33,6 +33,7 @@ from ...tasks.taskset import TaskSet
 from .apply import Apply
 from .contract import type_of
 from .event import Event
+from .follow import cloudevent_of, event_of
 from .projection import (
     MOST_SHARDS,
     Projection,
@@ -214,6 +215,13 @@ class Subscribing(TaskRegistry):
         )
         self._declare_thing(KIND, name, made, same=lambda other: _replace(self, made, other))
         return Followed(name, self._binding)
+
+    def _event_of(self, row: LogRow, era: int) -> Event[Any]:
+        """For such a shape: the event of a row of the log that it has read by itself."""
+        return event_of(row, era)
+
+    def _cloudevent_of(self, row: LogRow) -> str:
+        return cloudevent_of(row)
 
 
 def declared(tasks: TaskSet) -> list[Declared]:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -117,7 +117,13 @@ class FollowedLog:
             self._log.last = min(self._log.last, page.last)
         return None
 
-    async def advance(self, position: int, seq: int, notes: Sequence[Note]) -> None:
+    async def advance(
+        self,
+        position: int,
+        seq: int,
+        notes: Sequence[Note],
+        effect: Callable[[], Flow[Any]] | None = None,
+    ) -> None:
         owned, began = self.owned, now()
 
         def flow() -> Flow[bool]:
@@ -125,6 +131,8 @@ class FollowedLog:
                 return False
             if notes:
                 yield from store.note_failures(owned, _failed(notes))
+            if effect is not None:
+                yield from effect()
             return True
 
         if not await self._database.arun(flow):
@@ -181,10 +189,18 @@ class FollowedLog:
         await self._database.arun(lambda: store.note_trouble(self.owned, storable(what, 2000)))
 
     def event(self, row: LogRow) -> Event[Any]:
-        return _CONVERTER.event(cast(EventRow, row), self.owned.era)
+        return event_of(row, self.owned.era)
 
     def cloudevent(self, row: LogRow) -> str:
-        return cloudevent_text(cast(EventRow, row))
+        return cloudevent_of(row)
+
+
+def event_of(row: LogRow, era: int) -> Event[Any]:
+    return _CONVERTER.event(cast(EventRow, row), era)
+
+
+def cloudevent_of(row: LogRow) -> str:
+    return cloudevent_text(cast(EventRow, row))
 
 
 def _failed(notes: Sequence[Note]) -> list[tuple[EventRow, str, str | None]]:

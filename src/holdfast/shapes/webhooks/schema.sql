@@ -159,7 +159,7 @@ CREATE FUNCTION holdfast.webhook_key(endpoint uuid, event_key text, event_id uui
 -- many there are now.
 CREATE FUNCTION holdfast.webhook_fan_out(
     endpoints uuid[], event_ids uuid[], seqs bigint[], times timestamptz[], positions bigint[], types text[], keys text[], metadatas text[],
-    max_attempts int, ordered_attempts int, cause text DEFAULT 'event')
+    max_attempts int, ordered_attempts int, made_by text DEFAULT 'event')
     RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -176,7 +176,7 @@ BEGIN
     WITH made AS (
         INSERT INTO holdfast.webhook_deliveries AS d (id, endpoint_id, tenant, event_id, event_slot, event_seq, position, event_type, event_key, url, cause,
                                                       created_at, next_attempt_at)
-        SELECT holdfast.uuid7(), e.id, e.tenant, u.event_id, holdfast.archive_slot(u.time), u.seq, u.position, u.type, u.key, e.url, webhook_fan_out.cause, at, at
+        SELECT holdfast.uuid7(), e.id, e.tenant, u.event_id, holdfast.archive_slot(u.time), u.seq, u.position, u.type, u.key, e.url, made_by, at, at
         FROM unnest(endpoints, event_ids, seqs, times, positions, types, keys) AS u(endpoint, event_id, seq, time, position, type, key)
         JOIN holdfast.webhook_endpoints e ON e.id = u.endpoint AND e.status = 'active'
         ON CONFLICT (endpoint_id, event_id) WHERE cause = 'event' DO NOTHING
@@ -203,7 +203,7 @@ END $$;
 CREATE FUNCTION holdfast.webhook_begin(deliveries uuid[], knows boolean[])
     RETURNS TABLE (delivery uuid, status text, cause text, event_id uuid, event_type text, endpoint_status text, url text, concurrency int, headers bytea,
                    headers_key_id text, secret_ids uuid[], secret_keys text[], secrets bytea[], refused int, open_for float8, wait float8, found boolean, version int, key text,
-                   "time" timestamptz, event_headers text, data text, "position" bigint, seq bigint)
+                   "time" timestamptz, event_headers text, data text, "position" bigint, seq bigint, era int)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_generic_plan
@@ -235,7 +235,7 @@ BEGIN
     RETURN QUERY
     SELECT d.id, d.status, d.cause, d.event_id, d.event_type, e.status, e.url, e.concurrency, e.headers, e.headers_key_id, s.ids, s.keys, s.sealed,
            d.refused, coalesce(greatest(extract(epoch FROM h.open_until - at)::float8, 0), 0), coalesce((waits->>d.id::text)::float8, 0),
-           v.id IS NOT NULL OR u.knows, v.version, v.key, v.created_at, v.headers::text, v.data::text, d.position, d.event_seq
+           v.id IS NOT NULL OR u.knows, v.version, v.key, v.created_at, v.headers::text, v.data::text, d.position, d.event_seq, (SELECT l.era FROM holdfast.event_log l)
     FROM unnest(deliveries, webhook_begin.knows) AS u(id, knows)
     JOIN holdfast.webhook_deliveries d ON d.id = u.id
     LEFT JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id
@@ -287,8 +287,8 @@ END $$;
 -- What attempts ended with: their rows, what became of their deliveries, the health of their endpoints. Returns what the caller has to do: keys
 -- to hold or to lift, and what to report (opened, closed, failing, disabled).
 --
--- Of each row: delivery, endpoint, queue and key of the job; kind: delivered, failed, or without an attempt: waits, dropped; final: no further
--- attempt; outcome and reason of a delivery that ends; disable: why its endpoint is disabled; hold: seconds for which its key is held (-1: until
+-- Of each row: delivery, endpoint, queue and key of the job; kind: delivered, failed, unknown (it was cut short), or without an attempt:
+-- waits, dropped; outcome and reason of a delivery that ends; disable: why its endpoint is disabled; hold: seconds for which its key is held (-1: until
 -- somebody lifts it); delay: seconds to the next attempt; crashes of the job; and the attempt itself.
 CREATE FUNCTION holdfast.webhook_settle(rows jsonb, disable_after float8, tenant_header text DEFAULT 'tenant')
     RETURNS TABLE (what text, endpoint uuid, queue text, key text, seconds float8, reason text, trial boolean)
@@ -319,7 +319,7 @@ BEGIN
 
     FOR item IN
         WITH r AS MATERIALIZED (
-            SELECT * FROM jsonb_to_recordset(rows) AS x(delivery uuid, endpoint uuid, queue text, key text, kind text, error text, disable text, hold float8, final boolean)
+            SELECT * FROM jsonb_to_recordset(rows) AS x(delivery uuid, endpoint uuid, queue text, key text, kind text, why text, disable text)
         ), t AS MATERIALIZED (
             SELECT r.*, d.last_attempt_at,
                    EXISTS (SELECT FROM holdfast.key_holds k WHERE k.queue = r.queue AND k.partition_key = r.key AND k.trial AND NOT k.decided AND k.trial_id = r.delivery) AS tried
@@ -327,8 +327,7 @@ BEGIN
         )
         SELECT t.endpoint AS id, count(*) FILTER (WHERE t.kind = 'delivered') AS successes, count(*) FILTER (WHERE t.kind = 'failed') AS failures,
                count(*) FILTER (WHERE t.kind = 'failed' AND (m.failing_since IS NULL OR t.last_attempt_at IS NULL OR t.last_attempt_at < m.failing_since)) AS fresh,
-               bool_or(t.tried) AS tried, max(t.error) FILTER (WHERE t.kind = 'failed') AS error, max(t.disable) AS disable,
-               max(t.hold) FILTER (WHERE t.kind = 'failed') AS asked,
+               bool_or(t.tried) AS tried, max(t.why) FILTER (WHERE t.kind = 'failed') AS error, max(t.disable) AS disable,
                array_agg(DISTINCT t.queue || E'\n' || t.key) FILTER (WHERE t.kind = 'failed') AS failed_keys,
                array_agg(DISTINCT t.queue || E'\n' || t.key) FILTER (WHERE t.tried) AS tried_keys
         FROM t LEFT JOIN holdfast.webhook_health m ON m.endpoint_id = t.endpoint
@@ -397,7 +396,7 @@ BEGIN
            r.request, r.response, r.body
     FROM jsonb_to_recordset(rows) AS r(delivery uuid, kind text, crashes int, url text, address text, status int, error text, detail text, ms int, request jsonb, response jsonb, body text)
     JOIN holdfast.webhook_deliveries d ON d.id = r.delivery
-    WHERE r.kind IN ('delivered', 'failed');
+    WHERE r.kind IN ('delivered', 'failed', 'unknown');
 
     UPDATE holdfast.webhook_deliveries d
     SET attempts = d.attempts + greatest(r.crashes - d.crashes, 0) + r.is_attempt::int,
@@ -410,7 +409,7 @@ BEGIN
         reason = CASE WHEN r.outcome IS NULL OR (d.status <> 'pending' AND r.outcome <> 'delivered') THEN d.reason ELSE r.reason END,
         settled_at = CASE WHEN r.outcome IS NULL OR (d.status <> 'pending' AND r.outcome <> 'delivered') THEN d.settled_at ELSE at END,
         next_attempt_at = CASE WHEN r.outcome IS NULL AND d.status = 'pending' THEN at + make_interval(secs => r.delay) END
-    FROM (SELECT x.*, x.kind IN ('delivered', 'failed') AS is_attempt
+    FROM (SELECT x.*, x.kind IN ('delivered', 'failed', 'unknown') AS is_attempt
           FROM jsonb_to_recordset(rows) AS x(delivery uuid, kind text, crashes int, status int, error text, outcome text, reason text, delay float8)) r
     WHERE d.id = r.delivery;
 
@@ -559,7 +558,7 @@ BEGIN
 END $$;
 
 -- Empties days of the ring of attempts that are past retention. A day that the ring has come round to before anybody tidied up loses its old rows
--- one by one. Returns how many slots or rows went.
+-- one by one. Deliveries that ended go as well, and what is left of endpoints that are gone. Returns how many slots or rows went.
 CREATE FUNCTION holdfast.empty_webhook_slots(most int) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -585,8 +584,14 @@ BEGIN
         END IF;
         gone := gone + n;
     END LOOP;
-    RETURN gone;
+    DELETE FROM holdfast.webhook_deliveries d
+    WHERE d.id IN (SELECT o.id FROM holdfast.webhook_deliveries o
+                   WHERE o.status <> 'pending' AND o.settled_at < holdfast.now() - make_interval(days => kept) ORDER BY o.settled_at LIMIT most FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS n = ROW_COUNT;
+    DELETE FROM holdfast.webhook_health h WHERE NOT EXISTS (SELECT FROM holdfast.webhook_endpoints e WHERE e.id = h.endpoint_id)
+        AND NOT EXISTS (SELECT FROM holdfast.webhook_deliveries d WHERE d.endpoint_id = h.endpoint_id AND d.status = 'pending');
+    RETURN gone + n;
 END $$;
-REVOKE ALL ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_begin, holdfast.webhook_lift, holdfast.webhook_disable, holdfast.webhook_settle,
+REVOKE ALL ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_key, holdfast.webhook_shown, holdfast.note_endpoint_change, holdfast.webhook_begin, holdfast.webhook_lift, holdfast.webhook_disable, holdfast.webhook_settle,
     holdfast.webhook_create, holdfast.webhook_add_secret, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
     holdfast.webhook_rotate, holdfast.empty_webhook_slots FROM PUBLIC;

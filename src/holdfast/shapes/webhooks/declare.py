@@ -1,0 +1,128 @@
+"""What users declare: `hooks = app.webhooks(on=["order.*"], tenant="tenant")`."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+from ...db.database import Database
+from ...egress import Egress
+from ...errors import TaskDefinitionError
+from ...follow import Follower, LogRow, Start
+from ...model.duration import Duration
+from ...runtime.job import Job
+from ...runtime.service import Service
+from ...tasks import checks
+from ...tasks.definition import Place
+from ...tasks.payload import shown
+from ...tasks.producer import AppProducer
+from ...tasks.registry import TaskRegistry
+from ...tasks.signature import analyse
+from ...tasks.taskset import TaskSet
+from .deliver import Deliverer
+from .fan_out import FanOut
+from .service import Upkeep
+from .spec import DAY, MOST_ATTEMPTS, SCHEDULE, Format, Spec
+from .store import ORDERED, QUEUE
+from .webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from ..events.event import Event
+    from ..events.verbs import Followed
+
+KIND = "webhooks"
+NAME = "webhooks"
+TASK = "holdfast.webhook"
+_SPARE = 15.0  # seconds of a job beside its request
+_MOST_KEPT = 30 * DAY
+
+
+class Hooking(TaskRegistry):
+    """The part of a registry that declares webhooks."""
+
+    if TYPE_CHECKING:
+
+        def _follow(self, follower: Follower) -> Followed: ...
+        def _event_of(self, row: LogRow, era: int) -> Event[Any]: ...
+        def _cloudevent_of(self, row: LogRow) -> str: ...
+
+    def webhooks(
+        self,
+        *,
+        on: Sequence[Any],
+        tenant: "str | Callable[[Event[Any]], str | None]" = "tenant",
+        schedule: Sequence[Duration] = SCHEDULE,
+        disable_after: Duration = 5 * DAY,
+        egress: Egress | None = None,
+        payload: "Callable[[Event[Any]], Mapping[str, Any]] | Format" = "standard",
+        retention: Duration = 30 * DAY,
+        keep_body: bool = False,
+        start: Start = "now",
+    ) -> Webhooks:
+        """Send events to the endpoints of tenants: `hooks = app.webhooks(on=["order.*"], tenant="tenant")`.
+
+        `tenant`: the header of an event that says whose it is, or a function of the event; None is nobody's. `schedule`: the
+        pauses after each failed attempt. `disable_after`: how long an endpoint may do nothing but fail. `egress`: which
+        addresses may be called. `payload`: the body: "standard", "cloudevents", or a function of the event. `retention`: how
+        long attempts and ended deliveries are kept. `keep_body`: also keep the first 4 KiB of each reply."""
+        if isinstance(on, str | type):
+            raise TaskDefinitionError(f"webhooks: on must be a list, such as [{on!r}]")
+        spec = _spec(tenant, schedule, disable_after, egress, payload, retention, keep_body)
+        where = sys._getframe(1)
+        place = Place(where.f_code.co_filename, where.f_lineno, f"{NAME}:{where.f_lineno}")
+        followed = self._follow(
+            Follower(
+                NAME,
+                "webhooks",
+                on,
+                start,
+                True,
+                place,
+                lambda cursor: FanOut(spec, self._database_of_app, cursor),
+            )
+        )
+        deliverer = Deliverer(spec, self._database_of_app, self._cloudevent_of, self._event_of)
+
+        async def deliver(job: Job, endpoint: UUID, event: UUID) -> None:
+            await deliverer.deliver(job, endpoint, event)
+
+        limit = spec.egress.timeout + _SPARE
+        self.queue(QUEUE, fair=True)
+        self.queue(ORDERED, ordering="key", on_dead_letter="park")
+        options = {"name": TASK, "queue": QUEUE, "max_attempts": spec.attempts, "timeout": limit}
+        self._declare(analyse(deliver, locals()), options)
+        self._things.setdefault(KIND, {})[NAME] = (spec, deliverer)
+        return Webhooks(spec, followed, self._database_of_app)
+
+    def _database_of_app(self) -> Database:
+        return cast(AppProducer, self._binding.require(TASK)).database
+
+
+def services(database: Database, tasks: TaskSet) -> list[Service]:
+    return [Upkeep(database, *declared) for declared in tasks.declared(KIND).values()]
+
+
+def _spec(
+    tenant: Any, schedule: Any, disable_after: Any, egress: Any, payload: Any, retention: Any, keep_body: Any
+) -> Spec:
+    fail = TaskDefinitionError
+    if not callable(tenant):
+        checks.key(tenant, "webhooks: tenant", fail, empty=False)
+    if isinstance(schedule, str) or not isinstance(schedule, Sequence) or len(schedule) >= MOST_ATTEMPTS:
+        raise fail(
+            f'webhooks: schedule must be a list of pauses such as [5, "5m", "2h"], not {shown(schedule)}'
+        )
+    steps = tuple(checks.period(one, f"step {n} of schedule", fail) for n, one in enumerate(schedule, 1))
+    if not steps:
+        raise fail("webhooks: schedule must have one pause at least, and is empty")
+    if egress is not None and not isinstance(egress, Egress):
+        raise fail(f"webhooks: egress must be an Egress(...), not {shown(egress)}")
+    if not callable(payload) and payload not in ("standard", "cloudevents"):
+        raise fail(f'webhooks: payload must be "standard", "cloudevents" or a function, not {shown(payload)}')
+    kept = checks.period(retention, "retention", fail)
+    if not DAY <= kept <= _MOST_KEPT:
+        raise fail(f"webhooks: retention must be from 1 to 30 days, not {shown(retention)}")
+    if not isinstance(keep_body, bool):
+        raise fail(f"webhooks: keep_body must be True or False, not {shown(keep_body)}")
+    after = checks.period(disable_after, "disable_after", fail)
+    return Spec(tenant, steps, after, egress or Egress(), payload, int(-(-kept // DAY)), keep_body)

@@ -1,0 +1,218 @@
+"""The handler of a delivery's job. Everything is checked anew on each attempt: endpoint, secrets, URL, address."""
+
+import asyncio
+import logging
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from ... import failpoints, telemetry
+from ...db.database import Database
+from ...egress import Client, Reply, SendFailed
+from ...errors import SecretUnreadable
+from ...model.sealing import key_ring
+from ...model.signals import Cancel, DeadLetter, Retry, Snooze
+from ...runtime.job import Job
+from . import request, store
+from .loading import Loader
+from .spec import Spec
+from .store import Act, Ready, Stored
+from .verdict import Verdict, judge
+
+BUSY = 0.25  # seconds that the jobs of an endpoint wait which has as many requests as it may
+TABLE = "webhook_attempts"
+
+
+class Line:
+    """What one event loop delivers with."""
+
+    def __init__(self, spec: Spec, database: Callable[[], Database]) -> None:
+        self.client = Client(spec.egress)
+        self.loader = Loader(database)
+        self.at_work: Counter[UUID] = Counter()  # requests, by endpoint
+        self.most: dict[UUID, int] = {}  # of those at work, as it was said last
+
+
+class Deliverer:
+    def __init__(
+        self,
+        spec: Spec,
+        database: Callable[[], Database],
+        cloudevent: Callable[[Any], str],
+        event: Callable[..., Any],
+    ) -> None:
+        self._spec = spec
+        self._database = database
+        self._cloudevent = cloudevent
+        self._event = event
+        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = weakref.WeakKeyDictionary()
+        self._backoff = {
+            queue: spec.backoff(ordered=queue == store.ORDERED) for queue in (store.QUEUE, store.ORDERED)
+        }
+
+    async def _line(self) -> Line:
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop)
+        if line is None:
+            line = self._lines[loop] = Line(self._spec, self._database)
+            await line.client.open()
+        return line
+
+    async def close(self) -> None:
+        """Of this event loop."""
+        line = self._lines.pop(asyncio.get_running_loop(), None)
+        if line is not None:
+            await line.client.close()
+
+    async def deliver(self, job: Job, endpoint: UUID, event: UUID) -> None:
+        line = await self._line()
+        if line.at_work[endpoint] >= line.most.get(endpoint, 1000):
+            await self._wait(job, endpoint, BUSY, "webhook busy: as many requests as it may have")
+        ready = await line.loader.begin(job.id, event)
+        if ready is None:
+            raise Cancel("its delivery is gone")
+        await self._check(job, endpoint, ready)
+        line.most[endpoint] = ready.concurrency
+        if line.at_work[endpoint] >= ready.concurrency:
+            await self._wait(job, endpoint, BUSY, "webhook busy: as many requests as it may have")
+        line.at_work[endpoint] += 1
+        try:
+            await self._attempt(job, endpoint, ready, line)
+        finally:
+            line.at_work[endpoint] -= 1
+            if not line.at_work[endpoint]:
+                del line.at_work[endpoint]
+                line.most.pop(endpoint, None)
+
+    async def _check(self, job: Job, endpoint: UUID, ready: Ready) -> None:
+        """Whether there is to be an attempt; what is raised here says why not."""
+        if ready.status != "pending":
+            raise Cancel(f"its delivery is {ready.status}")
+        if ready.cause != "ping":
+            if ready.endpoint_status is None:
+                await self._drop(job, endpoint, "cancelled", "the endpoint was deleted")
+            if ready.endpoint_status == "disabled":
+                await self._drop(job, endpoint, "cancelled", "the endpoint is disabled")
+            if ready.endpoint_status == "paused":
+                await self._wait(job, endpoint, -1.0, "webhook paused")
+            if ready.open_for > 0:
+                await self._wait(job, endpoint, ready.open_for, "webhook breaker: it is open")
+        if ready.wait > 0:
+            await self._wait(job, endpoint, ready.wait, "webhook rate: the next request is not due yet")
+        if not ready.has_event or ready.event is None:
+            await self._drop(job, endpoint, "failed", "expired: the log no longer has the event")
+        elif ready.event.data is None:
+            await self._drop(job, endpoint, "cancelled", "the data of the event was erased")
+
+    async def _attempt(self, job: Job, endpoint: UUID, ready: Ready, line: Line) -> None:
+        event = ready.event
+        assert event is not None
+        try:
+            ring = key_ring()
+            secrets = request.secrets_of(ready, endpoint, ring)
+            own = request.own_headers(ready, endpoint, ring)
+        except SecretUnreadable as error:  # of our own making: the endpoint does not pay for it
+            telemetry.emit(
+                "webhook.unreadable", level=logging.ERROR, endpoint=str(endpoint), error=str(error)
+            )
+            raise Retry(str(error)) from None
+        body, content_type = self._body(event, ready.era)
+        now = datetime.now(UTC) + timedelta(seconds=self._database().clock.offset)
+        headers = request.headers_of(ready.event_id, int(now.timestamp()), body, secrets, content_type)
+        base = {"url": ready.url, "request": request.request_head(own, headers, len(body))}
+        started = time.monotonic()
+        try:
+            result = await line.client.send(ready.url, body, {**own, **headers})
+        except asyncio.CancelledError:
+            took = round((time.monotonic() - started) * 1000)
+            await self._note(job, endpoint, base | {"kind": "unknown", "error": "unknown", "ms": took})
+            raise
+        failpoints.point("webhooks.sent")
+        verdict = judge(result, ready.refused, now)
+        await self._conclude(job, endpoint, base | _shown(result, keep_body=self._spec.keep_body), verdict)
+
+    def _body(self, event: Stored, era: int) -> tuple[bytes, str]:
+        if self._spec.payload == "standard":
+            return request.standard_body(event), request.JSON
+        if self._spec.payload == "cloudevents":
+            return self._cloudevent(event).encode(), request.CLOUDEVENTS
+        assert callable(self._spec.payload)
+        return request.made_body(self._spec.payload(self._event(event, era)), event), request.JSON
+
+    async def _conclude(self, job: Job, endpoint: UUID, row: dict[str, Any], verdict: Verdict) -> None:
+        row |= {
+            "kind": verdict.kind,
+            "why": verdict.why,
+            "error": verdict.error,
+            "detail": verdict.detail,
+            "disable": verdict.disable,
+        }
+        if verdict.kind == "delivered":
+            await self._note(job, endpoint, row | {"outcome": "delivered"})
+            return
+        if verdict.is_final or job.attempt >= job.max_attempts:
+            await self._note(job, endpoint, row | {"outcome": "failed", "reason": verdict.why})
+            if verdict.disable is not None:
+                raise Cancel(verdict.why)
+            raise DeadLetter(verdict.why)
+        delay = self._backoff[job.queue].delay(job.attempt)
+        if verdict.wait is not None:
+            delay = max(delay, verdict.wait)
+            row |= {"hold": verdict.wait, "held": "webhook asked to wait: Retry-After"}
+        await self._note(job, endpoint, row | {"delay": delay})
+        raise Retry(verdict.why, after=delay)
+
+    async def _wait(self, job: Job, endpoint: UUID, seconds: float, why: str) -> None:
+        """Back it goes, and no attempt is spent. Its key is held, so that the others of it do not come in vain."""
+        delay = seconds if seconds >= 0 else 1.0
+        await self._note(job, endpoint, {"kind": "waits", "hold": seconds, "held": why, "delay": delay})
+        raise Snooze(delay)
+
+    async def _drop(self, job: Job, endpoint: UUID, outcome: str, reason: str) -> None:
+        await self._note(job, endpoint, {"kind": "dropped", "outcome": outcome, "reason": reason})
+        if outcome == "failed":
+            raise DeadLetter(reason)
+        raise Cancel(reason)
+
+    async def _note(self, job: Job, endpoint: UUID, row: dict[str, Any]) -> None:
+        whole = row | {
+            "delivery": str(job.id),
+            "endpoint": str(endpoint),
+            "queue": job.queue,
+            "key": job.partition_key,
+            "crashes": job.crashes,
+        }
+        spec = self._spec
+        report(
+            await self._database().arun(lambda: store.settle([whole], spec.disable_after, spec.tenant_header))
+        )
+
+
+def _shown(result: Reply | SendFailed, *, keep_body: bool) -> dict[str, Any]:
+    """What is kept of what came back."""
+    found: dict[str, Any] = {"address": result.address, "ms": round(result.took * 1000)}
+    if isinstance(result, Reply):
+        found |= {"status": result.status, "response": request.response_head(result)}
+        if keep_body:
+            found["body"] = request.response_body(result)
+    return found
+
+
+_LOUD = {"opened": logging.WARNING, "failing": logging.WARNING, "disabled": logging.ERROR}
+
+
+def report(acts: list[Act]) -> None:
+    for act in acts:
+        if act.what in ("opened", "closed", "failing", "disabled"):
+            level = _LOUD.get(act.what, logging.INFO)
+            telemetry.emit(
+                f"webhook.{act.what}",
+                level=level,
+                endpoint=str(act.endpoint),
+                reason=act.reason,
+                seconds=act.seconds,
+            )

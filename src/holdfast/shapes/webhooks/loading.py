@@ -1,0 +1,79 @@
+"""What attempts need to know, read in batches: those that begin while one read is under way share the next one."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from uuid import UUID
+
+from ...db.database import Database
+from . import store
+from .store import Ready, Stored
+
+MOST = 500  # deliveries of one read
+EVENTS = 256  # that are kept: an event goes to many endpoints
+EVENTS_BYTES = 8 * 1024 * 1024
+
+
+class Loader:
+    """For one event loop."""
+
+    def __init__(self, database: Callable[[], Database]) -> None:
+        self._database = database
+        self._waiting: dict[UUID, tuple[bool, asyncio.Future[Ready | None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._events: OrderedDict[UUID, Stored] = OrderedDict()
+        self._bytes = 0
+
+    async def begin(self, delivery: UUID, event_id: UUID) -> Ready | None:
+        """The delivery as it is now, with its event; None: there is no such delivery."""
+        kept = self._events.get(event_id)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Ready | None] = loop.create_future()
+        self._waiting[delivery] = (kept is not None, future)
+        if self._task is None:
+            self._task = loop.create_task(self._run(), name="holdfast webhooks")
+        ready = await future
+        if ready is None:
+            return None
+        if ready.event is not None:
+            self._keep(ready.event)
+        return ready if ready.event is not None or kept is None else ready._replace(event=kept)
+
+    def _keep(self, event: Stored) -> None:
+        if event.id not in self._events:
+            self._bytes += len(event.data or "")
+        self._events[event.id] = event
+        self._events.move_to_end(event.id)
+        while len(self._events) > EVENTS or (self._bytes > EVENTS_BYTES and len(self._events) > 1):
+            _, gone = self._events.popitem(last=False)
+            self._bytes -= len(gone.data or "")
+
+    async def _run(self) -> None:
+        try:
+            await asyncio.sleep(0)  # those that begin in this turn of the loop come along
+            while self._waiting:
+                batch = dict(list(self._waiting.items())[:MOST])
+                for delivery in batch:
+                    del self._waiting[delivery]
+                await self._read(batch)
+        finally:
+            self._task = None
+            for _, future in self._waiting.values():  # only when the loop ends
+                future.cancel()
+
+    async def _read(self, batch: dict[UUID, tuple[bool, asyncio.Future[Ready | None]]]) -> None:
+        wanted = [(delivery, knows) for delivery, (knows, _) in batch.items()]
+        try:
+            found = await self._database().arun(lambda: store.begin(wanted))
+        except asyncio.CancelledError:
+            for _, future in batch.values():
+                future.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 whoever waits gets it
+            for _, future in batch.values():
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for delivery, (_, future) in batch.items():
+            if not future.done():
+                future.set_result(found.get(delivery))

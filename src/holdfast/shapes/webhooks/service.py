@@ -1,0 +1,24 @@
+"""What a worker does for webhooks beside deliveries: says how long they are kept, and closes connections at the end."""
+
+from ...db.database import Database
+from ...runtime.service import Service
+from . import store
+from .deliver import Deliverer
+from .spec import Spec
+
+
+class Upkeep(Service):
+    name = "webhooks"
+
+    def __init__(self, database: Database, spec: Spec, deliverer: Deliverer) -> None:
+        super().__init__()
+        self._database = database
+        self._spec = spec
+        self._deliverer = deliverer
+
+    async def tick(self) -> float:
+        await self._database.arun(lambda: store.set_retention(self._spec.retention))
+        return 3600.0
+
+    async def finish(self) -> None:
+        await self._deliverer.close()

@@ -1,0 +1,192 @@
+"""The statements of webhooks; queries.sql has the text."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ...follow import LogRow
+from ...store.holds import hold_keys, lift_keys
+from ...store.statement import Flow, Row, Statement, count, named
+
+QUEUE = "webhooks"
+ORDERED = "webhooks_ordered"
+
+
+class Wanted(NamedTuple):
+    """An endpoint, as far as the fan-out needs it."""
+
+    id: UUID
+    tenant: str
+    events: tuple[str, ...]
+    is_active: bool
+
+
+def registry(since: str | None) -> Statement[tuple[str, list[Wanted]]]:
+    """The snapshot that was read, and what changed since another one; None: every endpoint that is active."""
+
+    def decode(rows: Sequence[Row]) -> tuple[str, list[Wanted]]:
+        return rows[0][0], [Wanted(r[1], r[2], tuple(r[3]), r[4]) for r in rows if r[1] is not None]
+
+    return named("webhook_registry", (since,), decode)
+
+
+class Pair(NamedTuple):
+    """An event that an endpoint gets."""
+
+    endpoint: UUID
+    row: LogRow
+    metadata: str | None
+
+
+def fan_out(pairs: Sequence[Pair], attempts: int, ordered_attempts: int) -> Statement[int]:
+    rows = [pair.row for pair in pairs]
+    params = (
+        [pair.endpoint for pair in pairs],
+        [row.id for row in rows],
+        [row.seq for row in rows],
+        [row.time for row in rows],
+        [row.position for row in rows],
+        [row.type for row in rows],
+        [row.key for row in rows],
+        [pair.metadata for pair in pairs],
+        attempts,
+        ordered_attempts,
+    )
+    return named("webhook_fan_out", params, count)
+
+
+class Stored(NamedTuple):
+    """An event as the log has it: a LogRow."""
+
+    position: int
+    seq: int
+    id: UUID
+    type: str
+    version: int
+    key: str | None
+    time: datetime
+    headers: str | None
+    data: str | None
+
+
+class Ready(NamedTuple):
+    """A delivery and everything about its endpoint, as it is now."""
+
+    id: UUID
+    status: str
+    cause: str
+    event_id: UUID
+    event_type: str
+    endpoint_status: str | None  # None: it is gone
+    url: str
+    concurrency: int
+    headers: bytes | None
+    headers_key_id: str | None
+    secret_ids: list[UUID] | None
+    secret_keys: list[str | None] | None
+    secrets: list[bytes] | None
+    refused: int  # how often in a row its address was refused
+    open_for: float  # seconds until its breaker allows a request
+    wait: float  # and until its rate does
+    has_event: bool
+    event: Stored | None  # None: the caller has it, or the log does not
+    era: int
+
+
+def begin(deliveries: Sequence[tuple[UUID, bool]]) -> Statement[dict[UUID, Ready]]:
+    def decode(rows: Sequence[Row]) -> dict[UUID, Ready]:
+        found = {}
+        for row in rows:
+            head, (has, version, key, time, headers, data, position, seq, era) = row[:16], row[16:]
+            event = None
+            if time is not None:
+                event = Stored(position, seq, row[3], row[4], version, key, time, headers, data)
+            found[row[0]] = Ready(*[*head, bool(has), event, era])
+        return found
+
+    ids, knows = zip(*deliveries, strict=True)
+    return named("webhook_begin", (list(ids), list(knows)), decode)
+
+
+class Act(NamedTuple):
+    """What a settle leaves to do (hold, lift), or to report (opened, closed, failing, disabled)."""
+
+    what: str
+    endpoint: UUID
+    queue: str
+    key: str
+    seconds: float | None
+    reason: str | None
+    trial: bool
+
+
+def settle(rows: Sequence[Mapping[str, Any]], disable_after: float, tenant_header: str) -> Flow[list[Act]]:
+    """Write what attempts ended with, and hold or lift the keys of their endpoints."""
+    params = (json.dumps(list(rows)), disable_after, tenant_header)
+    acts: list[Act] = yield from named("webhook_settle", params, lambda found: [Act(*r) for r in found])
+    disabled = {act.endpoint for act in acts if act.what == "disabled"}
+    for act in acts:
+        if act.what == "hold" and act.endpoint not in disabled:
+            yield from hold_keys(
+                act.queue, [act.key], act.seconds, reason=act.reason, trial=act.trial, at_least=True
+            )
+        elif act.what == "lift":
+            yield from lift_keys(act.queue, [act.key])
+    return acts
+
+
+# Endpoints -----------------------------------------------------------------------------------------------------------
+
+
+def _json(rows: Sequence[Row]) -> Any:
+    text = rows[0][0][0]
+    return None if text is None else json.loads(text)
+
+
+def create(spec: Mapping[str, Any], secret: Mapping[str, Any]) -> Statement[dict[str, Any]]:
+    return named("webhook_create", (json.dumps(spec), json.dumps(secret)), _json)
+
+
+def get(tenant: str, endpoint: UUID) -> Statement[dict[str, Any] | None]:
+    return named("webhook_get", (tenant, str(endpoint)), _json)
+
+
+def list_endpoints(tenant: str, after: UUID | None, limit: int) -> Statement[list[dict[str, Any]]]:
+    params = (tenant, None if after is None else str(after), limit)
+    return named("webhook_list", params, lambda rows: [json.loads(text) for text in rows[0][0] or ()])
+
+
+def update(tenant: str, endpoint: UUID, changes: Mapping[str, Any]) -> Statement[Any]:
+    return named("webhook_update", (tenant, str(endpoint), json.dumps(changes)), _json)
+
+
+def delete(tenant: str, endpoint: UUID) -> Statement[bool]:
+    return named("webhook_delete", (tenant, str(endpoint)), lambda rows: rows[0][0][0] == "true")
+
+
+def rotate(tenant: str, endpoint: UUID, secret: Mapping[str, Any], overlap: float) -> Statement[str]:
+    params = (tenant, str(endpoint), json.dumps(secret), overlap)
+    return named("webhook_rotate", params, lambda rows: str(rows[0][0][0]))
+
+
+# Deliveries ----------------------------------------------------------------------------------------------------------
+
+
+def deliveries(
+    tenant: str, endpoint: UUID | None, status: str | None, before: UUID | None, limit: int
+) -> Flow[tuple[list[Row], list[Row]]]:
+    """Deliveries, and the attempts of all of them."""
+    params = (tenant, endpoint, status, before, limit)
+    found: list[Row] = yield from named("webhook_deliveries", params, list)
+    attempts: list[Row] = yield from named("webhook_attempts", ([row[0] for row in found],), list)
+    return found, attempts
+
+
+def set_retention(days: int) -> Statement[int]:
+    return named("set_webhook_retention", (days,), count)
+
+
+def prune(days: int, most: int) -> Statement[int]:
+    return named("empty_webhook_slots", (most,), count)
