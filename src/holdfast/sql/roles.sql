@@ -72,8 +72,13 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.receive, holdfast.receive_many TO {{receiver}}, {{worker}}, {{operator_rw}};
     GRANT SELECT, DELETE ON holdfast.received TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_create, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
-        holdfast.webhook_rotate TO {{portal}}, {{worker}}, {{operator_rw}};
-    GRANT SELECT ON holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{portal}}, {{worker}};
+        holdfast.webhook_rotate, holdfast.webhook_deliveries_of, holdfast.webhook_delivery, holdfast.webhook_details, holdfast.webhook_redeliver, holdfast.webhook_ping,
+        holdfast.webhook_range_begin, holdfast.webhook_count, holdfast.audit_act TO {{portal}}, {{worker}}, {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_request, holdfast.webhook_replied, holdfast.webhook_write, holdfast.webhook_event_types TO {{portal}}, {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_range_step, holdfast.prune_webhook_requests TO {{worker}};
+    GRANT SELECT ON holdfast.webhook_ranges, holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_all, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_deliveries_of, holdfast.webhook_delivery, holdfast.webhook_details TO {{operator_ro}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_unsealed, holdfast.webhook_sealed TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_begin, holdfast.webhook_settle, holdfast.empty_webhook_slots TO {{worker}};
     GRANT SELECT ON holdfast.webhook_health, holdfast.webhook_settings TO {{worker}};
     GRANT UPDATE (retention_days) ON holdfast.webhook_settings TO {{worker}};

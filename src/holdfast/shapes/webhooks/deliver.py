@@ -92,15 +92,16 @@ class Deliverer:
         """Whether there is to be an attempt; what is raised here says why not."""
         if ready.status != "pending":
             raise Cancel(f"its delivery is {ready.status}")
-        if ready.cause != "ping":
-            if ready.endpoint_status is None:
-                await self._drop(job, endpoint, "cancelled", "the endpoint was deleted")
-            if ready.endpoint_status == "disabled":
-                await self._drop(job, endpoint, "cancelled", "the endpoint is disabled")
-            if ready.endpoint_status == "paused":
-                await self._wait(job, endpoint, -1.0, "webhook paused")
-            if ready.open_for > 0:
-                await self._wait(job, endpoint, ready.open_for, "webhook breaker: it is open")
+        if ready.endpoint_status is None:
+            await self._drop(job, endpoint, "cancelled", "the endpoint was deleted")
+        if ready.cause == "ping":  # whatever its status, and once
+            return
+        if ready.endpoint_status == "disabled":
+            await self._drop(job, endpoint, "cancelled", "the endpoint is disabled")
+        if ready.endpoint_status == "paused":
+            await self._wait(job, endpoint, -1.0, "webhook paused")
+        if ready.open_for > 0:
+            await self._wait(job, endpoint, ready.open_for, "webhook breaker: it is open")
         if ready.wait > 0:
             await self._wait(job, endpoint, ready.wait, "webhook rate: the next request is not due yet")
         if not ready.has_event or ready.event is None:
@@ -109,7 +110,7 @@ class Deliverer:
             await self._drop(job, endpoint, "cancelled", "the data of the event was erased")
 
     async def _attempt(self, job: Job, endpoint: UUID, ready: Ready, line: Line) -> None:
-        event = ready.event
+        event = request.ping_of(ready) if ready.cause == "ping" else ready.event
         assert event is not None
         try:
             ring = key_ring()

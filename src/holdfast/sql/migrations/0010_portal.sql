@@ -55,16 +55,18 @@ CREATE OR REPLACE FUNCTION holdfast.held_log_position() RETURNS bigint
                        (SELECT min(r.position) FROM holdfast.webhook_ranges r),
                        9223372036854775807) $$;
 
--- A delivery as verbs return it. With its attempts, where they are asked for; what was dialled is for operators.
-CREATE FUNCTION holdfast.webhook_delivery_shown(d holdfast.webhook_deliveries) RETURNS jsonb
+-- A delivery as verbs return it, with its attempts where they are asked for.
+CREATE FUNCTION holdfast.webhook_delivery_shown(d holdfast.webhook_deliveries, tried boolean) RETURNS jsonb
     LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp
     AS $$ SELECT jsonb_build_object('id', d.id, 'endpoint_id', d.endpoint_id, 'event_id', d.event_id, 'event_type', d.event_type, 'url', d.url, 'cause', d.cause,
                                     'status', d.status, 'reason', d.reason, 'attempts', d.attempts, 'last_status', d.last_status, 'last_error', d.last_error,
-                                    'next_attempt_at', d.next_attempt_at, 'created_at', d.created_at, 'settled_at', d.settled_at, 'position', d.position) $$;
+                                    'next_attempt_at', d.next_attempt_at, 'created_at', d.created_at, 'settled_at', d.settled_at, 'position', d.position,
+                                    'tried', CASE WHEN tried THEN coalesce((SELECT jsonb_agg(to_jsonb(a) - 'slot' - 'delivery_id' ORDER BY a.n)
+                                                                           FROM holdfast.webhook_attempts a WHERE a.delivery_id = d.id), '[]') END) $$;
 
 -- Deliveries of a tenant, the newest first.
-CREATE FUNCTION holdfast.webhook_deliveries_of(tenant text, endpoint uuid, status text, before uuid, most int) RETURNS SETOF jsonb
+CREATE FUNCTION holdfast.webhook_deliveries_of(tenant text, endpoint uuid, status text, before uuid, most int, tried boolean) RETURNS SETOF jsonb
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
@@ -72,12 +74,12 @@ CREATE FUNCTION holdfast.webhook_deliveries_of(tenant text, endpoint uuid, statu
 BEGIN
     IF endpoint IS NULL THEN
         RETURN QUERY
-        SELECT holdfast.webhook_delivery_shown(d) FROM holdfast.webhook_deliveries d
+        SELECT holdfast.webhook_delivery_shown(d, tried) FROM holdfast.webhook_deliveries d
         WHERE d.tenant = webhook_deliveries_of.tenant AND d.id < coalesce(before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
           AND (webhook_deliveries_of.status IS NULL OR d.status = webhook_deliveries_of.status) ORDER BY d.tenant, d.id DESC LIMIT most;
     ELSE
         RETURN QUERY
-        SELECT holdfast.webhook_delivery_shown(d) FROM holdfast.webhook_deliveries d
+        SELECT holdfast.webhook_delivery_shown(d, tried) FROM holdfast.webhook_deliveries d
         WHERE d.endpoint_id = endpoint AND d.tenant = webhook_deliveries_of.tenant AND d.id < coalesce(before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
           AND (webhook_deliveries_of.status IS NULL OR d.status = webhook_deliveries_of.status) ORDER BY d.endpoint_id, d.id DESC LIMIT most;
     END IF;
@@ -87,9 +89,7 @@ END $$;
 CREATE FUNCTION holdfast.webhook_delivery(tenant text, delivery uuid) RETURNS jsonb
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
-    AS $$ SELECT holdfast.webhook_delivery_shown(d) || jsonb_build_object('tried', coalesce((
-              SELECT jsonb_agg(to_jsonb(a) - 'slot' - 'delivery_id' ORDER BY a.n) FROM holdfast.webhook_attempts a WHERE a.delivery_id = d.id), '[]'))
-          FROM holdfast.webhook_deliveries d WHERE d.tenant = webhook_delivery.tenant AND d.id = delivery $$;
+    AS $$ SELECT holdfast.webhook_delivery_shown(d, true) FROM holdfast.webhook_deliveries d WHERE d.tenant = webhook_delivery.tenant AND d.id = delivery $$;
 
 -- Endpoints of all tenants, for operators.
 CREATE FUNCTION holdfast.webhook_all(after uuid, most int) RETURNS SETOF jsonb
