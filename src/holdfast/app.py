@@ -25,6 +25,7 @@ from .runtime.options import WorkerOptions
 from .runtime.processes import origin
 from .runtime.processes.assignment import Launch
 from .runtime.processes.pool import Pool
+from .runtime.record import Recorders
 from .runtime.worker import Worker
 from .settings import Settings, database_url, load_settings
 from .shapes import SHAPES, Registry, Verbs
@@ -34,6 +35,7 @@ from .tasks.group import GroupHandle, NewGroup, When
 from .tasks.handle import JobHandle
 from .tasks.newjob import NewJob
 from .tasks.options import EnqueueOptions
+from .tasks.payload import dump
 from .tasks.task import aenqueue_all, enqueue_all, raw_job
 from .tasks.taskset import TaskSet
 from .tasks.writer import Writer, check_rules, unknown_queue
@@ -223,6 +225,7 @@ class Holdfast(Registry, Verbs):
             until_idle=until_idle,
             rules=rules,
             prunes={table: prune for shape in self._shapes for table, prune in shape.prunes.items()},
+            recorders=self._recorders(),
         )
         # One connection per handler's transaction, and some more for what handlers do beside it (once, enqueue).
         await self.database.reserve(options.concurrency + _SPARE)
@@ -238,6 +241,11 @@ class Holdfast(Registry, Verbs):
             attach(worker)
             on_start(worker)
             await worker.run()
+
+    def _recorders(self) -> Recorders:
+        return Recorders(
+            {table: recorder for shape in self._shapes for table, recorder in shape.recorders.items()}, dump
+        )
 
     async def _open_port(
         self,

@@ -29,7 +29,7 @@ def load(hello: Frame) -> Loaded:
             yield
 
     names = [handler.name for handler in tasks.handlers() if handler.process]
-    return Loaded(app.database, tasks, names, app._middleware, lifespan)
+    return Loaded(app.database, tasks, names, app._middleware, lifespan, app._recorders())
 
 
 if __name__ == "__main__":

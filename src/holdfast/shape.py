@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from .db.database import Database
 from .operate.doctor.finding import Check
+from .runtime.record import Recorder
 from .runtime.service import Service
 from .runtime.tidy import Prune
 from .store.statement import Flow
@@ -62,6 +63,9 @@ class Shape:
     services: Callable[[Database, TaskSet], Sequence[Service]] = _no_services  # that every worker runs
     check_declared: Callable[[TaskSet], None] = _nothing_declared  # raises TaskDefinitionError
     prunes: Mapping[str, Prune] = field(default_factory=dict)  # table -> what removes its expired rows
+    recorders: Mapping[str, Recorder] = field(
+        default_factory=dict
+    )  # table -> what writes the rows that its tasks recorded by job.record(table, ...); see runtime/record.py
     checks: Sequence[Check] = ()  # that `holdfast doctor` makes
     measures: Measures | None = None  # for Prometheus
     cli: Mapping[str, str] = field(

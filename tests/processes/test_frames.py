@@ -93,6 +93,9 @@ def test_a_job_comes_back_as_it_was() -> None:
         ({"kind": "Snoozed", "delay": float("nan")}, "nan where seconds belong"),
         ({"kind": "Snoozed", "delay": float("inf")}, "inf where seconds belong"),
         ({"kind": "DeadLettered", "error": "x"}, "an error without kind, message and trace"),
+        ({"kind": "Snoozed", "delay": 1, "rows": {}}, "rows that are no list of pairs"),
+        ({"kind": "Snoozed", "delay": 1, "rows": [["notes"]]}, "rows that are no list of pairs"),
+        ({"kind": "Snoozed", "delay": 1, "rows": [["notes", 1]]}, "int where a text belongs"),
         (
             {"kind": "DeadLettered", "error": {"kind": 1, "message": "", "trace": ""}},
             "int where a text belongs",

@@ -9,8 +9,9 @@ from typing import Any
 
 from tests.conftest import QUICK
 
-from holdfast import Egress, Holdfast, StandardWebhooks, Webhooks
+from holdfast import Egress, Endpoint, Holdfast, StandardWebhooks, Webhooks
 from holdfast.settings import Settings
+from holdfast.testing import Kit
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 STEADY = Settings(
@@ -125,3 +126,17 @@ def verified(request: Request, *secrets: str) -> str:
 
     headers = {name: [value] for name, value in request.headers.items()}
     return StandardWebhooks(list(secrets)).verify(headers, request.body, datetime.now(UTC)).message_id
+
+
+def state(kit: Kit, endpoint: Endpoint) -> dict[str, Any]:
+    """The row of an endpoint with its health."""
+    (row,) = kit.sql(
+        "SELECT * FROM holdfast.webhook_endpoints e JOIN holdfast.webhook_health h ON h.endpoint_id = e.id WHERE e.id = %s",
+        [endpoint.id],
+    )
+    return row
+
+
+def held(kit: Kit) -> dict[str, dict[str, Any]]:
+    """The keys that are held, by key."""
+    return {row["partition_key"]: row for row in kit.sql("SELECT * FROM holdfast.key_holds")}

@@ -10,10 +10,18 @@ from .breaker import Watch
 from .job import Owned
 
 
+class Recorded(NamedTuple):
+    """A row that a handler recorded: for which recorder of a shape, and its JSON text."""
+
+    table: str
+    row: str
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of one attempt. Middleware receives and returns it."""
 
-    __slots__ = ()
+    rows: tuple[Recorded, ...] = field(default=(), kw_only=True, repr=False)  # that are written with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,14 @@ settlement_of = cast(
     "Callable[[tuple[Owned, Outcome, Watch | None]], Settlement]",
     functools.partial(tuple.__new__, Settlement),
 )
+
+
+class Ended(NamedTuple):
+    """An attempt whose end was written, as a recorder of rows sees it."""
+
+    grant: Owned
+    outcome: Outcome
+    state: str  # where its job went, as in Settled
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,9 @@ class Attempts:
         tally: Tally,
     ) -> None:
         self.inflight = context.inflight
-        self.settler = Settler(context.database, context.me, self._settled, breakers.changed)
+        self.settler = Settler(
+            context.database, context.me, self._settled, breakers.changed, context.options.recorders
+        )
         self.side = context.side
         self._me = context.me
         self._pause = context.pause

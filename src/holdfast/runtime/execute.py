@@ -37,6 +37,7 @@ from .handler import FORGIVEN, LONGEST_DELAY, Handler, Handlers, NeedsNewer, Nev
 from .inflight import Processes, Running
 from .job import Job
 from .middleware import Middleware, Next, PartTime
+from .record import Recorders, Rows
 from .report import JobFields
 from .threads import Threads
 
@@ -56,6 +57,7 @@ class Executor:
         *,
         processes: Processes | None = None,
         supervised: bool = False,
+        recorders: Recorders | None = None,
     ) -> None:
         self._database = database
         self._handlers = handlers
@@ -66,6 +68,7 @@ class Executor:
         self._layers: Sequence[Middleware] = self._middleware
         self._processes = processes
         self._supervised = supervised
+        self._recorders = recorders or Recorders()
         self.threads = Threads()
 
     def close(self) -> None:
@@ -119,6 +122,7 @@ class Executor:
         running.job = job = Job(
             running.claimed, self._database, self._worker(), handler.encode, running.on_change
         )
+        job._rows = rows = Rows(self._recorders, in_transaction=handler.transaction != "none")
         if running.stop:
             running.interrupt(running.stop)
         call: Next = functools.partial(attempt, running, handler, job, arguments)
@@ -133,7 +137,7 @@ class Executor:
             outcome = DeadLettered(ErrorText("TypeError", message))
         if job._beside and isinstance(outcome, Completed):
             outcome = replace(outcome, beside=True)
-        return outcome
+        return rows.end(outcome)
 
     async def _in_a_process(self, processes: Processes, running: Running, handler: Handler) -> Outcome:
         """Payload, middleware and handler are the child's; here is only what the renewal asks for."""

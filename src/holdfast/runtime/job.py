@@ -1,7 +1,7 @@
 """The running attempt, as its handler sees it."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from ..model.signals import Cancel
 from ..model.text import storable
 from ..store import owner
 from ..store.settle import settle_in
+from .record import Recorders, Rows
 
 Q = ParamSpec("Q")
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class Job:
         self._completed = False
         self._beside = False  # it recorded steps or progress
         self._report: tuple[float, str] | None = None
+        self._rows = Rows(Recorders())
 
     @property
     def id(self) -> UUID:
@@ -137,6 +139,12 @@ class Job:
         self._report = (float(fraction), storable(message, 1024))
         self._on_change(self)
 
+    def record(self, table: str, row: Mapping[str, object]) -> None:
+        """For tasks of shapes: a row that is written with the end of this attempt, in the same transaction, however the
+        attempt ends: `job.record("webhook_attempts", {"status": 200})`. A stale owner's rows are never written."""
+        self._unsettled()
+        self._rows.add(table, row)
+
     def _may_record(self, name: str) -> None:
         """Before the step runs: one that cannot be recorded would be repeated by every attempt."""
         self._unsettled()
@@ -184,11 +192,13 @@ class Job:
 
     def complete(self, *, conn: object, result: object = None) -> None:
         """Complete the job inside your own transaction: it is done exactly when that commits. LeaseLost: roll back."""
+        self._rows.refuse_complete("complete")
         guest = sync_guest(conn, "complete", "acomplete")
         self._in_transaction(guest.in_transaction(), guest.advice, "complete")
         self._completion(guest.run(settle_in(self._settlement(result), self._worker)))
 
     async def acomplete(self, *, conn: object, result: object = None) -> None:
+        self._rows.refuse_complete("acomplete")
         guest = async_guest(conn, "acomplete", "complete")
         self._in_transaction(await guest.in_transaction(), guest.advice, "acomplete")
         self._completion(await guest.arun(settle_in(self._settlement(result), self._worker)))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..model.queue import QueueRules
 from .inflight import Processes
+from .record import Recorders
 from .tidy import Prune
 
 
@@ -16,4 +17,5 @@ class WorkerOptions:
     until_idle: bool = False
     rules: Mapping[str, QueueRules] = field(default_factory=dict)
     prunes: Mapping[str, Prune] = field(default_factory=dict)  # of the shapes
+    recorders: Recorders = field(default_factory=Recorders)  # of the shapes
     children: Callable[[], Processes | None] = lambda: None  # for suspects

@@ -16,16 +16,15 @@ from uuid import UUID
 from .. import failpoints, telemetry
 from ..db.database import Database
 from ..db.faults import BadRow, LockNotAvailable
-from ..errors import DatabaseError
 from ..model.breaker import BreakerChange
-from ..model.outcome import DeadLettered, ErrorText, Settlement
+from ..model.outcome import Settlement
 from ..model.state import ARCHIVED, BUSY, COMPLETED, QUARANTINED
 from ..model.text import storable
-from ..store.breaker import note_ends
-from ..store.chains import GroupBusy
 from ..store.claim import quarantine
-from ..store.settle import Odd, by_attempt, is_plain, settle_and, settle_done
+from ..store.settle import Odd, by_attempt, is_plain, settle_done
+from .record import Recorders
 from .service import Service
+from .spoiled import Spoiled, buried
 
 T = TypeVar("T")
 _MOST = 1000
@@ -42,6 +41,7 @@ class Settler(Service):
         worker: Callable[[], str],
         on_settled: Callable[[Sequence[Settlement], Sequence[str]], None],
         on_breaker: Callable[[BreakerChange], None] = lambda change: None,
+        recorders: Recorders | None = None,
     ) -> None:
         super().__init__()
         self._session = database.session("settle", keep_plans=True)
@@ -50,6 +50,7 @@ class Settler(Service):
         self._on_breaker = on_breaker
         self._waiting: deque[Settlement] = deque()
         self._busy: list[Settlement] = []
+        self._spoiled = Spoiled(recorders or Recorders(), self._write, self._busy.extend, self._give_up)
         self._reported: dict[
             int, Settlement
         ] = {}  # which of a batch, by id(), while there is more to do with it
@@ -81,13 +82,13 @@ class Settler(Service):
     async def _settle_all(self) -> float:
         if self._reported:  # the last one was cut short, and some of its batch was reported
             self._waiting = deque(s for s in self._waiting if id(s) not in self._reported)
-            self._busy = [s for s in self._busy if id(s) not in self._reported]
+            self._busy[:] = [s for s in self._busy if id(s) not in self._reported]
             self._reported.clear()
         again = self._busy[:_AGAIN]
         while self._waiting:
             batch = list(itertools.islice(self._waiting, _MOST))
             failpoints.point("settle.before")
-            await self._write(batch)
+            await self._write(batch, quick=True)
             if len(batch) == len(self._waiting):
                 self._waiting.clear()
             else:
@@ -96,7 +97,7 @@ class Settler(Service):
             self._reported.clear()
         self._report_last()
         if again:  # apart: what somebody holds up must not hold up the others
-            await self._write(again, quick=False)
+            await self._write(again)
             del self._busy[: len(again)]
             self._reported.clear()
         if self._waiting:  # came meanwhile
@@ -106,29 +107,17 @@ class Settler(Service):
         self._empty.set()
         return 3600.0
 
-    async def _write(self, batch: list[Settlement], *, quick: bool = True) -> None:
-        """One transaction for the batch; one that a bad row spoils is halved until the bad row is alone."""
+    async def _write(self, batch: list[Settlement], *, quick: bool = False) -> None:
+        """One transaction for the batch; one that cannot be settled as a whole is parted."""
         if quick and not (batch := await self._quickly(batch)):
             return
         self._report_last()
         try:
-            odd, changes = await self._session.flow(lambda: settle_and(batch, self._worker(), note_ends))
-        except GroupBusy as busy:  # someone counts in their group for a moment; the others go on without them
-            held_up = {str(job_id) for job_id in busy.job_ids}
-            if others := [s for s in batch if s.grant.id_text not in held_up]:
-                await self._write(others, quick=False)
-            self._busy += [s for s in batch if s.grant.id_text in held_up]
+            odd, changes = await self._session.flow(lambda: self._spoiled.flow(batch, self._worker()))
+        except Exception as error:  # noqa: BLE001 raised again unless it is about some of them
+            await self._spoiled.settle_in_parts(batch, error)
             return
-        except (BadRow, LockNotAvailable) as error:
-            if len(batch) > 1:
-                middle = len(batch) // 2
-                await self._write(batch[:middle], quick=False)
-                await self._write(batch[middle:], quick=False)
-            elif isinstance(error, LockNotAvailable):  # of a key that a follow-up wants
-                self._busy += batch
-            else:
-                await self._give_up(batch[0], error)
-            return
+        self._spoiled.settled(batch)
         self._report(batch, odd)
         for change in changes:
             self._on_breaker(change)
@@ -194,13 +183,12 @@ class Settler(Service):
         self._reported.update((id(settlement), settlement) for settlement in settlements)
         self._on_settled(settlements, states)
 
-    async def _give_up(self, settlement: Settlement, error: DatabaseError) -> None:
-        """The row refuses this outcome: bury the job with the reason; if even that fails, leave the row alone."""
-        reason = storable(f"{type(settlement.outcome).__name__} was refused by the database: {error}")
+    async def _give_up(self, settlement: Settlement, reason: str) -> None:
+        """The database refuses this outcome: bury the job with the reason; if even that fails, leave the row alone."""
+        reason = storable(reason)
         telemetry.emit("settle.refused", level=logging.ERROR, job=settlement.grant.id_text, error=reason)
-        if not isinstance(settlement.outcome, DeadLettered):
-            buried = Settlement(settlement.grant, DeadLettered(ErrorText("SettleRefused", reason)))
-            await self._write([buried], quick=False)
+        if (instead := buried(settlement, reason)) is not None:
+            await self._write([instead])
             self._reported[id(settlement)] = settlement
             return
         await self._session.run(quarantine(UUID(settlement.grant.id_text), settlement.grant.queue, reason))

@@ -52,7 +52,9 @@ class Worker:
         self._membership = Membership(database, handlers, options)
         session = self._membership.session
         context = WorkerContext(database, handlers, options, lambda: self._membership.id, session)
-        self._executor = Executor(database, handlers, context.me, middleware, processes=processes)
+        self._executor = Executor(
+            database, handlers, context.me, middleware, processes=processes, recorders=options.recorders
+        )
         self.slots = Slots(options.concurrency, database.settings.prefetch, self._executor.threads)
         self._queues = Queues(database, handlers, options.leases, options.rules, context.inflight)
         self._suspects = Suspects(session, database.settings, options.children, options.concurrency)

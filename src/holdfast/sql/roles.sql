@@ -81,7 +81,7 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.webhook_unsealed, holdfast.webhook_sealed TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_begin, holdfast.webhook_settle, holdfast.empty_webhook_slots TO {{worker}};
     GRANT SELECT ON holdfast.webhook_health, holdfast.webhook_settings TO {{worker}};
-    GRANT UPDATE (retention_days) ON holdfast.webhook_settings TO {{worker}};
+    GRANT UPDATE ON holdfast.webhook_settings TO {{worker}};
     GRANT SELECT (id, tenant, url, events, ordered, rate, concurrency, status, disabled_reason, disabled_at, created_at, version, changed) ON holdfast.webhook_endpoints TO {{worker}};
     GRANT SELECT (id, endpoint_id, scheme, key_id, created_at, expires_at) ON holdfast.webhook_secrets TO {{worker}};   -- what is sealed comes from webhook_begin()
 

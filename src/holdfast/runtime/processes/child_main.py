@@ -34,6 +34,7 @@ from ..handler import Handler, Handlers
 from ..inflight import Running
 from ..job import Job
 from ..middleware import Middleware
+from ..record import Recorders
 from . import origin
 from .frames import Frame, Unpacker, job_from_json, outcome_to_json, pack
 from .memory import MemoryLimit, limited, used
@@ -61,6 +62,7 @@ class Loaded:
     tasks: Sequence[str]  # that want a process
     middleware: Sequence[Middleware]
     lifespan: Callable[[], AbstractAsyncContextManager[None]]
+    recorders: Recorders
 
 
 class Link:
@@ -223,7 +225,12 @@ class _Inside:
         self._loop = asyncio.get_running_loop()
         self._handlers = _Limited(loaded.handlers, self)
         executor = Executor(
-            loaded.database, self._handlers, lambda: self._worker, loaded.middleware, supervised=True
+            loaded.database,
+            self._handlers,
+            lambda: self._worker,
+            loaded.middleware,
+            supervised=True,
+            recorders=loaded.recorders,
         )
         async with loaded.lifespan():
             self.is_ready = True

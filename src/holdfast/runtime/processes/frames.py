@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...model.job import ClaimedJob
-from ...model.outcome import ErrorText, Outcome
+from ...model.outcome import ErrorText, Outcome, Recorded
 from ...model.state import OUTCOMES
 
 Frame = dict[str, Any]
@@ -71,7 +71,10 @@ _KINDS: dict[str, type[Outcome]] = {kind.__name__: kind for kind in OUTCOMES}
 
 
 def outcome_to_json(outcome: Outcome) -> Frame:
-    return {"kind": type(outcome).__name__, **dataclasses.asdict(outcome)}  # type: ignore[call-overload]
+    fields = dataclasses.asdict(outcome)
+    if not outcome.rows:
+        del fields["rows"]
+    return {"kind": type(outcome).__name__, **fields}
 
 
 def outcome_from_json(data: object) -> Outcome:
@@ -82,7 +85,7 @@ def outcome_from_json(data: object) -> Outcome:
     if kind is None:
         raise BadFrame(f"an outcome of unknown kind {data['kind'][:60]!r}")
     values = {name: value for name, value in data.items() if name != "kind"}
-    if set(values) != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]
+    if values.keys() | {"rows"} != {field.name for field in dataclasses.fields(kind)}:
         raise BadFrame(f"{data['kind']} with the fields {sorted(values)}")
     return kind(**{name: _FIELDS[name](value) for name, value in values.items()})
 
@@ -105,6 +108,12 @@ def _error(value: object) -> ErrorText:
     return ErrorText(_text(value["kind"]), _text(value["message"]), _text(value["trace"]))
 
 
+def _rows(value: object) -> tuple[Recorded, ...]:
+    if not isinstance(value, list) or not all(isinstance(row, list) and len(row) == 2 for row in value):
+        raise BadFrame("rows that are no list of pairs")
+    return tuple(Recorded(_text(table), _text(row)) for table, row in value)
+
+
 _FIELDS: dict[str, Callable[[object], Any]] = {
     "beside": bool,
     "newer": bool,
@@ -113,4 +122,5 @@ _FIELDS: dict[str, Callable[[object], Any]] = {
     "signature": _text,
     "error": _error,
     "delay": _seconds,
+    "rows": _rows,
 }

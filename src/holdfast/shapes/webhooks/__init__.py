@@ -23,11 +23,12 @@ store       its statements; asked has those of acts; queries.sql and schema.sql 
 from ...shape import Shape
 from . import asked
 from .declare import services
-from .store import prune
+from .store import prune, settle
 
 SHAPE = Shape(
     "webhooks",
     services=services,
     prunes={"webhook_attempts": prune, "webhook_requests": asked.prune},
     cli={"webhook": f"{__name__}.cli:app"},
+    recorders={"webhook_attempts": settle},
 )

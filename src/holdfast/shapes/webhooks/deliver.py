@@ -7,20 +7,20 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 from ... import failpoints, telemetry
 from ...db.database import Database
 from ...egress import Client, Reply, SendFailed
-from ...errors import SecretUnreadable
+from ...errors import DatabaseUnavailable, SecretUnreadable
 from ...model.sealing import key_ring
 from ...model.signals import Cancel, DeadLetter, Retry, Snooze
 from ...runtime.job import Job
 from . import request, store
 from .loading import Loader
 from .spec import Spec
-from .store import Act, Ready, Stored
+from .store import Ready, Stored
 from .verdict import Verdict, judge
 
 BUSY = 0.25  # seconds that the jobs of an endpoint wait which has as many requests as it may
@@ -71,14 +71,17 @@ class Deliverer:
     async def deliver(self, job: Job, endpoint: UUID, event: UUID) -> None:
         line = await self._line()
         if line.at_work[endpoint] >= line.most.get(endpoint, 1000):
-            await self._wait(job, endpoint, BUSY, "webhook busy: as many requests as it may have")
-        ready = await line.loader.begin(job.id, event)
+            self._wait(job, endpoint, BUSY, "webhook busy: as many requests as it may have")
+        try:
+            ready = await line.loader.begin(job.id, event)
+        except DatabaseUnavailable:
+            raise Snooze(1.0) from None
         if ready is None:
             raise Cancel("its delivery is gone")
-        await self._check(job, endpoint, ready)
+        self._check(job, endpoint, ready)
         line.most[endpoint] = ready.concurrency
         if line.at_work[endpoint] >= ready.concurrency:
-            await self._wait(job, endpoint, BUSY, "webhook busy: as many requests as it may have")
+            self._wait(job, endpoint, BUSY, "webhook busy: as many requests as it may have")
         line.at_work[endpoint] += 1
         try:
             await self._attempt(job, endpoint, ready, line)
@@ -88,26 +91,26 @@ class Deliverer:
                 del line.at_work[endpoint]
                 line.most.pop(endpoint, None)
 
-    async def _check(self, job: Job, endpoint: UUID, ready: Ready) -> None:
+    def _check(self, job: Job, endpoint: UUID, ready: Ready) -> None:
         """Whether there is to be an attempt; what is raised here says why not."""
         if ready.status != "pending":
             raise Cancel(f"its delivery is {ready.status}")
         if ready.endpoint_status is None:
-            await self._drop(job, endpoint, "cancelled", "the endpoint was deleted")
+            self._drop(job, endpoint, "cancelled", "the endpoint was deleted")
         if ready.cause == "ping":  # whatever its status, and once
             return
         if ready.endpoint_status == "disabled":
-            await self._drop(job, endpoint, "cancelled", "the endpoint is disabled")
+            self._drop(job, endpoint, "cancelled", "the endpoint is disabled")
         if ready.endpoint_status == "paused":
-            await self._wait(job, endpoint, -1.0, "webhook paused")
+            self._wait(job, endpoint, -1.0, "webhook paused")
         if ready.open_for > 0:
-            await self._wait(job, endpoint, ready.open_for, "webhook breaker: it is open")
+            self._wait(job, endpoint, ready.open_for, "webhook breaker: it is open")
         if ready.wait > 0:
-            await self._wait(job, endpoint, ready.wait, "webhook rate: the next request is not due yet")
+            self._wait(job, endpoint, ready.wait, "webhook rate: the next request is not due yet")
         if not ready.has_event or ready.event is None:
-            await self._drop(job, endpoint, "failed", "expired: the log no longer has the event")
+            self._drop(job, endpoint, "failed", "expired: the log no longer has the event")
         elif ready.event.data is None:
-            await self._drop(job, endpoint, "cancelled", "the data of the event was erased")
+            self._drop(job, endpoint, "cancelled", "the data of the event was erased")
 
     async def _attempt(self, job: Job, endpoint: UUID, ready: Ready, line: Line) -> None:
         event = request.ping_of(ready) if ready.cause == "ping" else ready.event
@@ -130,11 +133,15 @@ class Deliverer:
             result = await line.client.send(ready.url, body, {**own, **headers})
         except asyncio.CancelledError:
             took = round((time.monotonic() - started) * 1000)
-            await self._note(job, endpoint, base | {"kind": "unknown", "error": "unknown", "ms": took})
+            self._note(job, endpoint, base | {"kind": "unknown", "error": "unknown", "ms": took})
             raise
         failpoints.point("webhooks.sent")
         verdict = judge(result, ready.refused, now)
-        await self._conclude(job, endpoint, base | _shown(result, keep_body=self._spec.keep_body), verdict)
+        if telemetry.audible(logging.DEBUG):
+            telemetry.emit(
+                "webhook.attempted", level=logging.DEBUG, result=verdict.kind, endpoint=str(endpoint)
+            )
+        self._conclude(job, endpoint, base | _shown(result, keep_body=self._spec.keep_body), verdict)
 
     def _body(self, event: Stored, era: int) -> tuple[bytes, str]:
         if self._spec.payload == "standard":
@@ -144,7 +151,7 @@ class Deliverer:
         assert callable(self._spec.payload)
         return request.made_body(self._spec.payload(self._event(event, era)), event), request.JSON
 
-    async def _conclude(self, job: Job, endpoint: UUID, row: dict[str, Any], verdict: Verdict) -> None:
+    def _conclude(self, job: Job, endpoint: UUID, row: dict[str, Any], verdict: Verdict) -> None:
         row |= {
             "kind": verdict.kind,
             "why": verdict.why,
@@ -153,10 +160,10 @@ class Deliverer:
             "disable": verdict.disable,
         }
         if verdict.kind == "delivered":
-            await self._note(job, endpoint, row | {"outcome": "delivered"})
+            self._note(job, endpoint, row | {"outcome": "delivered"})
             return
         if verdict.is_final or job.attempt >= job.max_attempts:
-            await self._note(job, endpoint, row | {"outcome": "failed", "reason": verdict.why})
+            self._note(job, endpoint, row | {"outcome": "failed", "reason": verdict.why})
             if verdict.disable is not None:
                 raise Cancel(verdict.why)
             raise DeadLetter(verdict.why)
@@ -164,22 +171,23 @@ class Deliverer:
         if verdict.wait is not None:
             delay = max(delay, verdict.wait)
             row |= {"hold": verdict.wait, "held": "webhook asked to wait: Retry-After"}
-        await self._note(job, endpoint, row | {"delay": delay})
+        self._note(job, endpoint, row | {"delay": delay})
         raise Retry(verdict.why, after=delay)
 
-    async def _wait(self, job: Job, endpoint: UUID, seconds: float, why: str) -> None:
+    def _wait(self, job: Job, endpoint: UUID, seconds: float, why: str) -> NoReturn:
         """Back it goes, and no attempt is spent. Its key is held, so that the others of it do not come in vain."""
         delay = seconds if seconds >= 0 else 1.0
-        await self._note(job, endpoint, {"kind": "waits", "hold": seconds, "held": why, "delay": delay})
+        self._note(job, endpoint, {"kind": "waits", "hold": seconds, "held": why, "delay": delay})
         raise Snooze(delay)
 
-    async def _drop(self, job: Job, endpoint: UUID, outcome: str, reason: str) -> None:
-        await self._note(job, endpoint, {"kind": "dropped", "outcome": outcome, "reason": reason})
+    def _drop(self, job: Job, endpoint: UUID, outcome: str, reason: str) -> NoReturn:
+        self._note(job, endpoint, {"kind": "dropped", "outcome": outcome, "reason": reason})
         if outcome == "failed":
             raise DeadLetter(reason)
         raise Cancel(reason)
 
-    async def _note(self, job: Job, endpoint: UUID, row: dict[str, Any]) -> None:
+    def _note(self, job: Job, endpoint: UUID, row: dict[str, Any]) -> None:
+        """Written with the end of the attempt, in the same transaction."""
         whole = row | {
             "delivery": str(job.id),
             "endpoint": str(endpoint),
@@ -187,10 +195,7 @@ class Deliverer:
             "key": job.partition_key,
             "crashes": job.crashes,
         }
-        spec = self._spec
-        report(
-            await self._database().arun(lambda: store.settle([whole], spec.disable_after, spec.tenant_header))
-        )
+        job.record(TABLE, whole)
 
 
 def _shown(result: Reply | SendFailed, *, keep_body: bool) -> dict[str, Any]:
@@ -201,19 +206,3 @@ def _shown(result: Reply | SendFailed, *, keep_body: bool) -> dict[str, Any]:
         if keep_body:
             found["body"] = request.response_body(result)
     return found
-
-
-_LOUD = {"opened": logging.WARNING, "failing": logging.WARNING, "disabled": logging.ERROR}
-
-
-def report(acts: list[Act]) -> None:
-    for act in acts:
-        if act.what in ("opened", "closed", "failing", "disabled"):
-            level = _LOUD.get(act.what, logging.INFO)
-            telemetry.emit(
-                f"webhook.{act.what}",
-                level=level,
-                endpoint=str(act.endpoint),
-                reason=act.reason,
-                seconds=act.seconds,
-            )

@@ -1,7 +1,7 @@
 """`hooks.portal(authorize)`: a JSON API that a product puts in front of its own tenants. Plain ASGI, for any path.
 
-`authorize(scope)` returns the tenant, or None: 401. Nothing else decides whose rows are seen. A request that changes something
-is one transaction: its idempotency key, the act, its row of the audit, and the reply that the same key gets again.
+`authorize(scope)` returns the tenant, or None: 401. Nothing else decides whose rows are seen. A request that changes
+something is one transaction: its idempotency key, the act, its row of the audit, and the reply that the same key gets again.
 """
 
 import base64

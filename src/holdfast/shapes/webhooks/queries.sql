@@ -16,8 +16,8 @@ SELECT holdfast.webhook_fan_out($1::uuid[], $2::uuid[], $3::bigint[], $4::timest
 SELECT * FROM holdfast.webhook_begin($1::uuid[], $2::boolean[]);
 
 -- name: webhook_settle
--- What attempts ended with; returns what is to be done. $1 rows, $2 seconds of failures after which an endpoint is disabled, $3 the header that has the tenant
-SELECT * FROM holdfast.webhook_settle($1::text::jsonb, $2::float8, $3::text);
+-- What attempts ended with; returns what is to be done. $1 rows
+SELECT * FROM holdfast.webhook_settle($1::text::jsonb);
 
 -- name: webhook_create
 -- anywhere
@@ -49,9 +49,11 @@ SELECT ARRAY[holdfast.webhook_delete($1::text, $2::text::uuid)::text];
 -- A new secret; returns what came of it. $1 tenant, $2 id, $3 the secret, $4 seconds that the others go on
 SELECT ARRAY[holdfast.webhook_rotate($1::text, $2::text::uuid, $3::text::jsonb, $4::float8)];
 
--- name: set_webhook_retention
--- How long attempts and ended deliveries are kept. $1 days
-UPDATE holdfast.webhook_settings s SET retention_days = $1::int WHERE s.retention_days <> $1::int RETURNING 1;
+-- name: set_webhooks
+-- What the code declares. $1 days that attempts and ended deliveries are kept, $2 seconds of failures after which an endpoint is disabled,
+-- $3 the header of an event that says whose it is
+UPDATE holdfast.webhook_settings s SET retention_days = $1::int, disable_after = $2::float8, tenant_header = $3::text
+WHERE (s.retention_days, s.disable_after, s.tenant_header) IS DISTINCT FROM ($1::int, $2::float8, $3::text) RETURNING 1;
 
 -- name: empty_webhook_slots
 -- Remove what is past retention. $1 most rows

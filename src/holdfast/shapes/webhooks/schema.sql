@@ -133,9 +133,12 @@ BEGIN
     END LOOP;
 END $do$;
 
+-- What the code of the workers declares.
 CREATE TABLE holdfast.webhook_settings (
     only_row       boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    retention_days int NOT NULL DEFAULT 30 CHECK (retention_days BETWEEN 1 AND 30)   -- of attempts, and of deliveries that ended
+    retention_days int NOT NULL DEFAULT 30 CHECK (retention_days BETWEEN 1 AND 30),   -- of attempts, and of deliveries that ended
+    disable_after  float8 NOT NULL DEFAULT 432000 CHECK (disable_after > 0),           -- seconds of nothing but failures
+    tenant_header  text NOT NULL DEFAULT 'tenant'                                      -- of events that are published here
 );
 INSERT INTO holdfast.webhook_settings DEFAULT VALUES;
 
@@ -263,7 +266,7 @@ BEGIN
 END $$;
 
 -- Disables an endpoint, unless somebody is changing it just now: then the next failure does it. What waits for it is cancelled. True: it is disabled.
-CREATE FUNCTION holdfast.webhook_disable(endpoint uuid, why text, tenant_header text DEFAULT 'tenant') RETURNS boolean
+CREATE FUNCTION holdfast.webhook_disable(endpoint uuid, why text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
@@ -280,7 +283,7 @@ BEGIN
     WHERE d.id IN (SELECT p.id FROM holdfast.webhook_deliveries p WHERE p.endpoint_id = endpoint AND p.status = 'pending' ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED);
     PERFORM holdfast.webhook_lift(endpoint);   -- their jobs end as soon as they find it disabled
     PERFORM holdfast.publish('holdfast.webhook.disabled', jsonb_build_object('endpoint', e.id, 'tenant', e.tenant, 'url', e.url, 'reason', why),
-                             headers => jsonb_build_object(tenant_header, e.tenant));
+                             headers => (SELECT jsonb_build_object(s.tenant_header, e.tenant) FROM holdfast.webhook_settings s));
     RETURN true;
 END $$;
 
@@ -290,7 +293,7 @@ END $$;
 -- Of each row: delivery, endpoint, queue and key of the job; kind: delivered, failed, unknown (it was cut short), or without an attempt:
 -- waits, dropped; outcome and reason of a delivery that ends; disable: why its endpoint is disabled; hold: seconds for which its key is held (-1: until
 -- somebody lifts it); delay: seconds to the next attempt; crashes of the job; and the attempt itself.
-CREATE FUNCTION holdfast.webhook_settle(rows jsonb, disable_after float8, tenant_header text DEFAULT 'tenant')
+CREATE FUNCTION holdfast.webhook_settle(rows jsonb)
     RETURNS TABLE (what text, endpoint uuid, queue text, key text, seconds float8, reason text, trial boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -304,7 +307,10 @@ DECLARE
     h        holdfast.webhook_health;
     held_for float8;
     days     int;
+    given    holdfast.webhook_settings;
 BEGIN
+    PERFORM set_config('lock_timeout', '100ms', true);   -- a settle waits for nobody: what is locked is settled a moment later
+    SELECT * INTO given FROM holdfast.webhook_settings;
     -- The endpoints whose row changes, in order. Most successes change none.
     INSERT INTO holdfast.webhook_health AS n (endpoint_id)
     SELECT DISTINCT (r->>'endpoint')::uuid FROM jsonb_array_elements(rows) r WHERE r->>'kind' IN ('failed', 'delivered') ORDER BY 1
@@ -368,12 +374,12 @@ BEGIN
                 RETURN QUERY SELECT 'opened', item.id, NULL::text, NULL::text, held_for, item.error, false;
             END IF;
             days := CASE WHEN h.failing_since <= at - interval '3 days' THEN 3 WHEN h.failing_since <= at - interval '1 day' THEN 1 ELSE 0 END;
-            IF item.disable IS NULL AND h.failed_deliveries >= 3 AND h.failing_since <= at - make_interval(secs => disable_after) THEN
+            IF item.disable IS NULL AND h.failed_deliveries >= 3 AND h.failing_since <= at - make_interval(secs => given.disable_after) THEN
                 item.disable := 'failing';
             ELSIF item.disable IS NULL AND days > h.reported THEN
                 h.reported := days;
                 PERFORM holdfast.publish('holdfast.webhook.failing', jsonb_build_object('endpoint', e.id, 'tenant', e.tenant, 'url', e.url, 'since', h.failing_since,
-                                             'days', days, 'error', item.error), headers => jsonb_build_object(tenant_header, e.tenant))
+                                             'days', days, 'error', item.error), headers => jsonb_build_object(given.tenant_header, e.tenant))
                 FROM holdfast.webhook_endpoints e WHERE e.id = item.id;
                 RETURN QUERY SELECT 'failing', item.id, NULL::text, NULL::text, days::float8, item.error, false;
             END IF;
@@ -421,9 +427,9 @@ BEGIN
                 WHERE r.disable IS NOT NULL GROUP BY r.endpoint
                 UNION ALL SELECT n.endpoint_id, 'failing' FROM holdfast.webhook_health n
                 WHERE n.endpoint_id IN (SELECT (r->>'endpoint')::uuid FROM jsonb_array_elements(rows) r WHERE r->>'kind' = 'failed' AND r->>'disable' IS NULL)
-                  AND n.failed_deliveries >= 3 AND n.failing_since <= at - make_interval(secs => disable_after) ORDER BY 1
+                  AND n.failed_deliveries >= 3 AND n.failing_since <= at - make_interval(secs => given.disable_after) ORDER BY 1
     LOOP
-        IF holdfast.webhook_disable(item.id, item.why, tenant_header) THEN
+        IF holdfast.webhook_disable(item.id, item.why) THEN
             RETURN QUERY SELECT 'disabled', item.id, NULL::text, NULL::text, NULL::float8, item.why, false;
         END IF;
     END LOOP;

@@ -1,4 +1,4 @@
-"""What a worker does for webhooks beside deliveries: says how long they are kept, and closes connections at the end."""
+"""What a worker does for webhooks beside deliveries: says what the code declares, and closes connections at the end."""
 
 from ...db.database import Database
 from ...runtime.service import Service
@@ -17,7 +17,10 @@ class Upkeep(Service):
         self._deliverer = deliverer
 
     async def tick(self) -> float:
-        await self._database.arun(lambda: store.set_retention(self._spec.retention))
+        spec = self._spec
+        await self._database.arun(
+            lambda: store.set_webhooks(spec.retention, spec.disable_after, spec.tenant_header)
+        )
         return 3600.0
 
     async def finish(self) -> None:

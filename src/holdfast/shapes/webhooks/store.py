@@ -1,17 +1,26 @@
 """The statements of webhooks; queries.sql has the text."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ... import telemetry
 from ...follow import LogRow
+from ...model.outcome import Ended
 from ...store.holds import hold_keys, lift_keys
 from ...store.statement import Flow, Row, Statement, count, named
 
 QUEUE = "webhooks"
 ORDERED = "webhooks_ordered"
+REPORTED = {
+    "opened": logging.WARNING,
+    "closed": logging.INFO,
+    "failing": logging.WARNING,
+    "disabled": logging.ERROR,
+}
 
 
 class Wanted(NamedTuple):
@@ -122,9 +131,9 @@ class Act(NamedTuple):
     trial: bool
 
 
-def settle(rows: Sequence[Mapping[str, Any]], disable_after: float, tenant_header: str) -> Flow[list[Act]]:
-    """Write what attempts ended with, and hold or lift the keys of their endpoints."""
-    params = (json.dumps(list(rows)), disable_after, tenant_header)
+def settle(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[list[Act]]:
+    """The recorder: write what attempts ended with, and hold or lift the keys of their endpoints."""
+    params = (f"[{','.join(rows)}]",)
     acts: list[Act] = yield from named("webhook_settle", params, lambda found: [Act(*r) for r in found])
     disabled = {act.endpoint for act in acts if act.what == "disabled"}
     for act in acts:
@@ -134,6 +143,14 @@ def settle(rows: Sequence[Mapping[str, Any]], disable_after: float, tenant_heade
             )
         elif act.what == "lift":
             yield from lift_keys(act.queue, [act.key])
+        elif act.what in REPORTED:
+            telemetry.emit(
+                f"webhook.{act.what}",
+                level=REPORTED[act.what],
+                endpoint=str(act.endpoint),
+                reason=act.reason,
+                seconds=act.seconds,
+            )
     return acts
 
 
@@ -174,8 +191,8 @@ def rotate(tenant: str, endpoint: UUID, secret: Mapping[str, Any], overlap: floa
 # Keeping -------------------------------------------------------------------------------------------------------------
 
 
-def set_retention(days: int) -> Statement[int]:
-    return named("set_webhook_retention", (days,), count)
+def set_webhooks(retention: int, disable_after: float, tenant_header: str) -> Statement[int]:
+    return named("set_webhooks", (retention, disable_after, tenant_header), count)
 
 
 def prune(days: int, most: int) -> Statement[int]:
