@@ -85,6 +85,7 @@ from .shapes.schedules.backfill import Backfill
 from .shapes.schedules.verbs import Schedule, Schedules, Slot
 from .shapes.webhooks.endpoints import Endpoints
 from .shapes.webhooks.model import Attempt, Delivery, Endpoint, Secret
+from .shapes.webhooks.portal import PortalLimits
 from .shapes.webhooks.webhooks import Webhooks
 from .store.chains import GroupStatus
 from .tasks.batching import BatchDecorator
@@ -158,6 +159,7 @@ __all__ = [
     "NoDatabase",
     "OnDecorator",
     "Outcome",
+    "PortalLimits",
     "Projection",
     "ProjectionDecorator",
     "ProjectionOptions",

@@ -139,4 +139,5 @@ def state(kit: Kit, endpoint: Endpoint) -> dict[str, Any]:
 
 def held(kit: Kit) -> dict[str, dict[str, Any]]:
     """The keys that are held, by key."""
-    return {row["partition_key"]: row for row in kit.sql("SELECT * FROM holdfast.key_holds")}
+    query = "SELECT partition_key, least(until, '9999-01-01') AS until, held_at, reason, trial FROM holdfast.key_holds"
+    return {row["partition_key"]: row for row in kit.sql(query)}

@@ -163,7 +163,7 @@ def test_bad_ranges_are_refused_in_words(app: Holdfast, kit: Kit, site: Site, ho
         ({"since": now, "rate": 5}, "rate must be a Rate"),
     ):
         with pytest.raises(ConfigurationError, match=text):
-            hooks.redeliver_range(uuid4(), tenant="acme", **given)  # type: ignore[arg-type]
+            hooks.redeliver_range(uuid4(), tenant="acme", **given)
 
 
 def test_a_range_goes_at_its_rate_and_waits_for_an_endpoint_that_is_paused(

@@ -109,7 +109,7 @@ def _split(url: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError:
-        raise NotAllowed("the URL cannot be read") from None
+        raise NotAllowed("the host cannot be read") from None
 
 
 def _port(parts: SplitResult) -> int:
@@ -129,7 +129,7 @@ def _literal(parts: SplitResult, host: str) -> Address | None:
         try:
             return IPv6Address(host)
         except ValueError:
-            raise NotAllowed("the host is no IPv6 address") from None
+            raise NotAllowed("the host cannot be read") from None
     try:
         return IPv4Address(host)  # four decimal numbers and nothing else
     except ValueError:

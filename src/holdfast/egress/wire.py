@@ -4,7 +4,9 @@ The guard stands at two places. The resolver vets every address of a name before
 what is dialled in the end: aiohttp asks no resolver about literal addresses.
 """
 
+import asyncio
 import io
+import os
 import socket
 import ssl
 from collections.abc import Mapping
@@ -14,7 +16,6 @@ from weakref import WeakSet
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.http_exceptions import LineTooLong
 from yarl import URL
 
 from .addresses import Address
@@ -32,12 +33,13 @@ _STREAMED = 2**20  # a body from here on is written piece by piece
 
 
 class Attempt:
-    """What one request came by: which address was dialled last, and whether the guard said no."""
+    """What one request came by: which address was dialled last, on which connection it is, whether the guard said no."""
 
-    __slots__ = ("address", "refused")
+    __slots__ = ("address", "connection", "refused")
 
     def __init__(self) -> None:
         self.address: str | None = None
+        self.connection: asyncio.Transport | None = None
         self.refused: NotAllowed | None = None
 
 
@@ -90,10 +92,11 @@ class _Response(aiohttp.ClientResponse):
     """Notes whom it came from; later the connection may be somebody else's."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        transport = connection.transport
-        peer = transport.get_extra_info("peername") if transport is not None else None
+        attempt = ATTEMPT.get()
+        attempt.connection = connection.transport
+        peer = connection.transport.get_extra_info("peername") if connection.transport is not None else None
         if peer:
-            ATTEMPT.get().address = peer[0]
+            attempt.address = peer[0]
         return await super().start(connection)
 
 
@@ -144,21 +147,35 @@ class Line:
         sent = {"User-Agent": "holdfast", "Accept-Encoding": "identity", **headers}
         if len(self._sockets) > MOST_KEPT:
             sent["Connection"] = "close"
-        response = await self._session.post(
-            URL(target.url, encoded=True),
-            data=body if len(body) < _STREAMED else io.BytesIO(body),
-            headers=sent,
-            allow_redirects=False,
-            proxy=self.egress.proxy,
-        )
+        attempt = ATTEMPT.get()
+        attempt.connection = None
         try:
-            head = _head(response)
-            return response.status, head, await _beginning(response.content)
+            response = await self._session.post(
+                URL(target.url, encoded=True),
+                data=body if len(body) < _STREAMED else io.BytesIO(body),
+                headers=sent,
+                allow_redirects=False,
+                proxy=self.egress.proxy,
+            )
+            try:
+                found = (response.status, _head(response), await _beginning(response.content))
+                if (
+                    response.connection is None
+                ):  # read to its end and given back: somebody else may have it by now
+                    attempt.connection = None
+                return found
+            finally:
+                response.close()
         finally:
-            response.close()  # a reply that was read to its end has given its connection back by then
+            if attempt.connection is not None:
+                attempt.connection.abort()  # a mere close would wait for the server to read what it was sent
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _closing(connection: asyncio.Transport | None) -> bool:
+    return connection is not None and connection.is_closing()
 
 
 def _head(response: aiohttp.ClientResponse) -> dict[str, str]:
@@ -204,12 +221,14 @@ def meaning(error: Exception) -> tuple[Kind, str]:
         refused = error.status in (403, 407)
         return "refused_address" if refused else "connect", f"the proxy said {error.status}"
     if isinstance(error, aiohttp.ClientResponseError):
-        large = isinstance(error.__cause__, LineTooLong) or "Too many headers" in error.message
-        return "too_large" if large else "protocol", error.message.split("\n")[0][:200]
+        if error.message.startswith(("Got more than", "Too many headers")):
+            return "too_large", "a line of the head of the reply is too long, or it has too many lines"
+        return "protocol", error.message.split("\n")[0][:200]
     for classes, kind, text in _MEANING:
         if isinstance(error, classes):
             return kind, text or _reason(error)
-    return "protocol", f"{type(error).__name__}: {_reason(error)}"
+    number = getattr(error, "errno", None)
+    return "protocol", f"{type(error).__name__}: {os.strerror(number)}" if number else type(error).__name__
 
 
 def _reason(error: Exception) -> str:

@@ -104,7 +104,9 @@ class Deliverer:
         if ready.endpoint_status == "paused":
             self._wait(job, endpoint, -1.0, "webhook paused")
         if ready.open_for > 0:
-            self._wait(job, endpoint, ready.open_for, "webhook breaker: it is open")
+            # Its key is held already, for a trial; of an endpoint in order each key learns it by itself.
+            held = "webhook breaker: it is open" if job.queue == store.ORDERED else None
+            self._wait(job, endpoint, ready.open_for, held)
         if ready.wait > 0:
             self._wait(job, endpoint, ready.wait, "webhook rate: the next request is not due yet")
         if not ready.has_event or ready.event is None:
@@ -174,10 +176,11 @@ class Deliverer:
         self._note(job, endpoint, row | {"delay": delay})
         raise Retry(verdict.why, after=delay)
 
-    def _wait(self, job: Job, endpoint: UUID, seconds: float, why: str) -> NoReturn:
+    def _wait(self, job: Job, endpoint: UUID, seconds: float, held: str | None) -> NoReturn:
         """Back it goes, and no attempt is spent. Its key is held, so that the others of it do not come in vain."""
         delay = seconds if seconds >= 0 else 1.0
-        self._note(job, endpoint, {"kind": "waits", "hold": seconds, "held": why, "delay": delay})
+        hold = {"hold": seconds, "held": held} if held is not None else {}
+        self._note(job, endpoint, {"kind": "waits", "delay": delay, **hold})
         raise Snooze(delay)
 
     def _drop(self, job: Job, endpoint: UUID, outcome: str, reason: str) -> NoReturn:

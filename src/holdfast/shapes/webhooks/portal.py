@@ -43,7 +43,7 @@ _STATUS = {"endpoints": 409, "ranges": 429}  # of a refusal; else 409
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PortalLimits:
     """What one tenant may do."""
 
     endpoints: int = 20
@@ -72,7 +72,7 @@ def fault(status: int, code: str, text: str, **headers: str) -> Reply:
 
 class Portal:
     def __init__(
-        self, spec: Spec, database: Callable[[], Database], authorize: Authorize, limits: Limits
+        self, spec: Spec, database: Callable[[], Database], authorize: Authorize, limits: PortalLimits
     ) -> None:
         self._spec = spec
         self._database = database
@@ -227,4 +227,4 @@ def _plain(value: object) -> object:
     raise TypeError(type(value).__name__)
 
 
-__all__ = ["Authorize", "Limits", "Portal", "parse_json"]
+__all__ = ["Authorize", "Portal", "PortalLimits", "parse_json"]

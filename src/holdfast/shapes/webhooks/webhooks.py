@@ -14,7 +14,7 @@ from ...tasks.payload import shown
 from .acts import Acts, Only
 from .endpoints import Endpoints
 from .model import Delivery, DeliveryStatus
-from .portal import Authorize, Limits, Portal
+from .portal import Authorize, Portal, PortalLimits
 from .spec import Spec
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ class Webhooks:
         act = self._acts.redeliver_range(endpoint, tenant, since, until, only, rate, dry_run=dry_run)
         return (await self._database().arun(act)).count
 
-    def portal(self, authorize: Authorize, *, limits: Limits | None = None) -> ASGI:
+    def portal(self, authorize: Authorize, *, limits: PortalLimits | None = None) -> ASGI:
         """A JSON API for tenants, to be mounted at any path. `authorize(scope)` returns the tenant, or None: 401. Nothing
         else decides whose rows are seen."""
         if not callable(authorize):
             raise ConfigurationError(
                 f"portal() needs a function that returns the tenant, not {shown(authorize)}"
             )
-        return Portal(self._spec, self._database, authorize, limits or Limits()).asgi
+        return Portal(self._spec, self._database, authorize, limits or PortalLimits()).asgi
 
     def __repr__(self) -> str:
         return f"Webhooks({self.name!r})"

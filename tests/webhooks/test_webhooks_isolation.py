@@ -1,0 +1,223 @@
+"""Endpoints do not stand in each other's way: tenants, filters, breaker, concurrency, rate, pause, order."""
+
+import asyncio
+import threading
+from typing import Any
+from uuid import UUID
+
+from tests.conftest import await_until
+from tests.flow.test_run import working
+from tests.webhooks.support import OK, STEADY, Request, Site, held, hooks_of, reply, state
+
+from holdfast import Event, Holdfast, Rate, Webhooks
+from holdfast.testing import Kit
+
+ACME = {"tenant": "acme"}
+
+
+def ready(app: Holdfast, kit: Kit, site: Site, **options: Any) -> Webhooks:
+    kit.database.settings = STEADY
+    hooks = hooks_of(app, site, **options)
+    kit.create_queues()
+    kit.run_worker()
+    return hooks
+
+
+def publish(app: Holdfast, count: int, tenant: str = "acme", key: str | None = None) -> list[UUID]:
+    events = [
+        app.events.new("order.paid", {"n": n}, headers={"tenant": tenant}, key=key) for n in range(count)
+    ]
+    return [one.id for one in app.publish_many(events)]
+
+
+def numbers(site: Site, path: str) -> list[int]:
+    return [request.data["n"] for request in site.of(path)]
+
+
+def test_events_of_a_tenant_reach_its_own_endpoints_by_their_filters(
+    app: Holdfast, kit: Kit, site: Site
+) -> None:
+    hooks = ready(app, kit, site, on=["*"])
+    for tenant in ("acme", "other"):
+        for name, events in (("all", ["*"]), ("orders", ["order.*"]), ("two", ["order.paid", "user.*.left"])):
+            hooks.endpoints.create(tenant=tenant, url=site.url(f"/{tenant}/{name}"), events=events)
+    sent = [
+        ("order.paid", "acme"), ("order.sent", "acme"), ("orders", "acme"), ("user.1.left", "acme"), ("user.left", "acme"),
+        ("order.paid", "other"), ("order.paid", "nobody"), ("order.paid", None),
+    ]  # fmt: skip
+    for event_type, tenant in sent:
+        app.publish(event_type, {"t": tenant}, headers={"tenant": tenant} if tenant else None)
+    kit.run_worker()
+    found = sorted((request.path, request.data["t"]) for request in site.requests)
+    assert found == sorted(
+        [("/acme/all", "acme")] * 5 + [("/acme/orders", "acme")] * 2 + [("/acme/two", "acme")] * 2
+        + [(f"/other/{name}", "other") for name in ("all", "orders", "two")]
+    )  # fmt: skip
+    assert {d.status for d in hooks.deliveries(tenant="acme")} == {"delivered"}
+    assert (len(hooks.deliveries(tenant="acme")), len(hooks.deliveries(tenant="other"))) == (9, 3)
+
+
+def test_a_function_says_whose_an_event_is(app: Holdfast, kit: Kit, site: Site) -> None:
+    def owner(event: Event[Any]) -> str | None:
+        if event.data["n"] == 2:
+            raise KeyError("nobody knows")
+        return "acme" if event.data["n"] == 1 else None
+
+    hooks = ready(
+        app, kit, site, tenant=owner, payload=lambda event: {"id": str(event.id), "data": event.data}
+    )
+    hooks.endpoints.create(tenant="acme", url=site.url())
+    ids = publish(app, 4, tenant="other")
+    kit.run_worker()
+    (request,) = site.requests
+    assert request.data == {"n": 1}
+    assert request.headers["webhook-id"] == str(ids[1])
+    (failure,) = hooks.subscription.failures()
+    assert (failure.event_id, failure.kind) == (ids[2], "skipped")
+    assert "KeyError" in (failure.error or "")
+
+
+async def test_one_dead_endpoint_delays_nobody(app: Holdfast, akit: Kit, site: Site) -> None:
+    """By counts and order alone: all others have everything while the dead one has not replied to anything."""
+    akit.database.settings = STEADY
+    hooks = hooks_of(app, site)
+    akit.create_queues()
+    let_go = threading.Event()
+
+    async def answer(request: Request) -> bytes:
+        while request.path == "/dead" and not let_go.is_set():  # noqa: ASYNC110 it is set in another loop
+            await asyncio.sleep(0.01)
+        return OK
+
+    site.answer = answer
+    good = [f"/good/{n}" for n in range(9)]
+    for path in good:
+        await hooks.endpoints.acreate(tenant="acme", url=site.url(path))
+    dead = await hooks.endpoints.acreate(tenant="acme", url=site.url("/dead"), concurrency=3)
+    async with working(akit, concurrency=8):
+        await await_until(lambda: akit.sql("SELECT 1 FROM holdfast.subscriptions"), "the follower is known")
+        await asyncio.to_thread(publish, app, 30)
+        await await_until(
+            lambda: all(sorted(numbers(site, path)) == list(range(30)) for path in good),
+            "the others have all",
+        )
+        assert 1 <= len(site.of("/dead")) <= 3, "at once in this process, as the endpoint says"
+        assert not [d for d in hooks.deliveries(tenant="acme", endpoint=dead.id) if d.status != "pending"]
+        let_go.set()
+        await await_until(lambda: len(set(numbers(site, "/dead"))) == 30, "and then the slow one")
+    assert all(len(site.of(path)) == 30 for path in good)
+
+
+def test_five_failures_open_the_breaker_and_one_trial_closes_it(app: Holdfast, kit: Kit, site: Site) -> None:
+    hooks = ready(app, kit, site)
+    bad = hooks.endpoints.create(tenant="acme", url=site.url("/bad"), concurrency=1)
+    hooks.endpoints.create(tenant="acme", url=site.url("/good"))
+    site.answer = lambda request: reply(500) if request.path == "/bad" else OK
+    publish(app, 30)
+    kit.run_worker(concurrency=1)
+    assert len(site.of("/good")) == 30
+    before = len(site.of("/bad"))
+    assert 5 <= before <= 7, "what was claimed before the fifth failure may follow"
+    hold = held(kit)[str(bad.id)]
+    assert hold["trial"]
+    assert (hold["until"] - hold["held_at"]).total_seconds() == 30
+    assert (state(kit, bad)["openings"], state(kit, bad)["window_failures"]) == (1, before)
+    for openings, seconds in ((2, 60), (3, 120)):
+        kit.clock.advance(seconds // 2 + 1)
+        kit.run_worker()
+        assert len(site.of("/bad")) == before + openings - 1, "one trial, however many wait"
+        hold = held(kit)[str(bad.id)]
+        assert (hold["until"] - hold["held_at"]).total_seconds() == seconds
+        assert state(kit, bad)["openings"] == openings
+    spent = {row["attempts"] for row in kit.sql("SELECT attempts FROM holdfast.work")}
+    assert spent <= {0, 1, 2}, "what was held has spent nothing"
+    site.answer = lambda _: OK
+    kit.clock.advance(1000)
+    kit.run_worker(concurrency=1)
+    assert not [hold for hold in held(kit).values() if hold["reason"].startswith("webhook breaker")]
+    assert sorted(set(numbers(site, "/bad"))) == list(range(30))
+    assert {d.status for d in hooks.deliveries(tenant="acme", endpoint=bad.id)} == {"delivered"}
+    health = state(kit, bad)
+    assert (health["openings"], health["window_failures"], health["failing_since"]) == (0, 0, None)
+
+
+def test_a_success_in_between_keeps_the_breaker_closed(app: Holdfast, kit: Kit, site: Site) -> None:
+    hooks = ready(app, kit, site)
+    made = hooks.endpoints.create(tenant="acme", url=site.url(), concurrency=1)
+    site.answer = lambda request: OK if request.data["n"] % 3 == 0 else reply(500)
+    for n in range(12):  # one by one, so that each end is settled before the next
+        app.publish("order.paid", {"n": n}, headers=ACME)
+        kit.run_worker(concurrency=1)
+    assert len(site.requests) == 12
+    assert (held(kit), state(kit, made)["openings"]) == ({}, 0)
+
+
+def test_a_rate_holds_over_all_workers(app: Holdfast, kit: Kit, site: Site) -> None:
+    hooks = ready(app, kit, site)
+    hooks.endpoints.create(tenant="acme", url=site.url(), rate=Rate(3, per="1h", burst=3))
+    publish(app, 8)
+    kit.run_worker()
+    assert len(site.requests) == 3
+    assert {row["attempts"] for row in kit.sql("SELECT attempts FROM holdfast.work")} == {0}
+    for expected in (4, 5, 6):
+        kit.clock.advance(1201)
+        kit.run_worker()
+        assert len(site.requests) == expected
+    kit.clock.advance(7200)
+    kit.run_worker()
+    assert sorted(numbers(site, "/hooks")) == list(range(8))
+
+
+def test_pause_keeps_what_is_pending_and_makes_nothing_new(app: Holdfast, kit: Kit, site: Site) -> None:
+    hooks = ready(app, kit, site)
+    made = hooks.endpoints.create(tenant="acme", url=site.url())
+    publish(app, 3)
+    kit.run_projections()
+    hooks.endpoints.update(made.id, tenant="acme", status="paused")
+    app.publish("order.paid", {"n": 99}, headers=ACME)
+    kit.run_worker()
+    assert site.requests == []
+    assert (held(kit)[str(made.id)]["reason"], len(held(kit))) == ("webhook paused", 1)
+    hooks.endpoints.update(made.id, tenant="acme", status="active")
+    kit.clock.advance(2)
+    kit.run_worker()
+    assert sorted(numbers(site, "/hooks")) == [0, 1, 2]
+
+
+def test_an_ordered_endpoint_keeps_the_order_of_a_key_through_failures(
+    app: Holdfast, kit: Kit, site: Site
+) -> None:
+    hooks = ready(app, kit, site)
+    made = hooks.endpoints.create(tenant="acme", url=site.url("/ordered"), ordered=True)
+    hooks.endpoints.create(tenant="acme", url=site.url("/any"))
+    failing = {("a", 2): 2, ("b", 0): 1}
+    taken: list[tuple[str, int]] = []
+
+    def answer(request: Request) -> bytes:
+        one = (request.data["k"], request.data["n"])
+        if request.path == "/ordered" and failing.get(one, 0):
+            failing[one] -= 1
+            return reply(500)
+        if request.path == "/ordered":
+            taken.append(one)
+        return OK
+
+    site.answer = answer
+    app.publish_many(
+        app.events.new("order.paid", {"k": k, "n": n}, key=k, headers=ACME) for n in range(5) for k in "abc"
+    )
+    kit.run_worker()
+    assert [n for k, n in taken if k == "a"] == [0, 1], "those behind the one that fails wait"
+    assert [n for k, n in taken if k == "b"] == []
+    assert [n for k, n in taken if k == "c"] == [0, 1, 2, 3, 4], "other keys go on"
+    assert len(site.of("/any")) == 15
+    for _ in range(3):
+        kit.clock.advance(4000)
+        kit.run_worker()
+    for key in "abc":
+        assert [n for k, n in taken if k == key] == [0, 1, 2, 3, 4]
+    assert {d.status for d in hooks.deliveries(tenant="acme", endpoint=made.id)} == {"delivered"}
+    keys = kit.sql(
+        "SELECT DISTINCT partition_key AS k FROM holdfast.jobs WHERE queue = 'webhooks_ordered' ORDER BY 1"
+    )
+    assert [row["k"] for row in keys] == [f"{made.id}:{key}" for key in "abc"]
