@@ -142,7 +142,15 @@ def main(arguments: list[str]) -> int:
     return max(codes)
 
 
+def keep_bytecode() -> None:
+    """Every process that a test starts would compile the package again, and every runner all tests, where the environment
+    says that bytecode is not written. Here it is, beside the tree: collecting takes 8 s of a core instead of 26."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix) / "pycache"))
+
+
 if __name__ == "__main__":
+    keep_bytecode()
     with quick_folder():
         code = main(sys.argv[1:])
     sys.exit(code)

@@ -98,10 +98,20 @@ migrations      S       S            S
 jobs            -       S            S
 oldest_due      S       S            S
 storage         S       S            S
+webhook_endpoints s     s            s
+webhook_secrets s       s            s
+webhook_health  S       S            S
+webhook_settings SU     S            S
+webhook_deliveries S    S            S
+webhook_attempts S      S            S
+webhook_ranges  S       S            S
+webhook_requests -      -            -
+webhook_writes  -       S            S
 """
 OTHERS = {"worker": "", "operator_ro": "S", "operator_rw": "S"}  # archive_00 and so on, and the other views
 
 # Rights on single columns: the lower-case letters above.
+WORKER_SEES = "id tenant url events ordered rate concurrency status disabled_reason disabled_at created_at version changed"
 COLUMNS = {
     ("engine.grace_until", "worker"): "UPDATE",
     ("engine.last_sweep_at", "worker"): "UPDATE",
@@ -111,6 +121,20 @@ COLUMNS = {
     ("event_log.hold_bytes", "operator_rw"): "UPDATE",
     ("event_log.hold_days", "operator_rw"): "UPDATE",
     ("event_log.retention_days", "operator_rw"): "UPDATE",
+    **{
+        (f"webhook_{table}.{column}", role): "SELECT"
+        for table, role, columns in (
+            ("endpoints", "worker", WORKER_SEES),
+            (
+                "endpoints",
+                "operator_ro",
+                f"{WORKER_SEES} scheme burst headers_key_id description enabled_at updated_at",
+            ),
+            ("secrets", "worker", "id endpoint_id scheme key_id created_at expires_at"),
+            ("secrets", "operator_ro", "id endpoint_id scheme key_id created_at expires_at public_key"),
+        )
+        for column in columns.split()
+    },  # but for what is sealed
 }
 SEQUENCES = {
     ("work_seq", "worker"): "USAGE",
@@ -121,79 +145,116 @@ SEQUENCES = {
 }
 
 FUNCTIONS = """
-                     producer  receiver  worker  operator_ro  operator_rw
-enqueue              X         -         X       -            X
-enqueue_many         X         -         X       -            X
-enqueue_group        X         -         X       -            X
-enqueue_specs        -         -         X       -            X
-jobs_ended           -         -         X       -            X
-jobs_ended_at_commit -         -         X       -            X
-try_callback         -         -         X       -            X
-count_group_ends     -         -         -       -            -
-count_group          -         -         -       -            -
-counted_in_row       -         -         -       -            -
-count_sleepers       -         -         -       -            -
-write_jobs           -         -         -       -            -
-check_may_link       -         -         -       -            -
-digits               -         -         -       -            -
-printed_bytes        -         -         -       -            -
-moment               -         -         -       -            -
-normal_specs         -         -         -       -            -
-clock_offset         X         X         X       X            X
-close_group          -         -         X       -            X
-conflict_text        -         -         X       -            X
-wake                 -         -         X       -            X
-note_breaker         -         -         X       -            -
-close_breaker        -         -         X       -            X
-empty_archive_slot   -         -         X       -            -
-lock_streams         -         -         X       -            X
-try_streams          -         -         -       -            -
-audit_act            -         -         -       -            X
-audit_more           -         -         -       -            X
-create_queue         -         -         -       -            X
-order_queue          -         -         -       -            X
-scaler_backlog       -         -         -       X            X
-spec_fault           -         -         -       -            -
-spec_conflict        -         -         -       -            -
-check_links          -         -         -       -            -
-check_producer       -         -         -       -            -
-publish              X         -         X       -            X
-publish_many         X         -         X       -            X
-append_events        X         -         X       -            X
-event_fault          -         -         -       -            -
-check_streams        -         -         -       -            -
-event_snapshot       -         -         -       -            -
-write_pages          -         -         -       -            -
-turn_page            -         -         X       -            X
-turn_or_look         -         -         X       X            X
-read_events          -         -         X       X            X
-event_seq_at         -         -         X       X            X
-event_position_at    -         -         X       X            X
-event_seq_of         -         -         X       X            X
-hold_log_start       -         -         X       -            X
-event_position       -         -         X       X            X
-empty_event_slots    -         -         X       -            -
-rebase_events        -         -         -       -            X
-restart_projection   -         -         X       -            X
-begin_reshard        -         -         X       -            X
-finish_reshard       -         -         X       -            X
-rebuild_obstacle     -         -         X       -            X
-make_shadow          -         -         X       -            X
-seed_shadow          -         -         X       -            X
-written_beside       -         -         X       -            X
-swap_projection      -         -         X       -            X
-cancel_build         -         -         X       -            X
-drop_old_tables      -         -         X       -            X
-now                  X         X         X       X            X
-bucket               X         X         X       X            X
-uuid7                X         X         X       X            X
-uuid7_time           X         X         X       X            X
-archive_slot         X         X         X       X            X
-archive_slots_of     X         X         X       X            X
-fingerprint          X         X         X       X            X
-receive              -         X         X       -            X
-receive_many         -         X         X       -            X
-data_size            -         -         -       -            -
+                     producer  receiver  portal  worker  operator_ro  operator_rw
+enqueue              X         -         -       X       -            X
+enqueue_many         X         -         -       X       -            X
+enqueue_group        X         -         -       X       -            X
+enqueue_specs        -         -         -       X       -            X
+jobs_ended           -         -         -       X       -            X
+jobs_ended_at_commit -         -         -       X       -            X
+try_callback         -         -         -       X       -            X
+count_group_ends     -         -         -       -       -            -
+count_group          -         -         -       -       -            -
+counted_in_row       -         -         -       -       -            -
+count_sleepers       -         -         -       -       -            -
+write_jobs           -         -         -       -       -            -
+check_may_link       -         -         -       -       -            -
+digits               -         -         -       -       -            -
+printed_bytes        -         -         -       -       -            -
+moment               -         -         -       -       -            -
+normal_specs         -         -         -       -       -            -
+clock_offset         X         X         X       X       X            X
+close_group          -         -         -       X       -            X
+conflict_text        -         -         -       X       -            X
+wake                 -         -         -       X       -            X
+note_breaker         -         -         -       X       -            -
+close_breaker        -         -         -       X       -            X
+empty_archive_slot   -         -         -       X       -            -
+lock_streams         -         -         -       X       -            X
+try_streams          -         -         -       -       -            -
+audit_act            -         -         X       X       -            X
+audit_more           -         -         -       -       -            X
+create_queue         -         -         -       -       -            X
+order_queue          -         -         -       -       -            X
+scaler_backlog       -         -         -       -       X            X
+spec_fault           -         -         -       -       -            -
+spec_conflict        -         -         -       -       -            -
+check_links          -         -         -       -       -            -
+check_producer       -         -         -       -       -            -
+publish              X         -         -       X       -            X
+publish_many         X         -         -       X       -            X
+append_events        X         -         -       X       -            X
+event_fault          -         -         -       -       -            -
+check_streams        -         -         -       -       -            -
+event_snapshot       -         -         -       -       -            -
+write_pages          -         -         -       -       -            -
+turn_page            -         -         -       X       -            X
+turn_or_look         -         -         -       X       X            X
+read_events          -         -         -       X       X            X
+event_seq_at         -         -         -       X       X            X
+event_position_at    -         -         -       X       X            X
+event_seq_of         -         -         -       X       X            X
+hold_log_start       -         -         -       X       -            X
+event_position       -         -         -       X       X            X
+empty_event_slots    -         -         -       X       -            -
+rebase_events        -         -         -       -       -            X
+restart_projection   -         -         -       X       -            X
+begin_reshard        -         -         -       X       -            X
+finish_reshard       -         -         -       X       -            X
+rebuild_obstacle     -         -         -       X       -            X
+make_shadow          -         -         -       X       -            X
+seed_shadow          -         -         -       X       -            X
+written_beside       -         -         -       X       -            X
+swap_projection      -         -         -       X       -            X
+cancel_build         -         -         -       X       -            X
+drop_old_tables      -         -         -       X       -            X
+now                  X         X         X       X       X            X
+bucket               X         X         X       X       X            X
+uuid7                X         X         X       X       X            X
+uuid7_time           X         X         X       X       X            X
+archive_slot         X         X         X       X       X            X
+archive_slots_of     X         X         X       X       X            X
+fingerprint          X         X         X       X       X            X
+receive              -         X         -       X       -            X
+receive_many         -         X         -       X       -            X
+data_size            -         -         -       -       -            -
+webhook_create       -         -         X       X       -            X
+webhook_get          -         -         X       X       X            X
+webhook_list         -         -         X       X       X            X
+webhook_update       -         -         X       X       -            X
+webhook_delete       -         -         X       X       -            X
+webhook_deliveries_of -         -         X       X       X            X
+webhook_delivery     -         -         X       X       X            X
+webhook_details      -         -         X       X       X            X
+webhook_redeliver    -         -         X       X       -            X
+webhook_ping         -         -         X       X       -            X
+webhook_range_begin  -         -         X       X       -            X
+webhook_count        -         -         X       X       -            X
+webhook_request      -         -         X       X       -            -
+webhook_replied      -         -         X       X       -            -
+webhook_write        -         -         X       X       -            -
+webhook_event_types  -         -         X       X       -            -
+webhook_range_step   -         -         -       X       -            -
+prune_webhook_requests -         -         -       X       -            -
+webhook_all          -         -         -       -       X            X
+webhook_unsealed     -         -         -       -       -            X
+webhook_sealed       -         -         -       -       -            X
+webhook_delivery_shown -         -         -       -       -            -
+webhook_waiting      -         -         -       -       -            -
+webhook_chosen       -         -         -       -       -            -
+webhook_range_count  -         -         -       -       -            -
+webhook_rotate       -         -         X       X       -            X
+webhook_fan_out      -         -         -       X       -            -
+webhook_begin        -         -         -       X       -            -
+webhook_settle       -         -         -       X       -            -
+empty_webhook_slots  -         -         -       X       -            -
+held_log_position    -         -         -       -       -            -
+webhook_key          -         -         -       -       -            -
+webhook_shown        -         -         -       -       -            -
+note_endpoint_change -         -         -       -       -            -
+webhook_lift         -         -         -       -       -            -
+webhook_disable      -         -         -       -       -            -
+webhook_add_secret   -         -         -       -       -            -
 """
 
 EVERYWHERE = {
@@ -250,7 +311,10 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
     life.use(roles.url("operator_rw"))
     with psycopg.connect(roles.url("operator_rw"), autocommit=True) as conn:
         conn.execute("SELECT holdfast.create_queue('later')")  # after the grants
-    producers, users = ["producer", "producer_limited", "receiver"], ["worker", "operator_ro", "operator_rw"]
+    producers, users = (
+        ["producer", "producer_limited", "receiver", "portal"],
+        ["worker", "operator_ro", "operator_rw"],
+    )
     expected, seen = table(TABLES), found(roles, _TABLES, users)
     named = {what for what, _ in expected}
     others = {(what, role): OTHERS[role] for what, role in seen if what not in named}
@@ -263,7 +327,7 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
         ("holdfast", role): "USAGE" for role in producers + users
     }
     functions = table(FUNCTIONS)
-    assert found(roles, _FUNCTIONS, ["producer", "receiver", *users]) == functions
+    assert found(roles, _FUNCTIONS, ["producer", "receiver", "portal", *users]) == functions
     limited = found(roles, _FUNCTIONS, ["producer_limited"])
     assert limited == {
         (what, "producer_limited"): "" if what in EVERYWHERE else may
@@ -273,7 +337,7 @@ def test_the_whole_matrix(roles: Roles, life: Life) -> None:
 
 
 def test_everything_belongs_to_the_owner_and_a_second_run_changes_nothing(roles: Roles) -> None:
-    users = ["producer", "receiver", "worker", "operator_ro", "operator_rw"]
+    users = ["producer", "receiver", "portal", "worker", "operator_ro", "operator_rw"]
 
     def all_rights() -> list[dict[tuple[str, str], str]]:
         return [found(roles, query, users) for query in (_TABLES, _COLUMNS, _SEQUENCES, _SCHEMA, _FUNCTIONS)]

@@ -716,9 +716,8 @@ def test_the_store_keeps_its_books(dsn: str, record_property: Callable[[str, obj
     with psycopg.connect(dsn, autocommit=True, row_factory=tuple_row) as conn:
         conn.execute("SET plan_cache_mode = force_custom_plan")
         bound = type("BoundMachine", (StoreMachine,), {"conn": conn, "seen": Counter()})
-        for number in range(
-            1 if LONG else 6
-        ):  # the same walks every time, and more of them until every kind of event was met
+        for number in range(1, 2 if LONG else 7):
+            # the same walks every time, and more of them until every kind of event was met: those of 1 meet them all
             run_state_machine_as_test(
                 bound if LONG else seed(number)(bound),
                 settings=settings(

@@ -90,7 +90,7 @@ class Site:
                 assert isinstance(found, bytes)
                 writer.write(found)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -100,7 +100,8 @@ class Site:
 
     @property
     def egress(self) -> Egress:
-        return Egress(allow_networks=["127.0.0.0/8"], allow_http=True, ports=[self.port], timeout=10)
+        # Longer than any test: one that wants a timeout says so.
+        return Egress(allow_networks=["127.0.0.0/8"], allow_http=True, ports=[self.port], timeout=300)
 
     def of(self, path: str) -> list[Request]:
         return [request for request in self.requests if request.path == path]

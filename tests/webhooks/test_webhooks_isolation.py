@@ -41,12 +41,12 @@ def test_events_of_a_tenant_reach_its_own_endpoints_by_their_filters(
     for tenant in ("acme", "other"):
         for name, events in (("all", ["*"]), ("orders", ["order.*"]), ("two", ["order.paid", "user.*.left"])):
             hooks.endpoints.create(tenant=tenant, url=site.url(f"/{tenant}/{name}"), events=events)
-    sent = [
+    sent: list[tuple[str, str | None]] = [
         ("order.paid", "acme"), ("order.sent", "acme"), ("orders", "acme"), ("user.1.left", "acme"), ("user.left", "acme"),
         ("order.paid", "other"), ("order.paid", "nobody"), ("order.paid", None),
     ]  # fmt: skip
-    for event_type, tenant in sent:
-        app.publish(event_type, {"t": tenant}, headers={"tenant": tenant} if tenant else None)
+    for event_type, whose in sent:
+        app.publish(event_type, {"t": whose}, headers={"tenant": whose} if whose else None)
     kit.run_worker()
     found = sorted((request.path, request.data["t"]) for request in site.requests)
     assert found == sorted(

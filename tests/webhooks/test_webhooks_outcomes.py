@@ -115,7 +115,8 @@ def test_every_reply_has_its_outcome(app: Holdfast, kit: Kit, site: Site) -> Non
         health = state(kit, endpoint)
         assert health["status"] == "active"
         assert (path, health["failing_since"] is None) == (path, worked)
-        wait = None if worked else (delivery.next_attempt_at - attempt.at).total_seconds()  # type: ignore[operator]
+        due = delivery.next_attempt_at or attempt.at
+        wait = (due - attempt.at).total_seconds()
         if path in ASKED:
             hold = holds[str(endpoint.id)]
             assert wait == pytest.approx(ASKED[path], abs=60)

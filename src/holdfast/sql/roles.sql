@@ -7,7 +7,7 @@
 --   {{owner}}: owns the schema. {{migrator}}: may become the owner, for `holdfast migrate up`.
 --   {{producer}}: may enqueue and publish, and neither read nor change a job or an event. {{worker}}: runs jobs, and reads the log of events.
 --   {{receiver}}: may receive messages, which become jobs, and neither read nor change any.
---   {{portal}}: may look at and change the endpoints of webhooks, tenant by tenant, and look at their deliveries.
+--   {{portal}}: may look at and change the endpoints of webhooks, tenant by tenant, and read no table.
 --   {{operator_ro}}: may look at everything. {{operator_rw}}: may also change jobs, queues, tasks, schedules, subscriptions and workers.
 
 BEGIN;

@@ -17,12 +17,14 @@ portal      `hooks.portal(authorize)`: the JSON API for tenants; portal_calls ha
 cli         `holdfast webhook`
 model       endpoints, deliveries and attempts as users see them
 webhooks    what `app.webhooks(...)` makes
+measure     what Prometheus reads
 store       its statements; asked has those of acts; queries.sql and schema.sql beside them have the text
 """
 
 from ...shape import Shape
 from . import asked
 from .declare import services
+from .measure import MEASURES
 from .store import prune, settle
 
 SHAPE = Shape(
@@ -31,4 +33,5 @@ SHAPE = Shape(
     prunes={"webhook_attempts": prune, "webhook_requests": asked.prune},
     cli={"webhook": f"{__name__}.cli:app"},
     recorders={"webhook_attempts": settle},
+    measures=MEASURES,
 )

@@ -142,8 +142,3 @@ def unsealed(key: str, most: int) -> Statement[list[Unsealed]]:
 
 def resealed(one: Unsealed, made: Sealed) -> Statement[None]:
     return named("webhook_sealed", (one.endpoint, one.secret, made.key_id, made.data), nothing)
-
-
-def sealed_by() -> Statement[list[tuple[str | None, int]]]:
-    """How many secrets and headers each key sealed; None: they are bare."""
-    return named("webhook_sealed_by", (), lambda rows: [(row[0], int(row[1])) for row in rows])

@@ -137,8 +137,11 @@ SELECT u.endpoint, u.secret, u.sealed_by, u.sealed FROM holdfast.webhook_unseale
 -- Keep what was sealed anew. $1 endpoint, $2 secret (NULL: its headers), $3 key, $4 sealed
 SELECT holdfast.webhook_sealed($1::uuid, $2::uuid, $3::text, $4::bytea);
 
--- name: webhook_sealed_by
--- How many secrets and headers each key sealed, the bare ones first.
-SELECT u.key_id, count(*) FROM (SELECT s.key_id FROM holdfast.webhook_secrets s UNION ALL
-                               SELECT e.headers_key_id FROM holdfast.webhook_endpoints e WHERE e.headers IS NOT NULL) u
-GROUP BY u.key_id ORDER BY u.key_id NULLS FIRST;
+-- name: webhook_health
+-- For metrics: (pending deliveries up to 10000, seconds of the oldest, endpoints by status as JSON, failing ones). Costs the same however many there are.
+SELECT (SELECT count(*) FROM (SELECT FROM holdfast.webhook_deliveries d WHERE d.status = 'pending' LIMIT 10000) p),
+       coalesce((SELECT extract(epoch FROM holdfast.now() - d.created_at)::float8 FROM holdfast.webhook_deliveries d
+                 WHERE d.status = 'pending' ORDER BY d.position LIMIT 1), 0),
+       (SELECT jsonb_object_agg(s.status, s.n) FROM (SELECT e.status, count(*) AS n FROM (SELECT x.status FROM holdfast.webhook_endpoints x LIMIT 10000) e
+                                                     GROUP BY e.status) s),
+       (SELECT count(*) FROM (SELECT h.failing_since FROM holdfast.webhook_health h LIMIT 10000) h WHERE h.failing_since IS NOT NULL);

@@ -191,6 +191,21 @@ def rotate(tenant: str, endpoint: UUID, secret: Mapping[str, Any], overlap: floa
 # Keeping -------------------------------------------------------------------------------------------------------------
 
 
+class Seen(NamedTuple):
+    """How webhooks stand, for metrics."""
+
+    pending: int
+    oldest_seconds: float
+    statuses: dict[str, int]
+    failing: int
+
+
+def health() -> Statement[Seen]:
+    return named(
+        "webhook_health", (), lambda rows: Seen(rows[0][0], rows[0][1], rows[0][2] or {}, rows[0][3])
+    )
+
+
 def set_webhooks(retention: int, disable_after: float, tenant_header: str) -> Statement[int]:
     return named("set_webhooks", (retention, disable_after, tenant_header), count)
 

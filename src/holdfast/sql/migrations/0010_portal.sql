@@ -463,4 +463,5 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION holdfast.webhook_deliveries_of, holdfast.webhook_delivery, holdfast.webhook_all, holdfast.webhook_details, holdfast.webhook_redeliver, holdfast.webhook_ping,
     holdfast.webhook_range_begin, holdfast.webhook_range_step, holdfast.webhook_request, holdfast.webhook_replied, holdfast.webhook_write, holdfast.webhook_count,
-    holdfast.webhook_event_types, holdfast.webhook_unsealed, holdfast.webhook_sealed, holdfast.prune_webhook_requests FROM PUBLIC;
+    holdfast.webhook_event_types, holdfast.webhook_unsealed, holdfast.webhook_sealed, holdfast.prune_webhook_requests,
+    holdfast.webhook_delivery_shown, holdfast.webhook_waiting, holdfast.webhook_chosen, holdfast.webhook_range_count FROM PUBLIC;
