@@ -45,6 +45,7 @@ from .errors import (
     VerificationFailed,
     WrongConnection,
 )
+from .model.asgi import ASGI
 from .model.backoff import Backoff
 from .model.breaker import Breaker
 from .model.bucket import sharded_key
@@ -68,7 +69,7 @@ from .shapes.events.verbs import Events, Replay, Subscription
 from .shapes.receiver.declare import ReceiveDecorator
 from .shapes.receiver.intake import Receipt
 from .shapes.receiver.message import ReceivedMessage
-from .shapes.receiver.receiver import ASGI, Receiver
+from .shapes.receiver.receiver import Receiver
 from .shapes.receiver.verify import (
     GitHub,
     Hmac,
@@ -84,6 +85,7 @@ from .shapes.schedules.backfill import Backfill
 from .shapes.schedules.verbs import Schedule, Schedules, Slot
 from .shapes.webhooks.endpoints import Endpoints
 from .shapes.webhooks.model import Attempt, Delivery, Endpoint, Secret
+from .shapes.webhooks.portal import PortalLimits
 from .shapes.webhooks.webhooks import Webhooks
 from .store.chains import GroupStatus
 from .tasks.batching import BatchDecorator
@@ -157,6 +159,7 @@ __all__ = [
     "NoDatabase",
     "OnDecorator",
     "Outcome",
+    "PortalLimits",
     "Projection",
     "ProjectionDecorator",
     "ProjectionOptions",

@@ -18,10 +18,10 @@ from holdfast import (
     TaskDefinitionError,
     UnknownQueue,
 )
+from holdfast.model import asgi as module
 from holdfast.operate.dead import redrive_verb
 from holdfast.operate.edit import Changes
 from holdfast.operate.operator import Operator
-from holdfast.shapes.receiver import receiver as module
 from holdfast.telemetry import Event
 from holdfast.testing import Kit
 

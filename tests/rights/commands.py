@@ -18,7 +18,7 @@ READS = (
     "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "keys held", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
-    "received list", "received show legacy m1", "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
+    "received list", "received show legacy m1", "webhook list", "webhook show {hook}", "webhook deliveries {hook}", "webhook delivery {ping}", "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
 )  # fmt: skip
 
 # In this order: each finds something to do. What an operator may change.
@@ -34,14 +34,18 @@ WRITES = (
     "subscriptions retry to_bus",
     "subscriptions remove mail_it --yes",
     "contracts store --app tests.rights.commands:declared",
+    "webhook create -t acme --url https://acme.example/", "webhook update {hook} --url https://acme.example/b", "webhook pause {hook}",
+    "webhook enable {hook}", "webhook rotate {hook}", "webhook ping {hook}", "webhook redeliver-range {hook} --from 0 --dry-run",
+    "webhook disable {hook} --yes", "webhook delete {hook} --yes",
 )  # fmt: skip
 
 # What needs the schema's owner. Each says what it would mend, or that there is nothing.
 FIX = tuple(f"doctor --fix {name} --yes" for name in FIXES)
 
 # These ask no database as an operator: they print, run servers of their own, or are the worker and the migrator. Those of projections need
-# the code of one and rights on its tables.
+# the code of one and rights on its tables. Of webhooks: one needs an event that failed, the other a ring of keys.
 ELSEWHERE = {
+    "webhook redeliver", "webhook reseal",
     "projection rebuild", "projection cancel", "projection pause", "projection resume", "projection reset", "projection drop", "projection failures",
     "projection retry", "contracts asyncapi", "contracts docs", "contracts export", "relays check",
     "bench", "config show", "db dump", "db psql", "db reset", "db start", "db status", "db stop", "dev", "migrate sql", "migrate up", "monitoring alerts",
@@ -83,6 +87,15 @@ VALUES ('to_bus', 1, 1, 0, 'parked', holdfast.uuid7(), 'order.paid', holdfast.no
 """
 
 
+# An endpoint, and a delivery to it.
+HOOK = """
+SELECT holdfast.webhook_create('{"id": "00000000-0000-7000-8000-000000000001", "tenant": "acme", "url": "https://acme.example/", "events": ["*"],
+                                 "ordered": false, "scheme": "v1", "concurrency": 10}',
+                               '{"id": "00000000-0000-7000-8000-000000000002", "scheme": "v1", "sealed": "eA=="}');
+SELECT holdfast.webhook_ping('acme', '00000000-0000-7000-8000-000000000001');
+"""
+
+
 def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[str, object]:
     """What the commands above name: besides `made`, one that is dead, one that is done, a group, one to discard and a worker."""
     life.app.database.run(
@@ -92,7 +105,10 @@ def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[
     with psycopg.connect(dsn, options="-c search_path=pg_catalog") as conn:
         conn.execute("SELECT holdfast.receive('legacy', 'm1', sha256(''), 'plain', '{\"n\": 1}')")
         conn.execute(RELAY)
+        conn.execute(HOOK)
         named = {
+            "hook": "SELECT id FROM holdfast.webhook_endpoints",
+            "ping": "SELECT id FROM holdfast.webhook_deliveries",
             "dead": "SELECT id FROM holdfast.dead_letters WHERE task = 'breaks' LIMIT 1",
             "done": "SELECT id FROM holdfast.archive WHERE task = 'plain' LIMIT 1",
             "group": "SELECT id FROM holdfast.groups LIMIT 1",

@@ -105,6 +105,9 @@ webhook_health  S       S            S
 webhook_settings SU     S            S
 webhook_deliveries S    S            S
 webhook_attempts S      S            S
+webhook_ranges  S       S            S
+webhook_requests -      -            -
+webhook_writes  -       S            S
 """
 OTHERS = {"worker": "", "operator_ro": "S", "operator_rw": "S"}  # archive_00 and so on, and the other views
 
@@ -170,7 +173,7 @@ close_breaker        -         -         -       X       -            X
 empty_archive_slot   -         -         -       X       -            -
 lock_streams         -         -         -       X       -            X
 try_streams          -         -         -       -       -            -
-audit_act            -         -         -       -       -            X
+audit_act            -         -         X       X       -            X
 audit_more           -         -         -       -       -            X
 create_queue         -         -         -       -       -            X
 order_queue          -         -         -       -       -            X
@@ -217,10 +220,30 @@ receive              -         X         -       X       -            X
 receive_many         -         X         -       X       -            X
 data_size            -         -         -       -       -            -
 webhook_create       -         -         X       X       -            X
-webhook_get          -         -         X       X       -            X
-webhook_list         -         -         X       X       -            X
+webhook_get          -         -         X       X       X            X
+webhook_list         -         -         X       X       X            X
 webhook_update       -         -         X       X       -            X
 webhook_delete       -         -         X       X       -            X
+webhook_deliveries_of -         -         X       X       X            X
+webhook_delivery     -         -         X       X       X            X
+webhook_details      -         -         X       X       X            X
+webhook_redeliver    -         -         X       X       -            X
+webhook_ping         -         -         X       X       -            X
+webhook_range_begin  -         -         X       X       -            X
+webhook_count        -         -         X       X       -            X
+webhook_request      -         -         X       X       -            -
+webhook_replied      -         -         X       X       -            -
+webhook_write        -         -         X       X       -            -
+webhook_event_types  -         -         X       X       -            -
+webhook_range_step   -         -         -       X       -            -
+prune_webhook_requests -         -         -       X       -            -
+webhook_all          -         -         -       -       X            X
+webhook_unsealed     -         -         -       -       -            X
+webhook_sealed       -         -         -       -       -            X
+webhook_delivery_shown -         -         -       -       -            -
+webhook_waiting      -         -         -       -       -            -
+webhook_chosen       -         -         -       -       -            -
+webhook_range_count  -         -         -       -       -            -
 webhook_rotate       -         -         X       X       -            X
 webhook_fan_out      -         -         -       X       -            -
 webhook_begin        -         -         -       X       -            -

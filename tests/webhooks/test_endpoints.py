@@ -98,7 +98,7 @@ def test_five_secrets_at_most(app: Holdfast, kit: Kit, site: Site) -> None:
     made = endpoints.create(tenant="acme", url=site.url())
     for _ in range(4):
         endpoints.rotate(made.id, tenant="acme")
-    with pytest.raises(ConfigurationError, match="five secrets in use"):
+    with pytest.raises(ConfigurationError, match="has 5 secrets in use"):
         endpoints.rotate(made.id, tenant="acme")
     endpoints.rotate(made.id, tenant="acme", overlap=0)
     (row,) = kit.sql("SELECT count(*) FROM holdfast.webhook_secrets")

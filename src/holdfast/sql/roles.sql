@@ -74,8 +74,13 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.sources TO {{worker}};
 
     GRANT EXECUTE ON FUNCTION holdfast.webhook_create, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
-        holdfast.webhook_rotate TO {{portal}}, {{worker}}, {{operator_rw}};
-    GRANT SELECT ON holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{worker}};
+        holdfast.webhook_rotate, holdfast.webhook_deliveries_of, holdfast.webhook_delivery, holdfast.webhook_details, holdfast.webhook_redeliver, holdfast.webhook_ping,
+        holdfast.webhook_range_begin, holdfast.webhook_count, holdfast.audit_act TO {{portal}}, {{worker}}, {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_request, holdfast.webhook_replied, holdfast.webhook_write, holdfast.webhook_event_types TO {{portal}}, {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_range_step, holdfast.prune_webhook_requests TO {{worker}};
+    GRANT SELECT ON holdfast.webhook_ranges, holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_all, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_deliveries_of, holdfast.webhook_delivery, holdfast.webhook_details TO {{operator_ro}};
+    GRANT EXECUTE ON FUNCTION holdfast.webhook_unsealed, holdfast.webhook_sealed TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_begin, holdfast.webhook_settle, holdfast.empty_webhook_slots TO {{worker}};
     GRANT SELECT ON holdfast.webhook_health, holdfast.webhook_settings TO {{worker}};
     GRANT UPDATE ON holdfast.webhook_settings TO {{worker}};
@@ -108,7 +113,7 @@ BEGIN
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{worker}};
 
     GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {{operator_ro}};
-    REVOKE SELECT ON holdfast.webhook_secrets, holdfast.webhook_endpoints FROM {{operator_ro}};   -- but for secrets and tokens
+    REVOKE SELECT ON holdfast.webhook_secrets, holdfast.webhook_endpoints, holdfast.webhook_requests FROM {{operator_ro}};   -- but for secrets and tokens
     GRANT SELECT (id, endpoint_id, scheme, key_id, public_key, created_at, expires_at) ON holdfast.webhook_secrets TO {{operator_ro}};
     GRANT SELECT (id, tenant, url, events, ordered, scheme, rate, burst, concurrency, headers_key_id, description, status, disabled_reason, disabled_at, enabled_at,
                   created_at, updated_at, version, changed) ON holdfast.webhook_endpoints TO {{operator_ro}};

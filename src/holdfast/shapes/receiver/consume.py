@@ -16,6 +16,7 @@ from ... import failpoints, telemetry
 from ...db.database import Database
 from ...db.faults import BadRow
 from ...errors import InvalidMessage, InvalidPayload
+from ...model.strict_json import media_type, parse_json
 from ...model.text import storable
 from ...runtime.service import Service
 from ...tasks.taskset import TaskSet
@@ -25,7 +26,7 @@ from . import store
 from .declare import Declared, declared
 from .gather import BATCH_BYTES
 from .intake import TooLarge, counted
-from .parse import CLOUDEVENTS, media_type, opened, parse_json
+from .parse import CLOUDEVENTS, opened
 from .store import NewMessage, Noted, Written
 
 BATCH = 500

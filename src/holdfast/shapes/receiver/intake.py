@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -11,19 +11,19 @@ from uuid import UUID
 
 from ... import telemetry
 from ...errors import InvalidMessage, InvalidPayload, VerificationFailed
+from ...model.strict_json import is_json, media_type, parse_json
 from ...model.text import describe, storable
 from ...tasks import tracing
 from ...tasks.convert import Misfit
 from ...tasks.payload import PAYLOAD_BYTES, dump
 from .message import MessageConverter, envelope, kept_headers
-from .parse import CLOUDEVENTS, KeyTemplate, is_json, media_type, opened, parse_form, parse_json
+from .parse import CLOUDEVENTS, KeyTemplate, opened, parse_form
 from .store import NewMessage, Target
 from .verify import FORM, Headers, Verifier, checked_id
 
 RAW_BYTES = 64 * 1024  # of a message that cannot be read, kept with its dead letter
 _ANY = 1 << 40
 Outcome = Literal["new", "repeat", "conflict", "parked", "challenge", "refused"]
-AnyHeaders = Mapping[str, str] | Mapping[str, Sequence[str]] | Iterable[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,6 @@ def counted(source: str, outcome: str, messages: int = 1) -> None:
 
 def refused(status: int, text: str, **headers: str) -> Receipt:
     return Receipt(status, "refused", text=text, headers=headers)
-
-
-def by_name(headers: AnyHeaders) -> dict[str, list[str]]:
-    """Every value by the name of its header in lower case."""
-    found: dict[str, list[str]] = {}
-    items: Any = getattr(headers, "items", lambda: headers)()  # also those of a framework that are no Mapping
-    for name, value in items:
-        found.setdefault(name.lower(), []).extend([value] if isinstance(value, str) else value)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

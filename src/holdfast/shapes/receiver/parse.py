@@ -1,9 +1,9 @@
-"""The bytes of a message become a JSON value: strictly, so that what is stored is what was signed."""
+"""What senders use besides plain JSON: forms and CloudEvents; and the key that a template makes of the data."""
 
 import json
 import string
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import parse_qsl
 
 from ...errors import InvalidMessage, TaskDefinitionError
@@ -11,45 +11,6 @@ from ...tasks.payload import shown
 
 CLOUDEVENTS = "application/cloudevents+json"
 _MOST_FIELDS = 1000
-
-
-def media_type(header: str) -> str:
-    """`application/json; charset=utf-8` -> `application/json`."""
-    return header.partition(";")[0].strip().lower()
-
-
-def is_json(kind: str) -> bool:
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
-
-
-def parse_json(body: bytes) -> Any:
-    """InvalidMessage: no UTF-8, no JSON, NaN, a key that is there twice, nested too deep."""
-    try:
-        return json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_constant,
-            parse_float=lambda text: float(text) + 0.0,  # -0.0, whose sign the database does not keep
-        )
-    except InvalidMessage:
-        raise
-    except RecursionError:
-        raise InvalidMessage("the body is nested too deep") from None
-    except ValueError as error:
-        raise InvalidMessage(f"the body is not JSON in UTF-8: {error}") from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidMessage(f"the key {shown(twice)} is there twice")
-    return made
-
-
-def _constant(text: str) -> NoReturn:
-    raise InvalidMessage(f"the body has {text} in it, which JSON does not have")
 
 
 def parse_form(body: bytes) -> dict[str, str]:

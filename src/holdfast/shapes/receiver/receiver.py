@@ -1,39 +1,29 @@
 """Receiver: what `@app.receive(...)` makes. It takes messages over HTTP, or from any framework's view."""
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
 
 from ... import failpoints, telemetry
 from ...db.database import Database
 from ...db.guests import async_guest, sync_guest
 from ...errors import DatabaseError
+from ...model import asgi
+from ...model.asgi import ASGI, AnyHeaders, Receive, Scope, Send, by_name
 from ...tasks.definition import Binding
 from ...tasks.producer import AppProducer
 from ...tasks.task import Task
 from ...tasks.writer import unknown_queue
 from . import store
 from .gather import Gatherer
-from .intake import AnyHeaders, Intake, Receipt, by_name, counted, refused
+from .intake import Intake, Receipt, counted, refused
 from .message import ReceivedMessage
 from .store import NewMessage, Written
 from .verify import Verifier
 
 T = TypeVar("T")
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-ASGI: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-READ_WITHIN = 30.0  # seconds for a whole body
 RETRY_AFTER = "5"
 _STATUS = {"new": 202, "parked": 202, "repeat": 200, "differs": 200}
-
-
-class _Gone(Exception):
-    """The client went away."""
 
 
 class Receiver(Generic[T]):
@@ -63,11 +53,11 @@ class Receiver(Generic[T]):
     def asgi(self) -> ASGI:
         """An ASGI app for any path: mount it where the sender posts to."""
 
-        async def asgi(scope: Scope, receive: Receive, send: Send) -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
             """A function: servers take a method for an app of ASGI 2."""
             await self._asgi(scope, receive, send)
 
-        return asgi
+        return app
 
     def call(self, message: ReceivedMessage[T]) -> Any:
         """Run the handler here and now, without a database: `await paid.call(message)` for an async one."""
@@ -159,78 +149,28 @@ class Receiver(Generic[T]):
     # ASGI ----------------------------------------------------------------------------------------------------------------
 
     async def _asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            return await _lifespan(receive, send)
-        if scope["type"] != "http":
-            await receive()
-            return await send({"type": "websocket.close", "code": 1000})
+        if await asgi.not_http(scope, receive, send):
+            return
         try:
             receipt = await self._reply(scope, receive)
-        except _Gone:
-            return None
-        # A sender that is refused before it has sent all would go on sending: HTTP/1 ends its connection.
-        closes = receipt.status in (408, 413) and str(scope.get("http_version", "1.1")).startswith("1")
-        return await _respond(receipt, send, {"connection": "close"} if closes else {})
+        except asgi.ClientGone:
+            return
+        headers = {"content-type": "text/plain; charset=utf-8", **receipt.headers}
+        await asgi.respond(scope, send, receipt.status, receipt.text.encode(), headers)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Receipt:
         if scope["method"] != "POST":
             return refused(405, "send a POST", allow="POST")
-        headers = by_name(
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
-        )
+        headers = asgi.headers_of(scope)
         if (wrong := self._intake.wrong_type(headers, self._verifier)) is not None:
             return wrong
-        length = headers.get("content-length", ["0"])[0]
-        if not (length.isascii() and length.isdigit()):
-            return refused(400, "Content-Length is no number")
-        if len(length) > 15 or int(length) > self._intake.max_bytes:
-            return self._intake.too_large()
         try:
-            async with asyncio.timeout(READ_WITHIN):
-                body = await self._read(receive)
-        except TimeoutError:
-            return refused(408, f"the body was not sent within {READ_WITHIN:g} s")
-        if body is None:
-            return self._intake.too_large()
+            body = await asgi.read_body(
+                headers, receive, self._intake.max_bytes, self._intake.too_large().text
+            )
+        except asgi.BadBody as error:
+            return refused(error.status, str(error))
         try:
             return await self.aaccept(headers, body)
         except Exception as error:  # noqa: BLE001 no such queue, or a fault of ours: the sender is to try again
             return self._away(error)
-
-    async def _read(self, receive: Receive) -> bytes | None:
-        """The whole body; None as soon as it is known to be too large."""
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _Gone
-            part = message.get("body", b"")
-            size += len(part)
-            if size > self._intake.max_bytes:
-                return None
-            parts.append(part)
-            if not message.get("more_body", False):
-                return b"".join(parts)
-
-
-async def _respond(receipt: Receipt, send: Send, more: Mapping[str, str]) -> None:
-    body = receipt.text.encode()
-    headers = {
-        "content-type": "text/plain; charset=utf-8",
-        "content-length": str(len(body)),
-        **receipt.headers,
-        **more,
-    }
-    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": receipt.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    """Where it is served by itself, without an app around it."""
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -9,14 +9,20 @@ request     the bytes, headers and signatures of a request
 verdict     what a reply means
 deliver     the handler of the jobs
 service     what a worker does beside that
+acts        what people do with endpoints and deliveries, each once: checked, run in one flow, noted in the audit
+checking    what is given for an endpoint, checked and sealed
 endpoints   `hooks.endpoints`: create, get, list, update, delete, rotate
+ranges      a range of the log is delivered once more, at its pace
+portal      `hooks.portal(authorize)`: the JSON API for tenants; portal_calls has its calls
+cli         `holdfast webhook`
 model       endpoints, deliveries and attempts as users see them
 webhooks    what `app.webhooks(...)` makes
 measure     what Prometheus reads
-store       its statements; queries.sql and schema.sql beside it have the text
+store       its statements; asked has those of acts; queries.sql and schema.sql beside them have the text
 """
 
 from ...shape import Shape
+from . import asked
 from .declare import services
 from .measure import MEASURES
 from .store import prune, settle
@@ -24,7 +30,8 @@ from .store import prune, settle
 SHAPE = Shape(
     "webhooks",
     services=services,
-    prunes={"webhook_attempts": prune},
+    prunes={"webhook_attempts": prune, "webhook_requests": asked.prune},
+    cli={"webhook": f"{__name__}.cli:app"},
     recorders={"webhook_attempts": settle},
     measures=MEASURES,
 )

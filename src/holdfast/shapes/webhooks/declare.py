@@ -21,6 +21,7 @@ from ...tasks.signature import analyse
 from ...tasks.taskset import TaskSet
 from .deliver import Deliverer
 from .fan_out import FanOut
+from .ranges import Ranges
 from .service import Upkeep
 from .spec import DAY, MOST_ATTEMPTS, SCHEDULE, Format, Spec
 from .store import ORDERED, QUEUE
@@ -99,7 +100,10 @@ class Hooking(TaskRegistry):
 
 
 def services(database: Database, tasks: TaskSet) -> list[Service]:
-    return [Upkeep(database, *declared) for declared in tasks.declared(KIND).values()]
+    found: list[Service] = []
+    for spec, deliverer in tasks.declared(KIND).values():
+        found += [Upkeep(database, spec, deliverer), Ranges(database, spec)]
+    return found
 
 
 def _spec(

@@ -95,17 +95,18 @@ class Deliverer:
         """Whether there is to be an attempt; what is raised here says why not."""
         if ready.status != "pending":
             raise Cancel(f"its delivery is {ready.status}")
-        if ready.cause != "ping":
-            if ready.endpoint_status is None:
-                self._drop(job, endpoint, "cancelled", "the endpoint was deleted")
-            if ready.endpoint_status == "disabled":
-                self._drop(job, endpoint, "cancelled", "the endpoint is disabled")
-            if ready.endpoint_status == "paused":
-                self._wait(job, endpoint, -1.0, "webhook paused")
-            if ready.open_for > 0:
-                # Its key is held already, for a trial; of an endpoint in order each key learns it by itself.
-                held = "webhook breaker: it is open" if job.queue == store.ORDERED else None
-                self._wait(job, endpoint, ready.open_for, held)
+        if ready.endpoint_status is None:
+            self._drop(job, endpoint, "cancelled", "the endpoint was deleted")
+        if ready.cause == "ping":  # whatever its status, and once
+            return
+        if ready.endpoint_status == "disabled":
+            self._drop(job, endpoint, "cancelled", "the endpoint is disabled")
+        if ready.endpoint_status == "paused":
+            self._wait(job, endpoint, -1.0, "webhook paused")
+        if ready.open_for > 0:
+            # Its key is held already, for a trial; of an endpoint in order each key learns it by itself.
+            held = "webhook breaker: it is open" if job.queue == store.ORDERED else None
+            self._wait(job, endpoint, ready.open_for, held)
         if ready.wait > 0:
             self._wait(job, endpoint, ready.wait, "webhook rate: the next request is not due yet")
         if not ready.has_event or ready.event is None:
@@ -114,7 +115,7 @@ class Deliverer:
             self._drop(job, endpoint, "cancelled", "the data of the event was erased")
 
     async def _attempt(self, job: Job, endpoint: UUID, ready: Ready, line: Line) -> None:
-        event = ready.event
+        event = request.ping_of(ready) if ready.cause == "ping" else ready.event
         assert event is not None
         try:
             ring = key_ring()

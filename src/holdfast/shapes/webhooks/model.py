@@ -1,6 +1,6 @@
 """What users see of endpoints and deliveries: values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -8,7 +8,6 @@ from uuid import UUID
 
 from ...model.queue import Rate
 from ...model.sealing import Hidden
-from ...store.statement import Row
 
 EndpointStatus = Literal["active", "paused", "disabled"]
 DeliveryStatus = Literal["pending", "delivered", "failed", "cancelled"]
@@ -75,7 +74,12 @@ class Delivery:
     reason: str | None  # why it failed for good, or was cancelled
     next_attempt_at: datetime | None
     created_at: datetime
-    attempts: list[Attempt] = field(default_factory=list)
+    settled_at: datetime | None
+    url: str  # of the endpoint, as it was then
+    tries: int  # attempts so far
+    last_status: int | None
+    last_error: str | None
+    attempts: list[Attempt] = field(default_factory=list)  # as long as they are kept
 
 
 def endpoint_of(found: dict[str, Any], secret: Secret | None = None) -> Endpoint:
@@ -98,13 +102,41 @@ def endpoint_of(found: dict[str, Any], secret: Secret | None = None) -> Endpoint
     )
 
 
-def deliveries_of(rows: Sequence[Row], attempts: Sequence[Row]) -> list[Delivery]:
-    by_delivery: dict[UUID, list[Attempt]] = {}
-    for delivery, n, at, url, address, status, error, detail, ms, sent, came, body in attempts:
-        took = timedelta(milliseconds=ms or 0)
-        attempt = Attempt(n, at, url, address, status, error, took, sent or {}, came or {}, body, detail)
-        by_delivery.setdefault(delivery, []).append(attempt)
-    return [Delivery(*[*row, by_delivery.get(row[0], [])]) for row in rows]
+def delivery_of(found: Mapping[str, Any]) -> Delivery:
+    next_at, settled_at = found["next_attempt_at"], found["settled_at"]
+    return Delivery(
+        UUID(found["id"]),
+        UUID(found["endpoint_id"]),
+        UUID(found["event_id"]),
+        found["event_type"],
+        found["cause"],
+        found["status"],
+        found["reason"],
+        None if next_at is None else datetime.fromisoformat(next_at),
+        datetime.fromisoformat(found["created_at"]),
+        None if settled_at is None else datetime.fromisoformat(settled_at),
+        found["url"],
+        found["attempts"],
+        found["last_status"],
+        found["last_error"],
+        [_attempt(one) for one in found["tried"] or ()],
+    )
 
 
-__all__ = ["Attempt", "Delivery", "Endpoint", "Hidden", "Secret", "deliveries_of", "endpoint_of"]
+def _attempt(found: Mapping[str, Any]) -> Attempt:
+    return Attempt(
+        found["n"],
+        datetime.fromisoformat(found["at"]),
+        found["url"],
+        found["address"],
+        found["status"],
+        found["error"],
+        timedelta(milliseconds=found["ms"] or 0),
+        found["request_head"] or {},
+        found["response_head"] or {},
+        found["response_body"],
+        found["detail"],
+    )
+
+
+__all__ = ["Attempt", "Delivery", "Endpoint", "Hidden", "Secret", "delivery_of", "endpoint_of"]

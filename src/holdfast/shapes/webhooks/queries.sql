@@ -49,19 +49,6 @@ SELECT ARRAY[holdfast.webhook_delete($1::text, $2::text::uuid)::text];
 -- A new secret; returns what came of it. $1 tenant, $2 id, $3 the secret, $4 seconds that the others go on
 SELECT ARRAY[holdfast.webhook_rotate($1::text, $2::text::uuid, $3::text::jsonb, $4::float8)];
 
--- name: webhook_deliveries
--- Deliveries of a tenant, the newest first. $1 tenant, $2 endpoint (NULL: any), $3 status (NULL: any), $4 before this id (NULL: from the newest), $5 limit
-SELECT d.id, d.endpoint_id, d.event_id, d.event_type, d.cause, d.status, d.reason, d.next_attempt_at, d.created_at
-FROM holdfast.webhook_deliveries d
-WHERE d.tenant = $1::text AND ($2::uuid IS NULL OR d.endpoint_id = $2::uuid) AND ($3::text IS NULL OR d.status = $3::text)
-  AND ($4::uuid IS NULL OR d.id < $4::uuid)
-ORDER BY d.id DESC LIMIT $5::int;
-
--- name: webhook_attempts
--- The attempts of deliveries, in their order. $1 deliveries
-SELECT a.delivery_id, a.n, a.at, a.url, a.address, a.status, a.error, a.detail, a.ms, a.request_head, a.response_head, a.response_body
-FROM holdfast.webhook_attempts a WHERE a.delivery_id = ANY ($1::uuid[]) ORDER BY a.delivery_id, a.n;
-
 -- name: set_webhooks
 -- What the code declares. $1 days that attempts and ended deliveries are kept, $2 seconds of failures after which an endpoint is disabled,
 -- $3 the header of an event that says whose it is
@@ -71,6 +58,84 @@ WHERE (s.retention_days, s.disable_after, s.tenant_header) IS DISTINCT FROM ($1:
 -- name: empty_webhook_slots
 -- Remove what is past retention. $1 most rows
 SELECT holdfast.empty_webhook_slots($1::int);
+
+-- name: webhook_all
+-- Endpoints of all tenants as JSON, in the order of their ids. $1 after this id (NULL: from the first), $2 limit
+SELECT l.endpoint::text FROM holdfast.webhook_all($1::uuid, $2::int) AS l(endpoint);
+
+-- name: webhook_details
+-- What stands beside an endpoint, as JSON, or NULL. $1 tenant, $2 id
+SELECT holdfast.webhook_details($1::text, $2::uuid)::text;
+
+-- name: webhook_tenant_of
+-- Whose an endpoint is, for operators. $1 id
+SELECT (SELECT e.tenant FROM holdfast.webhook_endpoints e WHERE e.id = $1::uuid);
+
+-- name: webhook_tenant_of_delivery
+-- Whose a delivery is, for operators. $1 id
+SELECT (SELECT d.tenant FROM holdfast.webhook_deliveries d WHERE d.id = $1::uuid);
+
+-- name: webhook_deliveries_of
+-- Deliveries of a tenant as JSON, the newest first. $1 tenant, $2 endpoint (NULL: any), $3 status (NULL: any), $4 before this id, $5 limit,
+-- $6 with attempts?
+SELECT l.delivery::text FROM holdfast.webhook_deliveries_of($1::text, $2::uuid, $3::text, $4::uuid, $5::int, $6::boolean) AS l(delivery);
+
+-- name: webhook_delivery
+-- A delivery of a tenant with its attempts, as JSON, or NULL. $1 tenant, $2 id
+SELECT holdfast.webhook_delivery($1::text, $2::uuid)::text;
+
+-- name: webhook_ping
+-- Send a message that says nothing; returns its delivery, or NULL. $1 tenant, $2 endpoint
+SELECT holdfast.webhook_ping($1::text, $2::uuid);
+
+-- name: webhook_redeliver
+-- Deliver an event once more; returns what came of it. $1 tenant, $2 delivery, $3 most attempts, $4 the same of endpoints in order
+SELECT holdfast.webhook_redeliver($1::text, $2::uuid, $3::int, $4::int)::text;
+
+-- name: webhook_range_begin
+-- Deliver a range once more, or count it; returns what came of it. $1 tenant, $2 endpoint, $3 which, $4 the header with the tenant, $5 after this position,
+-- $6 or since, $7 up to this position, $8 or until, $9 in a second, $10 most ranges of the tenant, $11 only count?
+SELECT holdfast.webhook_range_begin($1::text, $2::uuid, $3::text, $4::text, $5::bigint, $6::timestamptz, $7::bigint, $8::timestamptz, $9::float8, $10::int, $11::boolean)::text;
+
+-- name: webhook_range_step
+-- One piece of the range that is due first. $1 most attempts, $2 the same of endpoints in order, $3 most deliveries
+SELECT s.range, s.endpoint, s.made, s.ended, s.gone FROM holdfast.webhook_range_step($1::int, $2::int, $3::int) s;
+
+-- name: webhook_range_next
+-- Seconds until a range is due; NULL: there is none.
+SELECT (SELECT extract(epoch FROM min(r.next_at) - holdfast.now())::float8 FROM holdfast.webhook_ranges r);
+
+-- name: webhook_count
+-- How many endpoints a tenant has; nobody makes another one before the commit. $1 tenant
+SELECT holdfast.webhook_count($1::text);
+
+-- name: webhook_request
+-- What was replied to a key, or that it was used otherwise, as JSON, or NULL. $1 tenant, $2 key, $3 digest, $4 how long it is kept
+SELECT holdfast.webhook_request($1::text, $2::text, $3::bytea, $4::interval)::text;
+
+-- name: webhook_replied
+-- Keep a reply. $1 tenant, $2 key, $3 digest, $4 status, $5 the key that sealed it, $6 the reply
+SELECT holdfast.webhook_replied($1::text, $2::text, $3::bytea, $4::int, $5::text, $6::bytea);
+
+-- name: webhook_write
+-- Take one of a tenant's writes; returns for how many seconds there is none. $1 tenant, $2 most in a minute, $3 the key of the request
+SELECT holdfast.webhook_write($1::text, $2::int, $3::text);
+
+-- name: webhook_event_types
+-- The types that webhooks send, as JSON, with the schema of the newest version.
+SELECT t.found::text FROM holdfast.webhook_event_types() AS t(found);
+
+-- name: prune_webhook_requests
+-- Forget replies after their time. $1 how long they are kept, $2 most rows
+SELECT holdfast.prune_webhook_requests($1::interval, $2::int);
+
+-- name: webhook_unsealed
+-- What is not sealed by this key, of some endpoints, which are locked. $1 key, $2 most endpoints
+SELECT u.endpoint, u.secret, u.sealed_by, u.sealed FROM holdfast.webhook_unsealed($1::text, $2::int) u;
+
+-- name: webhook_sealed
+-- Keep what was sealed anew. $1 endpoint, $2 secret (NULL: its headers), $3 key, $4 sealed
+SELECT holdfast.webhook_sealed($1::uuid, $2::uuid, $3::text, $4::bytea);
 
 -- name: webhook_health
 -- For metrics: (pending deliveries up to 10000, seconds of the oldest, endpoints by status as JSON, failing ones). Costs the same however many there are.

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -88,3 +88,9 @@ def response_body(reply: Reply) -> str:
 def _text(value: str) -> str:
     """Text that a database takes."""
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def ping_of(ready: Ready) -> Stored:
+    """A message that says nothing: it is in no log. Its time is that of its id."""
+    at = datetime.fromtimestamp((ready.event_id.int >> 80) / 1000, UTC)
+    return Stored(0, 0, ready.event_id, ready.event_type, 1, None, at, None, "{}")

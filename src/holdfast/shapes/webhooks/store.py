@@ -188,17 +188,7 @@ def rotate(tenant: str, endpoint: UUID, secret: Mapping[str, Any], overlap: floa
     return named("webhook_rotate", params, lambda rows: str(rows[0][0][0]))
 
 
-# Deliveries ----------------------------------------------------------------------------------------------------------
-
-
-def deliveries(
-    tenant: str, endpoint: UUID | None, status: str | None, before: UUID | None, limit: int
-) -> Flow[tuple[list[Row], list[Row]]]:
-    """Deliveries, and the attempts of all of them."""
-    params = (tenant, endpoint, status, before, limit)
-    found: list[Row] = yield from named("webhook_deliveries", params, list)
-    attempts: list[Row] = yield from named("webhook_attempts", ([row[0] for row in found],), list)
-    return found, attempts
+# Keeping -------------------------------------------------------------------------------------------------------------
 
 
 class Seen(NamedTuple):

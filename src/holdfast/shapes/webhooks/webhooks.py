@@ -1,22 +1,25 @@
 """What `app.webhooks(...)` makes: its endpoints, their deliveries, and the subscription behind them."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, get_args
+from datetime import datetime
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ...db.database import Database
 from ...errors import ConfigurationError
-from ...tasks import checks
+from ...model.asgi import ASGI
+from ...model.queue import Rate
+from ...settings import default_actor
 from ...tasks.payload import shown
-from . import store
+from .acts import Acts, Only
 from .endpoints import Endpoints
-from .model import Delivery, DeliveryStatus, deliveries_of
+from .model import Delivery, DeliveryStatus
+from .portal import Authorize, Portal, PortalLimits
 from .spec import Spec
 
 if TYPE_CHECKING:
     from ..events.verbs import Followed
 
-MOST_LISTED = 1000
 _Found = list[Delivery]
 
 
@@ -40,6 +43,10 @@ class Webhooks:
     async def alag(self) -> tuple[int, float]:
         return await self.subscription.alag()
 
+    @property
+    def _acts(self) -> Acts:
+        return Acts(self._spec, default_actor())
+
     def deliveries(
         self,
         *,
@@ -50,10 +57,8 @@ class Webhooks:
         limit: int = 100,
     ) -> _Found:
         """Deliveries of a tenant with their attempts, the newest first. `before`: an id, for the page after it."""
-        most = _checked(status, limit)
-        return deliveries_of(
-            *self._database().run(lambda: store.deliveries(tenant, endpoint, status, before, most))
-        )
+        act = self._acts.deliveries(tenant, endpoint, status, before, limit, tried=True)
+        return self._database().run(act)
 
     async def adeliveries(
         self,
@@ -64,18 +69,63 @@ class Webhooks:
         before: UUID | None = None,
         limit: int = 100,
     ) -> _Found:
-        most = _checked(status, limit)
-        return deliveries_of(
-            *await self._database().arun(lambda: store.deliveries(tenant, endpoint, status, before, most))
-        )
+        act = self._acts.deliveries(tenant, endpoint, status, before, limit, tried=True)
+        return await self._database().arun(act)
+
+    def ping(self, endpoint: UUID, *, tenant: str) -> Delivery:
+        """Send `webhook.ping` once, also to an endpoint that is paused or disabled. Returns the delivery."""
+        return self._database().run(self._acts.ping(endpoint, tenant))
+
+    async def aping(self, endpoint: UUID, *, tenant: str) -> Delivery:
+        return await self._database().arun(self._acts.ping(endpoint, tenant))
+
+    def redeliver(self, delivery: UUID, *, tenant: str) -> Delivery:
+        """Deliver an event once more, by a delivery of its own: with the same id, to the address of the endpoint and with
+        its secrets as they are now. EventsGone when the log no longer has it."""
+        return self._database().run(self._acts.redeliver(delivery, tenant))
+
+    async def aredeliver(self, delivery: UUID, *, tenant: str) -> Delivery:
+        return await self._database().arun(self._acts.redeliver(delivery, tenant))
+
+    def redeliver_range(
+        self,
+        endpoint: UUID,
+        *,
+        tenant: str,
+        since: datetime | int,
+        until: datetime | int | None = None,
+        only: Only = "failed",
+        rate: Rate | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Deliver a range of the log once more to one endpoint: since a time, or after a position. Returns how many
+        deliveries that makes; workers make them, at the rate. `only`: "failed": no delivery of the event arrived;
+        "missing": there was none, though the endpoint wants it now; "all". `dry_run`: count, and do nothing."""
+        act = self._acts.redeliver_range(endpoint, tenant, since, until, only, rate, dry_run=dry_run)
+        return self._database().run(act).count
+
+    async def aredeliver_range(
+        self,
+        endpoint: UUID,
+        *,
+        tenant: str,
+        since: datetime | int,
+        until: datetime | int | None = None,
+        only: Only = "failed",
+        rate: Rate | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        act = self._acts.redeliver_range(endpoint, tenant, since, until, only, rate, dry_run=dry_run)
+        return (await self._database().arun(act)).count
+
+    def portal(self, authorize: Authorize, *, limits: PortalLimits | None = None) -> ASGI:
+        """A JSON API for tenants, to be mounted at any path. `authorize(scope)` returns the tenant, or None: 401. Nothing
+        else decides whose rows are seen."""
+        if not callable(authorize):
+            raise ConfigurationError(
+                f"portal() needs a function that returns the tenant, not {shown(authorize)}"
+            )
+        return Portal(self._spec, self._database, authorize, limits or PortalLimits()).asgi
 
     def __repr__(self) -> str:
         return f"Webhooks({self.name!r})"
-
-
-def _checked(status: object, limit: object) -> int:
-    if status is not None and status not in get_args(DeliveryStatus):
-        raise ConfigurationError(
-            f"status must be one of {', '.join(get_args(DeliveryStatus))}, not {shown(status)}"
-        )
-    return checks.integer(limit, "limit", 1, MOST_LISTED, ConfigurationError)
