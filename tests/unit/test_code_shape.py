@@ -21,6 +21,7 @@ def test_every_named_query_has_exactly_one_caller_and_every_call_names_a_query()
     for file in (
         *(SOURCE / "store").glob("*.py"),
         *shapes.glob("*/store.py"),
+        *shapes.glob("*/asked.py"),
         *shapes.glob("*/store/*.py"),
     ):
         for name in re.findall(

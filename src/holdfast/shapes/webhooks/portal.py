@@ -10,7 +10,6 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -32,7 +31,7 @@ from ...operate.refusal import Refused
 from ...store.statement import Flow
 from . import asked
 from .acts import Acts
-from .portal_calls import CALLS, Call, Given, NotFound
+from .portal_calls import CALLS, Call, Given, NotFound, PortalLimits
 from .spec import Spec
 
 Authorize = Callable[[Scope], Awaitable[str | None]]
@@ -40,15 +39,6 @@ MOST_BYTES = 64 * 1024  # of a request
 RETRY_AFTER = "5"
 _KEY = re.compile("[!-~]{1,256}")
 _STATUS = {"endpoints": 409, "ranges": 429}  # of a refusal; else 409
-
-
-@dataclass(frozen=True, slots=True)
-class PortalLimits:
-    """What one tenant may do."""
-
-    endpoints: int = 20
-    writes: int = 10  # in a minute
-    ranges: int = 2  # redeliveries of ranges at once
 
 
 class Reply(NamedTuple):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
 
@@ -16,14 +16,20 @@ from . import asked
 from .acts import Act, Acts
 from .model import Attempt, Delivery, Endpoint, Secret
 
-if TYPE_CHECKING:
-    from .portal import PortalLimits
-
 PAGE = 50
 MOST = 100
 _ID = "[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}"
 _CREATE = {"url", "events", "ordered", "scheme", "rate", "concurrency", "headers", "description"}
 _UPDATE = {"url", "events", "status", "rate", "concurrency", "headers", "description"}
+
+
+@dataclass(frozen=True, slots=True)
+class PortalLimits:
+    """What one tenant may do."""
+
+    endpoints: int = 20
+    writes: int = 10  # in a minute
+    ranges: int = 2  # redeliveries of ranges at once
 
 
 class NotFound(Exception):
@@ -84,7 +90,7 @@ class Given:
 class Call:
     method: str
     name: str
-    act: Callable[[Acts, Given, "PortalLimits"], Act[Any]]
+    act: Callable[[Acts, Given, PortalLimits], Act[Any]]
     show: Callable[[Any, Given], object]
     path: re.Pattern[str]
     status: int = 200
@@ -193,7 +199,7 @@ def _rate(value: object) -> Rate | None:
         raise InvalidMessage(f"rate: {error}") from None
 
 
-def _create(acts: Acts, given: Given, limits: "PortalLimits") -> Act[Any]:
+def _create(acts: Acts, given: Given, limits: PortalLimits) -> Act[Any]:
     fields = given.fields(_CREATE)
     if "url" not in fields:
         raise InvalidMessage("url is missing")
@@ -204,14 +210,14 @@ def _create(acts: Acts, given: Given, limits: "PortalLimits") -> Act[Any]:
     return acts.create(given.tenant, scheme, ordered, whole, most=limits.endpoints)
 
 
-def _update(acts: Acts, given: Given, _: "PortalLimits") -> Act[Any]:
+def _update(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
     fields = given.fields(_UPDATE)
     if "rate" in fields:
         fields["rate"] = _rate(fields["rate"])
     return acts.update(given.id, given.tenant, **fields)
 
 
-def _rotate(acts: Acts, given: Given, _: "PortalLimits") -> Act[Any]:
+def _rotate(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
     overlap = given.fields({"overlap"}).get("overlap", 86400)
     if not isinstance(overlap, int | float) or isinstance(overlap, bool):
         raise InvalidMessage(f"overlap must be a number of seconds, not {shown(overlap)}")
@@ -222,12 +228,12 @@ def _nothing(given: Given) -> None:
     given.fields(set())
 
 
-def _ping(acts: Acts, given: Given, _: "PortalLimits") -> Act[Any]:
+def _ping(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
     _nothing(given)
     return acts.ping(given.id, given.tenant)
 
 
-def _redeliver(acts: Acts, given: Given, _: "PortalLimits") -> Act[Any]:
+def _redeliver(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
     _nothing(given)
     return acts.redeliver(given.id, given.tenant)
 
@@ -244,7 +250,7 @@ def _moment(name: str, value: object) -> datetime:
     return found
 
 
-def _range(acts: Acts, given: Given, limits: "PortalLimits") -> Act[Any]:
+def _range(acts: Acts, given: Given, limits: PortalLimits) -> Act[Any]:
     fields = given.fields({"since", "until", "only", "rate", "dry_run"})
     if "since" not in fields:
         raise InvalidMessage("since is missing")
@@ -264,24 +270,24 @@ def _range(acts: Acts, given: Given, limits: "PortalLimits") -> Act[Any]:
     )
 
 
-def _listed(acts: Acts, given: Given, _: "PortalLimits") -> Act[Any]:
+def _listed(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
     after, limit = given.page()[1:]
     return acts.listed(given.tenant, after, limit + 1)
 
 
-def _delivered(acts: Acts, given: Given, _: "PortalLimits") -> Act[Any]:
+def _delivered(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
     """Of an endpoint: one that is deleted has deliveries still."""
     found, after, limit = given.page("status")
     return acts.deliveries(given.tenant, given.id, found.get("status"), after, limit + 1)
 
 
-def _types(acts: Acts, given: Given, _: "PortalLimits") -> Act[Any]:
+def _types(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
     given.query(set())
     return asked.event_types
 
 
-def _one(act: Callable[[Acts, Given], Act[Any]]) -> Callable[[Acts, Given, "PortalLimits"], Act[Any]]:
-    def made(acts: Acts, given: Given, _: "PortalLimits") -> Act[Any]:
+def _one(act: Callable[[Acts, Given], Act[Any]]) -> Callable[[Acts, Given, PortalLimits], Act[Any]]:
+    def made(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
         given.query(set())
         return act(acts, given)
 
