@@ -171,8 +171,6 @@ OWN_WORDS = {  # that are no states there
     "shapes/relays/relay.py": {"parked"},
     "shapes/relays/aside.py": {"parked"},
     "shapes/events/calling.py": {"held"},  # a phase
-    "shapes/webhooks/model.py": {"pending", "cancelled"},  # of deliveries
-    "shapes/webhooks/deliver.py": {"pending", "cancelled", "held"},
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -212,7 +213,7 @@ def _json(value: object) -> bytes:
 def _plain(value: object) -> object:
     if isinstance(value, UUID):
         return str(value)
-    if hasattr(value, "isoformat"):
+    if isinstance(value, datetime):
         return value.isoformat()
     raise TypeError(type(value).__name__)
 
