@@ -138,7 +138,7 @@ class Trade:
         self._stage = stage
         self._random = random.Random(9182)
         self._plan = list(PLAN)
-        self.provider = Provider(f"{stage.url}/hooks/payments/", os.environ["PAYMENTS_SECRET"])
+        self.provider = Provider(f"{stage.url}/hooks/payments", os.environ["PAYMENTS_SECRET"])
         self.placed = 0
 
     def to_the_end(self) -> None:

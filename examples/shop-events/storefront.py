@@ -141,7 +141,7 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
 
 
 web = FastAPI(lifespan=lifespan)
-web.mount("/hooks/payments", payment_came.asgi)
+web.add_route("/hooks/payments", payment_came.asgi, methods=["POST"])
 
 
 def create_tables() -> None:

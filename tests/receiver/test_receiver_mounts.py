@@ -88,6 +88,21 @@ async def test_it_is_mounted_in_every_asgi_framework(app: Holdfast, akit: Kit) -
         assert len(akit.jobs()) == n + 1, name
 
 
+async def test_a_route_takes_it_at_exactly_its_url(app: Holdfast, akit: Kit) -> None:
+    """Starlette redirects from the path of a mount to the same with a slash, and senders do not follow."""
+    receiver = receiver_of(app)
+    web = FastAPI()
+    web.add_route("/hooks/shop", receiver.asgi, methods=["POST"])
+    web.mount("/mounted", receiver.asgi)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=web), base_url="http://shop") as client:
+        headers = dict(standard(BODY, "exact"))
+        assert (await client.post("/hooks/shop", content=BODY, headers=headers)).status_code == 202
+        assert (await client.get("/hooks/shop")).status_code == 405
+        assert (await client.post("/mounted", content=BODY, headers=headers)).status_code == 307
+        assert (await client.post("/mounted/", content=BODY, headers=headers)).status_code == 200
+    assert len(akit.jobs()) == 1
+
+
 def test_a_view_of_flask_takes_it_into_its_own_transaction(app: Holdfast, kit: Kit) -> None:
     kit.sql(ORDERS)
     receiver = receiver_of(app)

@@ -14,6 +14,16 @@ AnyHeaders = Mapping[str, str] | Mapping[str, Sequence[str]] | Iterable[tuple[st
 READ_WITHIN = 30.0  # seconds for a whole body
 
 
+class App:
+    """An object: servers take a method for an app of ASGI 2, and Starlette's routes take a function for a view."""
+
+    def __init__(self, run: ASGI) -> None:
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._run(scope, receive, send)
+
+
 class ClientGone(Exception):
     """The client went away."""
 

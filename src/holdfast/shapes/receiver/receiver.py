@@ -51,13 +51,8 @@ class Receiver(Generic[T]):
 
     @property
     def asgi(self) -> ASGI:
-        """An ASGI app for any path: mount it where the sender posts to."""
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            """A function: servers take a method for an app of ASGI 2."""
-            await self._asgi(scope, receive, send)
-
-        return app
+        """An ASGI app for any path: a mount, or the route that the sender posts to."""
+        return asgi.App(self._asgi)
 
     def call(self, message: ReceivedMessage[T]) -> Any:
         """Run the handler here and now, without a database: `await paid.call(message)` for an async one."""

@@ -72,18 +72,17 @@ class Portal:
 
     @property
     def asgi(self) -> ASGI:
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            """A function: servers take a method for an app of ASGI 2."""
-            if await asgi.not_http(scope, receive, send):
-                return
-            try:
-                reply = await self._reply(scope, receive)
-            except asgi.ClientGone:
-                return
-            headers = {"content-type": "application/json", "cache-control": "no-store", **reply.headers}
-            await asgi.respond(scope, send, reply.status, reply.body, headers)
+        return asgi.App(self._asgi)
 
-        return app
+    async def _asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if await asgi.not_http(scope, receive, send):
+            return
+        try:
+            reply = await self._reply(scope, receive)
+        except asgi.ClientGone:
+            return
+        headers = {"content-type": "application/json", "cache-control": "no-store", **reply.headers}
+        await asgi.respond(scope, send, reply.status, reply.body, headers)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Reply:
         try:
