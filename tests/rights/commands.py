@@ -35,7 +35,7 @@ WRITES = (
     "subscriptions remove mail_it --yes",
     "contracts store --app tests.rights.commands:declared",
     "webhook create -t acme --url https://acme.example/", "webhook update {hook} --url https://acme.example/b", "webhook pause {hook}",
-    "webhook enable {hook}", "webhook rotate {hook}", "webhook redeliver-range {hook} --from 0 --dry-run",
+    "webhook enable {hook}", "webhook rotate {hook}",
     "webhook disable {hook} --yes", "webhook delete {hook} --yes",
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ FIX = tuple(f"doctor --fix {name} --yes" for name in FIXES)
 # These ask no database as an operator: they print, run servers of their own, or are the worker and the migrator. Those of projections need
 # the code of one and rights on its tables. Of webhooks: they need their queue, or a ring of keys.
 ELSEWHERE = {
-    "webhook redeliver", "webhook reseal", "webhook ping",
+    "webhook redeliver", "webhook reseal", "webhook ping", "webhook redeliver-range",
     "projection rebuild", "projection cancel", "projection pause", "projection resume", "projection reset", "projection drop", "projection failures",
     "projection retry", "contracts asyncapi", "contracts docs", "contracts export", "relays check",
     "bench", "config show", "db dump", "db psql", "db reset", "db start", "db status", "db stop", "dev", "migrate sql", "migrate up", "monitoring alerts",
