@@ -35,7 +35,7 @@ WRITES = (
     "subscriptions remove mail_it --yes",
     "contracts store --app tests.rights.commands:declared",
     "webhook create -t acme --url https://acme.example/", "webhook update {hook} --url https://acme.example/b", "webhook pause {hook}",
-    "webhook enable {hook}", "webhook rotate {hook}", "webhook ping {hook}", "webhook redeliver-range {hook} --from 0 --dry-run",
+    "webhook enable {hook}", "webhook rotate {hook}",
     "webhook disable {hook} --yes", "webhook delete {hook} --yes",
 )  # fmt: skip
 
@@ -43,9 +43,9 @@ WRITES = (
 FIX = tuple(f"doctor --fix {name} --yes" for name in FIXES)
 
 # These ask no database as an operator: they print, run servers of their own, or are the worker and the migrator. Those of projections need
-# the code of one and rights on its tables. Of webhooks: one needs an event that failed, the other a ring of keys.
+# the code of one and rights on its tables. Of webhooks: they need their queue, or a ring of keys.
 ELSEWHERE = {
-    "webhook redeliver", "webhook reseal",
+    "webhook redeliver", "webhook reseal", "webhook ping", "webhook redeliver-range",
     "projection rebuild", "projection cancel", "projection pause", "projection resume", "projection reset", "projection drop", "projection failures",
     "projection retry", "contracts asyncapi", "contracts docs", "contracts export", "relays check",
     "bench", "config show", "db dump", "db psql", "db reset", "db start", "db status", "db stop", "dev", "migrate sql", "migrate up", "monitoring alerts",
@@ -92,7 +92,8 @@ HOOK = """
 SELECT holdfast.webhook_create('{"id": "00000000-0000-7000-8000-000000000001", "tenant": "acme", "url": "https://acme.example/", "events": ["*"],
                                  "ordered": false, "scheme": "v1", "concurrency": 10}',
                                '{"id": "00000000-0000-7000-8000-000000000002", "scheme": "v1", "sealed": "eA=="}');
-SELECT holdfast.webhook_ping('acme', '00000000-0000-7000-8000-000000000001');
+INSERT INTO holdfast.webhook_deliveries (id, endpoint_id, tenant, event_id, event_type, url, cause, status, created_at)
+VALUES (holdfast.uuid7(), '00000000-0000-7000-8000-000000000001', 'acme', holdfast.uuid7(), 'webhook.ping', 'https://acme.example/', 'ping', 'delivered', holdfast.now());
 """
 
 

@@ -173,7 +173,7 @@ close_breaker        -         -         -       X       -            X
 empty_archive_slot   -         -         -       X       -            -
 lock_streams         -         -         -       X       -            X
 try_streams          -         -         -       -       -            -
-audit_act            -         -         X       X       -            X
+audit_act            -         -         X       -       -            X
 audit_more           -         -         -       -       -            X
 create_queue         -         -         -       -       -            X
 order_queue          -         -         -       -       -            X

@@ -75,7 +75,8 @@ BEGIN
 
     GRANT EXECUTE ON FUNCTION holdfast.webhook_create, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
         holdfast.webhook_rotate, holdfast.webhook_deliveries_of, holdfast.webhook_delivery, holdfast.webhook_details, holdfast.webhook_redeliver, holdfast.webhook_ping,
-        holdfast.webhook_range_begin, holdfast.webhook_count, holdfast.audit_act TO {{portal}}, {{worker}}, {{operator_rw}};
+        holdfast.webhook_range_begin, holdfast.webhook_count TO {{portal}}, {{worker}}, {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.audit_act TO {{portal}};   -- each change is in the audit: a worker alone cannot make one
     GRANT EXECUTE ON FUNCTION holdfast.webhook_request, holdfast.webhook_replied, holdfast.webhook_write, holdfast.webhook_event_types TO {{portal}}, {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_range_step, holdfast.prune_webhook_requests TO {{worker}};
     GRANT SELECT ON holdfast.webhook_ranges, holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{worker}};
