@@ -49,7 +49,7 @@ def test_a_broker_that_nobody_reads_is_found_until_a_worker_is_there(case: Case)
     assert finding["details"] == ["orders (task ordered), last read by a worker 3 h ago"]
 
 
-def test_a_broker_that_cannot_be_reached_is_found_until_it_can(case: Case) -> None:
+def test_broken_source(case: Case) -> None:
     with nats_server() as server:
         server.kill()
         declare(case, server.url)
@@ -71,7 +71,7 @@ def test_a_broker_that_cannot_be_reached_is_found_until_it_can(case: Case) -> No
         assert case.found("broken_source") is None
 
 
-def test_messages_that_did_not_fit_are_found(case: Case) -> None:
+def test_parked_messages(case: Case) -> None:
     declare(case)
     case.start("sources_app:app")
     noted(case)
@@ -88,7 +88,7 @@ def test_messages_that_did_not_fit_are_found(case: Case) -> None:
     assert case.found("parked_messages") is None
 
 
-def test_ids_that_are_kept_for_less_than_senders_retry(case: Case) -> None:
+def test_forgetful_source(case: Case) -> None:
     declare(case, keep="1d")
     case.start("sources_app:app")
     noted(case)
