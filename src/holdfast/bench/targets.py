@@ -199,6 +199,27 @@ TARGETS = [
     Target("publish to projection p50", at("events", "publish to projection p50"), most=8, unit="ms"),
     Target("reading a commit that came late", at("events", "late-commit"), most=10, unit="ms"),
     Target("WAL of numbering, per event", at("events", "numbering"), most=60, unit="bytes"),
+    Target(
+        "relay to NATS over 1,000 keys, of the raw client",
+        of(("boundaries", "nats-1000"), ("boundaries", "nats-1000-raw")),
+        least=0.6,
+    ),
+    Target(
+        "relay to NATS over 10 keys, of the raw client",
+        of(("boundaries", "nats-10"), ("boundaries", "nats-10-raw")),
+        least=0.35,
+    ),
+    Target("publish to broker p50", at("boundaries", "publish to broker p50"), most=12, unit="ms"),
+    Target(
+        "webhooks to a receiver of 20 ms, of the bare client",
+        of(("boundaries", "webhooks-20ms"), ("boundaries", "webhooks-20ms-bare")),
+        least=0.7,
+    ),
+    Target(
+        "webhooks to an instant receiver, of the bare client",
+        of(("boundaries", "webhooks-instant"), ("boundaries", "webhooks-instant-bare")),
+        least=0.4,
+    ),
     Target("largest backlog, of the smallest", largest_by_smallest, least=0.9),
     Target("horizon: last fifth by first", at("horizon", "last / first"), least=0.9),
     Target("beside history, of none", at("history", "finished / none"), least=0.95),

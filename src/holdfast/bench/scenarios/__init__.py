@@ -10,6 +10,7 @@ SCENARIOS = {
     "drain": "no-op jobs by one process and by two: async, sync, transactions, ordered, limited",
     "enqueue": "one by one, with a business write, in bulk; against a bare INSERT and COPY",
     "events": "publish, publish_many, projections, consumers and readers; against the same SQL by hand",
+    "boundaries": "relays to NATS and webhooks; against the same clients with nothing around them",
     "steady": "a producer and a worker at a given rate: waiting and settling times",
     "latency": "50 jobs/s against an idle worker",
     "idle": "statements per second and processor time of a worker with nothing to do",

@@ -142,9 +142,9 @@ def copy_text(conn: psycopg.Connection[Any], text: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def working(app: Holdfast) -> AsyncIterator[None]:
+async def working(app: Holdfast, concurrency: int | None = None) -> AsyncIterator[None]:
     """A worker of the app until the block ends."""
-    worker = asyncio.get_running_loop().create_task(app.run_worker())
+    worker = asyncio.get_running_loop().create_task(app.run_worker(concurrency=concurrency))
     try:
         yield
     finally:
