@@ -25,6 +25,12 @@ HOUR = timedelta(hours=1)
 REFERENCE = "standardwebhooks@1.1.1"
 
 
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference library takes what is a few minutes old, and a whole run of tests takes longer."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", datetime.now(UTC).replace(microsecond=0))
+
+
 def rotated(known: Sequence[Dated], at: datetime, overlap: timedelta, scheme: str = "v1") -> list[Dated]:
     """As the registry does it: the others expire after the overlap, unless they do so before."""
     ends = at + overlap

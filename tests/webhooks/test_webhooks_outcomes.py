@@ -57,7 +57,10 @@ def cut(request: Request) -> None:
     request.writer.transport.abort()
 
 
-LATER = format_datetime(datetime.now(UTC) + timedelta(hours=3), usegmt=True)
+def later() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(hours=3), usegmt=True)
+
+
 ANSWERS: dict[str, Any] = {
     "/ok": lambda _: reply(204),
     "/redirect": lambda _: reply(302, "location: /elsewhere"),
@@ -71,7 +74,7 @@ ANSWERS: dict[str, Any] = {
     "/head": lambda _: b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000 + b"\r\n\r\n",
     "/garbage": lambda _: b"\0\0\0 what?\r\n\r\n",
     "/limited": lambda _: reply(429, "retry-after: 7200"),
-    "/away": lambda _: reply(503, f"retry-after: {LATER}"),
+    "/away": lambda _: reply(503, f"retry-after: {later()}"),
     "/for-ever": lambda _: reply(503, "retry-after: 1000000000"),
     "/asks-nothing": lambda _: reply(503, "retry-after: soon"),
 }
