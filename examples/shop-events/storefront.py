@@ -16,6 +16,7 @@ from fastapi import Depends, FastAPI
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from starlette.routing import Route
 
 from holdfast import (
     AsyncTransaction,
@@ -140,8 +141,7 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     await engine.dispose()
 
 
-web = FastAPI(lifespan=lifespan)
-web.add_route("/hooks/payments", payment_came.asgi, methods=["POST"])
+web = FastAPI(lifespan=lifespan, routes=[Route("/hooks/payments", payment_came.asgi, methods=["POST"])])
 
 
 def create_tables() -> None:

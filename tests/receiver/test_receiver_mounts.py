@@ -15,7 +15,7 @@ from flask import Flask, request
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 from tests.guests.django_kind import DjangoConnection
 from tests.guests.kinds import ORDERS, engine_url
 from tests.receiver.support import SECRET, body_of, standard
@@ -91,8 +91,7 @@ async def test_it_is_mounted_in_every_asgi_framework(app: Holdfast, akit: Kit) -
 async def test_a_route_takes_it_at_exactly_its_url(app: Holdfast, akit: Kit) -> None:
     """Starlette redirects from the path of a mount to the same with a slash, and senders do not follow."""
     receiver = receiver_of(app)
-    web = FastAPI()
-    web.add_route("/hooks/shop", receiver.asgi, methods=["POST"])
+    web = FastAPI(routes=[Route("/hooks/shop", receiver.asgi, methods=["POST"])])
     web.mount("/mounted", receiver.asgi)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=web), base_url="http://shop") as client:
         headers = dict(standard(BODY, "exact"))

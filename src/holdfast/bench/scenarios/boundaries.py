@@ -131,11 +131,9 @@ async def publish_raw(url: str, count: int, keys: int) -> float:
 
 
 async def relay(dsn: str, url: str, count: int, keys: int, quick: bool) -> tuple[float, float]:
-    from ...contrib.nats import nats
-
     async with Holdfast(dsn) as app:
         sent = app.relay(
-            "bench", nats(url, stream=STREAM), on=["order.*"], route="bench.{type}.{key}", start="start"
+            "bench", f"{url}?stream={STREAM}", on=["order.*"], route="bench.{type}.{key}", start="start"
         )
         size = min(count, 2000)
         for start in range(0, count, size):
