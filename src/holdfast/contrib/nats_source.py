@@ -86,11 +86,9 @@ class NatsSource:
             await client.close()
 
     async def receive(self, limit: int, *, wait: float) -> Sequence[InMessage]:
-        from nats.errors import TimeoutError as NothingCame
-
         try:
             found = await self._pull.fetch(limit, timeout=wait)
-        except NothingCame:
+        except TimeoutError:  # nothing came: of the client's own kind, which is one of these, or of asyncio
             found = []
         if not found and (self._client is None or self._client.is_closed):
             raise ConnectionError(f"the connection to NATS for stream {self._stream} is closed")
