@@ -10,9 +10,9 @@ import pytest
 from tests.webhooks.support import OK, STEADY, Request, Site, held, hooks_of, reply, state, verified
 
 from holdfast import Delivery, Egress, Endpoint, Holdfast, Webhooks
-from holdfast.egress import Reply, SendFailed
+from holdfast.egress import Reply, SendFailed, retry_after
 from holdfast.shapes.webhooks.spec import SCHEDULE, Spec
-from holdfast.shapes.webhooks.verdict import judge, retry_after
+from holdfast.shapes.webhooks.verdict import LONGEST_WAIT, judge
 from holdfast.testing import Kit
 
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
@@ -255,7 +255,7 @@ def test_the_log_is_kept_for_a_delivery_that_has_not_ended(app: Holdfast, kit: K
     ],
 )
 def test_retry_after_in_both_forms(text: str, seconds: float | None) -> None:
-    assert retry_after({"retry-after": text}, NOW) == seconds
+    assert retry_after({"retry-after": text}, NOW, longest=LONGEST_WAIT) == seconds
     for status, counts in ((429, True), (503, True), (500, False), (404, False)):
         verdict = judge(Reply(status, {"retry-after": text}, b"", None, 0.0), 0, NOW)
         assert verdict.wait == (seconds if counts else None)

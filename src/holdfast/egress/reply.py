@@ -1,8 +1,8 @@
 """What comes of a request: a `Reply`, or a `SendFailed`. Never an exception."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal, TypeAlias
 
@@ -53,13 +53,19 @@ class SendFailed:
         return self.kind in ("timeout", "protocol", "too_large")
 
 
-def retry_after(headers: Mapping[str, str], *, longest: float = LONGEST_WAIT) -> float | None:
-    """The seconds that a server asks to wait, from a number or a date, at most `longest`; None: it says nothing useful."""
+def retry_after(
+    headers: Mapping[str, str], now: datetime | None = None, *, longest: float = LONGEST_WAIT
+) -> float | None:
+    """Seconds that a server asks to wait: a whole number or a date, at most `longest`. None: nothing that counts."""
     text = headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text[:12]), longest)
-    try:
-        found = parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, OverflowError, TypeError, IndexError):
+    if not text or len(text) > 100:
         return None
-    return min(max(found, 0.0), longest)
+    if text.isascii() and text.isdigit():
+        return min(float(text), longest) or None
+    try:
+        at = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    left = (at - (now or datetime.now(UTC))).total_seconds()
+    return min(left, longest) if left > 0 else None

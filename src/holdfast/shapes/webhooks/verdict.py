@@ -1,12 +1,9 @@
 """What a reply, or that there is none, means for a delivery and its endpoint: one function, without any I/O."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 
-from ...egress import Reply, SendFailed
+from ...egress import Reply, SendFailed, retry_after
 
 LONGEST_WAIT = 6 * 3600.0  # that a server may ask for
 MOST_REFUSED = 3  # in a row, until a delivery fails for good
@@ -46,21 +43,5 @@ def judge(result: Reply | SendFailed, refused: int, now: datetime) -> Verdict:
         )
     if status == 410:
         return Verdict("failed", "HTTP 410: the endpoint is gone", disable="gone", is_final=True)
-    wait = retry_after(result.headers, now) if status in _ASKS else None
+    wait = retry_after(result.headers, now, longest=LONGEST_WAIT) if status in _ASKS else None
     return Verdict("failed", f"HTTP {status}", wait=wait)
-
-
-def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds that the server asks for, at most 6 hours: a whole number or a date. None: nothing that counts."""
-    text = headers.get("retry-after", "").strip()
-    if not text or len(text) > 100:
-        return None
-    if text.isascii() and text.isdigit():
-        return min(float(text), LONGEST_WAIT) or None
-    try:
-        at = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-    left = (at - now).total_seconds()
-    return min(left, LONGEST_WAIT) if left > 0 and math.isfinite(left) else None
