@@ -22,10 +22,13 @@ demo: $(STAMP) ## pay orders, kill a worker, see nothing lost (embedded server)
 demo-events: $(STAMP) ## orders to a broker and a webhook, payments back, and everything is broken once
 	@PYTHONPATH=. $(BIN)/python examples/shop-events/demo.py
 
+demo-workflow: $(STAMP) ## 50 checkouts of many steps, workers killed in the middle of them, nothing done twice
+	@$(BIN)/python -m examples.checkout.demo
+
 test: $(STAMP) ## run the tests on every PostgreSQL that can be had
 	$(BIN)/python scripts/run_tests.py
 
-test-long: $(STAMP) ## interleavings, random walks and plans at size on the other PostgreSQL versions
+test-long: $(STAMP) ## interleavings, random walks and plans at size on the other PostgreSQL versions, and all of 16
 	$(BIN)/python scripts/run_tests.py --long
 
 check: $(STAMP) ## lint, types, import layers (static, under 2 minutes)
@@ -47,4 +50,4 @@ docs: $(STAMP) ## regenerate printed output in README and docs, and docs/api.txt
 pins: ## refresh requirements/dev.txt from the newest releases
 	$(PYTHON) scripts/pins.py
 
-.PHONY: help install demo demo-events test test-long check bench bench-quick mutants docs pins
+.PHONY: help install demo demo-events demo-workflow test test-long check bench bench-quick mutants docs pins

@@ -12,6 +12,7 @@ import hypothesis
 import psycopg
 import pytest
 from tests.claims import SkippedClaims
+from tests.command_tree import keep_tree
 from tests.failed import wanted_names
 
 from holdfast import Holdfast, failpoints, telemetry
@@ -41,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "numprocesses", None
     ):  # whoever runs tests, not whoever hands them out
         set_dispositions()
+        keep_tree()
 
 
 def set_dispositions() -> None:

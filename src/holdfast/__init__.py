@@ -52,7 +52,7 @@ from .model.bucket import sharded_key
 from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.queue import Rate
-from .model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
+from .model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
 from .runtime.batch.items import Batch, Item
 from .runtime.job import Job
 from .runtime.middleware import Middleware, Next
@@ -87,6 +87,24 @@ from .shapes.webhooks.endpoints import Endpoints
 from .shapes.webhooks.model import Attempt, Delivery, Endpoint, Secret
 from .shapes.webhooks.portal import PortalLimits
 from .shapes.webhooks.webhooks import Webhooks
+from .shapes.workflows.bodies import StepInfo, current_step
+from .shapes.workflows.calls import Child, Steps
+from .shapes.workflows.declare import WorkflowDecorator
+from .shapes.workflows.faults import (
+    ContinueAsNew,
+    Evicted,
+    NonRetryable,
+    StepFailed,
+    UnscopedTask,
+    WorkflowCancelled,
+    WorkflowFailed,
+)
+from .shapes.workflows.handles import Run, WorkflowType, WorkflowUsing
+from .shapes.workflows.messages import Message, Received, Signal
+from .shapes.workflows.steps import Step
+from .shapes.workflows.sync import SyncWorkflow
+from .shapes.workflows.timeline import Entry
+from .shapes.workflows.workflow import Workflow
 from .store.chains import GroupStatus
 from .tasks.batching import BatchDecorator
 from .tasks.group import GroupHandle
@@ -109,11 +127,13 @@ __all__ = [
     "BinariesNotFound",
     "Breaker",
     "Cancel",
+    "Child",
     "Compatibility",
     "ConcurrencyConflict",
     "ConfigurationError",
     "Consumer",
     "ConsumerOptions",
+    "ContinueAsNew",
     "ContractChanged",
     "Contracts",
     "DatabaseError",
@@ -128,13 +148,16 @@ __all__ = [
     "Endpoints",
     "EnqueueError",
     "EnqueueOptions",
+    "Entry",
     "Event",
     "Events",
     "EventsGone",
+    "Evicted",
     "ForeignLog",
     "GitHub",
     "GroupHandle",
     "GroupStatus",
+    "HandlerSignal",
     "Hmac",
     "Holdfast",
     "HoldfastError",
@@ -152,11 +175,13 @@ __all__ = [
     "JobHandle",
     "JobSettled",
     "LeaseLost",
+    "Message",
     "Middleware",
     "MigrationFailed",
     "NewJob",
     "Next",
     "NoDatabase",
+    "NonRetryable",
     "OnDecorator",
     "Outcome",
     "PortalLimits",
@@ -169,6 +194,7 @@ __all__ = [
     "Rate",
     "Receipt",
     "ReceiveDecorator",
+    "Received",
     "ReceivedMessage",
     "Receiver",
     "Registry",
@@ -178,6 +204,7 @@ __all__ = [
     "ResultExpired",
     "ResultTimeout",
     "Retry",
+    "Run",
     "Schedule",
     "Schedules",
     "SchemaMissing",
@@ -193,9 +220,14 @@ __all__ = [
     "Snooze",
     "Source",
     "StandardWebhooks",
+    "Step",
+    "StepFailed",
+    "StepInfo",
+    "Steps",
     "Stripe",
     "Subscription",
     "SubscriptionStopped",
+    "SyncWorkflow",
     "Task",
     "TaskDecorator",
     "TaskDefinitionError",
@@ -206,12 +238,20 @@ __all__ = [
     "UnknownQueue",
     "UnknownSchedule",
     "UnknownSubscription",
+    "UnscopedTask",
     "Verdict",
     "VerificationFailed",
     "Verified",
     "Verifier",
     "Webhooks",
+    "Workflow",
+    "WorkflowCancelled",
+    "WorkflowDecorator",
+    "WorkflowFailed",
+    "WorkflowType",
+    "WorkflowUsing",
     "WrongConnection",
+    "current_step",
     "event",
     "sharded_key",
     "upcast",

@@ -28,6 +28,7 @@ from .runtime.processes.pool import Pool
 from .runtime.record import Recorders
 from .runtime.worker import Worker
 from .settings import Settings, database_url, load_settings
+from .shape import by_table
 from .shapes import SHAPES, Registry, Verbs
 from .store import jobs
 from .store.queues import create_queue, queue_rules
@@ -224,7 +225,7 @@ class Holdfast(Registry, Verbs):
             release=release(),
             until_idle=until_idle,
             rules=rules,
-            prunes={table: prune for shape in self._shapes for table, prune in shape.prunes.items()},
+            prunes=by_table(self._shapes, lambda shape: shape.prunes, "prune"),
             recorders=self._recorders(),
         )
         # One connection per handler's transaction, and some more for what handlers do beside it (once, enqueue).
@@ -243,9 +244,7 @@ class Holdfast(Registry, Verbs):
             await worker.run()
 
     def _recorders(self) -> Recorders:
-        return Recorders(
-            {table: recorder for shape in self._shapes for table, recorder in shape.recorders.items()}, dump
-        )
+        return Recorders(by_table(self._shapes, lambda shape: shape.recorders, "recorder"), dump)
 
     async def _open_port(
         self,

@@ -8,15 +8,18 @@ of its statements is in `queries.sql` in its folder, and its part of the schema 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .db.database import Database
+from .errors import ConfigurationError
 from .operate.doctor.finding import Check
 from .runtime.record import Recorder
 from .runtime.service import Service
 from .runtime.tidy import Prune
 from .store.statement import Flow
 from .tasks.taskset import TaskSet
+
+T = TypeVar("T")
 
 
 def _no_services(database: Database, tasks: TaskSet) -> Sequence[Service]:
@@ -71,3 +74,18 @@ class Shape:
     cli: Mapping[str, str] = field(
         default_factory=dict
     )  # name of a group of commands -> the module and the Typer in it
+
+
+def by_table(shapes: "Iterable[Shape]", of: Callable[[Shape], Mapping[str, T]], what: str) -> dict[str, T]:
+    """What the shapes have for tables, together. A table that two of them claim is refused: one of them would go unheard."""
+    owner: dict[str, str] = {}
+    found: dict[str, T] = {}
+    for shape in shapes:
+        for table, one in of(shape).items():
+            if table in owner:
+                raise ConfigurationError(
+                    f"the shapes {owner[table]!r} and {shape.name!r} both have a {what} for {table!r}. "
+                    "Give one of them another name"
+                )
+            owner[table], found[table] = shape.name, one
+    return found

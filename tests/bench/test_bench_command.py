@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -16,15 +16,40 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from holdfast.bench.__main__ import main as measuring
 from holdfast.bench.server import temporary_server
+from holdfast.cli import main
 from holdfast.db.embedded import EmbeddedOptions
+from holdfast.runtime.processes.origin import python
 from holdfast.testing import TestServer
 
 HOLDFAST = [str(Path(sys.executable).parent / "holdfast"), "bench"]
+Called = Callable[..., tuple[int, str, str]]
 
 
 def bench(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*HOLDFAST, *words], capture_output=True, text=True, check=False, timeout=500)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Called]:
+    """`holdfast bench WORDS` in this process, with the program that it starts called instead: code, stdout, stderr."""
+    program = list(python("holdfast.bench"))
+
+    def call(command: list[str]) -> int:
+        assert command[: len(program)] == program
+        return measuring(command[len(program) :])
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["holdfast", "bench", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    monkeypatch.setattr("holdfast.cli.bench._run", call)
+    before = signal.getsignal(signal.SIGTERM)
+    yield run
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(
@@ -44,19 +69,26 @@ def bench(*words: str) -> subprocess.CompletedProcess[str]:
         (["drain", "--nope"], "unrecognized arguments: --nope"),
     ],
 )
-def test_a_mistake_is_told_and_nothing_is_measured(words: list[str], said: str) -> None:
-    done = bench(*words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert said in done.stderr
+def test_a_mistake_is_told_and_nothing_is_measured(called: Called, words: list[str], said: str) -> None:
+    code, out, err = called(*words)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_mistake_ends_the_program_too() -> None:
+    done = bench("drian")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no scenario 'drian'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_of_something_else_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_file_of_something_else_is_refused_before_anything_is_measured(
+    called: Called, tmp_path: Path
+) -> None:
     (tmp_path / "x.json").write_text("{}")
-    done = bench("drain", "--json", str(tmp_path / "x.json"), "--append")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "holds no results" in done.stderr
+    code, out, err = called("drain", "--json", str(tmp_path / "x.json"), "--append")
+    assert (code, out) == (2, "")
+    assert "holds no results" in err
 
 
 def test_nothing_of_its_own_server_stays() -> None:
@@ -69,9 +101,9 @@ def test_nothing_of_its_own_server_stays() -> None:
     assert not area.exists()
 
 
-def test_the_scenarios_are_listed() -> None:
-    done = bench("list")
-    assert done.returncode == 0
+def test_the_scenarios_are_listed(called: Called) -> None:
+    code, out, _ = called("list")
+    assert code == 0
     for name in (
         "limit",
         "drain",
@@ -84,7 +116,7 @@ def test_the_scenarios_are_listed() -> None:
         "history",
         "wal",
     ):
-        assert f"\n{name} " in "\n" + done.stdout
+        assert f"\n{name} " in "\n" + out
 
 
 def test_a_run_on_a_server_of_its_own_prints_tables_and_writes_json(

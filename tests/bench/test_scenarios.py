@@ -30,6 +30,7 @@ TINY = Sizes(
     horizon=400,
     history=1000,
     memory=400,
+    runs=30,
 )
 WANTED = {
     "limit": {"batch-100", "batch-500", "batch-1000"},
@@ -76,11 +77,34 @@ WANTED = {
         "nats-1000-raw",
         "nats-10",
         "nats-10-raw",
+        "redis",
+        "redis-raw",
         "publish to broker p50",
+        "away, after a fifth",
+        "away, at the end",
+        "away, end / fifth",
         "webhooks-20ms",
         "webhooks-20ms-bare",
         "webhooks-instant",
         "webhooks-instant-bare",
+        "webhooks-fan-out",
+        "webhook alone p50",
+        "webhook alone p99",
+        "webhook beside dead p50",
+        "webhook beside dead p99",
+        "receiver",
+        "receiver-empty",
+    },
+    "workflow": {
+        "in-flight-1",
+        "in-flight-1 p50",
+        "in-flight-50",
+        "in-flight-50 worker CPU",
+        "WAL with full-page images",
+        "commits",
+        "sql-50",
+        "signal to code, resting p50",
+        "signal to code, suspended p50",
     },
     "steady": {"rate", "start p50", "start p95", "start p99", "settled p50", "settled p99"},
     "latency": {"start p50", "start p99", "settled p99", "start distribution"},
@@ -96,11 +120,13 @@ ONLY = (
     *("limited-keys-1", "narrow-2"),
     *("batch-100", "batch-500", "batch-1000"),
     *("waiting-20", "waiting-2k", "key-deep-500"),
+    *("in-flight-1", "in-flight-50", "sql-50"),
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(holdfast_server: TestServer) -> Iterator[Server]:
+    """Migrated once; every scenario works in databases of its own."""
     found = Server(holdfast_server.url("postgres"))
     found.prepare(dress)
     yield found

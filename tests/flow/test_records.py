@@ -310,7 +310,7 @@ NOT_RECORDED = {
     "transacted": "ConfigurationError: job.record('notes', ...): a handler with a Transaction ends its job in that "
     "transaction. Write the row there",
     "stranger": "ConfigurationError: job.record('elsewhere', ...): no shape of this app writes rows for that; known: "
-    "counters, notes, webhook_attempts",
+    "counters, notes, webhook_attempts, workflow_runs",
     "completes": "ConfigurationError: job.complete(): this attempt has recorded rows, which are written when the worker "
     "ends it. Let the handler return instead",
 }

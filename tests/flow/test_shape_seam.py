@@ -10,10 +10,12 @@ from tests.flow.test_run import working
 from tests.shapes import pings
 from typer.testing import CliRunner
 
-from holdfast import Holdfast, cli, sql
+from holdfast import ConfigurationError, Holdfast, cli, sql
 from holdfast.operate.operator import Operator
 from holdfast.runtime.sweep import Sweeper
+from holdfast.shape import Shape, by_table
 from holdfast.shapes import SHAPES
+from holdfast.store.statement import Flow
 from holdfast.testing import Kit
 
 FOLDER = Path(pings.__file__).parent
@@ -75,3 +77,22 @@ def test_its_commands_are_there(kit: Kit) -> None:
 
 def test_it_is_small() -> None:
     assert len((FOLDER / "__init__.py").read_text(encoding="utf-8").splitlines()) < 100
+
+
+def test_two_shapes_with_one_name_are_refused() -> None:
+    def nothing(*_: object) -> Flow[None]:
+        return
+        yield
+
+    class Both(Holdfast):
+        _shapes = (*SHAPES, Shape("mine", recorders={"webhook_attempts": nothing}))
+
+    why = r"the shapes 'webhooks' and 'mine' both have a recorder for 'webhook_attempts'"
+    with pytest.raises(ConfigurationError, match=why):
+        Both()._recorders()
+    with pytest.raises(ConfigurationError, match="'mine' and 'yours' both have a prune for 'rows'"):
+        by_table(
+            [Shape("mine", prunes={"rows": nothing}), Shape("yours", prunes={"rows": nothing})],  # type: ignore[dict-item]
+            lambda shape: shape.prunes,
+            "prune",
+        )

@@ -37,12 +37,12 @@ from holdfast import (
     Cancel,
     DatabaseUnavailable,
     DeadLetter,
+    HandlerSignal,
     Holdfast,
     InvalidPayload,
     JobSettled,
     LeaseLost,
     Retry,
-    Signal,
     Snooze,
     Transaction,
 )
@@ -255,7 +255,7 @@ class Later(Snooze):
         super().__init__(HOUR)
 
 
-class Mute(Signal):
+class Mute(HandlerSignal):
     pass
 
 
@@ -393,7 +393,7 @@ SIGNALS: dict[str, Way] = {
     "Cancel of a text that is none": Way(throw(Cancel(Liar())), "cancelled", "TypeError"),  # type: ignore[arg-type]
     "DeadLetter of a sly text": Way(throw(DeadLetter(Sly("sly"))), "dead"),
     "Cancel of a masked text": Way(throw(Cancel(Masked())), "cancelled", "masked"),  # type: ignore[arg-type]
-    "Signal itself": Way(throw(Signal("odd")), "failed", "Signal: odd"),
+    "HandlerSignal itself": Way(throw(HandlerSignal("odd")), "failed", "HandlerSignal: odd"),
     "a signal of no kind": Way(throw(Mute), "failed", "Mute"),
     "a signal without super().__init__()": Way(throw(Broken), "failed", "Broken"),
     "a signal whose delay was deleted": Way(without_after, "failed", "Snooze"),

@@ -21,6 +21,7 @@ from holdfast.model.outcome import (
     Released,
     SettledElsewhere,
     Snoozed,
+    Suspended,
 )
 from holdfast.runtime.processes.frames import (
     BadFrame,
@@ -45,6 +46,7 @@ OUTCOMES: list[Outcome] = [
     Misfit("does not fit", "0a1b"),
     Lost(),
     SettledElsewhere("1"),
+    Suspended(),
 ]
 
 

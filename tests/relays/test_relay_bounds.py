@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.conftest import await_until
 from tests.flow.test_run import working
-from tests.relays.support import STEADY, Memory, reaches
+from tests.relays.support import STEADY, Memory, position, reaches
 
 from holdfast import Holdfast
 from holdfast.shapes.relays.relay import BYTES_AHEAD, Relay
@@ -43,6 +43,39 @@ async def test_the_log_is_kept_for_a_relay_unless_it_says_otherwise(app: Holdfas
         await reaches(akit, 1, "loose")
     found = {row["name"]: row["hold"] for row in akit.sql("SELECT name, hold FROM holdfast.subscriptions")}
     assert found == {"kept": True, "loose": False}
+
+
+async def test_a_relay_that_may_not_hold_the_log_expires_with_the_number_it_missed(
+    app: Holdfast, akit: Kit
+) -> None:
+    made = {
+        name: app.relay(name, Memory(), on=["*"], route="x", start="start", hold=hold)
+        for name, hold in (("kept", True), ("loose", False))
+    }
+    app.publish("counted", {"n": 1})
+    async with working(akit):
+        for name in made:
+            await reaches(akit, 1, name)
+    for relay in made.values():
+        relay.pause()
+    app.publish_many([("counted", {"n": n}, None) for n in range(2, 5)])
+    assert app.events.last_position() == 4
+    akit.clock.advance("10d")  # three days longer than the log is kept
+    akit.sql("SELECT holdfast.empty_event_slots()")
+    assert position(akit, "loose") == 1, "nothing is passed over in silence"
+    kept = "SELECT name, status, missed FROM holdfast.subscriptions ORDER BY name"
+    assert [tuple(row.values()) for row in akit.sql(kept)] == [
+        ("kept", "paused", None),
+        ("loose", "paused", None),
+    ]
+    made["kept"].resume()
+    async with working(akit):
+        await reaches(akit, 4, "kept")
+    akit.sql("SELECT holdfast.empty_event_slots()")
+    assert [tuple(row.values()) for row in akit.sql(kept)] == [
+        ("kept", "active", None),
+        ("loose", "expired", 3),
+    ]
 
 
 async def away_with(app: Holdfast, kit: Kit, relays: list[Relay], events: int) -> None:

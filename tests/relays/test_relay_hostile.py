@@ -129,6 +129,40 @@ async def test_keys_that_are_free_again_are_forgotten(app: Holdfast, akit: Kit, 
         assert [len(one) for one in kept] == [0] * 6
 
 
+async def test_an_event_that_comes_while_its_key_becomes_free_goes_behind_and_is_sent(
+    app: Holdfast, akit: Kit, relays: list[Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of a key has been sent, and the relay looks whether more waits. What is read in that moment is set aside once
+    more, though nothing stands before it: it is sent soon, in its order, and the key is free after it."""
+    busy = {"b"}
+    memory = Memory(lambda m: RetryLater("throttled", scope="key") if m.key in busy else None)
+    relay = out(app, memory, window=2)
+    publish(app, *[("b", n) for n in range(4)], *[("a", n) for n in range(4, 14)])
+    async with working(akit):
+        await reaches(akit, 14)
+        aside = relays[-1]._aside
+        assert aside.holds("b")
+        look = type(aside._cursor).waiting
+        late: list[Any] = []
+
+        async def waiting(cursor: Any, key: str | None, most: int) -> Any:
+            found = await look(cursor, key, most)
+            if not found and not late:
+                late.append(await app.apublish("counted", {"n": 99}, key="b"))
+                before = aside._noted["b"]
+                await await_until(lambda: aside._noted["b"] > before, "it was read while the key was held")
+            return found
+
+        monkeypatch.setattr(type(aside._cursor), "waiting", waiting)
+        busy.clear()
+        await await_until(lambda: 99 in memory.of("b"), "it was sent")
+        await await_until(lambda: not aside.holds("b") and not relay.failures(), "the key is free")
+        publish(app, ("b", 100))
+        await await_until(lambda: 100 in memory.of("b"), "the next one goes straight on")
+    assert memory.of("b") == [0, 1, 2, 3, 99, 100]
+    assert [m.late for m in memory.stored if m.key == "b"][-2:] == [True, False]
+
+
 @pytest.mark.long
 async def test_headers_that_rabbitmq_routes_by_are_left_out() -> None:
     """A text in CC would end the channel, and one event everybody's way out with it."""

@@ -11,7 +11,9 @@ from tests.flow.test_run import working
 from tests.relays.support import STEADY, Memory, n_of, position, reaches
 
 from holdfast import Event, Holdfast, TaskDefinitionError, telemetry
+from holdfast.follow import LogPage
 from holdfast.model.backoff import Backoff
+from holdfast.shapes.events.follow import FollowedLog
 from holdfast.shapes.relays.relay import Relay
 from holdfast.testing import Kit
 from holdfast.transport import Outcome, OutMessage, Refused, RetryLater
@@ -63,6 +65,28 @@ async def test_one_message_of_a_key_at_a_time_and_many_keys_at_once(app: Holdfas
         assert memory.of(f"k{k}") == list(range(k, 200, 5))
     assert sorted(memory.of(None)) == list(range(200, 230))
     assert memory.most_in_flight <= 8
+
+
+async def test_few_keys_are_read_in_pages_of_half_a_window(
+    app: Holdfast, akit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    read = FollowedLog.read
+
+    async def noted(self: FollowedLog, position: int, seq: int, most: int, most_bytes: int) -> LogPage | None:
+        asked.append(most)
+        return await read(self, position, seq, most, most_bytes)
+
+    monkeypatch.setattr(FollowedLog, "read", noted)
+    memory = Memory()
+    out(app, memory, window=40)
+    publish(app, *[(f"k{n % 3}", n) for n in range(400)])
+    async with working(akit):
+        await reaches(akit, 400)
+    for k in range(3):
+        assert memory.of(f"k{k}") == list(range(k, 400, 3))
+    assert min(asked) >= 20
+    assert max(asked) <= 80
 
 
 async def test_a_prefix_transport_gets_whole_lanes_one_batch_at_a_time(app: Holdfast, akit: Kit) -> None:

@@ -21,7 +21,7 @@ from tests.relays.support import reaches
 
 from holdfast import ConfigurationError, Holdfast
 from holdfast.contrib.holdfast import holdfast_database
-from holdfast.contrib.nats import nats, outcome_of
+from holdfast.contrib.nats import _Batch, nats, outcome_of
 from holdfast.contrib.rabbitmq import rabbitmq
 from holdfast.contrib.redis import redis_streams
 from holdfast.contrib.redis_source import redis_source
@@ -274,3 +274,18 @@ async def test_what_the_other_database_refuses_is_refused_alone(far: Kit) -> Non
     assert [type(outcome) for outcome in outcomes] == [Confirmed, Refused, RetryLater, Confirmed]
     assert "event type" in str(outcomes[1])
     assert len(far.sql("SELECT 1 FROM holdfast.events")) == 2
+
+
+async def test_a_batch_to_nats_ends_with_its_last_outcome() -> None:
+    batch = _Batch(2)
+    batch.put(1, Confirmed())
+    batch.put(1, RetryLater("the connection was lost", unknown=True))  # what came first counts
+    assert (batch.left, batch.done.done()) == (1, False)
+    batch.put(0, Confirmed(duplicate=True))
+    await batch.wait(60)
+    assert batch.outcomes == [Confirmed(duplicate=True), Confirmed()]
+
+    late = _Batch(1)
+    await late.wait(0.001)
+    assert late.outcomes == [None]
+    late.put(0, Confirmed())  # it comes when nobody waits any more

@@ -18,7 +18,7 @@ READS = (
     "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "keys held", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
-    "received list", "received show legacy m1", "webhook list", "webhook show {hook}", "webhook deliveries {hook}", "webhook delivery {ping}", "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
+    "received list", "received show legacy m1", "webhook list", "webhook show {hook}", "webhook deliveries {hook}", "webhook delivery {ping}", "workflow list", "workflow show {run}", "workflow timeline {run}", "workflow check --app tests.rights.commands:declared --workflow none", "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
 )  # fmt: skip
 
 # In this order: each finds something to do. What an operator may change.
@@ -29,7 +29,7 @@ WRITES = (
     "keys release ordered --all --yes", "keys hold fair key1 --for 10m", "keys lift fair key1", "dead redrive --task dies --yes", "dead discard --task fails --yes", "dead discard {dead}",
     "schedule pause tick", "schedule resume tick", "schedule run tick", "schedule add mine --task plain --every 1h", "schedule remove mine",
     "schedule backfill tick --from 2026-05-01T00:00Z --to 2026-05-02T00:00Z --yes", "workers drain --all --yes", "enqueue plain n:=1",
-    "events retention --days 8", "subscriptions pause mail_it", "subscriptions reset mail_it --to start --yes", "subscriptions skip mail_it",
+    "events erase 1 --yes", "events retention --days 8", "subscriptions pause mail_it", "subscriptions reset mail_it --to start --yes", "subscriptions skip mail_it",
     "subscriptions resume mail_it", "subscriptions replay mail_it --from start --again --yes", "subscriptions forget-failures mail_it --yes",
     "subscriptions retry to_bus",
     "subscriptions remove mail_it --yes",
@@ -37,6 +37,8 @@ WRITES = (
     "webhook create -t acme --url https://acme.example/", "webhook update {hook} --url https://acme.example/b", "webhook pause {hook}",
     "webhook enable {hook}", "webhook rotate {hook}",
     "webhook disable {hook} --yes", "webhook delete {hook} --yes",
+    "workflow signal {run} go 1", "workflow pause {run}", "workflow resume {run}", "workflow cancel {run}", "workflow terminate {run} --yes",
+    "workflow retry {failed_run}",
 )  # fmt: skip
 
 # What needs the schema's owner. Each says what it would mend, or that there is nothing.
@@ -97,6 +99,18 @@ VALUES (holdfast.uuid7(), '00000000-0000-7000-8000-000000000001', 'acme', holdfa
 """
 
 
+# A run that is open, and one that has failed, as its worker leaves it.
+RUNS = """
+SELECT holdfast.create_queue('workflows') WHERE NOT EXISTS (SELECT FROM holdfast.queues WHERE name = 'workflows');
+SELECT holdfast.workflow_start('checkout', '{}', 'open', 1, 'workflows'), holdfast.workflow_start('checkout', '{}', 'failed', 1, 'workflows');
+WITH gone AS (DELETE FROM holdfast.work w USING holdfast.workflow_runs r WHERE w.queue = 'workflows' AND w.id = r.id AND r.key = 'failed' RETURNING w.*)
+INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts, version, crashes, priority,
+                                   queue, task, payload, last_error)
+SELECT id, claim_token, seq, lease_generation, available_at, created_at, holdfast.now(), holdfast.now(), 1, 1, version, 0, 0, queue, task, payload, 'boom' FROM gone;
+SELECT holdfast.workflow_end(ARRAY(SELECT id FROM holdfast.workflow_runs WHERE key = 'failed'), '{failed}', '{NULL}', '{NULL}');
+"""
+
+
 def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[str, object]:
     """What the commands above name: besides `made`, one that is dead, one that is done, a group, one to discard and a worker."""
     life.app.database.run(
@@ -107,9 +121,12 @@ def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[
         conn.execute("SELECT holdfast.receive('legacy', 'm1', sha256(''), 'plain', '{\"n\": 1}')")
         conn.execute(RELAY)
         conn.execute(HOOK)
+        conn.execute(RUNS)
         named = {
             "hook": "SELECT id FROM holdfast.webhook_endpoints",
             "ping": "SELECT id FROM holdfast.webhook_deliveries",
+            "run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'open'",
+            "failed_run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'failed'",
             "dead": "SELECT id FROM holdfast.dead_letters WHERE task = 'breaks' LIMIT 1",
             "done": "SELECT id FROM holdfast.archive WHERE task = 'plain' LIMIT 1",
             "group": "SELECT id FROM holdfast.groups LIMIT 1",

@@ -108,6 +108,12 @@ webhook_attempts S      S            S
 webhook_ranges  S       S            S
 webhook_requests -      -            -
 webhook_writes  -       S            S
+workflow_runs   SU      S            SU
+workflow_steps  SIU     S            SD
+workflow_signals S      S            S
+workflow_history S      S            S
+workflow_types  SIU     S            S
+workflow_calls  -       S            S
 """
 OTHERS = {"worker": "", "operator_ro": "S", "operator_rw": "S"}  # archive_00 and so on, and the other views
 
@@ -140,6 +146,7 @@ COLUMNS = {
 SEQUENCES = {
     ("work_seq", "worker"): "USAGE",
     ("work_seq", "operator_rw"): "USAGE",
+    ("workflow_seq", "worker"): "USAGE",
     ("event_seq", "worker"): "SELECT",
     ("event_seq", "operator_ro"): "SELECT",
     ("event_seq", "operator_rw"): "SELECT",
@@ -172,7 +179,7 @@ note_breaker         -         -         -       X       -            -
 close_breaker        -         -         -       X       -            X
 empty_archive_slot   -         -         -       X       -            -
 lock_streams         -         -         -       X       -            X
-try_streams          -         -         -       -       -            -
+try_streams          -         -         -       X       -            -
 audit_act            -         -         X       -       -            X
 audit_more           -         -         -       -       -            X
 create_queue         -         -         -       -       -            X
@@ -198,7 +205,34 @@ event_seq_of         -         -         -       X       X            X
 hold_log_start       -         -         -       X       -            X
 event_position       -         -         -       X       X            X
 empty_event_slots    -         -         -       X       -            -
+workflow_start       X         -         -       X       -            X
+workflow_signal      X         -         -       X       -            X
+workflow_cancel      X         -         -       X       -            X
+workflow_result      X         -         -       X       X            X
+workflow_pause       -         -         -       -       -            X
+workflow_resume      -         -         -       -       -            X
+workflow_terminate   -         -         -       -       -            X
+workflow_end         -         -         -       X       -            -
+workflow_put         -         -         -       X       -            -
+workflow_own         -         -         -       X       -            -
+workflow_decide      -         -         -       X       -            -
+workflow_suspend     -         -         -       X       -            -
+workflow_child       -         -         -       X       -            -
+workflow_call        -         -         -       X       -            -
+workflow_next_era    -         -         -       X       -            -
+workflow_reopen      -         -         -       X       -            X
+workflow_settle_lost -         -         -       X       -            -
+empty_workflow_slots -         -         -       X       -            -
+workflow_begin       -         -         -       -       -            -
+workflow_send        -         -         -       -       -            -
+workflow_run         -         -         -       -       -            -
+workflow_rouse       -         -         -       -       -            -
+workflow_ask_cancel  -         -         -       -       -            -
+workflow_fold        -         -         -       -       -            -
+members_ended        -         -         -       -       -            -
 rebase_events        -         -         -       -       -            X
+erase_events         -         -         -       -       -            X
+erase_event_key      -         -         -       -       -            X
 restart_projection   -         -         -       X       -            X
 begin_reshard        -         -         -       X       -            X
 finish_reshard       -         -         -       X       -            X
@@ -254,6 +288,7 @@ webhook_key          -         -         -       -       -            -
 webhook_shown        -         -         -       -       -            -
 note_endpoint_change -         -         -       -       -            -
 webhook_lift         -         -         -       -       -            -
+webhook_hurry        -         -         -       -       -            -
 webhook_disable      -         -         -       -       -            -
 webhook_add_secret   -         -         -       -       -            -
 """
@@ -262,7 +297,11 @@ EVERYWHERE = {
     "publish",
     "publish_many",
     "append_events",
-}  # events are of no queue: not for who has one queue only
+    "workflow_start",
+    "workflow_signal",
+    "workflow_cancel",
+    "workflow_result",
+}  # events and runs are of no queue of theirs: not for who has one queue only
 
 _TABLES = """
 SELECT c.relname, r.role, string_agg(CASE WHEN has_table_privilege(r.role, c.oid, p.name) THEN p.letter

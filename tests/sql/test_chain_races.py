@@ -533,3 +533,51 @@ def test_a_producer_with_execute_alone_makes_groups(kit: Kit, conn: Conn, connec
         assert one(conn, "SELECT count(*) FROM holdfast.work WHERE group_id IS NOT NULL") == 1
     finally:
         conn.execute("DROP OWNED BY chain_producer; DROP ROLE chain_producer")
+
+
+# Keys of follow-ups ---------------------------------------------------------------------------------------------------
+
+
+def test_a_settle_does_not_wait_for_the_key_of_a_follow_up(
+    conn: Conn, connect: Connect, worker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it would wait for here, it would wait for without end."""
+    monkeypatch.setattr(chains, "_BRIEF", "0")
+    make_queue(conn, "orders", ordering="key")
+    put(
+        conn,
+        *[
+            NewRow("work", "{}", follow_ups=(NewRow("after", "{}", queue="orders", partition_key=key),))
+            for key in ("held", "free", "held", "other")
+        ],
+    )
+    taken = take(conn, worker, 4)
+    with connect() as stranger, stranger.transaction():
+        stranger.execute("SELECT holdfast.enqueue('note', queue => 'orders', partition_key => 'held')")
+        batch = [Settlement(job.grant, Completed()) for job in taken]
+        with pytest.raises(GroupBusy) as caught:
+            run(conn, settle(batch, worker))
+        assert caught.value.job_ids == {taken[0].id, taken[2].id}
+        done = run(conn, settle([batch[1], batch[3]], worker))
+        assert [settled.state for settled in done] == ["completed", "completed"]
+    done = run(conn, settle([batch[0], batch[2]], worker))
+    assert [settled.state for settled in done] == ["completed", "completed"]
+    keys = conn.execute("SELECT partition_key FROM holdfast.work ORDER BY seq").fetchall()
+    assert keys == [("held",), ("free",), ("other",), ("held",), ("held",)]
+
+
+def test_a_settle_locks_no_stream_before_the_other_keys_of_a_follow_up(
+    conn: Conn, connect: Connect, worker: str
+) -> None:
+    """Idempotency keys come before streams: whoever has one may wait for the stream."""
+    make_queue(conn, "orders", ordering="key")
+    after = NewRow(
+        "after", "{}", queue="orders", partition_key="a", idempotency_key="k", idempotency_lifetime=60.0
+    )
+    put(conn, NewRow("work", "{}", follow_ups=(after,)))
+    (job,) = take(conn, worker, 1)
+    with connect() as stranger, stranger.transaction():
+        stranger.execute("SELECT holdfast.enqueue('note', queue => 'orders', partition_key => 'a')")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            run(conn, settle([Settlement(job.grant, Completed())], worker))
+    assert end(conn, job.grant, Completed(), worker) == "completed"

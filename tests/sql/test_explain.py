@@ -188,6 +188,15 @@ def test_scheduled(conn: Conn, why: Why) -> None:
     assert re.search(r"waits until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC \(in 59 min\)", found.sentence)
 
 
+def test_suspended(conn: Conn, why: Why) -> None:
+    (job_id,) = enqueue(conn)
+    conn.execute("UPDATE holdfast.work SET available_at = '9999-01-01Z' WHERE id = %s", [job_id])
+    register(conn)
+    found = why(job_id)
+    assert codes(found) == ["suspended"]
+    assert found.sentence.endswith("is not due until that happens.")
+
+
 def test_backing_off(kit: Kit, conn: Conn, why: Why) -> None:
     (job_id,) = enqueue(conn, max_attempts=5)
     end(conn, take_one(conn, register(conn)).grant, Failed(BOOM, 600.0))

@@ -493,7 +493,7 @@ def test_two_steps_that_wait_for_each_other_are_reported(harnessed: Harness) -> 
     assert all("DeadlockDetected" in v for v in tally.violations)
 
 
-@pytest.mark.timeout(3600 if LONG else 300)
+@pytest.mark.timeout(3600 if LONG else 900)
 def test_every_order_of_two_operations_keeps_the_promises(
     harnessed: Harness, record_property: Callable[[str, object], None]
 ) -> None:
@@ -517,7 +517,7 @@ def test_every_order_of_two_operations_keeps_the_promises(
     assert total.drained > 10
 
 
-@pytest.mark.timeout(3600 if LONG else 300)
+@pytest.mark.timeout(3600 if LONG else 900)
 def test_every_order_with_statements_cut_between_snapshot_and_lock(
     harnessed: Harness, record_property: Callable[[str, object], None]
 ) -> None:

@@ -109,8 +109,9 @@ def test_a_claim_that_takes_nothing_ahead_forgives_nothing(conn: Conn) -> None:
 
 
 def _buffers(conn: Conn, statement: Statement[Any]) -> int:
-    plan = explain(conn, statement)
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    """The least of some tries: a plan that is made anew reads the catalog, whenever somebody changed it."""
+    plans = [explain(conn, statement) for _ in range(8)]
+    return min(int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]) for plan in plans)
 
 
 def test_a_long_transaction_makes_no_claim_of_a_rated_queue_dearer(conn: Conn, connect: Connect) -> None:

@@ -710,7 +710,7 @@ def _rows(rows: Any) -> list[tuple[str, ...]]:
 LONG = os.environ.get("HOLDFAST_HYPOTHESIS") == "long"
 
 
-@pytest.mark.timeout(7200 if LONG else 180)
+@pytest.mark.timeout(7200 if LONG else 900)
 def test_the_store_keeps_its_books(dsn: str, record_property: Callable[[str, object], None]) -> None:
     """Random walks; HOLDFAST_HYPOTHESIS=long takes many more, each time others."""
     with psycopg.connect(dsn, autocommit=True, row_factory=tuple_row) as conn:

@@ -369,7 +369,7 @@ def harnessed(_harness: Harness) -> Harness:
     return _harness
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
 def test_every_order_of_two_actors_keeps_the_stream_in_order(harnessed: Harness, cut: bool) -> None:
     """The floors say that the run had something to check."""

@@ -94,6 +94,7 @@ def test_dead_is_taken_for_dead_letter_in_every_command_with_a_state(shop: Kit, 
     send(shop)
     options = {name: {o for p in command.params for o in p.opts} for name, command in every_command().items()}
     places = {name: given for name, given in options.items() if "--state" in given}
+    del places["workflow list"]  # of runs, which have states of their own
     assert places.keys() >= {"jobs list", "jobs retry", "jobs cancel", "jobs discard", "archive search"}
     for name, given in places.items():
         words = [*name.split(), "--json", *({"--dry-run"} & given), "--state"]

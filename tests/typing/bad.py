@@ -1,6 +1,8 @@
 from holdfast import sharded_key
 from holdfast import Event, GitHub, Job, ReceivedMessage, Transaction, event, upcast
 from good import app, billing, both, index, order_totals, receipt, send_receipt, settle, nightly, crunch, OrderPaid, OrderPaidLater, OrderRefunded
+from holdfast import Workflow as Wf
+from workflow_examples import CANCELLED, album, app as flows, charge, checkout, thumbnail
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
 send_receipt.using(delya=1)  # error
@@ -56,3 +58,17 @@ app.receive("x", OrderPaid, verify=GitHub("s"))(wrong_payload)  # error
 def message_first(m: ReceivedMessage[OrderPaid], tx: Transaction) -> None: ...
 app.receive("x", OrderPaid, verify=GitHub("s"))(message_first)  # error
 app.consume("x", GitHub("s"), OrderPaid)  # error
+@flows.workflow()
+async def wrong_flow(wf: Wf) -> int:
+    a: int = await wf.step(charge, 1, 2)  # error
+    await wf.step(charge, "1", 2)  # error
+    await wf.step(charge, 1)  # error
+    await wf.call(thumbnail, 3)  # error
+    await wf.start(album, "x")  # error
+    checkout.start(1)  # error
+    run = checkout.start(1, cents=2)
+    run.signal(CANCELLED({"who": "x"}))  # error
+    r: int = run.result()  # error
+    got = await wf.signal(CANCELLED, timeout=3)
+    got["by"]  # error
+    return a + r

@@ -40,6 +40,10 @@ def test_without_steps_it_grows_to_the_cap(attempt: int, seed: int) -> None:
 def test_it_says_what_it_does() -> None:
     assert repr(SOME) == "Backoff(steps=[5.0, 300.0, 1800.0], jitter=True)"
     assert repr(Backoff()) == "Backoff(first=2.0, factor=2.0, cap=3600.0, jitter=True)"
+    until = Backoff(steps=["5m"], deadline="3d")
+    assert repr(until) == "Backoff(steps=[300.0], jitter=True, deadline=259200.0)"
+    assert until.deadline == Backoff(deadline=timedelta(days=3)).deadline == 259200.0
+    assert Backoff().deadline is None
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -65,11 +69,28 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         "Backoff(steps=) says every delay: first=, factor= and cap= do not go with it. Leave them out",
     ),
+    (
+        {"deadline": 0},
+        ValueError,
+        "Backoff(deadline=) must be more than 0 and at most 3600 days, not 0. Leave it out for no deadline",
+    ),
+    (
+        {"deadline": "3601d"},
+        ValueError,
+        "Backoff(deadline=) must be more than 0 and at most 3600 days, not '3601d'. Leave it out for no deadline",
+    ),
+    (
+        {"deadline": "soon"},
+        ValueError,
+        """Backoff(deadline=) must be a duration like "90s", "15m" or "1h30m", not 'soon'""",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("options", "kind", "text"), WRONG, ids=[text for _, _, text in WRONG])
-def test_what_is_no_list_of_delays_is_refused(options: Any, kind: type[Exception], text: str) -> None:
+def test_what_is_no_list_of_delays_or_no_deadline_is_refused(
+    options: Any, kind: type[Exception], text: str
+) -> None:
     with pytest.raises(kind) as caught:
         Backoff(**options)
     assert str(caught.value) == text

@@ -40,6 +40,24 @@ def test_tuples_become_lists() -> None:
     assert dump({"a": (1, (2,))}) == '{"a":[1,[2]]}'
 
 
+def test_a_large_float_keeps_its_point_wherever_it_stands() -> None:
+    plain = "10000000000000000.0"
+    for value, text in (
+        (1e16, plain),
+        ([1e16], f"[{plain}]"),
+        ([1, -1e16], f"[1,-{plain}]"),
+        ({"a": 1e16}, f'{{"a":{plain}}}'),
+        ([[{"a": [1.5e-7, 1e16]}]], f'[[{{"a":[1.5e-07,{plain}]}}]]'),
+        ({"a": "[1e+16]", "b": [1e16]}, f'{{"a":"[1e+16]","b":[{plain}]}}'),
+    ):
+        assert dump(value) == text
+
+
+def test_an_id_that_looks_like_a_number_is_text() -> None:
+    value = {"id": "01a1e913-8d3e-4b5c-93e5-cfbca1a1f222", "url": "http://127.0.0.1:3e-5,1e+16"}
+    assert json.loads(dump(value)) == value
+
+
 def test_big_integers_stay_exact() -> None:
     number = 10**999 + 7
     assert json.loads(dump({"n": number})) == {"n": number}

@@ -82,6 +82,12 @@ def test_these_run_anywhere() -> None:
         "webhook_list",
         "webhook_rotate",
         "webhook_update",
+        "workflow_cancel",
+        "workflow_lock",
+        "workflow_look",
+        "workflow_put",
+        "workflow_signal",
+        "workflow_start",
         "written_beside",
     ]
 

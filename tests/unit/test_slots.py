@@ -1,10 +1,21 @@
 """How many jobs a worker wants: what its slots need, and ahead of them what quick handlers do in a moment."""
 
+import asyncio
 import time
+from uuid import uuid4
 
 import pytest
 
+from holdfast.model.job import ClaimedJob
+from holdfast.runtime.inflight import Running
+from holdfast.runtime.rest import Resting
 from holdfast.runtime.slots import Slots
+
+
+def running() -> Running:
+    uid = str(uuid4())
+    job = ClaimedJob(uid, 1, 1, "t", 1, "{}", None, 0, 0, 5, 0.0, False, 0, None, "inbox", uid, 0.0, 1, 1)
+    return Running(job, 0.0, 0.0)
 
 
 def ran(slots: Slots, jobs: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +89,61 @@ def test_what_waits_is_blocked_only_while_no_quick_job_ends(monkeypatch: pytest.
     assert slots.blocked, "this one takes long"
     ran(slots, 1, 60.0, monkeypatch)
     assert slots.blocked, "the last one was long"
+
+
+async def test_a_job_that_rests_gives_its_slot_to_another_and_waits_for_one_again() -> None:
+    slots = Slots(1, 0)
+    resting = Resting()
+    resting.slots = slots
+    freed: list[int] = []
+    resting.on_free = lambda: freed.append(slots.free)
+    over = asyncio.Event()
+
+    async def rest() -> None:
+        async with resting.rest(running()):
+            await over.wait()
+
+    slots.started()
+    task = asyncio.ensure_future(rest())
+    await asyncio.sleep(0)
+    assert freed == [1]
+    began = slots.started()  # another job has it
+    over.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not task.done()
+    slots.finished(began)
+    await task
+    assert slots.running == 1
+
+
+async def test_who_comes_back_waits_for_a_slot_unless_it_is_cancelled() -> None:
+    slots = Slots(1, 0)
+    began = slots.started()
+    waiting = [asyncio.ensure_future(slots.unrest()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting[0]
+    assert slots.running == 2  # it ends its attempt, and is counted until then
+    slots.finished(began)
+    assert not waiting[1].done()
+    slots.finished(began)
+    await waiting[1]
+    assert (slots.running, waiting[2].done()) == (1, False)
+    slots.finished(began)
+    await waiting[2]
+    assert slots.running == 1
+
+
+async def test_a_worker_that_drains_asks_those_that_rest_to_leave() -> None:
+    resting, job = Resting(), running()
+    with pytest.raises(RuntimeError, match="as it was"):
+        async with resting.rest(job) as leave:
+            assert not leave.is_set()
+            resting.close()
+            assert leave.is_set()
+            raise RuntimeError("as it was")
+    assert len(resting) == 0
+    async with resting.rest(job) as leave:
+        assert leave.is_set()

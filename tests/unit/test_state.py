@@ -21,6 +21,7 @@ from holdfast.model.outcome import (
     Released,
     SettledElsewhere,
     Snoozed,
+    Suspended,
 )
 from holdfast.observe import tracing
 from holdfast.observe.metrics import Counts
@@ -38,6 +39,7 @@ EACH: tuple[Outcome, ...] = (
     Crashed(ERROR, 3.0),
     DeadLettered(ERROR),
     Snoozed(3.0),
+    Suspended(),
     Released(),
     Held("why"),
     Misfit("why", "signature"),
@@ -74,6 +76,7 @@ def test_a_span_has_the_label_of_the_metric() -> None:
         "Failed": "retry",
         "DeadLettered": "dead_letter",
         "Snoozed": "snoozed",
+        "Suspended": "suspended",
         "Released": "released",
         "Held": "held",
         "Misfit": "held",
@@ -171,6 +174,18 @@ OWN_WORDS = {  # that are no states there
     "shapes/relays/relay.py": {"parked"},
     "shapes/relays/aside.py": {"parked"},
     "shapes/events/calling.py": {"held"},  # a phase
+    "testing/workflows.py": {"cancelled", "completed"},  # of runs
+    "shapes/workflows/bars.py": {"completed", "held"},  # of runs and steps
+    "shapes/workflows/calls.py": {"cancelled"},  # of runs and steps
+    "shapes/workflows/checks.py": {"lost"},  # of runs and steps
+    "shapes/workflows/core.py": {"cancelled"},  # of runs and steps
+    "shapes/workflows/database_journal.py": {"lost"},  # of runs and steps
+    "shapes/workflows/ends.py": {"cancelled", "completed", "lost"},  # of runs and steps
+    "shapes/workflows/handles.py": {"cancelled", "completed"},  # of runs and steps
+    "shapes/workflows/journal.py": {"cancelled"},  # of runs and steps
+    "shapes/workflows/recorder.py": {"lost"},  # of runs and steps
+    "shapes/workflows/runs.py": {"cancelled", "completed"},  # of runs and steps
+    "shapes/workflows/verbs.py": {"cancelled", "completed", "held"},  # of runs and steps
 }  # fmt: skip
 
 

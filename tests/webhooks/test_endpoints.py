@@ -27,6 +27,9 @@ def test_an_endpoint_of_another_tenant_does_not_exist(app: Holdfast, kit: Kit, s
     for act in (endpoints.get, endpoints.delete, endpoints.rotate, endpoints.update):
         with pytest.raises(UnknownEndpoint, match=f"has no endpoint {made.id}"):
             act(made.id, tenant="other")
+    with pytest.raises(UnknownEndpoint, match=f"has no endpoint {made.id}"):
+        endpoints.update(made.id, tenant="other", status="disabled")
+    assert endpoints.get(made.id, tenant="acme").status == "active"
     assert endpoints.list(tenant="other") == []
     second = endpoints.create(tenant="acme", url=site.url("/b"))
     assert [one.id for one in endpoints.list(tenant="acme")] == [made.id, second.id]

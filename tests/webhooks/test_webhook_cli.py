@@ -83,11 +83,11 @@ def test_deliveries_are_listed_shown_and_redelivered(app: Holdfast, cli: Cli, ki
     site.answer = lambda _: reply(500)
     one = str(hooks.endpoints.create(tenant="acme", url=site.url()).id)
     assert cli.text("webhook", "deliveries", one) == "No deliveries.\n"
-    for n in range(3):
+    for n in range(2):  # five failures would open the breaker
         app.publish("order.paid", {"n": n}, headers={"tenant": "acme"})
     kit.run_worker()
     failed = cli.json("webhook", "deliveries", one, "--status", "failed")["deliveries"]
-    assert len(failed) == 3
+    assert len(failed) == 2
     assert "HTTP 500" in cli.text("webhook", "deliveries", one)
     shown = cli.json("webhook", "delivery", failed[0]["id"])
     assert [(a["n"], a["status"], a["address"]) for a in shown["attempts"]] == [
@@ -101,11 +101,11 @@ def test_deliveries_are_listed_shown_and_redelivered(app: Holdfast, cli: Cli, ki
     kit.run_worker()
     assert len(site.requests) == 2
     dry = cli.json("webhook", "redeliver-range", one, "--from", "1h", "--dry-run")
-    assert (dry["count"], dry["begun"]) == (2, False)
+    assert (dry["count"], dry["begun"]) == (1, False)
     assert "say so: --yes" in cli.refused("webhook", "redeliver-range", one, "--from", "0").lower()
-    assert cli.json("webhook", "redeliver-range", one, "--from", "0", "--yes")["count"] == 2
+    assert cli.json("webhook", "redeliver-range", one, "--from", "0", "--yes")["count"] == 1
     kit.run_worker()
-    assert len(site.requests) == 4
+    assert len(site.requests) == 3
     nobody = str(uuid4())
     assert f"there is no delivery {nobody}" in cli.refused("webhook", "delivery", nobody)
     assert "only must be failed, missing or all" in cli.refused(

@@ -131,3 +131,27 @@ def test_what_is_past_retention_goes(app: Holdfast, kit: Kit, site: Site) -> Non
     kit.sql("SELECT holdfast.empty_webhook_slots(100)")
     assert kit.sql(count)[0]["d"] == 0
     assert kit.sql("SELECT FROM holdfast.webhook_health") == []
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_delivery_gives_up_by_its_age(app: Holdfast, kit: Kit, site: Site, ordered: bool) -> None:
+    """It spent one attempt of four, and waited for the rest of its time: its endpoint was held."""
+    hooks = ready(app, kit, site)
+    made = hooks.endpoints.create(tenant="acme", url=site.url(), ordered=ordered)
+    site.answer = lambda _: reply(500)
+    publish(app, 1)
+    kit.run_worker()
+    (delivery,) = hooks.deliveries(tenant="acme")
+    assert delivery.status == "pending"
+    hooks.endpoints.update(made.id, tenant="acme", status="paused")
+    kit.clock.advance("2h")
+    kit.run_worker()
+    assert len(site.requests) == 1
+    hooks.endpoints.update(made.id, tenant="acme", status="active")
+    kit.clock.advance("2h")
+    kit.run_worker()
+    assert len(site.requests) == 2
+    (delivery,) = hooks.deliveries(tenant="acme")
+    assert (delivery.status, len(delivery.attempts)) == ("failed", 2)
+    (job,) = kit.jobs("holdfast.webhook")
+    assert (job["status"], job["attempts"], job["max_attempts"]) == ("dead_letter", 2, 4)

@@ -67,6 +67,7 @@ HELP = {
     "horizon": "jobs of horizon",
     "history": "finished jobs of history; ten million take about 7 GB and some minutes",
     "memory": "jobs of memory",
+    "runs": "runs of workflow",
 }
 
 

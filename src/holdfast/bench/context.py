@@ -39,6 +39,7 @@ class Sizes:
     horizon: int = 300_000
     history: int = 10_000_000
     memory: int = 5_000_000
+    runs: int = 2000  # of `workflow`, at 50 in flight and more
 
 
 QUICK = Sizes(
@@ -53,6 +54,7 @@ QUICK = Sizes(
     horizon=6000,
     history=20_000,
     memory=10_000,
+    runs=100,
 )
 
 

@@ -30,6 +30,7 @@ STREAMS = app.queue("streams", ordering="key")
 LIMITED = app.queue("limited", concurrency=10_000, rate=Rate(1_000_000))
 LIMITED_KEYS = app.queue("limited_keys", key_concurrency=100)
 NARROW = app.queue("narrow", concurrency=200)
+WORKFLOWS = app.queue("workflows")
 
 
 class Seen:

@@ -99,6 +99,12 @@ def _subscription(of: Data, _: Shell) -> str:
     return command("holdfast", "subscriptions", of["verb"], of["name"], *words, *sure)
 
 
+def _webhook(of: Data, _: Shell) -> str:
+    which = [] if of["endpoint"] is None else [of["endpoint"]]
+    sure = ["--yes"] if of["verb"] in ("disable", "delete") else []
+    return command("holdfast", "webhook", of["verb"], *which, *sure)
+
+
 def _set_queue(of: Data, _: Shell) -> str:
     option = f"--{of['rule'].replace('_', '-')}"
     return command("holdfast", "queue", "set", of["queue"], option, str(of["value"]))
@@ -157,6 +163,13 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "list_dead": _holdfast("dead", "list"),
     "list_dead_of": _holdfast("dead", "list", "--task", "{task}"),
     "keep_ids": lambda of, _: f'@app.receive("{of["name"]}", ..., keep_ids="30d")   (in the code)',
+    "webhook": _webhook,
+    "secret_keys": lambda _, __: (
+        'export HOLDFAST_SECRET_KEYS="1:$(openssl rand -base64 32)"   (for every process that sends)'
+    ),
+    "old_secret_keys": lambda _, __: (
+        "add their keys at the end of HOLDFAST_SECRET_KEYS, then: holdfast webhook reseal"
+    ),
     # Keys, queues, tasks, workers, schedules
     "show_key": lambda of, _: key_command("show", of["queue"], of["key"]),
     "release_keys": _release_keys,

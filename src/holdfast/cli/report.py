@@ -67,6 +67,7 @@ def _facts(report: JobReport) -> list[tuple[str, object]]:
         ("group", describe_group(report.group) if report.group else job.group_id),
         ("created", render.moment(job.created_at)),
         ("due", render.moment(job.available_at)),
+        ("gives up", _gives_up(job)),
         ("claimed", render.moment(job.claimed_at)),
         ("owner" if job.state == PROCESSING else "ran on", job.claimed_by),
         ("lease", _lease(job)),
@@ -82,6 +83,12 @@ def _facts(report: JobReport) -> list[tuple[str, object]]:
 def describe_group(group: GroupStatus) -> str:
     ended = f"{group.total - group.open} of {group.total} {group.when}"
     return f"{group.id}, {group.state}, {ended}"
+
+
+def _gives_up(job: JobDetail) -> str | None:
+    if job.gives_up_at is None:
+        return None
+    return f"with the first attempt that fails after {render.moment(job.gives_up_at)}"
 
 
 def _lease(job: JobDetail) -> str | None:

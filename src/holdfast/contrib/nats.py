@@ -47,7 +47,38 @@ CONNECT = 5.0  # seconds
 HEADERS = 2048  # bytes that are left for them
 
 
-_Answer: TypeAlias = "asyncio.Future[Outcome]"
+class _Batch:
+    """The outcomes of one publish as they come, in the order of its messages. One future for all of them: a future for each
+    would cost as much as the rest of a message."""
+
+    __slots__ = ("done", "left", "outcomes")
+
+    def __init__(self, size: int) -> None:
+        self.outcomes: list[Outcome | None] = [None] * size
+        self.left = size
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def put(self, place: int, outcome: Outcome) -> None:
+        if self.outcomes[place] is None:
+            self.outcomes[place] = outcome
+            self.left -= 1
+            if self.left == 0:
+                self._end()
+
+    def _end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    async def wait(self, timeout: float) -> None:
+        """Until all are there, or the time is over."""
+        timer = self.done.get_loop().call_later(timeout, self._end)
+        try:
+            await self.done
+        finally:
+            timer.cancel()
+
+
+_Waiting: TypeAlias = tuple[_Batch, int, str]  # whose message waits, which one of it, and its subject
 
 
 def nats(
@@ -88,7 +119,7 @@ class _Nats:
         self._tls = tls
         self._client: Client | None = None
         self._inbox = ""
-        self._waiting: dict[str, tuple[_Answer, str]] = {}  # by token: who waits, and the subject
+        self._waiting: dict[str, _Waiting] = {}  # by token
         self._asked = 0
         self._last_error = ""
         self.capabilities = Capabilities(order="key", dedup=dedup, max_bytes=max_bytes, max_batch=1000)
@@ -130,7 +161,7 @@ class _Nats:
         """A forbidden subject is reported here, and gets no answer."""
         self._last_error = f"{type(error).__name__}: {error}"
         if (found := _FORBIDDEN.search(str(error))) is not None:
-            for token, (_, subject) in list(self._waiting.items()):
+            for token, (_, _, subject) in list(self._waiting.items()):
                 if subject == found[1]:
                     self._resolve(token, Refused("forbidden", f"publishing to {subject} is not allowed"))
 
@@ -144,9 +175,9 @@ class _Nats:
         self._resolve(token, NO_STREAM if nobody else outcome_of(message.data))
 
     def _resolve(self, token: str, outcome: Outcome) -> None:
-        answer, _ = self._waiting.pop(token, (None, ""))
-        if answer is not None and not answer.done():
-            answer.set_result(outcome)
+        waiting = self._waiting.pop(token, None)
+        if waiting is not None:
+            waiting[0].put(waiting[1], outcome)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -158,43 +189,40 @@ class _Nats:
         client = self._client
         if client is None or not client.is_connected:
             return [RetryLater("the connection was lost", unknown=True)] * len(batch)
-        sent = [await self._send(client, message) for message in batch]
-        if answers := [one for one in sent if isinstance(one, asyncio.Future)]:
-            await asyncio.wait(answers, timeout=timeout)
+        found = _Batch(len(batch))
+        for place, message in enumerate(batch):
+            await self._send(client, found, place, message)
+        if found.left:
+            await found.wait(timeout)
         late = RetryLater(f"no acknowledgement within {timeout:g} s", unknown=True)
-        outcomes: list[Outcome] = []
-        for one in sent:
-            if isinstance(one, asyncio.Future):
-                outcomes.append(one.result() if one.done() else late)
-            else:
-                outcomes.append(one)
-        if late in outcomes:
+        outcomes = [late if outcome is None else outcome for outcome in found.outcomes]
+        if found.left:
             await self._lost()
         await self._find_unroutable(batch, outcomes, timeout)
         return outcomes
 
-    async def _send(self, client: "Client", message: OutMessage) -> "_Answer | Outcome":
-        if not _SUBJECT.fullmatch(message.destination) or "" in message.destination.split("."):
-            return Refused("malformed", f"{message.destination[:200]!r} is no subject")
+    async def _send(self, client: "Client", batch: _Batch, place: int, message: OutMessage) -> None:
+        """The outcome is put into the batch: now, where the message is not sent, or by its acknowledgement."""
+        subject = message.destination
+        if not _SUBJECT.fullmatch(subject) or ".." in f".{subject}.":
+            return batch.put(place, Refused("malformed", f"{subject[:200]!r} is no subject"))
         most = min(self.capabilities.max_bytes, client.max_payload - HEADERS)
         if len(message.body) > most:
-            return Refused("too_large", f"{len(message.body)} bytes, and {most} may be sent")
-        headers = {n: v for n, v in message.headers.items() if not n.lower().startswith(_SERVERS)}
-        headers |= {"Nats-Msg-Id": message.id, "Content-Type": message.content_type}
+            return batch.put(
+                place, Refused("too_large", f"{len(message.body)} bytes, and {most} may be sent")
+            )
+        headers = {n: v for n, v in message.headers.items() if n[:5].lower() != _SERVERS}
+        headers["Nats-Msg-Id"] = message.id
+        headers["Content-Type"] = message.content_type
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
         self._asked += 1
         token = str(self._asked)
-        answer: _Answer = asyncio.get_running_loop().create_future()
-        self._waiting[token] = (answer, message.destination)
+        self._waiting[token] = (batch, place, subject)
         try:
-            await client.publish(
-                message.destination, message.body, reply=f"{self._inbox}.{token}", headers=headers
-            )
+            await client.publish(subject, message.body, reply=f"{self._inbox}.{token}", headers=headers)
         except Exception as error:  # noqa: BLE001 a closed connection, or a client that refuses it
-            self._waiting.pop(token, None)
-            return RetryLater(f"{type(error).__name__}: {error}", unknown=True)
-        return answer
+            self._resolve(token, RetryLater(f"{type(error).__name__}: {error}", unknown=True))
 
     async def _find_unroutable(
         self, batch: Sequence[OutMessage], outcomes: list[Outcome], timeout: float

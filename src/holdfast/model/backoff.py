@@ -1,10 +1,12 @@
-"""The retry policy of a task: exponential or in steps, capped, jittered, and safe at any attempt number."""
+"""The retry policy of a task: exponential or in steps, capped, jittered, safe at any attempt number, and with a deadline."""
 
 import random
 from collections.abc import Sequence
 
 from .duration import Duration, seconds
-from .shown import shown
+from .shown import short, shown
+
+LONGEST_DEADLINE = 3600 * 86400.0
 
 
 class Backoff:
@@ -12,9 +14,11 @@ class Backoff:
 
     With jitter the delay is drawn evenly from the upper half of that, so that jobs which failed together do not come back
     together, and never at once. A step is drawn from 20 % around it: whoever writes steps means them.
+
+    `deadline`: an attempt that fails so long after the job was first due is the last one, whatever attempts are left.
     """
 
-    __slots__ = ("cap", "factor", "first", "jitter", "steps")
+    __slots__ = ("cap", "deadline", "factor", "first", "jitter", "steps")
 
     def __init__(
         self,
@@ -24,6 +28,7 @@ class Backoff:
         cap: Duration = 3600.0,
         jitter: bool = True,
         steps: Sequence[Duration] | None = None,
+        deadline: Duration | None = None,
     ) -> None:
         self.first = seconds(first, "Backoff(first=)")
         self.cap = seconds(cap, "Backoff(cap=)")
@@ -32,6 +37,7 @@ class Backoff:
         self.factor = factor
         self.jitter = jitter
         self.steps = _steps(steps)
+        self.deadline = None if deadline is None else _deadline(deadline)
         if self.steps and (self.first, self.factor, self.cap) != (2.0, 2.0, 3600.0):
             raise ValueError(
                 "Backoff(steps=) says every delay: first=, factor= and cap= do not go with it. Leave them out"
@@ -49,9 +55,22 @@ class Backoff:
         return full * (0.5 + draw / 2) if self.jitter else full
 
     def __repr__(self) -> str:
+        until = "" if self.deadline is None else f", deadline={self.deadline}"
         if self.steps:
-            return f"Backoff(steps={list(self.steps)}, jitter={self.jitter})"
-        return f"Backoff(first={self.first}, factor={self.factor}, cap={self.cap}, jitter={self.jitter})"
+            return f"Backoff(steps={list(self.steps)}, jitter={self.jitter}{until})"
+        return (
+            f"Backoff(first={self.first}, factor={self.factor}, cap={self.cap}, jitter={self.jitter}{until})"
+        )
+
+
+def _deadline(value: Duration) -> float:
+    deadline = seconds(value, "Backoff(deadline=)")
+    if not 0 < deadline <= LONGEST_DEADLINE:
+        raise ValueError(
+            f"Backoff(deadline=) must be more than 0 and at most 3600 days, not {short(value)}. "
+            "Leave it out for no deadline"
+        )
+    return deadline
 
 
 def _steps(steps: object) -> tuple[float, ...]:

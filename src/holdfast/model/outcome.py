@@ -40,10 +40,12 @@ class Cancelled(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Outcome):
-    """The handler failed: retried after `delay` while attempts are left, a dead letter otherwise."""
+    """The handler failed: retried after `delay` while attempts are left, a dead letter otherwise. Also a dead letter: a job
+    that has been tried for `deadline` seconds."""
 
     error: "ErrorText"
     delay: float = 0.0
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ class SettledElsewhere(Outcome):
     """Nothing to settle: the handler completed the job in its own transaction."""
 
     result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended(Outcome):
+    """Nothing to settle: the handler put its job back itself, until something happens. No attempt is spent."""
 
 
 @dataclass(frozen=True, slots=True)

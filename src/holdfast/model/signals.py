@@ -6,11 +6,11 @@ They derive from BaseException so that an `except Exception` in the handler does
 from .duration import Duration
 
 
-class Signal(BaseException):
+class HandlerSignal(BaseException):
     """The base of what a handler may raise to end its attempt on purpose."""
 
 
-class Retry(Signal):
+class Retry(HandlerSignal):
     """Run this job again. Spends an attempt; `after` replaces the task's backoff."""
 
     def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
@@ -19,7 +19,7 @@ class Retry(Signal):
         self.after = after
 
 
-class Snooze(Signal):
+class Snooze(HandlerSignal):
     """Run this job again later, without spending an attempt."""
 
     def __init__(self, after: Duration) -> None:
@@ -27,7 +27,7 @@ class Snooze(Signal):
         self.after = after
 
 
-class DeadLetter(Signal):
+class DeadLetter(HandlerSignal):
     """Give this job up now, whatever attempts are left."""
 
     def __init__(self, reason: str) -> None:
@@ -35,7 +35,7 @@ class DeadLetter(Signal):
         self.reason = reason
 
 
-class Cancel(Signal):
+class Cancel(HandlerSignal):
     """End this job as cancelled."""
 
     def __init__(self, reason: str = "") -> None:

@@ -18,6 +18,7 @@ from .outcome import (
     Released,
     SettledElsewhere,
     Snoozed,
+    Suspended,
 )
 
 PENDING: Final = "pending"
@@ -33,6 +34,7 @@ PARKED: Final = "parked"  # a dead letter, and its key is parked
 RETRY: Final = "retry"
 SNOOZED: Final = "snoozed"
 RELEASED: Final = "released"
+SUSPENDED: Final = "suspended"  # put back by its handler, until something happens
 LOST: Final = "lost"  # no longer ours
 BUSY: Final = "busy"  # another transaction holds the row right now
 FAILED: Final = (
@@ -52,8 +54,11 @@ JOB_DEAD_LETTER: Final = "job.dead_letter"
 JOB_RETRY: Final = "job.retry"
 JOB_SNOOZED: Final = "job.snoozed"
 JOB_RELEASED: Final = "job.released"
+JOB_SUSPENDED: Final = "job.suspended"
 JOB_LOST: Final = "job.lost"
 JOB_FAILED: Final = "job.failed"
+
+NEVER: Final = 9999  # the year of a job that is due when something happens
 
 QUEUE_JOBS: Final = "queue_jobs"  # the gauge of jobs that are there, by state
 
@@ -95,6 +100,7 @@ TABLE: Final = {
         Word(PARKED, JOB_DEAD_LETTER, DEAD_LETTER, metric="queue_parked_keys", dead=True),
         Word(RETRY, JOB_RETRY, RETRY, handled=True),
         Word(SNOOZED, JOB_SNOOZED, SNOOZED, handled=True),
+        Word(SUSPENDED, JOB_SUSPENDED, SUSPENDED, handled=True),
         Word(RELEASED, JOB_RELEASED, RELEASED),
         Word(LOST, JOB_LOST, LOST),
         Word(BUSY),
@@ -110,6 +116,7 @@ OUTCOMES: Final[dict[type[Outcome], Word]] = {
     DeadLettered: TABLE[DEAD_LETTER],
     Snoozed: TABLE[SNOOZED],
     Released: TABLE[RELEASED],
+    Suspended: TABLE[SUSPENDED],
     Held: TABLE[HELD],
     Misfit: TABLE[HELD],
     Lost: TABLE[LOST],

@@ -12,9 +12,9 @@ from ..settings import Settings
 from ..store import explain as store
 from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
 from .advice import Advice, Knows, advise, start_worker
-from .limit_reasons import hold_reason, limit_reasons, misfit_reason
+from .limit_reasons import backs_off, hold_reason, limit_reasons, misfit_reason, past_deadline
 from .procedure import Procedure, block, run, settings
-from .wording import cut, moment, several, some, span
+from .wording import SUSPENDED, cut, moment, several, some, span
 
 NO_SUCH_JOB = "no_such_job"
 SCHEMA = ("migrations_missing", "schema_newer")
@@ -181,8 +181,8 @@ class View:
     def _blocked(self) -> Reason:
         job = self.job
         said = (
-            f"It failed for good in attempt {job.attempts} of {job.max_attempts}, and its key waits for it: "
-            f"{cut(job.last_error)}"
+            f"It failed for good in attempt {job.attempts} of {job.max_attempts}{past_deadline(job)}, "
+            f"and its key waits for it: {cut(job.last_error)}"
         )
         advice = [self.retry]
         if self.seen.stream:
@@ -201,7 +201,7 @@ class View:
         why = f": {cut(job.last_error)}" if job.last_error else "."
         if job.state == state.CANCELLED:
             return Reason("cancelled", f"It was cancelled at {at}{by}{why}", [self.show])
-        said = f"It is a dead letter since {at}, after attempt {job.attempts} of {job.max_attempts}{why}"
+        said = f"It is a dead letter since {at}, after attempt {job.attempts} of {job.max_attempts}{past_deadline(job)}{why}"
         return Reason("dead", said, [advise("redrive_dead", id=self.id), self.show])
 
     # Running --------------------------------------------------------------------------------------------------------
@@ -264,10 +264,10 @@ class View:
         ahead = (job.available_at - job.now).total_seconds()
         if ahead <= 0:
             return
+        if job.available_at.year == state.NEVER:
+            return (yield Reason("suspended", SUSPENDED, [self.show]))
         until = f"until {moment(job.available_at)} (in {span(ahead)})"
-        advice = [self.show]
-        if job.state != state.HELD:  # which retry would refuse
-            advice.insert(0, self.retry)
+        advice = [self.show] if job.state == state.HELD else [self.retry, self.show]
         failed = error is not None and error.generation == job.generation
         fresh = error is not None and error.attempt != job.attempts
         if self.seen.moved or (failed and fresh):  # an operator said when: by an edit, or a redrive at a rate
@@ -275,8 +275,7 @@ class View:
         elif job.generation == 0:
             yield Reason("scheduled", f"It was enqueued to run later: it waits {until}.", advice)
         elif failed:
-            said = f"It backs off {until} after attempt {job.attempts} of {job.max_attempts} failed: {cut(job.last_error)}"
-            yield Reason("backing_off", said, advice)
+            yield Reason("backing_off", backs_off(job, until), advice)
         else:
             yield Reason("snoozed", f"Its handler asked for a pause: it waits {until}.", advice)
 

@@ -68,6 +68,13 @@ def stranded(job: Locked) -> Why | None:
     return None
 
 
+def of_workflow(job: Locked, verb: str) -> Why | None:
+    """A run ends by its own code, which may have something to undo."""
+    if job.is_run:
+        return why("is_workflow", "is a run of a workflow", id=job.id, verb=verb)
+    return None
+
+
 def _no_retry(job: Locked) -> Why | None:
     if job.stranded:
         return stranded(job)
@@ -117,7 +124,7 @@ def cancel_verb(reason: str = "") -> Verb:
 
     def refuse(job: Locked) -> Why | None:
         if job.table == "work":
-            return stranded(job)
+            return of_workflow(job, "cancel") or stranded(job)
         if job.state == DEAD_LETTER:
             return why(DEAD_LETTER, "is a dead letter: it does not run")
         return why(
@@ -135,7 +142,8 @@ def cancel_verb(reason: str = "") -> Verb:
 
 
 def _no_discard(job: Locked) -> Why | None:
-    return stranded(job) or (why("running", "is running: cancel it first") if job.running else None)
+    why_not = of_workflow(job, "terminate") or stranded(job)
+    return why_not or (why("running", "is running: cancel it first") if job.running else None)
 
 
 def _discard(locked: Sequence[Locked], done: int) -> Flow[Results]:

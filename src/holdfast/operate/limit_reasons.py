@@ -1,9 +1,9 @@
-"""What the limits of its queue, a hold of its key, or its payload have to do with a job that waits, in sentences."""
+"""What the limits of its queue, a hold of its key, its payload or its age have to do with a job that waits, in sentences."""
 
 from collections.abc import Iterator, Sequence
 
 from ..model.queue import Rate
-from ..store.explain import HoldSeen, LimitsSeen, Seen, WorkerSeen
+from ..store.explain import HoldSeen, LimitsSeen, Seen, Subject, WorkerSeen
 from .advice import Advice, advise
 from .wording import cut, moment, some, span
 
@@ -85,3 +85,18 @@ def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Ad
     else:
         said += " No live worker of its queue knows the task."
     return "misfit", said, [start]
+
+
+def backs_off(job: Subject, until: str) -> str:
+    """Between two attempts."""
+    said = f"It backs off {until} after attempt {job.attempts} of {job.max_attempts} failed"
+    if job.gives_up_at is not None:
+        said += f", and gives up with the first one that fails after {moment(job.gives_up_at)}"
+    return f"{said}: {cut(job.last_error)}"
+
+
+def past_deadline(job: Subject) -> str:
+    """Whether it was its age that ended it."""
+    if job.gives_up_at is None or job.attempts >= job.max_attempts:
+        return ""
+    return f", which failed after its deadline of {moment(job.gives_up_at)}"

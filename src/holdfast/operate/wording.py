@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from ..model.text import printable
 
+SUSPENDED = "It waits for something that its handler asked for, and is not due until that happens."
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 

@@ -14,9 +14,10 @@ from ..model.outcome import (
     Released,
     SettledElsewhere,
     Settlement,
+    Suspended,
     settlement_of,
 )
-from ..model.state import COMPLETED, LOST
+from ..model.state import COMPLETED, LOST, word_of
 from . import report
 from .batch.call import run_together
 from .batch.gather import Group
@@ -75,7 +76,7 @@ class Attempts:
                 outcome = await self._suspects.judge(running, outcome, self._me())
         except BaseException as error:  # noqa: BLE001 whatever went wrong, also with us: the slot is free and the job settled
             outcome = unforeseen(error, running)
-        self._slots.finished(running.started_at)
+        self._slots.finished(running.started_at + running.rested)
         self.conclude(running, outcome)
         dispatcher = self.dispatcher
         if dispatcher.ready or dispatcher.early:
@@ -127,8 +128,8 @@ class Attempts:
             self._pause.end()
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:
-        if isinstance(settlement.outcome, Lost):
-            self._settled([settlement], [LOST])
+        if isinstance(settlement.outcome, Lost | Suspended):
+            self._settled([settlement], [word_of(settlement.outcome).word])
         elif isinstance(settlement.outcome, SettledElsewhere):
             self._settled([settlement], [COMPLETED])
             if settlement.watch is not None:

@@ -29,7 +29,7 @@ from ..model.outcome import (
     Snoozed,
 )
 from ..model.shown import text_of
-from ..model.signals import Cancel, DeadLetter, Retry, Signal, Snooze
+from ..model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
 from ..model.state import LOST
 from ..model.text import describe, storable
 from ..store.settle import settle_in
@@ -39,6 +39,7 @@ from .job import Job
 from .middleware import Middleware, Next, PartTime
 from .record import Recorders, Rows
 from .report import JobFields
+from .rest import Resting
 from .threads import Threads
 
 Attempt = Callable[[Running, Handler, Job, dict[str, Any]], Awaitable[Outcome]]
@@ -69,7 +70,7 @@ class Executor:
         self._processes = processes
         self._supervised = supervised
         self._recorders = recorders or Recorders()
-        self.threads = Threads()
+        self.threads, self.resting = Threads(), Resting()
 
     def close(self) -> None:
         self.threads.close()
@@ -82,13 +83,13 @@ class Executor:
     async def execute(self, running: Running, attempt: Attempt | None = None) -> Outcome:
         """`attempt` is what to do inside of the middleware; the handler's own call, unless a batch shares one."""
         claimed = running.claimed
-        if claimed.cancel_requested:
-            return Cancelled("cancelled before it ran")
         handler = self._handlers.find(claimed.task, claimed.version)
+        if claimed.cancel_requested and (handler is None or handler.drive is None):
+            return Cancelled("cancelled before it ran")
         if handler is None:
             return Held(f"no worker here knows {claimed.task} version {claimed.version}")
         processes = running.apart or (self._processes if handler.process else None)
-        if processes is not None:
+        if processes is not None and handler.drive is None:  # which writes through what its worker keeps
             return await self._in_a_process(processes, running, handler)
         try:
             arguments = handler.decode(claimed.version, claimed.payload)
@@ -98,7 +99,7 @@ class Executor:
             return Misfit(storable(str(error)), handler.signature, newer=isinstance(error, NeedsNewer))
         except BaseException as error:  # noqa: BLE001 upgrades, models and their validators are the user's code
             return Misfit(describe(error).summary, handler.signature)
-        running.is_async = handler.is_async
+        running.is_async, running.is_driven = handler.is_async, handler.drive is not None
         # Of this task's own context, which ends with the task: nothing to set back.
         telemetry.job_context.set(JobFields(claimed, self._worker))
         layers = self._layers
@@ -122,6 +123,7 @@ class Executor:
         running.job = job = Job(
             running.claimed, self._database, self._worker(), handler.encode, running.on_change
         )
+        job._rest = functools.partial(self.resting.rest, running)
         job._rows = rows = Rows(self._recorders, in_transaction=handler.transaction != "none")
         if running.stop:
             running.interrupt(running.stop)
@@ -164,6 +166,8 @@ class Executor:
             return decide(error, running, handler)
 
     async def _call(self, handler: Handler, job: Job, arguments: dict[str, Any]) -> Outcome:
+        if handler.drive is not None:
+            return await handler.drive(job, arguments)
         injected = (job,) if handler.wants_job else ()
         if handler.transaction == "none":
             if handler.is_async:
@@ -237,7 +241,7 @@ def _decide(error: BaseException, running: Running, handler: Handler) -> Outcome
     match error:
         case Retry(reason=reason, after=after):
             delay = handler.pause(attempt) if after is None else _delay(after, "Retry(after=)")
-            return Failed(ErrorText("Retry", _reason(reason, "Retry")), delay)
+            return handler.fails(ErrorText("Retry", _reason(reason, "Retry")), delay)
         case Snooze(after=after):
             return Snoozed(_delay(after, "Snooze(after=)"))
         case DeadLetter(reason=reason):
@@ -270,4 +274,4 @@ def signal_in(error: BaseException) -> BaseException | None:
         if len(error.exceptions) != 1:
             return None
         error = error.exceptions[0]
-    return error if isinstance(error, Signal | LeaseLost) else None
+    return error if isinstance(error, HandlerSignal | LeaseLost) else None

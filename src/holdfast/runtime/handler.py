@@ -1,7 +1,7 @@
 """What the runtime needs to know of a task. The tasks layer builds these; the runtime only calls them."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -9,7 +9,7 @@ from .. import telemetry
 from ..model.backoff import Backoff
 from ..model.breaker import Breaker
 from ..model.duration import seconds
-from ..model.outcome import ErrorText, Failed
+from ..model.outcome import ErrorText, Failed, Outcome
 from ..model.text import describe
 
 LONGEST_DELAY = 3600 * 24 * 3600.0  # 3600 days: what PostgreSQL takes for ten years
@@ -58,20 +58,37 @@ class Handler:
     breaker: Breaker | None = None
     fingerprint: Callable[[], str] = str  # of its signature: workers of the same one take the same payloads
     returns_none: bool = False  # by its annotation: None needs no encoding
+    drive: Callable[..., Awaitable[Outcome]] | None = (
+        None  # (Job, arguments): called instead of an async func
+    )
     plain: bool = field(
         init=False
     )  # nothing around the call: an async function of the payload alone, without a time limit
 
     def __post_init__(self) -> None:
         plain = self.is_async and not self.wants_job and self.transaction == "none" and self.timeout is None
-        object.__setattr__(self, "plain", plain and not self.process)
+        object.__setattr__(self, "plain", plain and not self.process and self.drive is None)
 
     @property
     def signature(self) -> str:
         return self.fingerprint()
 
     def failed(self, error: ErrorText, attempt: int) -> Failed:
-        return Failed(error, self.pause(attempt))
+        return self.fails(error, self.pause(attempt))
+
+    def fails(self, error: ErrorText, delay: float) -> Failed:
+        return Failed(error, delay, self._deadline())
+
+    def _deadline(self) -> float | None:
+        """A user's own backoff may have none, or a wrong one."""
+        try:
+            found = self.backoff.deadline
+            return None if found is None else min(seconds(found, "Backoff.deadline"), LONGEST_DELAY)
+        except BaseException as error:  # noqa: BLE001 as in pause()
+            telemetry.emit(
+                "backoff.failed", level=logging.ERROR, task=self.name, error=describe(error).summary
+            )
+            return None
 
     def pause(self, attempt: int) -> float:
         """Seconds to the next attempt. A user's own backoff that raises, or gives no duration, is replaced by ours."""

@@ -32,7 +32,8 @@ class Running:
     started_at: float = 0.0  # 0: not yet
     not_before: float = 0.0  # of a queue with a rate: when there is a token for its start
     stop: Stop | None = None
-    is_async = False
+    is_async = is_driven = False  # driven: its handler hears of a cancel, and ends in its own way
+    rested = 0.0  # seconds in which it held no slot
     in_process = False
     apart: "Processes | None" = None  # a suspect: runs in one of these
     settling = False

@@ -1,7 +1,9 @@
 """The running attempt, as its handler sees it."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
@@ -27,6 +29,10 @@ def _plain_json(value: object) -> str:
         raise InvalidPayload(
             f"the result of type {type(value).__name__} cannot be stored as JSON ({error}); return plain values"
         ) from None
+
+
+def no_rest() -> AbstractAsyncContextManager[asyncio.Event]:
+    raise RuntimeError("only a handler that drives its job can rest")
 
 
 def _check_text(verb: str, what: str, text: str) -> None:
@@ -57,6 +63,7 @@ class Job:
         self._beside = False  # it recorded steps or progress
         self._report: tuple[float, str] | None = None
         self._rows = Rows(Recorders())
+        self._rest: Callable[[], AbstractAsyncContextManager[asyncio.Event]] = no_rest
 
     @property
     def id(self) -> UUID:

@@ -52,6 +52,8 @@ class LeaseEvents:
     def _cancel(self, running: Running) -> None:
         if self._attempts.dispatcher.drop(running):
             self._attempts.end_unstarted(running)
+        elif running.is_driven and running.stop == "cancel":
+            pass  # it hears of it, and ends by itself
         elif running.task is not None and running.is_async and not running.settling:
             running.task.cancel()
 

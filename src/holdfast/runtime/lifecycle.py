@@ -21,6 +21,7 @@ from .membership import Membership
 from .notify import Notify
 from .pulse import Pulse
 from .renew import RenewalThread
+from .rest import Resting
 from .ring import Ring
 from .service import Service
 from .sleep import Sleep
@@ -52,6 +53,7 @@ class Services:
     notify: Notify
     listens: bool  # whether notifications are of use
     of_shapes: Sequence[Service]
+    resting: Resting
 
     def share_pulse(self, context: WorkerContext, sleep: Sleep) -> None:
         """One statement per heartbeat asks for all of them while the worker sleeps."""
@@ -133,14 +135,19 @@ class Lifecycle:
         of = self._services
         self._context.stopping.set()
         for service in of.of_shapes:
-            await service.stop()
+            if not service.outlives_jobs:
+                await service.stop()
         await of.notify.stop()
         await _briefly(of.membership.drain(), _LAST_WRITES, "say draining")  # its seats are free from here on
         await of.ring.stop()
         self._attempts.hand_back(self._attempts.dispatcher.clear())
+        of.resting.close()
         await self._let_finish()
         await self._release_rest()
         await _briefly(self._settler.drained(), _LAST_WRITES, "settle the rest")
+        for service in of.of_shapes:
+            if service.outlives_jobs:
+                await service.stop()
         await _briefly(self._queues.doubt.give_back(), _LAST_WRITES, "give back what a lost answer claimed")
         await of.sweeper.stop()
         await self._settler.stop()

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import ConfigurationError, InvalidPayload, JobSettled
-from ..model.outcome import Ended, Lost, Outcome, Recorded, Settled, SettledElsewhere, Settlement
+from ..model.outcome import Ended, Lost, Outcome, Recorded, Settled, SettledElsewhere, Settlement, Suspended
 from ..model.shown import shown
 from ..model.state import ARCHIVED, UNSETTLED
 from ..store.statement import Flow
@@ -28,7 +28,7 @@ ROW_BYTES = 64 * 1024
 ATTEMPT_BYTES = 256 * 1024
 ATTEMPT_ROWS = 1000
 _CALL_BYTES = 4 * 1024 * 1024  # more than that is given to the recorder in several calls
-_UNWRITTEN = (Lost, SettledElsewhere)
+_UNWRITTEN = (Lost, SettledElsewhere, Suspended)
 
 Recorder = Callable[[Sequence[Ended], Sequence[str]], Flow[Any]]
 

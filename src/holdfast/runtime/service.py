@@ -27,6 +27,7 @@ class Service(abc.ABC):
     question: Question | None = None  # what it wants to know with each pulse of its sleeping worker
     pulse: Pulse | None = None  # which it need not ask by itself while that lasts
     topic: str | None = None  # what it wants to be woken for, as holdfast.wake() names it
+    outlives_jobs = False  # jobs that run need it to end: it stops after the last of them
     worker: Callable[[], str] = staticmethod(lambda: "")  # the identity of its worker
 
     def __init__(self) -> None:

@@ -1,6 +1,8 @@
 """How many more jobs this worker wants right now."""
 
+import asyncio
 import time
+from collections import deque
 
 from .threads import Threads
 
@@ -28,6 +30,7 @@ class Slots:
         self._finished_at = 0.0
         self.running = 0
         self.ahead = prefetch  # jobs to hold beyond the free slots, as last computed
+        self._coming_back: deque[asyncio.Future[None]] = deque()  # from a rest, and waiting for a slot
 
     def want(self, ready: int, batches: int = 0) -> int:
         """`ready` wait for a slot already; `batches` lack that many, which take no slot each. Few are not worth a claim."""
@@ -65,8 +68,36 @@ class Slots:
         self.running += 1
         return time.monotonic()
 
+    def rest(self) -> None:
+        """A job in flight gives its slot back for a while."""
+        self.running -= 1
+        self._hand_over()
+
+    async def unrest(self) -> None:
+        """It takes one again: before any new job does, and whoever rested first, first. However this ends, it has one."""
+        if self.free > 0:
+            self.running += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._coming_back.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():  # else it has been given one
+                self.running += 1
+            raise
+
+    def _hand_over(self) -> None:
+        while self._coming_back and self.free > 0:
+            turn = self._coming_back.popleft()
+            if not turn.done():
+                self.running += 1
+                turn.set_result(None)
+
     def finished(self, began: float) -> None:
         self.running -= 1
+        if self._coming_back:
+            self._hand_over()
         self._finished += 1
         self._finished_at = now = time.monotonic()
         self._mean += 0.2 * (now - began - self._mean)

@@ -56,6 +56,7 @@ class Worker:
             database, handlers, context.me, middleware, processes=processes, recorders=options.recorders
         )
         self.slots = Slots(options.concurrency, database.settings.prefetch, self._executor.threads)
+        self._executor.resting.slots, self._executor.resting.on_free = self.slots, context.pause.end
         self._queues = Queues(database, handlers, options.leases, options.rules, context.inflight)
         self._suspects = Suspects(session, database.settings, options.children, options.concurrency)
         self._breakers = Breakers(handlers, session, database.settings.sweep, self._breaker_closed)
@@ -102,6 +103,7 @@ class Worker:
             notify=Notify(database, context.session, list(context.options.leases), sleep, look_again),
             listens=context.settings.notify and context.settings.poll > DROWSY and not until_idle,
             of_shapes=self._services,
+            resting=self._executor.resting,
         )
         services.share_pulse(context, sleep)
         return Lifecycle(context, services, self._attempts, self._queues, look_again)

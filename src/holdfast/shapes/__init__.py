@@ -5,7 +5,7 @@ The app, the doctor and the command line read this list and nothing else of a sh
 
 from ..operate.doctor.run import CHECKS as ENGINE_CHECKS
 from ..shape import Shape
-from . import events, receiver, relays, schedules, webhooks
+from . import events, receiver, relays, schedules, webhooks, workflows
 from .events.contracts.verbs import HasContracts
 from .events.declare import Subscribing
 from .events.verbs import HasEvents
@@ -14,12 +14,20 @@ from .relays.declare import Relaying
 from .schedules.declare import Scheduling
 from .schedules.verbs import HasSchedules
 from .webhooks.declare import Hooking
+from .workflows.declare import Workflows
 
-SHAPES: tuple[Shape, ...] = (schedules.SHAPE, events.SHAPE, relays.SHAPE, receiver.SHAPE, webhooks.SHAPE)
+SHAPES: tuple[Shape, ...] = (
+    schedules.SHAPE,
+    events.SHAPE,
+    relays.SHAPE,
+    receiver.SHAPE,
+    webhooks.SHAPE,
+    workflows.SHAPE,
+)
 CHECKS = (*ENGINE_CHECKS, *(check for shape in SHAPES for check in shape.checks))
 
 
-class Registry(Scheduling, Relaying, Hooking, Subscribing, Receiving):
+class Registry(Scheduling, Relaying, Hooking, Subscribing, Receiving, Workflows):
     """Tasks for apps to include: `billing = Registry("billing")`, then `Holdfast(..., include=[billing])`.
 
     A registry that several apps include writes its jobs through the newest of them.

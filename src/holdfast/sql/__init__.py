@@ -1,7 +1,7 @@
 """The SQL text: schema.sql (the whole truth), queries/*.sql (named statements), migrations/NNNN_*.sql.
 
-A shape has its statements in `queries.sql` in its own folder, and its part of the schema in `schema.sql` beside it, which
-stands where schema.sql says `-- with shape: name`.
+A shape has its part of the schema in `schema.sql` in its own folder, which stands where schema.sql says
+`-- with shape: name`. Its statements are in `queries.sql`, and any other `.sql` file, beside it.
 
 A query file holds statements, each opened by `-- name: verb` and a line that says what it is for. What several statements
 have in common is a `-- part: name`, and stands where a line says `-- with part: name`.
@@ -44,7 +44,10 @@ def query_files() -> list[Traversable]:
     """Every file with statements: the engine's, then the shapes'."""
     own = sorted((files(__name__) / "queries").iterdir(), key=lambda f: f.name)
     found = [file for file in own if file.name.endswith(".sql")]
-    return found + [file for folder in shape_folders() if (file := folder / "queries.sql").is_file()]
+    for folder in shape_folders():
+        beside = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+        found += [file for file in beside if file.name != "schema.sql"]
+    return found
 
 
 @functools.cache

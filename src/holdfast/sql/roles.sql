@@ -88,6 +88,16 @@ BEGIN
     GRANT SELECT (id, tenant, url, events, ordered, rate, concurrency, status, disabled_reason, disabled_at, created_at, version, changed) ON holdfast.webhook_endpoints TO {{worker}};
     GRANT SELECT (id, endpoint_id, scheme, key_id, created_at, expires_at) ON holdfast.webhook_secrets TO {{worker}};   -- what is sealed comes from webhook_begin()
 
+    GRANT EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result TO {{producer}}, {{worker}}, {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.workflow_result TO {{operator_ro}};
+    GRANT EXECUTE ON FUNCTION holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_terminate TO {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.workflow_end, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend, holdfast.workflow_child,
+        holdfast.workflow_call, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots TO {{worker}};
+    GRANT SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types TO {{worker}};
+    GRANT INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types TO {{worker}};
+    GRANT UPDATE ON holdfast.workflow_runs TO {{worker}};
+    GRANT USAGE ON SEQUENCE holdfast.workflow_seq TO {{worker}};
+
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
     GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.asleep TO {{worker}};
     GRANT SELECT, INSERT ON holdfast.archive, holdfast.parked_keys TO {{worker}};
@@ -110,7 +120,7 @@ BEGIN
     GRANT SELECT ON holdfast.oldest_due, holdfast.storage TO {{worker}};   -- for its metrics
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
         holdfast.note_breaker, holdfast.close_breaker, holdfast.empty_archive_slot, holdfast.jobs_ended_at_commit, holdfast.try_callback,
-        holdfast.lock_streams TO {{worker}};
+        holdfast.lock_streams, holdfast.try_streams TO {{worker}};
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{worker}};
 
     GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {{operator_ro}};
@@ -134,7 +144,12 @@ BEGIN
     GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
         holdfast.lock_streams, holdfast.try_callback, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue,
-        holdfast.audit_act, holdfast.audit_more, holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
+        holdfast.audit_act, holdfast.audit_more, holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start, holdfast.erase_events,
+        holdfast.erase_event_key TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
+
+    GRANT EXECUTE ON FUNCTION holdfast.workflow_reopen TO {{operator_rw}};
+    GRANT UPDATE ON holdfast.workflow_runs TO {{operator_rw}};
+    GRANT DELETE ON holdfast.workflow_steps TO {{operator_rw}};   -- a failure that is to be tried again
 
     -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
     FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP

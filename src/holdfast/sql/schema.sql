@@ -206,6 +206,8 @@ CREATE TABLE holdfast.work (
     parent_id           uuid,         -- the job that this one came from
     group_id            uuid,         -- the group that waits for this job
     follow_ups          jsonb,        -- jobs to enqueue when this one completes: a list of what enqueue_specs() takes
+    first_due           timestamptz,  -- when it was due before it first failed or was snoozed; its deadline counts from there
+    gives_up_at         timestamptz,  -- an attempt that fails from then on is the last; written by the failed attempt before
     CONSTRAINT work_status CHECK (status IN ('pending', 'processing', 'held', 'blocked')),   -- blocked: a dead letter that its key waits for
     CONSTRAINT work_held CHECK ((status IN ('held', 'blocked')) = (hold_reason IS NOT NULL))
 ) PARTITION BY LIST (queue);
@@ -697,7 +699,8 @@ CREATE TABLE holdfast.dead_letters (
     metadata         jsonb,
     parent_id        uuid,
     group_id         uuid,
-    follow_ups       jsonb
+    follow_ups       jsonb,
+    gives_up_at      timestamptz   -- its deadline by age, if it had one
 );
 CREATE INDEX dead_letters_died ON holdfast.dead_letters (died_at);
 CREATE INDEX dead_letters_parent ON holdfast.dead_letters (parent_id) WHERE parent_id IS NOT NULL;
@@ -1314,7 +1317,7 @@ BEGIN
     FOREACH i IN ARRAY changed LOOP
         UPDATE holdfast.work w
         SET payload = payloads[i]::jsonb, version = versions[i], priority = priorities[i], max_attempts = write_jobs.max_attempts[i],
-            attempts = 0, status = 'pending', hold_reason = NULL,
+            attempts = 0, first_due = NULL, gives_up_at = NULL, status = 'pending', hold_reason = NULL,
             available_at = least(greatest(coalesce(run_ats[i], holdfast.now() + make_interval(secs => delays[i])), 'epoch'), holdfast.now() + interval '10 years'),
             tags = CASE WHEN write_jobs.tags[i] IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(write_jobs.tags[i]::jsonb)) END,
             metadata = metadatas[i]::jsonb, parent_id = parents[i], follow_ups = write_jobs.follow_ups[i]::jsonb
@@ -1636,6 +1639,9 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
+    IF EXISTS (SELECT FROM holdfast.workflow_calls c WHERE c.group_id = ANY (group_ids)) THEN   -- a run waits for some of them
+        PERFORM holdfast.members_ended(job_ids, states, group_ids);
+    END IF;
     RETURN made;
 END $$;
 
@@ -1770,6 +1776,8 @@ REVOKE ALL ON FUNCTION holdfast.empty_archive_slot FROM PUBLIC;
 
 -- with shape: webhooks
 
+-- with shape: workflows
+
 -- For people and tools --------------------------------------------------------------------------------------------
 
 CREATE VIEW holdfast.jobs AS
@@ -1885,7 +1893,7 @@ CREATE VIEW holdfast.worker_jobs AS
     FROM holdfast.claims c
     LEFT JOIN holdfast.workers v ON v.id = c.worker
     CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
-    CROSS JOIN LATERAL (SELECT w.* FROM holdfast.work w
+    CROSS JOIN LATERAL (SELECT w.id, w.task, w.partition_key, w.attempts, w.claimed_at FROM holdfast.work w
                         WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing' OFFSET 0) w;
 COMMENT ON VIEW holdfast.worker_jobs IS 'What each worker holds right now';
 

@@ -36,6 +36,7 @@ class Locked:
     created_at: datetime
     slot: int
     has_queue: bool
+    is_run: bool = False  # of a workflow: it has verbs of its own
     running: bool = False  # somebody owns it, or so it says
     stranded: bool = False  # it says that it runs, and no claim holds it
 

@@ -13,14 +13,16 @@ from ..model.outcome import Settled
 from ..model.state import COMPLETED
 from .statement import Flow, Row, Statement, ids, named, nothing
 
-_BRIEF = "250ms"
+_BRIEF = "50ms"
+_KEYED = '"partition_key"'  # in the text of a follow-up that goes to a stream, and of few others
+_MOST_TRIED = 128  # jobs whose follow-ups have keys: each key is a lock
 
 
 class GroupBusy(Exception):
-    """Somebody else counts in the groups of these jobs at this moment."""
+    """Somebody else counts in the groups of these jobs at this moment, or holds a key that their follow-ups go to."""
 
     def __init__(self, job_ids: set[UUID]) -> None:
-        super().__init__(f"the groups of {len(job_ids)} jobs are locked")
+        super().__init__(f"the groups of {len(job_ids)} jobs, or the keys of what follows them, are locked")
         self.job_ids = job_ids
 
 
@@ -29,8 +31,9 @@ def follow(done: Sequence[Settled], *, patient: bool = True) -> Flow[None]:
 
     `patient`, inside somebody's transaction: groups are counted when it commits, and every lock is waited for. Else a
     group that somebody holds raises GroupBusy: a settle of many jobs must not hang on the transaction of one stranger.
-    The same for a group that ends here while somebody holds the key of its callback. The key of a follow-up is waited for
-    for a moment. Keys come before groups.
+    The same for a group that ends here while somebody holds the key of its callback, and for a job whose follow-up goes to
+    a key that somebody holds. An idempotency or replace key of a follow-up is waited for for a moment. Keys come before
+    groups.
     """
     linked = [d for d in done if d.group is not None or d.then is not None]
     if not linked:
@@ -41,6 +44,8 @@ def follow(done: Sequence[Settled], *, patient: bool = True) -> Flow[None]:
         return
     yield from named("brief_locks", (_BRIEF,), nothing)
     if any(d.then for d in linked):
+        if busy := (yield from _busy_follow_ups(linked)):
+            raise GroupBusy(busy)
         yield from _ended(_columns(linked, groups=False))
     if members := [d for d in linked if d.group]:
         if busy := set((yield from _busy_groups(members))):
@@ -61,6 +66,14 @@ def _columns(
         [d.group if groups else None for d in linked],
         [d.then if follow_ups else None for d in linked],
     )
+
+
+def _busy_follow_ups(linked: Sequence[Settled]) -> Flow[set[UUID]]:
+    keyed = [d for d in linked if d.then and _KEYED in d.then and d.state == COMPLETED]
+    if not 0 < len(keyed) <= _MOST_TRIED:
+        return set()
+    params = ([d.id for d in keyed], [d.then for d in keyed])
+    return set((yield from named("busy_follow_ups", params, ids)))
 
 
 def _busy_groups(linked: Sequence[Settled]) -> Statement[list[UUID]]:

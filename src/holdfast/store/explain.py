@@ -41,6 +41,7 @@ class Subject:
     lease_expires_at: datetime | None
     revoked: bool
     now: datetime
+    gives_up_at: datetime | None  # its deadline by age, once an attempt has failed
 
 
 @dataclass(frozen=True, slots=True)

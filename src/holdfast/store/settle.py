@@ -216,10 +216,10 @@ def _check(queue: str, places: Places, batch: Sequence[Settlement], odd: Odd) ->
 def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
     """Which statement ends this attempt, and the columns it takes beside the grant."""
     match outcome:
-        case Failed(error, delay):
-            return "settle_fail", (delay, False, *_error(error))
+        case Failed(error, delay, deadline):
+            return "settle_fail", (delay, False, *_error(error), deadline)
         case DeadLettered(error):
-            return "settle_fail", (0.0, True, *_error(error))
+            return "settle_fail", (0.0, True, *_error(error), None)
         case Snoozed(delay):
             return "settle_back", (delay, None)
         case Released():

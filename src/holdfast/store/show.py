@@ -51,6 +51,7 @@ class JobDetail(JobLine):
     parent_id: UUID | None
     group_id: UUID | None
     follow_ups: Any  # to be enqueued when it completes
+    gives_up_at: datetime | None  # its deadline by age, once an attempt has failed
 
 
 def summarize_jobs(job_ids: Sequence[UUID]) -> Statement[list[JobLine]]:
@@ -64,9 +65,21 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
     def decode(rows: Sequence[Row]) -> JobDetail | None:
         if not rows:
             return None
-        *plain, payload, result, claimed_at, cancel, tags, metadata, left, timeline, parent, group, then = (
-            rows[0]
-        )
+        (
+            *plain,
+            payload,
+            result,
+            claimed_at,
+            cancel,
+            tags,
+            metadata,
+            left,
+            timeline,
+            parent,
+            group,
+            then,
+            until,
+        ) = rows[0]
         state, generation, sequence = plain[3], plain[16], plain[17]
         own_fence = None
         if state == PROCESSING and timeline is not None:
@@ -83,6 +96,7 @@ def show_job(job_id: UUID) -> Statement[JobDetail | None]:
             parent,
             group,
             _json(then),
+            until,
         ]
         return JobDetail(*[*plain, *facts])
 

@@ -64,7 +64,7 @@ class JobHandle(Generic[R_co]):
         Raises JobFailed, JobCancelled, ResultTimeout or ResultExpired. Inside the transaction that
         enqueued the job it waits in vain: nobody sees the job before the commit.
         """
-        pauses = _pauses(timeout)
+        pauses = growing_pauses(timeout)
         while (fate := self._producer.fate(self._id, self._queue)).state == WAITING:
             pause = next(pauses, None)
             if pause is None:
@@ -74,7 +74,7 @@ class JobHandle(Generic[R_co]):
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """Wait for the job and return its result: `await handle.aresult(timeout=5)`."""
-        pauses = _pauses(timeout)
+        pauses = growing_pauses(timeout)
         while (fate := await self._producer.afate(self._id, self._queue)).state == WAITING:
             pause = next(pauses, None)
             if pause is None:
@@ -133,7 +133,7 @@ class JobHandle(Generic[R_co]):
         return error
 
 
-def _pauses(timeout: Duration | None) -> Iterator[float]:
+def growing_pauses(timeout: Duration | None) -> Iterator[float]:
     """Growing pauses until the deadline, counted from now; the last one ends on it."""
     return _until(math.inf if timeout is None else time.monotonic() + seconds(timeout, "timeout"))
 

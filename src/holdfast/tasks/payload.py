@@ -22,7 +22,8 @@ MAX_DIGITS = 1000
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_spaced = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_EXPONENT = re.compile(r"\de[+-]?\d")
+_EXPONENT = re.compile(r"\de[+-]\d")  # as Python writes it, always with a sign; ids in texts may look so too
+_WITH_EXPONENT = re.compile(r"[\[,:]-?\d[\d.]*e[+-]\d")  # the same where a number may stand
 _LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9.]+)e\+([0-9]+)')
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOO_LARGE = 10**MAX_DIGITS
@@ -46,7 +47,9 @@ def dump(value: object, what: str = "payload", limit: int = PAYLOAD_BYTES) -> st
         raise InvalidPayload(f"{what} cannot be written as JSON: {error}") from error
     if _suspicious(value, text):
         _refuse(value, what)
-    if has_exponents := _EXPONENT.search(text) is not None:
+    if has_exponents := _EXPONENT.search(text) is not None and (
+        isinstance(value, float) or _WITH_EXPONENT.search(text) is not None
+    ):
         text = _LARGE_FLOAT.sub(_positional, text)
     if size > limit // 2 or has_exponents:
         # the database counts jsonb as it prints it: a space after each separator, and numbers without exponents

@@ -31,6 +31,10 @@ class AppProducer(Producer, Protocol):
     @property
     def database(self) -> Database: ...
 
+    def ready(self, wanted: set[str]) -> None: ...
+
+    async def aready(self, wanted: set[str]) -> None: ...
+
 
 class GroupProducer(Producer, Protocol):
     """A Producer that also makes groups."""

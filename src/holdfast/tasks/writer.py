@@ -98,27 +98,34 @@ class Writer:
         self, make: Callable[[], Statement[T]], rows: Sequence[NewRow], conn: object | None, verb: str
     ) -> T:
         guest = None if conn is None else sync_guest(conn, verb, f"a{verb}")
-        if missing := queues_of(rows) - self._known:
+        self.ready(queues_of(rows))
+        return self._database().run(make) if guest is None else guest.run(make())
+
+    def ready(self, wanted: set[str]) -> None:
+        """These queues exist, as far as we may look; on our own embedded server a declared one is made."""
+        if missing := wanted - self._known:
             try:
                 for name, rules in self._missing(missing, self._database().run(jobs.queue_names)):
                     self._database().run(functools.partial(queues.create_queue, name, rules=rules))
             except Forbidden:
                 pass  # EXECUTE is all a producer needs: the function answers for unknown queues by itself
             self._known |= missing
-        return self._database().run(make) if guest is None else guest.run(make())
 
     async def _awrite(
         self, make: Callable[[], Statement[T]], rows: Sequence[NewRow], conn: object | None, verb: str
     ) -> T:
         guest = None if conn is None else async_guest(conn, f"a{verb}", verb)
-        if missing := queues_of(rows) - self._known:
+        await self.aready(queues_of(rows))
+        return await self._database().arun(make) if guest is None else await guest.arun(make())
+
+    async def aready(self, wanted: set[str]) -> None:
+        if missing := wanted - self._known:
             try:
                 for name, rules in self._missing(missing, await self._database().arun(jobs.queue_names)):
                     await self._database().arun(functools.partial(queues.create_queue, name, rules=rules))
             except Forbidden:
                 pass
             self._known |= missing
-        return await self._database().arun(make) if guest is None else await guest.arun(make())
 
     def _missing(self, wanted: set[str], existing: list[str]) -> list[tuple[str, QueueRules]]:
         """The queues to create: declared ones, on our own embedded server. Any other that does not exist is refused."""

@@ -27,6 +27,7 @@ from ..shapes.events.service import services
 from ..store.queues import create_queue
 from ..tasks.convert import converter
 from ..tasks.task import Task
+from .workflows import WorkflowKit
 
 Row = dict[str, Any]
 _ALL = 1_000_000  # events
@@ -40,6 +41,7 @@ class Kit:
         self.app = app
         self.url = url
         self.clock = Clock()
+        self.workflows = WorkflowKit(self)
         self._before = app._opened
         app._opened = self.database = Database(url, settings or Settings(), self.clock)
         app._writer.forget()
@@ -82,7 +84,7 @@ class Kit:
         """Run a statement and commit; its rows as dicts."""
         with self.connect() as conn:
             cursor = conn.execute(query.encode(), params)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.description is not None else []
 
     def jobs(self, task: Task[Any, Any] | str | None = None) -> list[Row]:
         """Every job, live, finished or dead, in the order they were enqueued."""

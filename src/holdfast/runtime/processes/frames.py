@@ -122,5 +122,6 @@ _FIELDS: dict[str, Callable[[object], Any]] = {
     "signature": _text,
     "error": _error,
     "delay": _seconds,
+    "deadline": lambda value: None if value is None else _seconds(value),
     "rows": _rows,
 }

@@ -196,6 +196,41 @@ def _print_event(e: Event[Any]) -> None:
     typer.echo("data      " + ("erased" if e.data is None else render.pretty_json(e.data)))
 
 
+@app.command("erase")
+@command
+def erase_command(
+    how: How,
+    operator: Operator,
+    which: Annotated[
+        list[str] | None, typer.Argument(metavar="[POSITION|ID]...", help="Positions, or ids.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="All events with this key.")] = None,
+) -> Shown[int]:
+    """Take the data of events away, for good. They stay in the log without it; jobs that were made from them keep theirs."""
+    if bool(which) == (key is not None):
+        raise ConfigurationError("say which events: positions or ids, or --key, and not both")
+    looks = verbs(operator)
+    places = [_which(one) for one in which or ()]
+    count = looks.erase_key(key, dry_run=True) if key is not None else _with_data(looks, places)
+    what = several(count, "event") if key is None else f"{several(count, 'event')} of key {render.line(key)}"
+    if how.dry_run:
+        said = f"Dry run: the data of {what} would be erased. Nothing was changed."
+        return Shown(count, partial(_say, said), {"erased": 0, "dry_run": True, "found": count})
+    if count:
+        confirm(f"erase the data of {what}, for good", how.yes)
+        count = looks.erase_key(key) if key is not None else looks.erase(places)
+    said = f"The data of {several(count, 'event')} is erased." if count else "There is no data to erase."
+    return Shown(count, partial(_say, said), {"erased": count, "dry_run": False, "found": count})
+
+
+def _say(text: str, _: object) -> None:
+    typer.echo(text)
+
+
+def _with_data(looks: Looks, which: Sequence[int | UUID]) -> int:
+    return sum(looks.show(one).data is not None for one in which)
+
+
 # Who is behind ------------------------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ DATA_BYTES = 224 * 1024  # a job that carries the event has room for the rest
 HEADER_BYTES = 8 * 1024
 SOURCE = "source"  # the header that becomes the attribute of CloudEvents
 _MARK = "__holdfast_event__"
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _URI_REFERENCE = re.compile(r"(?:[A-Za-z0-9:/?#@!$&'()*+,;=._~\[\]-]|%[0-9A-Fa-f]{2})+")
 
 
@@ -374,4 +375,4 @@ def carrying(headers: str | None, context: Mapping[str, str]) -> str | None:
 
 
 def text_of(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return quoted(value) if isinstance(value, str) else _encode(value)

@@ -167,16 +167,19 @@ def job_payload(row: EventRow, parameter: str, era: int, *, replay: bool = False
 
 def cloudevent_text(row: EventRow) -> str:
     """What `Event.cloudevent()` has, as text that is put together from the texts of the log: the same every time."""
-    headers: dict[str, str] = json.loads(row.headers) if row.headers else {}
-    extra = "".join(
-        f",{text_of(name)}:{text_of(value)}"
-        for name, value in headers.items()
-        if name not in _OWN and _EXTENSION.fullmatch(name) and not _CONTROL.search(value)
-    )
+    source, extra = '"holdfast"', ""
+    if row.headers:
+        headers: dict[str, str] = json.loads(row.headers)
+        source = text_of(headers.get(SOURCE, "holdfast"))
+        extra = "".join(
+            f",{text_of(name)}:{text_of(value)}"
+            for name, value in headers.items()
+            if name not in _OWN and _EXTENSION.fullmatch(name) and not _CONTROL.search(value)
+        )
     subject = "" if row.key is None else f',"subject":{text_of(row.key)}'
     time = row.time.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return (
-        f'{{"specversion":"1.0","id":"{row.id}","source":{text_of(headers.get(SOURCE, "holdfast"))},"type":"{row.type}",'
+        f'{{"specversion":"1.0","id":"{row.id}","source":{source},"type":"{row.type}",'
         f'"time":"{time}","datacontenttype":"application/json","dataschema":"urn:holdfast:{row.type}:{row.version}"'
         f'{subject}{extra},"data":{row.data or "null"}}}'
     )

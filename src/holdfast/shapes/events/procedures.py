@@ -16,6 +16,7 @@ from ...operate.refusal import Refused
 from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks.payload import shown
+from . import erase as erasing
 from . import store
 from .event import Event, EventConverter, EventRow
 from .lookups import find, list_all, turn, unknown
@@ -71,6 +72,14 @@ def show(which: int | UUID) -> Procedure[Event[Any]]:
     if not found:
         raise EventsGone(f"the log has no event {which}")
     return found[0]
+
+
+def erase(which: Sequence[int | UUID]) -> Procedure[int]:
+    """Take the data of events away, for good, by position or id. Returns how many had any."""
+    found: list[Event[Any]] = []
+    for one in which:
+        found += [(yield from show(one))]
+    return (yield from erasing.erase(found))
 
 
 def failures(name: str, key: str | None = None) -> Procedure[list[Failure]]:
@@ -206,6 +215,8 @@ class Subscriptions(Runner):
     state = Method(state)
     read = Method(read)
     show = Method(show)
+    erase = Method(erase)
+    erase_key = Method(erasing.erase_key)
     list = Method(list_all)
     find = Method(find)
     pause = Method(pause)

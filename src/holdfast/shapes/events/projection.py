@@ -219,6 +219,11 @@ def apply_of(
     retry, poison = options.get("retry") or Backoff(), options.get("poison", "stop")
     if not isinstance(retry, Backoff):
         raise TaskDefinitionError(f"projection {name!r}: retry must be a Backoff, not {shown(retry)}")
+    if retry.deadline is not None:
+        raise TaskDefinitionError(
+            f"projection {name!r}: Backoff(deadline=) is for jobs. An event of a projection is tried max_attempts times: "
+            "leave deadline out"
+        )
     if poison not in get_args(Poison):
         raise TaskDefinitionError(
             f"projection {name!r}: poison must be one of {', '.join(get_args(Poison))}, not {shown(poison)}"

@@ -487,6 +487,15 @@ SELECT holdfast.event_position(u.seq) FROM unnest($1::bigint[]) WITH ORDINALITY 
 -- The seq of an event, by its id; NULL: it was not found. $1 id
 SELECT holdfast.event_seq_of($1::uuid);
 
+-- name: erase_events
+-- Take the data of these events away. Returns how many had any. $1 ids, $2 their seqs
+SELECT holdfast.erase_events($1::uuid[], $2::bigint[]);
+
+-- name: erase_event_key
+-- The same for a key, in one slot: (the last seq that was looked at, NULL: there are no more; how many had data).
+-- $1 slot, $2 after this seq, $3 events to look at, $4 key, $5 only count?
+SELECT e.last, e.erased FROM holdfast.erase_event_key($1::int, $2::bigint, $3::int, $4::text, $5::boolean) e;
+
 -- name: projection_positions
 -- The lowest position of a subscription over its shards, and the status of one that stands still before a position; no row: there is none.
 -- $1 name, $2 position

@@ -55,6 +55,8 @@ class Link:
         return outcomes
 
     async def _open(self) -> int:
+        if self._is_open and not self._changing.locked():
+            return self._opened
         async with self._changing:
             if not self._is_open:
                 try:

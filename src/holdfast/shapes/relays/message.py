@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ..events.event import Event
 
 FIELDS = ("type", "key", "version")
+_KEYS = 4096  # whose spelling is kept: events of few keys come again and again
 _SAFE = ":@_-~+"  # of a key, beside letters and digits: what means nothing to any broker
 _TOKEN = re.compile("[A-Za-z0-9_-]{1,64}")
 _PRINTABLE = re.compile("[\x20-\x7e]*")
@@ -46,6 +48,7 @@ class Template:
         return self._text.format(type=row.type, key=key, version=row.version)
 
 
+@lru_cache(_KEYS)
 def escaped(key: str | None) -> str:
     """A key as a part of a destination's name: everything but letters, digits and : @ _ - ~ + is percent-encoded."""
     return "_" if key is None else quote(key, safe=_SAFE).replace(".", "%2E")
@@ -78,13 +81,14 @@ class Maker:
             raise Unsendable(Refused("too_large", f"{len(body)} bytes, and {self._most} may be sent"))
         if self._key_bytes is not None and row.key is not None and len(row.key.encode()) > self._key_bytes:
             raise Unsendable(Refused("malformed", f"its key has more than {self._key_bytes} bytes"))
+        event_id = str(row.id)
         return OutMessage(
-            str(row.id),
+            event_id,
             row.position,
             row.type,
             row.key,
             self._destination(row),
-            headers_of(row),
+            headers_of(row, event_id),
             body,
             era=self._cursor.era,
             late=late,
@@ -104,18 +108,27 @@ class Maker:
         return found
 
 
-def headers_of(row: LogRow) -> dict[str, str]:
+def headers_of(row: LogRow, event_id: str) -> dict[str, str]:
     """CloudEvents attributes, and the event's own headers as far as any broker can carry them. None of those can pass for an
     attribute: a reader would take `ce-subject` for the key."""
-    own: dict[str, str] = json.loads(row.headers) if row.headers else {}
-    found = {
-        name: value
-        for name, value in own.items()
-        if _TOKEN.fullmatch(name) and _PRINTABLE.fullmatch(value) and not name.lower().startswith("ce-")
-    }
-    found["ce-id"] = str(row.id)
+    found: dict[str, str] = {}
+    source = "holdfast"
+    if row.headers:
+        own: dict[str, str] = json.loads(row.headers)
+        source = own.get("source", source)
+        found = {
+            name: value
+            for name, value in own.items()
+            if _TOKEN.fullmatch(name) and _PRINTABLE.fullmatch(value) and not name.lower().startswith("ce-")
+        }
+    found["ce-id"] = event_id
     found["ce-type"] = row.type
-    found["ce-source"] = own.get("source", "holdfast")
+    found["ce-source"] = source
     if row.key is not None:
-        found["ce-subject"] = quote(row.key, safe=_SAFE + " !#$&'()*,./;=?[]")
+        found["ce-subject"] = _subject(row.key)
     return found
+
+
+@lru_cache(_KEYS)
+def _subject(key: str) -> str:
+    return quote(key, safe=_SAFE + " !#$&'()*,./;=?[]")

@@ -106,20 +106,22 @@ class Relay:
 
     def _start_reading(self) -> None:
         lanes = self._lanes
-        room = 2 * self._spec.window - lanes.unsent
-        full = room <= 0 or lanes.bytes >= BYTES_AHEAD or lanes.ahead() >= 2 * self._spec.most_ahead
+        full = self._has_enough or lanes.bytes >= BYTES_AHEAD or lanes.ahead() >= 2 * self._spec.most_ahead
         if self._reading is None and self._bad is None and not full:
+            room = 2 * self._spec.window - lanes.unsent
             wanted = self._cursor.read(*self._read_to, min(room, PAGE), PAGE_BYTES)
             self._reading = self._task(wanted, "reads")
 
     @property
+    def _has_enough(self) -> bool:
+        """As much as two windows may be in memory. There must be room for half a window: a read for each few that were
+        confirmed would cost more than sending them."""
+        return self._lanes.unsent > 2 * self._spec.window - max(1, self._spec.window // 2)
+
+    @property
     def _is_full(self) -> bool:
         lanes = self._lanes
-        return (
-            lanes.unsent >= 2 * self._spec.window
-            or lanes.bytes >= BYTES_AHEAD
-            or lanes.ahead() >= self._spec.most_ahead
-        )
+        return self._has_enough or lanes.bytes >= BYTES_AHEAD or lanes.ahead() >= self._spec.most_ahead
 
     def _enter(self, page: LogPage) -> None:
         for row in page.events:

@@ -18,11 +18,13 @@ cli         `holdfast webhook`
 model       endpoints, deliveries and attempts as users see them
 webhooks    what `app.webhooks(...)` makes
 measure     what Prometheus reads
+checks      what `holdfast doctor` looks at
 store       its statements; asked has those of acts; queries.sql and schema.sql beside them have the text
 """
 
 from ...shape import Shape
 from . import asked
+from .checks import CHECKS
 from .declare import services
 from .measure import MEASURES
 from .store import prune, settle
@@ -30,6 +32,7 @@ from .store import prune, settle
 SHAPE = Shape(
     "webhooks",
     services=services,
+    checks=CHECKS,
     prunes={"webhook_attempts": prune, "webhook_requests": asked.prune},
     cli={"webhook": f"{__name__}.cli:app"},
     recorders={"webhook_attempts": settle},

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar, get_args
 from uuid import UUID
 
-from ...errors import ConfigurationError, EventsGone, UnknownEndpoint
+from ...errors import ConfigurationError, EventsGone, UnknownEndpoint, UnknownQueue
 from ...model.duration import Duration
 from ...model.queue import Rate
 from ...model.sealing import key_ring
@@ -175,9 +175,12 @@ class Acts:
 
     def ping(self, endpoint: UUID, tenant: str) -> Act[Delivery]:
         def flow() -> Flow[Delivery]:
-            made = yield from asked.ping(tenant, endpoint)
-            if made is None:
+            found = yield from asked.ping(tenant, endpoint)
+            if found["outcome"] == "no_queue":
+                raise _no_queue(found["queue"])
+            if found["outcome"] == "unknown":
                 raise unknown(endpoint)
+            made = UUID(found["delivery"])
             which = {"tenant": tenant, "endpoint": str(endpoint), "delivery": str(made)}
             yield from self._noted("ping", which)
             return (yield from _delivery(tenant, made))
@@ -281,6 +284,12 @@ def unknown(endpoint: UUID, whose: str = "the tenant has") -> UnknownEndpoint:
 
 def unknown_delivery(delivery: UUID, whose: str = "the tenant has") -> UnknownEndpoint:
     return UnknownEndpoint(f"{whose} no delivery {delivery}, or it is no longer kept")
+
+
+def _no_queue(queue: str) -> UnknownQueue:
+    return UnknownQueue(
+        f"queue {queue!r} does not exist yet. Make the queues of webhooks: holdfast queue sync"
+    )
 
 
 def _inactive(found: Mapping[str, Any]) -> Refused:

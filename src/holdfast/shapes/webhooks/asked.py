@@ -47,8 +47,8 @@ def delivery(tenant: str, wanted: UUID) -> Statement[dict[str, Any] | None]:
     return named("webhook_delivery", (tenant, wanted), _json)
 
 
-def ping(tenant: str, endpoint: UUID) -> Statement[UUID | None]:
-    return named("webhook_ping", (tenant, endpoint), lambda rows: rows[0][0])
+def ping(tenant: str, endpoint: UUID) -> Statement[dict[str, Any]]:
+    return named("webhook_ping", (tenant, endpoint), _json)
 
 
 def redeliver(tenant: str, wanted: UUID, attempts: int, ordered_attempts: int) -> Statement[dict[str, Any]]:

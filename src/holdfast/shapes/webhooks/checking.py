@@ -23,6 +23,8 @@ from .spec import Spec
 
 CONCURRENCY = 10
 MOST_HEADERS = 20
+LONGEST_HEADER = 4096
+SLOWEST, QUICKEST = 1 / (30 * 86400.0), 1_000_000.0  # requests in a second
 LONGEST_OVERLAP = 30 * 86400.0
 Scheme = Literal["v1", "v1a"]
 _OWN = ("host", "connection", "transfer-encoding", "user-agent")
@@ -43,6 +45,8 @@ def new_endpoint(
         raise ConfigurationError(f"scheme must be v1 or v1a, not {shown(scheme)}")
     if not isinstance(ordered, bool):
         raise ConfigurationError(f"ordered must be True or False, not {shown(ordered)}")
+    if given["url"] is None:
+        raise ConfigurationError("url is missing: it says where requests go")
     endpoint = uuid7()
     wanted = {**given, "concurrency": CONCURRENCY if given["concurrency"] is None else given["concurrency"]}
     found = {
@@ -114,8 +118,24 @@ def check_range(since: object, until: object, only: object, rate: object) -> Non
             raise ConfigurationError(f"{name} must be a time or a position of the log, not {shown(value)}")
     if only not in ("failed", "missing", "all"):
         raise ConfigurationError(f"only must be failed, missing or all, not {shown(only)}")
-    if rate is not None and not isinstance(rate, Rate):
+    if rate is not None:
+        checked_rate(rate)
+
+
+def checked_rate(rate: object) -> Rate:
+    """One that every sum of the database can be done with."""
+    if not isinstance(rate, Rate):
         raise ConfigurationError(f"rate must be a Rate, such as Rate(5, per=1), not {shown(rate)}")
+    try:
+        good = SLOWEST <= rate.per_second <= QUICKEST and rate.size <= QUICKEST
+    except OverflowError:
+        good = False
+    if not good:
+        raise ConfigurationError(
+            "rate must be between one request in 30 days and a million in a second, "
+            f"with a burst of at most a million, and {rate!r:.80} is not"
+        )
+    return rate
 
 
 def _tenant(tenant: object) -> str:
@@ -153,9 +173,8 @@ def _status(_: Spec, __: UUID, status: object) -> dict[str, Any]:
 
 
 def _rate(_: Spec, __: UUID, rate: object) -> dict[str, Any]:
-    if not isinstance(rate, Rate):
-        raise ConfigurationError(f"rate must be a Rate, such as Rate(5, per=1), not {shown(rate)}")
-    return {"rate": rate.per_second, "burst": rate.size}
+    found = checked_rate(rate)
+    return {"rate": found.per_second, "burst": found.size}
 
 
 def _concurrency(_: Spec, __: UUID, value: object) -> dict[str, Any]:
@@ -166,7 +185,9 @@ def _headers(_: Spec, endpoint: UUID, headers: object) -> dict[str, Any]:
     if not isinstance(headers, Mapping) or len(headers) > MOST_HEADERS:
         raise ConfigurationError(f"headers must map at most {MOST_HEADERS} names to texts")
     check_headers(headers)
-    for name in headers:
+    for name, value in headers.items():
+        if len(name) + len(value) > LONGEST_HEADER:
+            raise ConfigurationError(f"the header {name[:60]} has more than {LONGEST_HEADER} characters")
         if name.lower().startswith(("content-", "webhook-")) or name.lower() in _OWN:
             raise ConfigurationError(f"the header {name} is not yours to set: choose another one")
     sealed = key_ring().seal(json.dumps(dict(headers)), bound_to("headers", endpoint))

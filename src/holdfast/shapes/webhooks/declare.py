@@ -90,7 +90,14 @@ class Hooking(TaskRegistry):
         limit = spec.egress.timeout + _SPARE
         self.queue(QUEUE, fair=True)
         self.queue(ORDERED, ordering="key", on_dead_letter="park")
-        options = {"name": TASK, "queue": QUEUE, "max_attempts": spec.attempts, "timeout": limit}
+        retry = spec.backoff(ordered=False)
+        options = {
+            "name": TASK,
+            "queue": QUEUE,
+            "max_attempts": spec.attempts,
+            "timeout": limit,
+            "retry": retry,
+        }
         self._declare(analyse(deliver, locals()), options)
         self._things.setdefault(KIND, {})[NAME] = (spec, deliverer)
         return Webhooks(spec, followed, self._database_of_app)

@@ -24,6 +24,7 @@ from .store import Ready, Stored
 from .verdict import Verdict, judge
 
 BUSY = 0.25  # seconds that the jobs of an endpoint wait which has as many requests as it may
+SOON = 1.0
 TABLE = "webhook_attempts"
 
 
@@ -177,11 +178,12 @@ class Deliverer:
         raise Retry(verdict.why, after=delay)
 
     def _wait(self, job: Job, endpoint: UUID, seconds: float, held: str | None) -> NoReturn:
-        """Back it goes, and no attempt is spent. Its key is held, so that the others of it do not come in vain."""
-        delay = seconds if seconds >= 0 else 1.0
+        """Back it goes, and no attempt is spent. Its key is held, so that nothing of it comes in vain; when that is lifted,
+        it comes soon, however long the hold was meant to last."""
+        delay = seconds if seconds >= 0 else SOON
         hold = {"hold": seconds, "held": held} if held is not None else {}
         self._note(job, endpoint, {"kind": "waits", "delay": delay, **hold})
-        raise Snooze(delay)
+        raise Snooze(min(delay, SOON))
 
     def _drop(self, job: Job, endpoint: UUID, outcome: str, reason: str) -> NoReturn:
         self._note(job, endpoint, {"kind": "dropped", "outcome": outcome, "reason": reason})

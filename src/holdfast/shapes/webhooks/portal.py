@@ -22,6 +22,7 @@ from ...errors import (
     EventsGone,
     InvalidMessage,
     UnknownEndpoint,
+    UnknownQueue,
 )
 from ...model import asgi
 from ...model.asgi import ASGI, Receive, Scope, Send
@@ -96,7 +97,7 @@ class Portal:
             raise
         except asgi.BadBody as error:
             return fault(error.status, "body", str(error))
-        except DatabaseError as error:
+        except (DatabaseError, UnknownQueue) as error:
             telemetry.emit(
                 "webhook.portal_away", level=logging.WARNING, error=f"{type(error).__name__}: {error}"
             )

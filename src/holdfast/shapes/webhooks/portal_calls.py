@@ -14,6 +14,7 @@ from ...model.strict_json import parse_json
 from ...tasks.payload import shown
 from . import asked
 from .acts import Act, Acts
+from .checking import checked_rate
 from .model import Attempt, Delivery, Endpoint, Secret
 
 PAGE = 50
@@ -30,6 +31,7 @@ class PortalLimits:
     endpoints: int = 20
     writes: int = 10  # in a minute
     ranges: int = 2  # redeliveries of ranges at once
+    concurrency: int = 20  # requests at once to one endpoint, in each worker process
 
 
 class NotFound(Exception):
@@ -78,7 +80,7 @@ class Given:
         """The parameters, after which row, and how many."""
         found = self.query({"after", "limit", *more})
         limit = found.get("limit", str(PAGE))
-        if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MOST:
+        if not re.fullmatch("[0-9]{1,9}", limit) or not 1 <= int(limit) <= MOST:
             raise InvalidMessage(f"limit must be 1 to {MOST}, not {shown(limit)}")
         after = found.get("after")
         if after is not None and not re.fullmatch(_ID, after):
@@ -194,9 +196,16 @@ def _rate(value: object) -> Rate | None:
     if not isinstance(value, dict) or not set(value) <= {"count", "per"} or "count" not in value:
         raise InvalidMessage(f'rate must be an object such as {{"count": 5, "per": 1}}, not {shown(value)}')
     try:
-        return Rate(value["count"], per=value.get("per", 1))
-    except (TypeError, ValueError) as error:
+        return checked_rate(Rate(value["count"], per=value.get("per", 1)))
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(f"rate: {error}") from None
+
+
+def _at_once(value: object, limits: PortalLimits) -> object:
+    """Each request under way takes a place of a worker, which other tenants need too."""
+    if isinstance(value, int) and value > limits.concurrency:
+        raise InvalidMessage(f"concurrency must be 1 to {limits.concurrency}, not {shown(value)}")
+    return value
 
 
 def _create(acts: Acts, given: Given, limits: PortalLimits) -> Act[Any]:
@@ -206,12 +215,14 @@ def _create(acts: Acts, given: Given, limits: PortalLimits) -> Act[Any]:
     whole = {name: fields.get(name) for name in ("url", "events", "concurrency", "headers", "description")}
     whole["events"] = ["*"] if whole["events"] is None else whole["events"]
     whole["rate"] = _rate(fields.get("rate"))
+    whole["concurrency"] = _at_once(whole["concurrency"], limits)
     ordered, scheme = fields.get("ordered", False), fields.get("scheme", "v1")
     return acts.create(given.tenant, scheme, ordered, whole, most=limits.endpoints)
 
 
-def _update(acts: Acts, given: Given, _: PortalLimits) -> Act[Any]:
+def _update(acts: Acts, given: Given, limits: PortalLimits) -> Act[Any]:
     fields = given.fields(_UPDATE)
+    _at_once(fields.get("concurrency"), limits)
     if "rate" in fields:
         fields["rate"] = _rate(fields["rate"])
     return acts.update(given.id, given.tenant, **fields)

@@ -85,8 +85,8 @@ SELECT l.delivery::text FROM holdfast.webhook_deliveries_of($1::text, $2::uuid, 
 SELECT holdfast.webhook_delivery($1::text, $2::uuid)::text;
 
 -- name: webhook_ping
--- Send a message that says nothing; returns its delivery, or NULL. $1 tenant, $2 endpoint
-SELECT holdfast.webhook_ping($1::text, $2::uuid);
+-- Send a message that says nothing; returns what came of it. $1 tenant, $2 endpoint
+SELECT holdfast.webhook_ping($1::text, $2::uuid)::text;
 
 -- name: webhook_redeliver
 -- Deliver an event once more; returns what came of it. $1 tenant, $2 delivery, $3 most attempts, $4 the same of endpoints in order
@@ -145,3 +145,16 @@ SELECT (SELECT count(*) FROM (SELECT FROM holdfast.webhook_deliveries d WHERE d.
        (SELECT jsonb_object_agg(s.status, s.n) FROM (SELECT e.status, count(*) AS n FROM (SELECT x.status FROM holdfast.webhook_endpoints x LIMIT 10000) e
                                                      GROUP BY e.status) s),
        (SELECT count(*) FROM (SELECT h.failing_since FROM holdfast.webhook_health h LIMIT 10000) h WHERE h.failing_since IS NOT NULL);
+
+-- name: webhook_troubled
+-- For the doctor: endpoints in trouble, the oldest trouble first: (id, tenant, status, why, seconds). $1 seconds of nothing but failures, $2 most
+(SELECT e.id, e.tenant, e.status, h.last_error, extract(epoch FROM holdfast.now() - h.failing_since)::float8 AS seconds
+ FROM holdfast.webhook_health h JOIN holdfast.webhook_endpoints e ON e.id = h.endpoint_id
+ WHERE e.status = 'active' AND h.failing_since <= holdfast.now() - make_interval(secs => $1::float8) ORDER BY h.failing_since LIMIT $2::int)
+UNION ALL
+(SELECT e.id, e.tenant, e.status, e.disabled_reason, extract(epoch FROM holdfast.now() - coalesce(e.disabled_at, e.updated_at))::float8 AS seconds
+ FROM holdfast.webhook_endpoints e WHERE e.status <> 'active' ORDER BY coalesce(e.disabled_at, e.updated_at) LIMIT $2::int);
+
+-- name: webhook_sealing_keys
+-- For the doctor: how many secrets in use each key has sealed; NULL: they are bare.
+SELECT s.key_id, count(*)::int FROM holdfast.webhook_secrets s WHERE s.expires_at IS NULL OR s.expires_at > holdfast.now() GROUP BY s.key_id ORDER BY 1;

@@ -71,6 +71,7 @@ CREATE TABLE holdfast.webhook_health (
     window_failures   int NOT NULL DEFAULT 0,   -- without a success in between
     openings          int NOT NULL DEFAULT 0,   -- of the breaker, since a success
     open_until        timestamptz,
+    trial_id          uuid,                     -- of an endpoint in order: the delivery that is tried, while others wait until open_until
     reported          smallint NOT NULL DEFAULT 0,   -- days after which it was said that it fails: 0, 1 or 3
     last_error        text,
     next_at           timestamptz               -- of an endpoint with a rate: when the token after the last one is there
@@ -170,8 +171,9 @@ CREATE FUNCTION holdfast.webhook_fan_out(
     SET enable_seqscan = off
     AS $$
 DECLARE
-    at    timestamptz := holdfast.now();
-    made  int;
+    at     timestamptz := holdfast.now();
+    traces jsonb := (SELECT jsonb_object_agg(v.id, v.metadata) FROM unnest(event_ids, metadatas) AS v(id, metadata) WHERE v.metadata IS NOT NULL);
+    made   int;
 BEGIN
     PERFORM holdfast.lock_streams('webhooks_ordered', ARRAY(
         SELECT holdfast.webhook_key(e.id, u.key, u.event_id) FROM unnest(endpoints, event_ids, keys) AS u(endpoint, event_id, key)
@@ -190,9 +192,8 @@ BEGIN
            jsonb_build_object('endpoint', j.endpoint_id, 'event', j.event_id),
            CASE WHEN j.ordered THEN holdfast.webhook_key(j.endpoint_id, j.event_key, j.event_id) ELSE j.endpoint_id::text END,
            CASE WHEN j.ordered THEN ordered_attempts ELSE webhook_fan_out.max_attempts END, at, at, at,
-           '00000000-0000-0000-0000-000000000000', nextval('holdfast.work_seq'), j.metadata::jsonb
-    FROM (SELECT m.*, e.ordered, u.metadata FROM made m JOIN holdfast.webhook_endpoints e ON e.id = m.endpoint_id
-          LEFT JOIN (SELECT DISTINCT v.id, v.metadata FROM unnest(event_ids, metadatas) AS v(id, metadata)) u ON u.id = m.event_id
+           '00000000-0000-0000-0000-000000000000', nextval('holdfast.work_seq'), (traces->>(j.event_id::text))::jsonb
+    FROM (SELECT m.*, e.ordered FROM made m JOIN holdfast.webhook_endpoints e ON e.id = m.endpoint_id
           ORDER BY m.position, m.endpoint_id) j;
     GET DIAGNOSTICS made = ROW_COUNT;
     IF made > 0 THEN
@@ -219,10 +220,12 @@ DECLARE
     next   timestamptz;
     waits  jsonb := '{}';
 BEGIN
+    -- Deliveries are looked up one by one (OFFSET 0): a plan of the time when there were few would read all that wait.
     -- Tokens, in the order of endpoints: two of us never wait for each other in a circle.
     FOR item IN SELECT e.id, e.rate, coalesce(e.burst, greatest(1, ceil(e.rate)))::int AS burst, array_agg(d.id ORDER BY d.id) AS ids
-                FROM unnest(deliveries) AS u(id) JOIN holdfast.webhook_deliveries d ON d.id = u.id AND d.status = 'pending'
-                JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id AND e.rate IS NOT NULL AND e.status = 'active'
+                FROM unnest(deliveries) AS u(id)
+                CROSS JOIN LATERAL (SELECT x.id, x.endpoint_id, x.status FROM holdfast.webhook_deliveries x WHERE x.id = u.id OFFSET 0) d
+                JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id AND e.rate IS NOT NULL AND e.status = 'active' AND d.status = 'pending'
                 GROUP BY e.id ORDER BY e.id LOOP
         INSERT INTO holdfast.webhook_health AS h (endpoint_id, next_at) VALUES (item.id, at)
         ON CONFLICT (endpoint_id) DO UPDATE SET next_at = greatest(h.next_at, at) RETURNING h.next_at INTO next;
@@ -235,12 +238,23 @@ BEGIN
         END LOOP;
         UPDATE holdfast.webhook_health h SET next_at = next WHERE h.endpoint_id = item.id;
     END LOOP;
+    -- The pause of an endpoint in order is over: one delivery is tried, whatever its key; the others wait for what becomes of it.
+    -- They wait a second at a time: one that began before the trial ended may hold its key after that, and nobody would lift it.
+    FOR item IN SELECT e.id, (array_agg(d.id ORDER BY d.position, d.id))[1] AS first
+                FROM unnest(deliveries) AS u(id)
+                CROSS JOIN LATERAL (SELECT x.id, x.endpoint_id, x.status, x.cause, x.position FROM holdfast.webhook_deliveries x WHERE x.id = u.id OFFSET 0) d
+                JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id AND e.ordered AND e.status = 'active' AND d.status = 'pending' AND d.cause <> 'ping'
+                JOIN holdfast.webhook_health h ON h.endpoint_id = e.id AND h.openings > 0 AND h.open_until <= at
+                GROUP BY e.id ORDER BY e.id LOOP
+        UPDATE holdfast.webhook_health h SET trial_id = item.first, open_until = at + interval '5 minutes'
+        WHERE h.endpoint_id = item.id AND h.openings > 0 AND h.open_until <= at;
+    END LOOP;
     RETURN QUERY
     SELECT d.id, d.status, d.cause, d.event_id, d.event_type, e.status, e.url, e.concurrency, e.headers, e.headers_key_id, s.ids, s.keys, s.sealed,
-           d.refused, coalesce(greatest(extract(epoch FROM h.open_until - at)::float8, 0), 0), coalesce((waits->>d.id::text)::float8, 0),
+           d.refused, CASE WHEN h.trial_id = d.id THEN 0 ELSE coalesce(least(greatest(extract(epoch FROM h.open_until - at)::float8, 0), CASE WHEN h.trial_id IS NOT NULL THEN 1 END), 0) END, coalesce((waits->>d.id::text)::float8, 0),
            v.id IS NOT NULL OR u.knows, v.version, v.key, v.created_at, v.headers::text, v.data::text, d.position, d.event_seq, (SELECT l.era FROM holdfast.event_log l)
     FROM unnest(deliveries, webhook_begin.knows) AS u(id, knows)
-    JOIN holdfast.webhook_deliveries d ON d.id = u.id
+    CROSS JOIN LATERAL (SELECT x.* FROM holdfast.webhook_deliveries x WHERE x.id = u.id OFFSET 0) d
     LEFT JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id
     LEFT JOIN holdfast.webhook_health h ON h.endpoint_id = d.endpoint_id
     LEFT JOIN LATERAL (SELECT array_agg(k.id ORDER BY k.created_at DESC, k.id) AS ids, array_agg(k.key_id ORDER BY k.created_at DESC, k.id) AS keys,
@@ -265,6 +279,25 @@ BEGIN
     END IF;
 END $$;
 
+-- Jobs of an endpoint that wait for a later attempt come now: they find it disabled or gone, and end. What somebody holds is left.
+CREATE FUNCTION holdfast.webhook_hurry(endpoint uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    at timestamptz := holdfast.now();
+BEGIN
+    UPDATE holdfast.work w SET available_at = at
+    WHERE w.queue IN ('webhooks', 'webhooks_ordered') AND w.status = 'pending' AND w.id IN (
+        SELECT x.id FROM holdfast.webhook_deliveries d JOIN holdfast.work x ON x.id = d.id
+        WHERE d.endpoint_id = endpoint AND d.status = 'pending' AND d.cause <> 'ping'
+          AND x.queue IN ('webhooks', 'webhooks_ordered') AND x.status = 'pending' AND x.available_at > at
+        ORDER BY x.id FOR NO KEY UPDATE OF x SKIP LOCKED);
+    IF FOUND THEN
+        PERFORM holdfast.wake(ARRAY['webhooks', 'webhooks_ordered']);
+    END IF;
+END $$;
+
 -- Disables an endpoint, unless somebody is changing it just now: then the next failure does it. What waits for it is cancelled. True: it is disabled.
 CREATE FUNCTION holdfast.webhook_disable(endpoint uuid, why text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -279,6 +312,7 @@ BEGIN
         RETURN false;
     END IF;
     UPDATE holdfast.webhook_endpoints x SET status = 'disabled', disabled_reason = why, disabled_at = at WHERE x.id = endpoint;
+    PERFORM holdfast.webhook_hurry(endpoint);
     UPDATE holdfast.webhook_deliveries d SET status = 'cancelled', reason = 'endpoint disabled: ' || why, settled_at = at, next_attempt_at = NULL
     WHERE d.id IN (SELECT p.id FROM holdfast.webhook_deliveries p WHERE p.endpoint_id = endpoint AND p.status = 'pending' ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED);
     PERFORM holdfast.webhook_lift(endpoint);   -- their jobs end as soon as they find it disabled
@@ -299,6 +333,8 @@ CREATE FUNCTION holdfast.webhook_settle(rows jsonb)
     SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
+    SET enable_hashjoin = off
+    SET enable_mergejoin = off
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -333,7 +369,7 @@ BEGIN
         )
         SELECT t.endpoint AS id, count(*) FILTER (WHERE t.kind = 'delivered') AS successes, count(*) FILTER (WHERE t.kind = 'failed') AS failures,
                count(*) FILTER (WHERE t.kind = 'failed' AND (m.failing_since IS NULL OR t.last_attempt_at IS NULL OR t.last_attempt_at < m.failing_since)) AS fresh,
-               bool_or(t.tried) AS tried, max(t.why) FILTER (WHERE t.kind = 'failed') AS error, max(t.disable) AS disable,
+               bool_or(t.tried OR coalesce(m.trial_id = t.delivery AND t.kind IN ('delivered', 'failed', 'dropped'), false)) AS tried, max(t.why) FILTER (WHERE t.kind = 'failed') AS error, max(t.disable) AS disable,
                array_agg(DISTINCT t.queue || E'\n' || t.key) FILTER (WHERE t.kind = 'failed') AS failed_keys,
                array_agg(DISTINCT t.queue || E'\n' || t.key) FILTER (WHERE t.tried) AS tried_keys
         FROM t LEFT JOIN holdfast.webhook_health m ON m.endpoint_id = t.endpoint
@@ -352,7 +388,7 @@ BEGIN
             END IF;
             UPDATE holdfast.webhook_health n
             SET failing_since = NULL, failed_deliveries = 0, last_success_at = at, window_at = NULL, window_failures = 0, openings = 0, open_until = NULL,
-                reported = 0, last_error = NULL
+                trial_id = NULL, reported = 0, last_error = NULL
             WHERE n.endpoint_id = item.id
               AND (n.failing_since IS NOT NULL OR n.window_failures > 0 OR n.openings > 0 OR n.last_success_at IS NULL OR n.last_success_at < at - interval '10 seconds');
         ELSIF item.failures > 0 THEN
@@ -385,9 +421,13 @@ BEGIN
             END IF;
             UPDATE holdfast.webhook_health n
             SET failing_since = h.failing_since, last_failure_at = at, failed_deliveries = h.failed_deliveries, window_at = h.window_at,
-                window_failures = h.window_failures, openings = h.openings, open_until = h.open_until, reported = h.reported, last_error = item.error
+                window_failures = h.window_failures, openings = h.openings, open_until = h.open_until, reported = h.reported, last_error = item.error,
+                trial_id = CASE WHEN NOT item.tried THEN h.trial_id END
             WHERE n.endpoint_id = item.id;
         ELSIF item.tried THEN   -- it was the trial, and nobody knows more than before
+            UPDATE holdfast.webhook_health n SET trial_id = NULL, open_until = at WHERE n.endpoint_id = item.id AND h.trial_id IS NOT NULL;
+            RETURN QUERY SELECT 'lift', item.id, k.queue, k.partition_key, NULL::float8, NULL::text, false FROM holdfast.key_holds k
+                         WHERE h.trial_id IS NOT NULL AND k.reason LIKE 'webhook breaker%' AND k.queue = 'webhooks_ordered' AND k.partition_key LIKE item.id::text || ':%';
             RETURN QUERY SELECT 'hold', item.id, split_part(u.one, E'\n', 1), substr(u.one, strpos(u.one, E'\n') + 1), 0.2::float8, 'webhook breaker: another trial'::text, true
                          FROM unnest(item.tried_keys) AS u(one);
         END IF;
@@ -504,7 +544,8 @@ BEGIN
     IF e.status = 'disabled' AND old.status <> 'disabled' THEN
         e.disabled_at := at;
         e.disabled_reason := 'by hand';
-        PERFORM holdfast.webhook_lift(endpoint);   -- their jobs end as soon as they find it disabled
+        PERFORM holdfast.webhook_lift(endpoint);
+        PERFORM holdfast.webhook_hurry(endpoint);   -- their jobs end as soon as they find it disabled
     ELSIF e.status <> 'disabled' AND old.status = 'disabled' THEN
         IF old.enabled_at > at - interval '5 minutes' THEN
             RETURN '"soon"';
@@ -515,6 +556,7 @@ BEGIN
         INSERT INTO holdfast.key_holds AS k (queue, partition_key, until, trial, held_at, reason)
         VALUES ('webhooks', endpoint::text, at, true, at, 'webhook breaker: it was disabled')
         ON CONFLICT (queue, partition_key) DO UPDATE SET until = EXCLUDED.until, trial = true, decided = true, held_at = at, reason = EXCLUDED.reason;
+        UPDATE holdfast.webhook_health h SET openings = 1, open_until = at, trial_id = NULL WHERE old.ordered AND h.endpoint_id = endpoint AND h.openings = 0;
     END IF;
     IF e.status = 'active' AND old.status = 'paused' THEN
         PERFORM holdfast.webhook_lift(endpoint, 'webhook paused');
@@ -537,6 +579,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM holdfast.webhook_lift(endpoint);
+    PERFORM holdfast.webhook_hurry(endpoint);
     RETURN true;
 END $$;
 
@@ -598,7 +641,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM holdfast.webhook_deliveries d WHERE d.endpoint_id = h.endpoint_id AND d.status = 'pending');
     RETURN gone + n;
 END $$;
-REVOKE ALL ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_key, holdfast.webhook_shown, holdfast.note_endpoint_change, holdfast.webhook_begin, holdfast.webhook_lift, holdfast.webhook_disable, holdfast.webhook_settle,
+REVOKE ALL ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_key, holdfast.webhook_shown, holdfast.note_endpoint_change, holdfast.webhook_begin, holdfast.webhook_lift, holdfast.webhook_hurry, holdfast.webhook_disable, holdfast.webhook_settle,
     holdfast.webhook_create, holdfast.webhook_add_secret, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
     holdfast.webhook_rotate, holdfast.empty_webhook_slots FROM PUBLIC;
 
@@ -765,9 +808,9 @@ BEGIN
     RETURN jsonb_build_object('outcome', 'made', 'delivery', holdfast.webhook_waiting(e.id, d.event_id));
 END $$;
 
--- A message that says nothing, sent once, whatever the status of the endpoint. Its key is its own: no hold of the endpoint stops it. Returns the
--- delivery; NULL: the tenant has no such endpoint.
-CREATE FUNCTION holdfast.webhook_ping(tenant text, endpoint uuid) RETURNS uuid
+-- A message that says nothing, sent once, whatever the status of the endpoint. Its key is its own: no hold of the endpoint stops it. Returns what
+-- came of it as `outcome`: made, with the `delivery`; unknown: the tenant has no such endpoint; no_queue: it was not made yet.
+CREATE FUNCTION holdfast.webhook_ping(tenant text, endpoint uuid) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
@@ -775,18 +818,21 @@ DECLARE
     at   timestamptz := holdfast.now();
     made uuid;
 BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = 'webhooks') THEN
+        RETURN '{"outcome": "no_queue", "queue": "webhooks"}';
+    END IF;
     INSERT INTO holdfast.webhook_deliveries AS d (id, endpoint_id, tenant, event_id, event_type, url, cause, created_at, next_attempt_at)
     SELECT holdfast.uuid7(), e.id, e.tenant, holdfast.uuid7(), 'webhook.ping', e.url, 'ping', at, at
     FROM holdfast.webhook_endpoints e WHERE e.tenant = webhook_ping.tenant AND e.id = endpoint
     RETURNING d.id INTO made;
     IF made IS NULL THEN
-        RETURN NULL;
+        RETURN '{"outcome": "unknown"}';
     END IF;
     INSERT INTO holdfast.work (id, queue, task, payload, partition_key, max_attempts, available_at, created_at, claimed_at, claim_token, seq)
     VALUES (made, 'webhooks', 'holdfast.webhook', jsonb_build_object('endpoint', endpoint, 'event', (SELECT d.event_id FROM holdfast.webhook_deliveries d WHERE d.id = made)),
             'ping:' || made, 1, at, at, at, '00000000-0000-0000-0000-000000000000', nextval('holdfast.work_seq'));
     PERFORM holdfast.wake(ARRAY['webhooks']);
-    RETURN made;
+    RETURN jsonb_build_object('outcome', 'made', 'delivery', made);
 END $$;
 
 -- Events of a piece of the log that are to be delivered to an endpoint once more: of its tenant, of types that it wants now, none that waits for

@@ -48,4 +48,8 @@ class Spec:
         return steps + (LONGEST_STEP,) * max(0, more)
 
     def backoff(self, *, ordered: bool) -> Backoff:
-        return Backoff(steps=self.ordered_schedule if ordered else self.schedule)
+        """All of the schedule fits into the deadline, whatever is drawn and however long its requests take. A delivery that
+        waited longer, because its endpoint was held, has one attempt."""
+        steps = self.ordered_schedule if ordered else self.schedule
+        deadline = 1.2 * sum(self.schedule) + (len(steps) + 1) * self.egress.timeout
+        return Backoff(steps=steps, deadline=deadline)

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from ... import telemetry
 from ...follow import LogRow
-from ...model.outcome import Ended
+from ...model.outcome import Ended, Failed
+from ...model.state import DEAD
 from ...store.holds import hold_keys, lift_keys
 from ...store.statement import Flow, Row, Statement, count, named
 
@@ -131,9 +132,17 @@ class Act(NamedTuple):
     trial: bool
 
 
+def _ended(job: Ended, row: str) -> str:
+    """A delivery that its handler would have tried again is over too when its job is: it was older than its deadline."""
+    if job.state not in DEAD or not isinstance(job.outcome, Failed):
+        return row
+    found = {"reason": job.outcome.error.message, **json.loads(row), "outcome": "failed"}
+    return json.dumps(found)
+
+
 def settle(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[list[Act]]:
     """The recorder: write what attempts ended with, and hold or lift the keys of their endpoints."""
-    params = (f"[{','.join(rows)}]",)
+    params = (f"[{','.join(map(_ended, jobs, rows))}]",)
     acts: list[Act] = yield from named("webhook_settle", params, lambda found: [Act(*r) for r in found])
     disabled = {act.endpoint for act in acts if act.what == "disabled"}
     for act in acts:
@@ -204,6 +213,30 @@ def health() -> Statement[Seen]:
     return named(
         "webhook_health", (), lambda rows: Seen(rows[0][0], rows[0][1], rows[0][2] or {}, rows[0][3])
     )
+
+
+MOST_TROUBLED = 1000
+
+
+class Sick(NamedTuple):
+    """An endpoint that fails, or gets nothing."""
+
+    id: UUID
+    tenant: str
+    status: str
+    why: str | None  # it was disabled, or its last error
+    seconds: float  # since when
+
+
+def troubled_endpoints(failing_for: float) -> Statement[list[Sick]]:
+    """Those that have failed for so long, and all that are paused or disabled; the longest first."""
+    params = (failing_for, MOST_TROUBLED)
+    return named("webhook_troubled", params, lambda rows: [Sick(*row) for row in rows])
+
+
+def sealing_keys() -> Statement[dict[str | None, int]]:
+    """How many secrets in use each key has sealed; None: they are bare."""
+    return named("webhook_sealing_keys", (), lambda rows: {row[0]: row[1] for row in rows})
 
 
 def set_webhooks(retention: int, disable_after: float, tenant_header: str) -> Statement[int]:

@@ -1239,7 +1239,7 @@ BEGIN
         SELECT format('GRANT %s ON %s TO %s', n.rights, n.used, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
         FROM (VALUES
             -- who had this right  on this                                             gets these                          on this
-            ('EXECUTE', 'holdfast.jobs_ended(uuid[], text[], uuid[], text[])',         'EXECUTE',                          'FUNCTION holdfast.try_callback, holdfast.jobs_ended_at_commit'),
+            ('EXECUTE', 'holdfast.jobs_ended(uuid[], text[], uuid[], text[])',         'EXECUTE',                          'FUNCTION holdfast.try_callback, holdfast.try_streams, holdfast.jobs_ended_at_commit'),
             ('INSERT',  'holdfast.audit',                                              'EXECUTE',                          'FUNCTION holdfast.audit_act, holdfast.audit_more'),
             ('SELECT',  'holdfast.work',                                               'SELECT',                           'holdfast.misfits'),
             ('UPDATE',  'holdfast.work',                                               'SELECT, INSERT, UPDATE, DELETE',   'holdfast.misfits'),

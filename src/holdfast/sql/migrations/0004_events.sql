@@ -1156,10 +1156,40 @@ END $$;
 INSERT INTO holdfast.event_log (system_id, base_snap, base_at) SELECT c.system_identifier, holdfast.event_snapshot(), clock_timestamp() FROM pg_control_system() c;
 INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0, 0, 0);
 
+-- Take the data of events away, for good. The rows stay: positions are counted by them. Returns how many had any.
+CREATE FUNCTION holdfast.erase_events(ids uuid[], seqs bigint[]) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$
+    WITH erased AS (
+        UPDATE holdfast.events e SET data = NULL WHERE e.seq = ANY (seqs) AND e.id = ANY (ids) AND e.data IS NOT NULL RETURNING 1
+    )
+    SELECT count(*) FROM erased
+    $$;
+
+-- The same for a key, in one day and from a seq on: looks at that many events. Returns the seq of the last one (NULL: there are no more), and how many
+-- had data.
+CREATE FUNCTION holdfast.erase_event_key(in_slot int, after bigint, most int, of_key text, only_count boolean) RETURNS TABLE (last bigint, erased bigint)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    AS $$
+    WITH look AS MATERIALIZED (
+        SELECT e.seq, e.key = of_key AND e.data IS NOT NULL AS wanted FROM holdfast.events e WHERE e.slot = in_slot AND e.seq > after ORDER BY e.seq LIMIT most
+    ), gone AS (
+        UPDATE holdfast.events e SET data = NULL
+        WHERE NOT only_count AND e.slot = in_slot AND e.seq = ANY (ARRAY(SELECT l.seq FROM look l WHERE l.wanted)) AND e.data IS NOT NULL
+        RETURNING 1
+    )
+    SELECT CASE WHEN (SELECT count(*) FROM look) >= most THEN (SELECT max(l.seq) FROM look l) END,
+           CASE WHEN only_count THEN (SELECT count(*) FROM look l WHERE l.wanted) ELSE (SELECT count(*) FROM gone) END
+    $$;
+
 REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.data_size, holdfast.write_pages,
     holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events,
-    holdfast.turn_or_look, holdfast.event_seq_of, holdfast.hold_log_start FROM PUBLIC;
+    holdfast.turn_or_look, holdfast.event_seq_of, holdfast.hold_log_start, holdfast.erase_events, holdfast.erase_event_key FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
     holdfast.drop_old_tables FROM PUBLIC;
 
@@ -1199,7 +1229,7 @@ BEGIN
             ('EXECUTE', 'enqueue_many', 'EXECUTE ON FUNCTION holdfast.publish, holdfast.publish_many, holdfast.append_events'),
             ('EXECUTE', 'create_queue', 'INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds'),
             ('EXECUTE', 'create_queue', 'UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log'),
-            ('EXECUTE', 'create_queue', 'EXECUTE ON FUNCTION holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start')
+            ('EXECUTE', 'create_queue', 'EXECUTE ON FUNCTION holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start, holdfast.erase_events, holdfast.erase_event_key')
         ) AS n(had, before, rights)
         JOIN LATERAL (SELECT p.proacl AS acl, p.proowner AS owner FROM pg_proc p WHERE n.had = 'EXECUTE' AND p.pronamespace = 'holdfast'::regnamespace AND p.proname = n.before
                     UNION ALL

@@ -162,9 +162,9 @@ BEGIN
     RETURN jsonb_build_object('outcome', 'made', 'delivery', holdfast.webhook_waiting(e.id, d.event_id));
 END $$;
 
--- A message that says nothing, sent once, whatever the status of the endpoint. Its key is its own: no hold of the endpoint stops it. Returns the
--- delivery; NULL: the tenant has no such endpoint.
-CREATE FUNCTION holdfast.webhook_ping(tenant text, endpoint uuid) RETURNS uuid
+-- A message that says nothing, sent once, whatever the status of the endpoint. Its key is its own: no hold of the endpoint stops it. Returns what
+-- came of it as `outcome`: made, with the `delivery`; unknown: the tenant has no such endpoint; no_queue: it was not made yet.
+CREATE FUNCTION holdfast.webhook_ping(tenant text, endpoint uuid) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     AS $$
@@ -172,18 +172,21 @@ DECLARE
     at   timestamptz := holdfast.now();
     made uuid;
 BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = 'webhooks') THEN
+        RETURN '{"outcome": "no_queue", "queue": "webhooks"}';
+    END IF;
     INSERT INTO holdfast.webhook_deliveries AS d (id, endpoint_id, tenant, event_id, event_type, url, cause, created_at, next_attempt_at)
     SELECT holdfast.uuid7(), e.id, e.tenant, holdfast.uuid7(), 'webhook.ping', e.url, 'ping', at, at
     FROM holdfast.webhook_endpoints e WHERE e.tenant = webhook_ping.tenant AND e.id = endpoint
     RETURNING d.id INTO made;
     IF made IS NULL THEN
-        RETURN NULL;
+        RETURN '{"outcome": "unknown"}';
     END IF;
     INSERT INTO holdfast.work (id, queue, task, payload, partition_key, max_attempts, available_at, created_at, claimed_at, claim_token, seq)
     VALUES (made, 'webhooks', 'holdfast.webhook', jsonb_build_object('endpoint', endpoint, 'event', (SELECT d.event_id FROM holdfast.webhook_deliveries d WHERE d.id = made)),
             'ping:' || made, 1, at, at, at, '00000000-0000-0000-0000-000000000000', nextval('holdfast.work_seq'));
     PERFORM holdfast.wake(ARRAY['webhooks']);
-    RETURN made;
+    RETURN jsonb_build_object('outcome', 'made', 'delivery', made);
 END $$;
 
 -- Events of a piece of the log that are to be delivered to an endpoint once more: of its tenant, of types that it wants now, none that waits for

@@ -15,7 +15,7 @@ CROSS JOIN LATERAL (SELECT a.id, a.queue FROM holdfast.archive a WHERE a.slot = 
 SELECT w.id, w.queue, 'work', w.task, w.status,
        CASE WHEN w.id IN (SELECT q.id FROM holdfast.quarantine q) THEN 'quarantined'
             WHEN w.status = 'pending' AND w.available_at > holdfast.now() THEN 'scheduled' ELSE w.status END,
-       w.hold_reason, w.claim_token, w.created_at, 0, true
+       w.hold_reason, w.claim_token, w.created_at, 0, true, EXISTS (SELECT FROM holdfast.workflow_runs r WHERE r.id = w.id)
 FROM holdfast.work w WHERE w.queue = $1 AND w.id = ANY ($2::uuid[]) ORDER BY w.id FOR UPDATE OF w SKIP LOCKED;
 
 -- name: lock_dead

@@ -17,6 +17,18 @@ SELECT m.id FROM mine m JOIN ends e ON e.id = m.id
 WHERE m.followed AND m.open - coalesce((SELECT c.ended FROM holdfast.group_counts c WHERE c.group_id = m.id ORDER BY c.number DESC LIMIT 1), 0) <= e.jobs
   AND NOT holdfast.try_callback(m.id);
 
+-- name: busy_follow_ups
+-- Lock the streams of ordered queues that these follow-ups go to; returns the jobs of which somebody else holds one at this moment. Nothing is
+-- waited for. A follow-up with an idempotency or replace key is left out: those keys are locked before streams.
+-- $1 ids of the jobs, $2 what follows each (JSON)
+SELECT f.id
+FROM (SELECT e.id, q.name AS queue, array_agg(s.spec->>'partition_key') AS keys
+      FROM unnest($1::uuid[], $2::text[]) AS e(id, specs) CROSS JOIN LATERAL jsonb_array_elements(e.specs::jsonb) AS s(spec)
+      JOIN holdfast.queues q ON q.name = coalesce(s.spec->>'queue', 'inbox') AND q.ordering = 'key'
+      WHERE NOT s.spec ?| '{idempotency_key,replace_key}'
+      GROUP BY e.id, q.name ORDER BY q.name, e.id) f
+WHERE NOT holdfast.try_streams(f.queue, f.keys);
+
 -- name: brief_locks
 -- Wait for no lock longer than this, until the transaction ends.
 -- $1 how long

@@ -7,9 +7,10 @@ SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 -- $1 id
 SELECT j.status, w.status, j.queue, j.task, j.version, j.priority, j.attempts, j.max_attempts, coalesce(w.suspect, 0), j.lease_generation, j.seq,
        least(greatest(j.available_at, 'epoch'), '9999-01-01'), j.completed_at, j.result::text, j.last_error, j.hold_reason, j.cancel_requested_at,
-       c.token IS NOT NULL, coalesce(c.worker, j.claimed_by), c.lease_expires_at, c.revoked_at IS NOT NULL, holdfast.now()
+       c.token IS NOT NULL, coalesce(c.worker, j.claimed_by), c.lease_expires_at, c.revoked_at IS NOT NULL, holdfast.now(),
+       coalesce(w.gives_up_at, (SELECT d.gives_up_at FROM holdfast.dead_letters d WHERE d.id = $1))
 FROM holdfast.jobs j
-LEFT JOIN LATERAL (SELECT w.status, w.suspect, w.claim_token FROM holdfast.work w WHERE w.queue = j.queue AND w.id = $1 OFFSET 0) w ON true
+LEFT JOIN LATERAL (SELECT w.status, w.suspect, w.claim_token, w.gives_up_at FROM holdfast.work w WHERE w.queue = j.queue AND w.id = $1 OFFSET 0) w ON true
 LEFT JOIN LATERAL (SELECT c.* FROM holdfast.claims c WHERE w.status = 'processing' AND c.token = w.claim_token OFFSET 0) c ON true
 WHERE j.id = $1;
 

@@ -223,7 +223,8 @@ WHERE w.status = 'blocked';
 -- name: unblock
 -- Blocked jobs wait again in their place, due now, with a fresh set of attempts. The generation is kept.
 -- $1 queue, $2 ids
-UPDATE holdfast.work SET status = 'pending', hold_reason = NULL, attempts = 0, crashes = 0, suspect = 0, available_at = holdfast.now()
+UPDATE holdfast.work SET status = 'pending', hold_reason = NULL, attempts = 0, crashes = 0, suspect = 0, available_at = holdfast.now(),
+    first_due = NULL, gives_up_at = NULL
 WHERE queue = $1 AND id = ANY ($2::uuid[]) AND status = 'blocked' RETURNING id;
 
 -- name: bury_blocked
@@ -234,11 +235,11 @@ WITH gone AS (
 )
 INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
                                    version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata,
-                                   parent_id, group_id, follow_ups)
+                                   parent_id, group_id, follow_ups, gives_up_at)
 SELECT g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, holdfast.now(), g.attempts, g.max_attempts,
        g.version, g.crashes, g.priority, g.queue, g.task, g.partition_key, g.payload,
        (SELECT e.worker FROM holdfast.errors e WHERE e.job_id = g.id ORDER BY e.at DESC LIMIT 1), g.last_error, g.tags, g.metadata,
-       g.parent_id, g.group_id, g.follow_ups
+       g.parent_id, g.group_id, g.follow_ups, g.gives_up_at
 FROM gone g
 RETURNING id, group_id;
 

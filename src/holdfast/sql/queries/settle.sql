@@ -76,26 +76,31 @@ WITH steps AS (
 SELECT ARRAY[((SELECT count(*) FROM steps) + (SELECT count(*) FROM reports))::text];
 
 -- name: settle_fail
--- A failed attempt: back to waiting after its delay while attempts are left, else to the dead letters. Decided here, once. In a queue
--- ordered by key the rest of the key goes on (skip), or waits for the dead job, which stays where it is (block), or is parked.
--- $1 queue, $2 ids, $3 generations, $4 tokens, $5 delays, $6 final?, $7 kinds, $8 messages, $9 traces, $10 worker
+-- A failed attempt: back to waiting after its delay while attempts are left and its deadline has not passed, else to the dead letters. Decided here,
+-- once. In a queue ordered by key the rest of the key goes on (skip), or waits for the dead job, which stays where it is (block), or is parked.
+-- A deadline counts from when the job was due before it first failed or was snoozed; a claim leaves available_at as it is.
+-- $1 queue, $2 ids, $3 generations, $4 tokens, $5 delays, $6 final?, $7 kinds, $8 messages, $9 traces, $10 deadlines in seconds (NULL: none), $11 worker
 WITH rule AS MATERIALIZED (
     SELECT on_dead_letter FROM holdfast.queues WHERE name = $1
 ), ok AS MATERIALIZED (
     SELECT d.n, d.id, d.generation, d.delay, d.kind, d.message, d.trace, w.attempt,
-           d.final OR w.attempt >= w.max_attempts AS dies,
-           (d.final OR w.attempt >= w.max_attempts) AND (SELECT on_dead_letter FROM rule) = 'block' AS blocks,
+           v.gives_up_at, v.dies, v.dies AND (SELECT on_dead_letter FROM rule) = 'block' AS blocks,
            left(CASE WHEN d.message = '' THEN d.kind ELSE d.kind || ': ' || d.message END, 8192) AS summary
-    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::float8[], $6::boolean[], $7::text[], $8::text[], $9::text[]) WITH ORDINALITY
-         AS d(id, generation, token, delay, final, kind, message, trace, n)
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::float8[], $6::boolean[], $7::text[], $8::text[], $9::text[], $10::float8[]) WITH ORDINALITY
+         AS d(id, generation, token, delay, final, kind, message, trace, deadline, n)
     CROSS JOIN LATERAL (
-        SELECT least(w.attempts::bigint + 1, 2147483647)::int AS attempt, w.max_attempts FROM holdfast.work w
+        SELECT least(w.attempts::bigint + 1, 2147483647)::int AS attempt, w.max_attempts, coalesce(w.first_due, w.available_at) AS first_due
+        FROM holdfast.work w
         WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
         FOR UPDATE SKIP LOCKED
     ) w
+    CROSS JOIN LATERAL (
+        SELECT u.gives_up_at, d.final OR w.attempt >= w.max_attempts OR coalesce(u.gives_up_at <= holdfast.now(), false) AS dies
+        FROM (SELECT w.first_due + make_interval(secs => d.deadline) AS gives_up_at) u
+    ) v
 ), logged AS (
     INSERT INTO holdfast.errors (job_id, queue, attempt, generation, at, worker, kind, message, trace)
-    SELECT id, $1, attempt, generation, holdfast.now(), $10, kind, message, trace FROM ok
+    SELECT id, $1, attempt, generation, holdfast.now(), $11, kind, message, trace FROM ok
 ), gone AS (
     DELETE FROM holdfast.work WHERE queue = $1 AND id = ANY (ARRAY(SELECT id FROM ok WHERE dies AND NOT blocks))
     RETURNING *
@@ -106,10 +111,10 @@ WITH rule AS MATERIALIZED (
 ), dead AS (
     INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
                                        version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata,
-                                       parent_id, group_id, follow_ups)
+                                       parent_id, group_id, follow_ups, gives_up_at)
     SELECT g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, holdfast.now(), o.attempt, g.max_attempts,
-           g.version, g.crashes, g.priority, g.queue, g.task, g.partition_key, g.payload, $10, o.summary, g.tags, g.metadata,
-           g.parent_id, g.group_id, g.follow_ups
+           g.version, g.crashes, g.priority, g.queue, g.task, g.partition_key, g.payload, $11, o.summary, g.tags, g.metadata,
+           g.parent_id, g.group_id, g.follow_ups, o.gives_up_at
     FROM gone g JOIN ok o ON o.id = g.id
     RETURNING id, group_id
 ), back AS (
@@ -117,7 +122,8 @@ WITH rule AS MATERIALIZED (
     SET status = CASE WHEN (SELECT o.blocks FROM ok o WHERE o.id = w.id) THEN 'blocked' ELSE 'pending' END,
         hold_reason = CASE WHEN (SELECT o.blocks FROM ok o WHERE o.id = w.id) THEN 'a dead letter that its key waits for' END,
         suspect = 0, crashes = CASE WHEN (SELECT o.blocks FROM ok o WHERE o.id = w.id) THEN w.crashes ELSE 0 END, attempts = (SELECT o.attempt FROM ok o WHERE o.id = w.id),
-        last_error = (SELECT o.summary FROM ok o WHERE o.id = w.id),
+        last_error = (SELECT o.summary FROM ok o WHERE o.id = w.id), first_due = coalesce(w.first_due, w.available_at),
+        gives_up_at = CASE WHEN (SELECT bool_or(o.gives_up_at IS NOT NULL) FROM ok o) THEN (SELECT o.gives_up_at FROM ok o WHERE o.id = w.id) END,
         available_at = CASE WHEN w.cancel_requested_at IS NULL
                             THEN holdfast.now() + make_interval(secs => (SELECT o.delay FROM ok o WHERE o.id = w.id)) ELSE holdfast.now() END
     WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE blocks OR NOT dies))
@@ -147,6 +153,7 @@ WITH ok AS MATERIALIZED (
         hold_reason = CASE WHEN w.cancel_requested_at IS NULL THEN (SELECT of_job FROM said) -> w.id::text ->> 1 END,
         suspect = CASE WHEN (SELECT of_job FROM said) -> w.id::text ->> 0 IS NULL THEN w.suspect ELSE 0 END,
         crashes = CASE WHEN (SELECT of_job FROM said) -> w.id::text ->> 0 IS NULL THEN w.crashes ELSE 0 END,
+        first_due = CASE WHEN (SELECT of_job FROM said) -> w.id::text ->> 0 IS NULL THEN w.first_due ELSE coalesce(w.first_due, w.available_at) END,
         available_at = CASE WHEN w.cancel_requested_at IS NULL
                             THEN coalesce(holdfast.now() + make_interval(secs => ((SELECT of_job FROM said) -> w.id::text ->> 0)::float8), w.available_at)
                             ELSE w.available_at END

@@ -11,8 +11,10 @@ FROM holdfast.jobs WHERE id = ANY ($1::uuid[]) ORDER BY id DESC;
 SELECT id, queue, task, status, priority, attempts, max_attempts, created_at, available_at, claimed_by, lease_expires_at, completed_at,
        last_error, hold_reason, version, crashes, lease_generation, seq, partition_key, partition_bucket, payload::text, result::text,
        claimed_at, cancel_requested_at, tags, metadata::text, extract(epoch FROM lease_expires_at - holdfast.now())::float8,
-       CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END, parent_id, group_id, follow_ups::text
-FROM holdfast.jobs WHERE id = $1;
+       CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END, j.parent_id, j.group_id, j.follow_ups::text,
+       coalesce((SELECT d.gives_up_at FROM holdfast.dead_letters d WHERE d.id = $1),
+                (SELECT w.gives_up_at FROM holdfast.work w WHERE w.queue = j.queue AND w.id = $1))
+FROM holdfast.jobs j WHERE j.id = $1;
 
 -- name: show_errors
 -- The newest failed attempts of a job, oldest of them first.

@@ -132,6 +132,17 @@ def event_by_id(event_id: UUID) -> Statement[int | None]:
     return named("event_by_id", (event_id,), lambda rows: rows[0][0])
 
 
+def erase_events(ids: Sequence[UUID], seqs: Sequence[int]) -> Statement[int]:
+    return named("erase_events", (list(ids), list(seqs)), count)
+
+
+def erase_key(
+    slot: int, after: int, most: int, key: str, *, dry_run: bool
+) -> Statement[tuple[int | None, int]]:
+    """The last seq that was looked at, None: there are no more in the slot; and how many events had data."""
+    return named("erase_event_key", (slot, after, most, key, dry_run), lambda rows: (rows[0][0], rows[0][1]))
+
+
 def rebase() -> Statement[int]:
     return named("rebase_events", (), count)
 

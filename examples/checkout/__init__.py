@@ -1,0 +1,1 @@
+"""A workflow, from the click to the search index."""

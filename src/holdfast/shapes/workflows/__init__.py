@@ -1,0 +1,32 @@
+"""Workflows: one process of the business, many durable steps. A run is a job.
+
+journal           the line between the code of a run and what is stored
+database_journal  the journal of one run, on the database
+recorder          what all runs of a worker have ready, in one statement; lanes has what waits for that
+service           what a worker does beside that
+ends              the end of runs, and those whose job is gone
+checks            what the doctor looks at
+store             its statements; queries.sql and schema.sql beside it have the text
+timeline          what a run recorded, for those who look at it
+runs              runs as operators see them; operate.sql beside it has the text
+verbs             what operators do
+bars              a run in words, and its timeline drawn
+sending           the payload of a signal that is sent by hand
+cli               `holdfast workflow`
+faults            what a workflow may raise, and what is raised in it
+"""
+
+from ...shape import Shape
+from .checks import CHECKS
+from .ends import end_runs, prune
+from .service import services
+from .store import TABLE
+
+SHAPE = Shape(
+    "workflows",
+    services=services,
+    prunes={"workflow_history": prune},
+    recorders={TABLE: end_runs},
+    checks=CHECKS,
+    cli={"workflow": f"{__name__}.cli:app"},
+)

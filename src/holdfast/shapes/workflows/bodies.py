@@ -1,0 +1,178 @@
+"""What a step's function gives back, as it is recorded: encoded and decoded also on the first run, so that both runs see the
+same value."""
+
+import asyncio
+import contextvars
+import functools
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import InvalidOption, InvalidPayload
+from ...model.backoff import Backoff
+from ...model.text import describe, storable
+from ...runtime.threads import Threads
+from ...tasks.convert import Converter, Misfit, Raw, Unsupported, converter, type_name
+from ...tasks.payload import dump
+from ...tasks.signature import Unresolved, resolve
+from .faults import NonRetryable
+
+MAX_RESULT = 256 * 1024
+_FREE = 1 << 40
+threads = Threads()  # for steps that are plain functions
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """The step that runs in this context: `holdfast.current_step().idempotency_key`."""
+
+    idempotency_key: str  # of the run and the step: the same in every attempt, on every worker
+    attempt: int
+    fence: str  # sortable text that rises with every owner of the run
+
+
+_step: ContextVar[StepInfo | None] = ContextVar("holdfast_step", default=None)
+
+
+def current_step() -> StepInfo:
+    """The step that runs here: `charge(..., idempotency_key=current_step().idempotency_key)`."""
+    found = _step.get()
+    if found is None:
+        raise LookupError(
+            "current_step() was called outside of a step. Call it in a function given to wf.step()"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What wf.using() says."""
+
+    name: str | None = None
+    retry: Backoff = Backoff()  # noqa: RUF009 it is never changed
+    max_attempts: int = 5
+    timeout: float | None = None
+    deadline: float | None = None
+    queue: str | None = None
+    id: str | None = None
+    on_cancel: str = "cancel"
+
+
+class TooLarge(Exception):
+    """A result that is not recorded, because it would be read again by every replay."""
+
+
+def name_of(fn: Callable[..., Any], given: str | None) -> str:
+    name = given or getattr(fn, "__qualname__", None)
+    if name is None or (given is None and "<lambda>" in name):
+        what = "a lambda" if name else f"a {type(fn).__name__} object"
+        raise InvalidOption(
+            f'{what} has no name that stays the same. Write a def, or wf.using(name="...").step(...)'
+        )
+    return str(name)
+
+
+def fingerprint(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | None:
+    """Of a call's input; None: it has no JSON form."""
+    try:
+        text = json.dumps([args, kwargs], sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+class Result:
+    """The return value of a function as JSON text, by its annotation."""
+
+    __slots__ = ("_converter", "_hint", "_name")
+
+    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+        self._name = name
+        self._hint, self._converter = _returns(fn)
+
+    def encode(self, value: object) -> str:
+        try:
+            made = self._converter.dump(value)
+        except Misfit as error:
+            raise InvalidPayload(
+                f"the result of {self._name} does not fit its return annotation {type_name(self._hint)}: {error}. "
+                "Correct the annotation or the return value"
+            ) from None
+        text = dump(made, "result", _FREE)
+        if (size := len(text.encode())) > MAX_RESULT:
+            raise TooLarge(
+                f"the result of {self._name} is {size:,} bytes of JSON, more than the limit of {MAX_RESULT:,}. "
+                "Store it elsewhere (a table, a file, object storage) and return a reference"
+            )
+        return text
+
+    def decode(self, text: str | None) -> Any:
+        return self._converter.load(None if text is None else json.loads(text))
+
+
+_known: dict[tuple[Any, int], tuple[Any, Converter]] = {}
+
+
+def _returns(fn: Callable[..., Any]) -> tuple[Any, Converter]:
+    inner: Any = inspect.unwrap(fn)
+    inner = inner.func if isinstance(inner, functools.partial) else inner
+    code = getattr(inner, "__code__", None)
+    found = _known.get((code, id(getattr(inner, "__globals__", None))))
+    if found is None:
+        annotation = getattr(inner, "__annotations__", {}).get("return", inspect.Signature.empty)
+        hint = resolve(annotation, getattr(inner, "__globals__", {}), {})
+        if isinstance(hint, Unresolved):
+            hint = Any
+        try:
+            found = (hint, converter(hint))
+        except Unsupported:
+            found = (hint, Raw())
+        if code is not None and len(_known) < 10_000:
+            _known[code, id(getattr(inner, "__globals__", None))] = found
+    return found
+
+
+# Of the test kit.
+replaced: list[
+    tuple[Callable[..., Any], Callable[..., Any]]
+] = []  # a function, and what is called in its stead
+begun: list[Callable[[StepInfo], None]] = []  # who hears of each body that begins
+
+
+async def call(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], info: StepInfo
+) -> Any:
+    """In the context of a step: an async function here, a plain one in a thread."""
+    _step.set(info)
+    for old, new in replaced:
+        fn = new if fn == old else fn
+    for hear in begun:
+        hear(info)
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args, **kwargs)
+    value = await threads.run(functools.partial(fn, *args, **kwargs))
+    return await value if inspect.isawaitable(value) else value
+
+
+def in_context(coroutine: Coroutine[Any, Any, Any], scope: ContextVar[Any]) -> "asyncio.Task[Any]":
+    """A task in which the workflow itself cannot be called."""
+    context = contextvars.copy_context()
+    context.run(scope.set, None)
+    return asyncio.get_running_loop().create_task(coroutine, context=context)
+
+
+def error_text(error: BaseException, attempts: int) -> str:
+    """As it is recorded: kind, message, attempts, and what NonRetryable carried."""
+    kind = "ResultTooLarge" if isinstance(error, TooLarge) else None
+    said = describe(error)
+    found: dict[str, Any] = {"kind": kind or said.kind, "message": said.message, "attempts": attempts}
+    if isinstance(error, NonRetryable) and error.data is not None:
+        try:
+            found["data"] = json.loads(dump(error.data, "data", MAX_RESULT))
+        except InvalidPayload:
+            found["data"] = storable(repr(error.data))
+    return dump(found, "data", _FREE)

@@ -1,0 +1,108 @@
+"""Do open runs go together with the code? Their histories are replayed against it: no body runs, and nothing is written."""
+
+import asyncio
+import functools
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+from uuid import UUID
+
+from ...db.database import Database
+from ...tasks.taskset import TaskSet
+from . import runs, store
+from .drive import Code, replay
+from .faults import Diverged, Evicted
+from .journal import History
+
+PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where the code of a run parts from its history."""
+
+    scope: str
+    n: int | None  # the place in its scope; None: it has no order
+    recorded: str | None
+    asked: str | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A run that the code would set aside."""
+
+    run_id: UUID
+    workflow: str
+    id: str
+    version: int
+    divergence: Divergence
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Runs whose version is not in the code: they wait until a worker has it."""
+
+    workflow: str
+    version: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    runs: int  # that were replayed
+    broken: list[Broken]
+    unknown: list[Unknown]
+
+
+class Past:
+    """A journal that has a history and takes nothing more."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.cancelled = asyncio.Event()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    async def history(self) -> History:
+        return self._history
+
+    async def _end(self, *_: Any, **__: Any) -> NoReturn:
+        raise Evicted
+
+    record = decide = changed = suspend = transact = start = call = continue_as_new = _end
+
+
+async def replay_run(code: Code, history: History, payload: str) -> Divergence | None:
+    try:
+        arguments = code.decode(payload)
+    except ValueError as error:
+        return Divergence("", None, None, None, f"its input does not fit the code: {error}")
+    found: Diverged | None = await replay(code, Past(history), arguments)
+    return None if found is None else _divergence(found)
+
+
+def _divergence(found: Diverged) -> Divergence:
+    return Divergence(found.scope, found.n, found.recorded, found.asked, str(found))
+
+
+def check(database: Database, tasks: TaskSet, workflow: str | None = None) -> Checked:
+    """All open runs, or those of one workflow."""
+    codes = {(one.name, one.version): one.code for one in tasks.declared("workflows").values()}
+    checked, broken = 0, list[Broken]()
+    unknown = Counter[tuple[str, int]]()
+    after: UUID | None = None
+    while page := database.run(functools.partial(runs.open_runs, workflow, after, PAGE)):
+        after = page[-1].run_id
+        known = [run for run in page if (run.workflow, run.version) in codes]
+        unknown.update((run.workflow, run.version) for run in page if run not in known)
+        histories = database.run(functools.partial(store.histories, [str(run.run_id) for run in known]))
+        for run in known:
+            if (found := histories.get(str(run.run_id))) is not None:  # else it ended meanwhile
+                checked += 1
+                code = codes[run.workflow, run.version]
+                if (parted := asyncio.run(replay_run(code, found[0], run.payload))) is not None:
+                    broken.append(Broken(run.run_id, run.workflow, run.id, run.version, parted))
+    return Checked(checked, broken, [Unknown(*key, count) for key, count in sorted(unknown.items())])

@@ -1,0 +1,212 @@
+"""The journal of one run, on the database: what journal.py asks for, over the recorder of its worker."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from ... import failpoints
+from ...db.faults import Contended
+from ...errors import ConfigurationError, DatabaseUnavailable, LeaseLost
+from ...model.signals import DeadLetter
+from ...runtime.job import Job
+from ...store.statement import Flow, Statement
+from . import store
+from .faults import Evicted
+from .journal import History, NewJobs, NewRun, Record, Stored, Wait
+from .recorder import BUSY, Recorder, recorder_of
+
+T = TypeVar("T")
+STICKY = 2.0  # seconds that a run rests before it is put away
+_LEAST = 0.005  # seconds between two looks at a time that is over by our clock, and not by the database's
+_NOTHING = store.Seen(0, 0, False, False)
+
+
+class DatabaseJournal:
+    def __init__(self, job: Job, *, sticky: float = STICKY, recorder: Recorder | None = None) -> None:
+        """With it the run ends when its job does: by a row that travels with the outcome (ends.end_runs)."""
+        self._job = job
+        self._grant = job._claimed
+        self._database = job._database
+        self._recorder = recorder or recorder_of(job._database)
+        self._sticky = sticky
+        self._history: History | None = None
+        self.cancelled = asyncio.Event()
+        self._news = asyncio.Event()
+        self._seen = self._known = _NOTHING
+        if job._claimed.cancel_requested:
+            self.cancelled.set()
+        job.record(store.TABLE, {})
+        self._recorder.watch(self._grant.id_text, self)
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self._recorder.time(), UTC)
+
+    def heard(self, seen: store.Seen) -> None:
+        """By the recorder: what the latest look found."""
+        if seen.cancelled or self._job._cancelled:
+            self.cancelled.set()
+        self._seen = seen
+        if seen != self._known:
+            self._news.set()
+
+    # Reading ------------------------------------------------------------------------------------------------------------
+
+    async def history(self) -> History:
+        claimed = self._grant
+        known = self._job.metadata.get("workflow") if claimed.generation == 1 else None
+        if known is not None:
+            at = datetime.fromisoformat(known["at"])
+            over = "deadline" in known and datetime.fromisoformat(known["deadline"]) <= self.now()
+            cancelled = bool(known.get("cancel")) or over
+            key = known.get("id", claimed.id_text)
+            found = History(key, claimed.id, claimed.version, 0, at, [], cancelled, "open")
+        else:
+            try:
+                found = await self._recorder.history(claimed.id_text)
+            except KeyError:
+                raise DeadLetter(
+                    f"{claimed.task} is a workflow: this job was not made by workflow_start(), or its run was removed"
+                ) from None
+        self._history = found
+        if found.cancel_requested:
+            self.cancelled.set()
+        return found
+
+    async def changed(self, until: datetime | None, *, resting: bool) -> bool:
+        with self._recorder.closely(self._grant.id_text):
+            if not resting:
+                return await self._until(until, None)
+            async with self._job._rest() as leave:
+                return await self._until(until, leave)
+
+    async def _until(self, until: datetime | None, leave: asyncio.Event | None) -> bool:
+        last = time.monotonic() + self._sticky
+        while True:
+            self._news.clear()
+            if self._seen != self._known:
+                self._known = self._seen
+                return True
+            if leave is not None and (leave.is_set() or time.monotonic() >= last):
+                return False
+            pause = BUSY if leave is not None else 2 * BUSY  # how soon it sees that it is to leave
+            if until is not None:
+                left = (until - self.now()).total_seconds()
+                pause = min(pause, max(left, _LEAST))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+                    continue
+            if until is not None and until <= self.now():
+                return True
+
+    # Writing ------------------------------------------------------------------------------------------------------------
+
+    async def record(self, rows: Sequence[Record], *, state: str | None = None) -> datetime:
+        return await self._recorder.record(self._grant, rows, state)
+
+    async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
+        return await self._recorder.decide(self._grant, wait, rows)
+
+    async def suspend(self, waits: Sequence[Wait]) -> bool:
+        return await self._recorder.suspend(self._grant, waits)
+
+    async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
+        """In doubt whether it was committed: the history says. A second one under the same key waits for the first at the
+        key of the record, and finds that it is there."""
+        while True:
+            made: list[tuple[Record, datetime]] = []
+
+            def first() -> Flow[bool]:
+                state, _ = yield from store.lock(self._grant, "")
+                return state == "ours"
+
+            def finish(result: str) -> Flow[bool]:
+                record = row(result)
+                new, at = yield from store.put(self._grant, [record])
+                made.append((record, at))  # noqa: B023
+                failpoints.point("transact.before")
+                return new == 1
+
+            try:
+                await self._database.atransact(run, finish, None, first)
+                failpoints.point("transact.done")
+            except LeaseLost:
+                return await self._found(made)
+            except (DatabaseUnavailable, Contended):
+                if not made:
+                    raise  # of the function itself: it is the step's own failure
+                found = await self._recorder.run(lambda: store.stored(self._grant.id, made[0][0].key))  # noqa: B023
+                if found is None or found.record.outcome in ("retrying", "calling"):
+                    continue
+                return self._ours(found)
+            record, at = made[0]
+            return Stored(record, self._grant.generation, at)
+
+    async def _found(self, made: Sequence[tuple[Record, datetime]]) -> Stored:
+        """The record was there, or the run is not ours."""
+        found = None
+        if made:
+            found = await self._recorder.run(lambda: store.stored(self._grant.id, made[0][0].key))
+        if found is None:
+            raise Evicted(f"run {self._grant.id_text} is no longer ours")
+        return self._ours(found)
+
+    def _ours(self, found: Stored) -> Stored:
+        if found.generation != self._grant.generation:
+            raise Evicted(f"run {self._grant.id_text} is no longer ours")
+        return found
+
+    async def start(self, child: NewRun, row: Record) -> Stored:
+        while True:
+            answer = await self._between("child", lambda: store.child(self._grant, child, row))
+            if answer.answer == "ours" and answer.at is not None:
+                return Stored(replace(row, linked=answer.child), self._grant.generation, answer.at)
+            if await self._is_busy(answer.answer):
+                continue
+            raise ConfigurationError(
+                f"child {child.workflow} of {self._grant.task}: queue {child.queue!r} does not exist, or is claimed by key. "
+                f"Create it: holdfast queue create {child.queue}"
+            )
+
+    async def _between(self, name: str, make: Callable[[], Statement[T]]) -> T:
+        """A write of this run's own, between two places where a test may stop it."""
+        failpoints.point(f"{name}.before")
+        answer = await self._recorder.run(make)
+        failpoints.point(f"{name}.done")
+        return answer
+
+    async def _is_busy(self, answer: str) -> bool:
+        """Whether to try again: a moment has passed then. Raises Evicted."""
+        if answer == "lost":
+            raise Evicted(f"run {self._grant.id_text} is no longer ours")
+        if answer == "busy":
+            await asyncio.sleep(BUSY)
+        return answer == "busy"
+
+    async def call(self, jobs: NewJobs, row: Record) -> None:
+        while (answer := await self._between("call", lambda: store.call(self._grant, jobs, row))) != "ours":
+            if not await self._is_busy(answer):
+                raise ConfigurationError(answer)
+
+    async def continue_as_new(self, payload: str) -> History:
+        history = self._history
+        assert history is not None
+        era = history.era
+        while True:
+            answer, at = await self._between("era", lambda: store.next_era(self._grant, era, payload))
+            if answer == "ours" and at is not None:
+                break
+            if not await self._is_busy(answer):
+                raise ConfigurationError(
+                    "continue_as_new(): a child or a call is still open. Wait for it first, or start the child with "
+                    'on_cancel="abandon"'
+                )
+        cancelled = self.cancelled.is_set()
+        self._history = History(
+            history.id, history.run_id, history.version, era + 1, at, [], cancelled, "open"
+        )
+        return self._history

@@ -1,0 +1,148 @@
+"""One claim of a run: its function is called from the top with the history, and ends in an outcome of its job."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ... import telemetry
+from ...errors import ConfigurationError
+from ...model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Held, Outcome, Released
+from ...model.text import describe
+from .core import Core, Rules, Scope, current
+from .faults import ContinueAsNew, Diverged, Evicted, WorkflowCancelled, WorkflowFailed
+from .journal import Journal
+from .workflow import Workflow
+
+PATIENCE = 5.0  # seconds that code may take to leave memory
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A version of a workflow, as a run needs it."""
+
+    name: str
+    call: Callable[[Workflow, dict[str, Any]], Coroutine[Any, Any, Any]]
+    encode: Callable[[tuple[Any, ...], dict[str, Any]], str]  # arguments
+    decode: Callable[[str], dict[str, Any]]
+    encode_result: Callable[[object], str]
+    rules: Rules = Rules()  # noqa: RUF009 it is never changed
+
+
+async def drive(
+    code: Code, journal: Journal, arguments: dict[str, Any], fence: str = "", *, verify: bool | None = None
+) -> Outcome:
+    """`verify`: replay each end on its own history, and set the run aside if the keys are others (python -X dev)."""
+    history = await journal.history()
+    while True:
+        core = Core(journal, history, code.rules, fence)
+        ended = await _once(core, code, arguments)
+        if isinstance(ended, ContinueAsNew):
+            try:
+                history = await journal.continue_as_new(ended.payload)
+            except (
+                ConfigurationError
+            ) as error:  # a child or call is open: no other try would find it otherwise
+                return DeadLettered(describe(error))
+            arguments = code.decode(ended.payload)
+            continue
+        if sys.flags.dev_mode if verify is None else verify:
+            return await _verified(core, code, arguments, ended)
+        return ended
+
+
+async def replay(code: Code, journal: Journal, arguments: dict[str, Any]) -> Diverged | None:
+    """Call the code with a history, up to the first thing that it does not have. No body runs, and nothing is written.
+    Returns where code and history part; None: they go together."""
+    core = Core(journal, await journal.history(), code.rules, behind="stop")
+    await _once(core, code, arguments)
+    return core.stopped if isinstance(core.stopped, Diverged) else None
+
+
+async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | ContinueAsNew:
+    loop = asyncio.get_running_loop()
+    core.root = root = loop.create_task(_root(core, code, arguments))
+    root.add_done_callback(_noted)
+    cancels = loop.create_task(_cancels(core))
+    leaving = loop.create_task(core.leaving.wait())
+    try:
+        await asyncio.wait({root, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not root.done():
+            await _leave(core, root)
+    except asyncio.CancelledError:  # the worker wants it out of memory: it stops, or the run is another's
+        core.stop(Evicted(), Released("the worker stopped"))
+        await _leave(core, root)
+        raise
+    finally:
+        cancels.cancel()
+        leaving.cancel()
+        await core.waits.close()
+    if core.outcome is not None:
+        return core.outcome
+    return root.result()
+
+
+async def _leave(core: Core, root: "asyncio.Task[Any]") -> None:
+    """Wait for code that was cancelled; code that does not end in time is left behind, and can record nothing."""
+    await asyncio.wait({root}, timeout=PATIENCE)
+    if not root.done():
+        telemetry.emit(
+            "workflow.abandoned", level=logging.ERROR, run_id=str(core.history.run_id), seconds=PATIENCE
+        )
+
+
+def _noted(root: "asyncio.Task[Any]") -> None:
+    """What it raised is part of the outcome. asyncio would report it as forgotten."""
+    if not root.cancelled():
+        root.exception()
+
+
+async def _cancels(core: Core) -> None:
+    await core.journal.cancelled.wait()
+    core.cancel_bodies()
+
+
+async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | ContinueAsNew:
+    scope = Scope(core, "", core.history.created_at, task=asyncio.current_task())
+    current.set(scope)
+    workflow = Workflow(core, code.encode)
+    try:
+        value = await code.call(workflow, arguments)
+        core.end(scope)
+        result = code.encode_result(value)
+    except ContinueAsNew as ended:
+        core.end(scope)
+        return ended
+    except (Exception, BaseExceptionGroup) as error:
+        if core.stopped is not None:
+            raise
+        core.end(scope)
+        await workflow._saga.compensate(scope)
+        await core.finish()
+        return _failed(error, workflow._saga.failed)
+    await core.finish()
+    return Completed(result)
+
+
+def _failed(error: BaseException, undone: Sequence[str]) -> Outcome:
+    more = f". Not undone: {'; '.join(undone)}" if undone else ""
+    if isinstance(error, WorkflowCancelled) and not undone:
+        return Cancelled(str(error))
+    said = describe(error)
+    kind = error.kind if isinstance(error, WorkflowFailed) and error.kind else said.kind
+    return DeadLettered(ErrorText(kind, f"{said.message}{more}", said.trace))
+
+
+async def _verified(core: Core, code: Code, arguments: dict[str, Any], ended: Outcome) -> Outcome:
+    """The same end, if a replay of what was recorded comes to it too."""
+    if not isinstance(ended, Completed):
+        return ended
+    history = replace(core.history, rows=core.replay.rows())
+    again = await _once(Core(core.journal, history, code.rules, core.fence, behind="refuse"), code, arguments)
+    if isinstance(again, Completed) and again.result != ended.result:
+        return Held(
+            "diverged: a replay returned something else than the first run; see holdfast workflow check"
+        )
+    return again if isinstance(again, Outcome) else ended

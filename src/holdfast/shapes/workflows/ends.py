@@ -1,0 +1,84 @@
+"""The statements that end runs, also those whose job is gone; queries.sql has the text."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from ...model.outcome import Cancelled, Completed, DeadLettered, Ended, Failed, Misfit
+from ...model.state import CANCELLED, COMPLETED, DEAD, HELD
+from ...store.arrays import plain_array, text_array, uuid_array
+from ...store.statement import Flow, Statement, count, named
+
+OLDEST = 10_000  # runs that the doctor looks at
+
+
+def _end(ended: Ended) -> tuple[str, str | None, str | None] | None:
+    """State, result and error of a run whose job ended like this; None: it has not."""
+    outcome = ended.outcome
+    if ended.state == COMPLETED and isinstance(outcome, Completed):
+        return "completed", outcome.result, None
+    if ended.state == CANCELLED:
+        reason = outcome.reason if isinstance(outcome, Cancelled) else ""
+        return "cancelled", None, _error("WorkflowCancelled", reason)
+    if ended.state in DEAD and isinstance(outcome, Failed | DeadLettered):
+        return "failed", None, _error(outcome.error.kind, outcome.error.message)
+    return None
+
+
+def _error(kind: str, message: str) -> str:
+    return json.dumps({"kind": kind, "message": message})
+
+
+def end_runs(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[None]:
+    """The recorder: a run ends in the transaction that ends its job. One that is held has parted from its history."""
+    ends: Mapping[str, tuple[str, str | None, str | None]]
+    ends = {job.grant.id_text: end for job in jobs if (end := _end(job)) is not None}
+    parted = {
+        job.grant.id_text: _error("Diverged", job.outcome.reason)
+        for job in jobs
+        if job.state == HELD and isinstance(job.outcome, Misfit) and job.outcome.reason.startswith("diverged")
+    }
+    if ends:
+        states, results, errors = zip(*ends.values(), strict=True)
+        params = (uuid_array(list(ends)), plain_array(states), text_array(results), text_array(errors))
+        yield from named("workflow_end", params, count)
+    if parted:
+        marked = (uuid_array(list(parted)), text_array(list(parted.values())))
+        yield from named("workflow_mark", marked, lambda _: None)
+
+
+class Lost(NamedTuple):
+    ended: int
+    next: UUID | None
+
+
+def settle_lost(after: UUID | None, most: int) -> Statement[Lost]:
+    """End runs whose job is gone."""
+    return named("workflow_lost", (after, most), lambda rows: Lost(*rows[0]))
+
+
+class Troubled(NamedTuple):
+    id: UUID
+    workflow: str
+    key: str
+    trouble: str  # lost, or why nothing wakes it
+
+    def __str__(self) -> str:
+        return f"{self.workflow} {self.key!r} ({self.id})" + (
+            "" if self.trouble == "lost" else f": {self.trouble}"
+        )
+
+
+def troubled() -> Statement[list[Troubled]]:
+    return named("workflow_troubled", (OLDEST,), lambda rows: [Troubled(*row) for row in rows])
+
+
+def seen(types: Sequence[tuple[str, int, str, str | None]]) -> Statement[None]:
+    """Workflows that a worker has: name, version, queue, input."""
+    columns = tuple(list(column) for column in zip(*types, strict=True))
+    return named("workflow_seen", columns, lambda _: None)
+
+
+def prune(days: int, most: int) -> Statement[int]:
+    return named("empty_workflow_slots", (most,), count)

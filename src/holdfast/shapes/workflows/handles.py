@@ -1,0 +1,359 @@
+"""A declared workflow and its runs, as everybody outside of them sees them."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
+from uuid import UUID, uuid4
+
+from ...db.guests import async_guest, sync_guest
+from ...errors import InvalidOption, ResultError, ResultExpired, ResultTimeout
+from ...model.duration import Duration, seconds
+from ...runtime.handler import PayloadError
+from ...store.statement import Flow, Statement
+from ...tasks import checks
+from ...tasks.codec import Codec
+from ...tasks.definition import Binding
+from ...tasks.handle import growing_pauses
+from ...tasks.payload import shown
+from ...tasks.producer import AppProducer
+from ...tasks.writer import unknown_queue
+from . import store
+from .faults import WorkflowFailed
+from .journal import Look, Started, StartRun
+from .messages import Message
+from .timeline import Entry, timeline
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+T_co = TypeVar("T_co", covariant=True)
+State = Literal[
+    "open",
+    "suspended",
+    "compensating",
+    "paused",
+    "diverged",
+    "completed",
+    "failed",
+    "cancelled",
+    "terminated",
+]
+_ENDED = ("completed", "failed", "cancelled", "terminated")
+
+
+class _Reach:
+    """The database of the app that a workflow belongs to, or the caller's connection."""
+
+    __slots__ = ("_binding", "_name")
+
+    def __init__(self, binding: Binding, name: str) -> None:
+        self._binding = binding
+        self._name = name
+
+    def run(self, make: Callable[[], Statement[R] | Flow[R]], conn: object, verb: str) -> R:
+        database = cast(AppProducer, self._binding.require(self._name)).database
+        return database.run(make) if conn is None else sync_guest(conn, verb, f"a{verb}").run(make())
+
+    async def arun(self, make: Callable[[], Statement[R] | Flow[R]], conn: object, verb: str) -> R:
+        database = cast(AppProducer, self._binding.require(self._name)).database
+        if conn is None:
+            return await database.arun(make)
+        return await async_guest(conn, f"a{verb}", verb).arun(make())
+
+    def ready(self, queue: str) -> None:
+        """On our own embedded server a declared queue is made when it is first used."""
+        cast(AppProducer, self._binding.require(self._name)).ready({queue})
+
+    async def aready(self, queue: str) -> None:
+        await cast(AppProducer, self._binding.require(self._name)).aready({queue})
+
+
+class Run(Generic[T_co]):
+    """A run of a workflow: `run = checkout.start(1, cents=5); run.result(timeout=10)`. Sync verbs, and twins with an `a`."""
+
+    __slots__ = ("_decode", "_reach", "_run_id", "_workflow", "created", "id")
+
+    def __init__(
+        self,
+        reach: _Reach,
+        workflow: str,
+        run_id: UUID | None,
+        given: str,
+        decode: Callable[[str | None], Any],
+        *,
+        created: bool,
+    ) -> None:
+        self.id = given
+        self.created = created
+        self._run_id = run_id
+        self._reach = reach
+        self._workflow = workflow
+        self._decode = decode
+
+    @property
+    def run_id(self) -> UUID:
+        """The id of its job."""
+        if self._run_id is None:
+            self._run_id = self._known(self._look(None)).run_id
+        return self._run_id
+
+    def result(self, timeout: Duration | None = None) -> T_co:
+        """Wait for its end and return its result. Raises WorkflowFailed, ResultTimeout or ResultExpired. Inside the
+        transaction that started it, it waits in vain: nobody sees the run before the commit."""
+        pauses = growing_pauses(timeout)
+        while (found := self._look(None)) is None or found.state not in _ENDED:
+            pause = next(pauses, None)
+            if pause is None:
+                raise self._late(timeout, found)
+            time.sleep(pause)
+        return self._value(found)
+
+    async def aresult(self, timeout: Duration | None = None) -> T_co:
+        """`await run.aresult(timeout=10)`: see result()."""
+        pauses = growing_pauses(timeout)
+        while (found := await self._alook(None)) is None or found.state not in _ENDED:
+            pause = next(pauses, None)
+            if pause is None:
+                raise self._late(timeout, found)
+            await asyncio.sleep(pause)
+        return self._value(found)
+
+    def signal(self, message: Message, *, idempotency_key: str | None = None, conn: object = None) -> bool:
+        """Send it a signal: `run.signal(CANCELLED({"by": "customer"}), idempotency_key="click-1")`. False: it has ended, or
+        there is no such run. The same idempotency key twice is one signal."""
+        make = self._signal(message, idempotency_key)
+        return self._reach.run(make, conn, "signal") in ("sent", "duplicate")
+
+    async def asignal(
+        self, message: Message, *, idempotency_key: str | None = None, conn: object = None
+    ) -> bool:
+        """`await run.asignal(CANCELLED({"by": "customer"}))`: see signal()."""
+        make = self._signal(message, idempotency_key)
+        return await self._reach.arun(make, conn, "signal") in ("sent", "duplicate")
+
+    def cancel(self, reason: str = "", *, conn: object = None) -> bool:
+        """Ask for its end; compensations run first. False: it has ended, was cancelled before, or there is no such run."""
+        return self._reach.run(self._cancel(reason), conn, "cancel") == "requested"
+
+    async def acancel(self, reason: str = "", *, conn: object = None) -> bool:
+        """`await run.acancel()`: see cancel()."""
+        return await self._reach.arun(self._cancel(reason), conn, "cancel") == "requested"
+
+    def state(self) -> tuple[State, Any]:
+        """Where it stands, and what wf.set_state() last said."""
+        found = self._known(self._look(None))
+        return cast(State, found.state), None if found.shown is None else json.loads(found.shown)
+
+    async def astate(self) -> tuple[State, Any]:
+        """`await run.astate()`: see state()."""
+        found = self._known(await self._alook(None))
+        return cast(State, found.state), None if found.shown is None else json.loads(found.shown)
+
+    def timeline(self) -> list[Entry]:
+        """What was recorded, in all its eras, in the order in which it was written."""
+        return self._reach.run(self._timeline, None, "timeline")
+
+    async def atimeline(self) -> list[Entry]:
+        """`await run.atimeline()`: see timeline()."""
+        return await self._reach.arun(self._timeline, None, "timeline")
+
+    def _timeline(self) -> Flow[list[Entry]]:
+        run_id = self._run_id
+        if run_id is None:
+            run_id = self._known((yield from store.look(self._workflow, self.id))).run_id
+        return (yield from timeline(run_id))
+
+    def __repr__(self) -> str:
+        return f"Run({self._workflow} {self.id!r})"
+
+    def _signal(self, message: Message, key: str | None) -> Callable[[], Statement[str]]:
+        if not isinstance(message, Message):
+            raise TypeError(
+                f"signal() takes what a Signal makes, not {shown(message)}. Write run.signal(CANCELLED(payload))"
+            )
+        if key is not None:
+            checks.key(key, "idempotency_key", InvalidOption, empty=False)
+        return lambda: store.signal(self._workflow, self.id, message.name, message.payload, key)
+
+    def _cancel(self, reason: str) -> Callable[[], Statement[str]]:
+        checks.key(reason, "reason", InvalidOption, empty=True)
+        return lambda: store.cancel(self._workflow, self.id, reason)
+
+    def _look(self, conn: object) -> Look | None:
+        return self._reach.run(lambda: store.look(self._workflow, self.id), conn, "look")
+
+    async def _alook(self, conn: object) -> Look | None:
+        return await self._reach.arun(lambda: store.look(self._workflow, self.id), conn, "look")
+
+    def _known(self, found: Look | None) -> Look:
+        if found is None:
+            raise ResultExpired(
+                f"there is no run {self.id!r} of {self._workflow}: it ended longer ago than runs are kept, it was never "
+                "started, or its transaction was rolled back"
+            )
+        return found
+
+    def _value(self, found: Look) -> T_co:
+        if found.state != "completed":
+            text = f": {found.error}" if found.error else ""
+            raise WorkflowFailed(
+                f"run {self.id!r} of {self._workflow} {_WORDS.get(found.state, found.state)}{text}",
+                kind=(found.error or "").partition(":")[0],
+                state=found.state,
+            )
+        try:
+            value: T_co = self._decode(found.result)
+        except PayloadError as error:
+            raise ResultError(f"run {self.id!r}: {error}") from error
+        return value
+
+    def _late(self, timeout: Duration | None, found: Look | None) -> ResultError:
+        if found is None:
+            return ResultTimeout(
+                f"there is no run {self.id!r} of {self._workflow} after {seconds(timeout or 0):g} s. Is its start committed?"
+            )
+        return ResultTimeout(
+            f"run {self.id!r} of {self._workflow} is still {found.state} after {seconds(timeout or 0):g} s. "
+            "Is a worker running for its queue?"
+        )
+
+
+_WORDS = {"failed": "failed", "cancelled": "was cancelled", "terminated": "was terminated"}
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Checked options of a start."""
+
+    id: str | None = None
+    conn: object = None
+    if_exists: Literal["same", "restart_ended", "refuse"] = "same"
+    delay: float = 0.0
+    timeout: float | None = None
+    priority: int = 0
+    tags: tuple[str, ...] = ()
+
+
+class WorkflowUsing(Generic[P, T]):
+    """A workflow with the options of a start: `checkout.using(id="checkout:9182", conn=conn).start(9182, cents=995)`."""
+
+    __slots__ = ("_options", "_workflow")
+
+    def __init__(self, workflow: "WorkflowType[P, T]", options: Starting) -> None:
+        self._workflow = workflow
+        self._options = options
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
+        """Start a run, when the transaction of `conn` commits. The same id gives the same run."""
+        flow, options = self._workflow, self._options
+        new = self._new(args, kwargs)
+        reach = flow._reach()
+        reach.ready(flow.queue)
+        made = reach.run(lambda: store.start(new, timeout=options.timeout), options.conn, "start")
+        return self._run(reach, new, made)
+
+    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
+        """`await checkout.using(conn=tx).astart(9182, cents=995)`: see start()."""
+        flow, options = self._workflow, self._options
+        new = self._new(args, kwargs)
+        reach = flow._reach()
+        await reach.aready(flow.queue)
+        made = await reach.arun(lambda: store.start(new, timeout=options.timeout), options.conn, "start")
+        return self._run(reach, new, made)
+
+    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StartRun:
+        flow, options = self._workflow, self._options
+        return StartRun(
+            flow.name,
+            flow.version,
+            options.id or str(uuid4()),
+            flow._encode(args, kwargs),
+            flow.queue,
+            options.delay,
+            options.priority,
+            options.tags,
+            options.if_exists,
+        )
+
+    def _run(self, reach: _Reach, new: StartRun, made: Started) -> Run[T]:
+        if made.conflict == "queue":
+            raise unknown_queue(new.queue, [])
+        if made.conflict is not None:
+            raise InvalidOption(
+                f"there is a run {new.id!r} of {new.workflow} already. Take another id, or leave if_exists out to get it"
+            )
+        return Run(reach, new.workflow, made.run_id, new.id, self._workflow._decode, created=made.created)
+
+
+class WorkflowType(Generic[P, T]):
+    """A declared workflow: `run = checkout.start(9182, cents=995)`. Made by `@app.workflow()`."""
+
+    __slots__ = ("_binding", "_codec", "func", "name", "queue", "version")
+
+    def __init__(
+        self, name: str, version: int, queue: str, codec: Codec, binding: Binding, func: Callable[..., Any]
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.queue = queue
+        self.func = func  # as it was written
+        self._codec = codec
+        self._binding = binding
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
+        """Start a run: `run = checkout.start(9182, cents=995)`."""
+        return WorkflowUsing(self, Starting()).start(*args, **kwargs)
+
+    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
+        """`run = await checkout.astart(9182, cents=995)`."""
+        return await WorkflowUsing(self, Starting()).astart(*args, **kwargs)
+
+    def using(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 the word for it everywhere
+        conn: object = None,
+        if_exists: Literal["same", "restart_ended", "refuse"] = "same",
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        tags: Sequence[str] = (),
+    ) -> WorkflowUsing[P, T]:
+        """Options of a start: `checkout.using(id="checkout:9182", conn=conn).start(9182, cents=995)`.
+
+        `id`: one run per id and workflow. `timeout`: of the whole run, which is cancelled then."""
+        fail = InvalidOption
+        if id is not None:
+            checks.key(id, "id", fail, empty=False)
+        if if_exists not in ("same", "restart_ended", "refuse"):
+            raise fail(f"if_exists must be same, restart_ended or refuse, not {shown(if_exists)}")
+        options = Starting(
+            id,
+            conn,
+            if_exists,
+            0.0 if delay is None else checks.period(delay, "delay", fail),
+            None if timeout is None else checks.period(timeout, "timeout", fail),
+            checks.integer(priority, "priority", -100, 100, fail),
+            checks.tags(tags, fail),
+        )
+        return WorkflowUsing(self, options)
+
+    def get(self, id: str) -> Run[T]:  # noqa: A002 as above
+        """A handle of the run with that id; the database is asked when something is."""
+        checks.key(id, "id", InvalidOption, empty=False)
+        return Run(self._reach(), self.name, None, id, self._decode, created=False)
+
+    def __repr__(self) -> str:
+        return f"WorkflowType({self.name!r}, version {self.version})"
+
+    def _reach(self) -> _Reach:
+        return _Reach(self._binding, self.name)
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return self._codec.encode(args, kwargs)
+
+    def _decode(self, text: str | None) -> Any:
+        return self._codec.decode_result(text)

@@ -1,0 +1,205 @@
+"""What the code of a run needs from the database, and nothing else: the line between replay and storage.
+
+`Workflow` and `drive` know this protocol. `DatabaseJournal` implements it: one per run, all of a worker's over one Recorder,
+which writes what all its runs have ready in one statement.
+
+Every write is guarded by the run's grant (id, generation, token). A run that is no longer ours raises Evicted and wrote
+nothing. JSON goes through here as text. Times are the database's.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+from uuid import UUID
+
+from ...errors import HoldfastError
+
+Kind = Literal[
+    "step",
+    "transaction",
+    "call",
+    "child",
+    "sleep",
+    "signal",
+    "decision",
+    "patch",
+    "compensation",
+    "continued",
+]
+Decided = Literal["done", "failed", "timed_out", "cancelled", "retrying", "calling"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A row to write. `ordinal` is its place in its scope, None for what has none (patch markers, compensations)."""
+
+    key: str  # scope/name#n
+    kind: Kind
+    outcome: Decided
+    ordinal: int | None = None
+    result: str | None = None  # JSON text
+    error: str | None = None  # JSON text: kind, message, attempts, data
+    attempts: int = 1
+    began: float | None = None  # seconds since 1970 by the worker's estimate of the database's clock
+    input_hash: bytes | None = None
+    linked: UUID | None = None  # the job or run that it started
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row as the history has it: what was recorded, by which generation, and when by the database's clock."""
+
+    record: Record
+    generation: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a claim of this run finds."""
+
+    id: str  # what it was started with
+    run_id: UUID
+    version: int
+    era: int
+    created_at: datetime  # of the era: what now() says before the first record
+    rows: Sequence[Stored]  # in the order in which they were written
+    cancel_requested: bool
+    state: str  # of the run: open, compensating, ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a run waits for at one place of its code.
+
+    `retry` is decided by its time alone and never given to decide(): a step that failed, whose `retrying` row is written.
+    `child`: the run that this one started under the key behind `child:` has ended; its result goes into the row of `key`.
+    `call`: the row of `key` is `calling` until the jobs' own end turns it into done or failed."""
+
+    key: str
+    ordinal: int | None
+    kind: Literal["sleep", "signal", "call", "child", "retry"]
+    name: str = ""  # of the signal; `child:<key of its start>` or `call:<key>`
+    until: datetime | None = None  # a deadline or the end of a sleep
+    began: float | None = None
+    cancellable: bool = (
+        True  # False: a cancel was raised before, or this is a compensation; it does not end the wait
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A child to start."""
+
+    workflow: str
+    id: str
+    version: int | None
+    payload: str
+    queue: str | None = None
+    on_cancel: Literal["cancel", "abandon"] = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class NewJobs:
+    """Jobs of other queues that the run waits for: one for call(), many for map(). The result of `many` is a list."""
+
+    specs: str  # JSON text: a list of what holdfast.enqueue_specs() takes
+    many: bool = False
+    limit: int | None = None  # at most as many of them at once
+
+
+class RecordRefused(HoldfastError):
+    """The database does not take a row, whatever is tried (a NUL in a text, say). Nothing of its entry was written."""
+
+
+class Journal(Protocol):
+    cancelled: asyncio.Event  # set once somebody asked for a cancel, also when the history said so
+
+    def now(self) -> datetime:
+        """The worker's estimate of the database's clock."""
+        ...
+
+    async def history(self) -> History:
+        """Generation 1 of era 0 has no rows, and needs no round trip."""
+        ...
+
+    async def record(self, rows: Sequence[Record], *, state: str | None = None) -> datetime:
+        """Write these rows together, with what set_state() said. Returns the time they carry, once it is durable.
+        RecordRefused: record a failure instead."""
+        ...
+
+    async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
+        """If what it waits for is there (a signal: taken, the oldest first), or its time is over, or a cancel was asked for,
+        record that, with `rows`, and return the record. None: wait on, and nothing is written. The result of a signal is
+        `{"value": its payload, "sent_at": ISO 8601, "key": its idempotency key}`, that of a child or call what it returned;
+        the error of one that failed is `{"kind": ..., "message": ..., "attempts": ...}`."""
+        ...
+
+    async def changed(self, until: datetime | None, *, resting: bool) -> bool:
+        """Until something came for this run (a signal, the end of a child or call, a cancel, a pause) or the time is there:
+        True. `resting`: nothing else of the run is at work, so its slot may go to another; False then says that it has
+        rested long enough, and is to suspend. May be cancelled at any time."""
+        ...
+
+    async def suspend(self, waits: Sequence[Wait]) -> bool:
+        """Put the run away until one of these can be decided. False: one can be now, nothing was changed."""
+        ...
+
+    async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
+        """`run(tx)` and the record of what it returned, in one transaction of their own. Once, whatever is lost: returns
+        what the history has. What `run` raises goes out as it is, and nothing of it stays."""
+        ...
+
+    async def start(self, child: NewRun, row: Record) -> Stored:
+        """The child, its job and the record that it was started, together. The record has the child's run as `linked`."""
+        ...
+
+    async def call(self, jobs: NewJobs, row: Record) -> None:
+        """The jobs and a row `calling`, together. Their own settle turns it into done or failed, and wakes the run."""
+        ...
+
+    async def continue_as_new(self, payload: str) -> History:
+        """Fold this era's history; the run goes on in the next one under the same claim."""
+        ...
+
+
+# What handles ask of the store, next to this file: functions that return a Statement or a Flow, to be run on our own
+# connections or on the caller's (`conn=`).
+#
+#   start(StartRun) -> Started
+#   signal(workflow, id, name, payload, idempotency_key) -> str: sent, duplicate, ended, unknown
+#   cancel(workflow, id, reason) -> str: requested, already, ended, unknown
+#   look(workflow, id) -> Look | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    workflow: str
+    version: int
+    id: str
+    payload: str
+    queue: str
+    delay: float = 0.0
+    priority: int = 0
+    tags: Sequence[str] = ()
+    if_exists: Literal["same", "restart_ended", "refuse"] = "same"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    run_id: UUID
+    created: bool
+    conflict: str | None = None  # `queue`: it does not exist; `exists`: refused
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A run as its handle sees it."""
+
+    run_id: UUID
+    state: str
+    shown: str | None  # what set_state() said, JSON text
+    result: str | None  # JSON text
+    error: str | None  # `Kind: message`

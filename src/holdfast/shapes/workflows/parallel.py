@@ -1,0 +1,185 @@
+"""Branches: several lines of execution of one run. Each has a scope of its own, so that its steps count by themselves."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import Any, Generic, TypeVar
+
+from ...tasks.payload import shown
+from .core import Core, Scope, current
+from .journal import Record
+from .steps import Step
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Branch(Generic[T_co]):
+    """A named line of execution that has not begun: `wf.branch("pay", pay, order)`. Await it, or gather it."""
+
+    def __init__(self, core: Core, scope: str, make: Callable[[], Coroutine[Any, Any, T_co]]) -> None:
+        self._core = core
+        self._scope = scope
+        self._make = make
+
+    def __await__(self) -> Generator[Any, None, T_co]:
+        return self._alone().__await__()
+
+    async def _alone(self) -> T_co:
+        found: list[T_co] = await gather(self._core, "branch", [self])
+        return found[0]
+
+
+class _Family:
+    """The branches of one parallel call. The caller does not count as busy until it can go on."""
+
+    def __init__(self, core: Core, count: int, *, first: bool) -> None:
+        self._core = core
+        self._left = count
+        self._first = first
+        self._resumed = False
+        core.busy(count)
+        core.idle()
+
+    def ended(self) -> None:
+        self._left -= 1
+        if self._first or self._left == 0:
+            self.resume()
+        self._core.idle()
+
+    def resume(self) -> None:
+        if not self._resumed:
+            self._resumed = True
+            self._core.busy()
+
+
+def _check(calls: Sequence[object], verb: str) -> None:
+    for call in calls:
+        if not isinstance(call, Step | Branch) and not inspect.iscoroutine(call):
+            raise TypeError(
+                f"wf.{verb}() takes steps, branches and coroutines, not {shown(call)}: what it waits for must be recorded"
+            )
+
+
+def _scopes(core: Core, scope: Scope, calls: Sequence[Any]) -> list[Scope]:
+    number = core.replay.branches(scope.name)
+    inside = f"{scope.name}/" if scope.name else ""
+    return [
+        Scope(
+            core,
+            call._scope if isinstance(call, Branch) else f"{inside}g{number}.{index}",
+            scope.at,
+            scope.cancellable,
+        )
+        for index, call in enumerate(calls)
+    ]
+
+
+async def _branch(core: Core, call: Any, scope: Scope, family: _Family) -> Any:
+    """One branch in a task of its own."""
+    try:
+        if isinstance(call, Step):
+            return await call._value(scope)
+        scope.task = asyncio.current_task()
+        current.set(scope)
+        value = await (call._make() if isinstance(call, Branch) else call)
+        core.end(scope)
+        return value
+    finally:
+        family.ended()
+
+
+async def gather(core: Core, verb: str, calls: Sequence[Awaitable[Any]]) -> list[Any]:
+    """All of them, to the end. The first in the order of the arguments that failed is raised: which of them failed earlier
+    is nothing that a replay could know."""
+    scope = core.scope(verb)
+    _check(calls, verb)
+    scopes = _scopes(core, scope, calls)
+    if not calls:
+        return []
+    family = _Family(core, len(calls), first=False)
+    tasks = _start(core, calls, scopes, family)
+    await _all(tasks, family)
+    scope.at = max([scope.at, *(branch.at for branch in scopes)])
+    if core.stopped is not None:
+        raise core.stopped
+    return [task.result() for task in tasks]
+
+
+async def first(core: Core, calls: Sequence[Awaitable[T]]) -> tuple[int, T]:
+    """The winner is recorded; the others are cancelled, and their records stay."""
+    scope = core.scope("first")
+    _check(calls, "first")
+    if not calls:
+        raise ValueError("wf.first() needs at least one call")
+    scopes = _scopes(core, scope, calls)
+    place = core.replay.take(scope.name, "first")
+    found = core.find(place, "decision")
+    if found is not None:
+        winner = int(found.record.result or 0)
+        _forget(core, calls, scopes, winner)
+        family = _Family(core, 1, first=True)
+        tasks = _start(core, [calls[winner]], [scopes[winner]], family)
+        await _all(tasks, family)
+    else:
+        family = _Family(core, len(calls), first=True)
+        tasks = _start(core, calls, scopes, family)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            winner = next(n for n, task in enumerate(tasks) if task.done())
+            if core.stopped is not None:
+                raise core.stopped
+            began = core.journal.now().timestamp()
+            found = await core.record(
+                Record(place.key, "decision", "done", place.ordinal, str(winner), began=began)
+            )
+        finally:
+            family.resume()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            _noted(tasks)
+        tasks = [tasks[winner]]
+    if core.stopped is not None:
+        raise core.stopped
+    scope.at = max(scope.at, scopes[winner].at, found.at)
+    result: T = tasks[0].result()
+    return winner, result
+
+
+def _forget(core: Core, calls: Sequence[Any], scopes: Sequence[Scope], winner: int) -> None:
+    for index, call in enumerate(calls):
+        if index != winner and not isinstance(call, Step):
+            core.replay.drop(scopes[index].name)
+            if inspect.iscoroutine(call):
+                call.close()
+
+
+def _start(
+    core: Core, calls: Sequence[Any], scopes: Sequence[Scope], family: _Family
+) -> "list[asyncio.Task[Any]]":
+    loop = asyncio.get_running_loop()
+    return [
+        loop.create_task(_branch(core, call, scope, family))
+        for call, scope in zip(calls, scopes, strict=True)
+    ]
+
+
+async def _all(tasks: "list[asyncio.Task[Any]]", family: _Family) -> None:
+    """Until each has ended; if the caller is to end, they are too."""
+    try:
+        await asyncio.wait(tasks)
+        _noted(tasks)
+    except asyncio.CancelledError:
+        family.resume()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        raise
+
+
+def _noted(tasks: "list[asyncio.Task[Any]]") -> None:
+    """One failure is raised. asyncio would report the others as forgotten."""
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()

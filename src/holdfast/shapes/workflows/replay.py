@@ -1,0 +1,157 @@
+"""What a run's history says to its code: the pure part, without a database, a clock or asyncio.
+
+A call has a key, `scope/name#n`, and a place in its scope, both taken when it is called. A key that the history has is a
+hit, wherever it has moved. A key that it does not have is new, unless something that was recorded before this place has
+not been asked for yet: then the code is not the code that wrote the history.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from .faults import Diverged
+from .journal import Kind, Stored
+
+ADVICE = "see holdfast workflow check"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a recorded call stands. `ordinal` is None for what has no order: patch markers and compensations."""
+
+    key: str
+    scope: str
+    ordinal: int | None
+
+
+@dataclass(slots=True)
+class _Scope:
+    names: dict[str, int] = field(default_factory=dict)  # how often each was called
+    calls: int = 0
+    parallel: int = 0
+    unasked: dict[str, int] = field(default_factory=dict)  # recorded key -> its place
+
+
+class Replay:
+    def __init__(self, rows: Iterable[Stored] = ()) -> None:
+        self._rows: dict[str, Stored] = {}
+        self._scopes: dict[str, _Scope] = {}
+        self._patches: dict[str, bool] = {}
+        for row in rows:
+            self._rows[row.record.key] = row
+            if row.record.ordinal is not None:
+                self._scope(scope_of(row.record.key)).unasked[row.record.key] = row.record.ordinal
+
+    def __len__(self) -> int:
+        """How many records the run has."""
+        return len(self._rows)
+
+    def rows(self) -> list[Stored]:
+        return list(self._rows.values())
+
+    @property
+    def replaying(self) -> bool:
+        """Whether some of the history has not been asked for yet."""
+        return any(scope.unasked for scope in self._scopes.values())
+
+    def take(self, scope: str, name: str) -> Place:
+        """The place of the next call of that name."""
+        state = self._scope(scope)
+        key = f"{_inside(scope)}{name}{self._count(state, name)}"
+        place = Place(key, scope, state.calls)
+        state.calls += 1
+        return place
+
+    def take_apart(self, scope: str, name: str) -> Place:
+        """The same for what has no order."""
+        state = self._scope(scope)
+        return Place(f"{_inside(scope)}{name}{self._count(state, name)}", scope, None)
+
+    def branches(self, scope: str) -> int:
+        """The number of the next parallel call of the scope, from 1 on."""
+        state = self._scope(scope)
+        state.parallel += 1
+        return state.parallel
+
+    def find(self, place: Place, kind: Kind) -> Stored | None:
+        """What the history has at this place. None: nothing, and the call is to be made. Diverged: another one's turn."""
+        state = self._scope(place.scope)
+        state.unasked.pop(place.key, None)
+        found = self._rows.get(place.key)
+        if found is not None:
+            if found.record.kind != kind:
+                raise Diverged(
+                    f"diverged: {_at(place)} the history has {place.key!r} as a {found.record.kind}, "
+                    f"the code asks for a {kind}; {ADVICE}",
+                    scope=place.scope,
+                    n=place.ordinal,
+                    recorded=place.key,
+                    asked=place.key,
+                )
+            return found
+        if place.ordinal is not None:
+            first = min(state.unasked.items(), key=lambda item: item[1], default=None)
+            if first is not None and first[1] <= place.ordinal:
+                raise Diverged(
+                    f"diverged: {_at(place)} the history has {first[0]!r}, the code asks for {place.key!r}; {ADVICE}",
+                    scope=place.scope,
+                    n=place.ordinal,
+                    recorded=first[0],
+                    asked=place.key,
+                )
+        return None
+
+    def end(self, scope: str) -> None:
+        """The function, or a branch, has returned: all that was recorded of its scope must have been asked for."""
+        state = self._scope(scope)
+        if state.unasked:
+            key, ordinal = min(state.unasked.items(), key=lambda item: item[1])
+            raise Diverged(
+                f"diverged: at {ordinal} in scope {scope!r} the history has {key!r}, the code ends; {ADVICE}",
+                scope=scope,
+                n=ordinal,
+                recorded=key,
+            )
+
+    def drop(self, scope: str) -> None:
+        """A branch that lost and is not run again: its records stay, and nobody asks for them."""
+        for name, state in self._scopes.items():
+            if name == scope or name.startswith(f"{scope}/"):
+                state.unasked.clear()
+
+    def patched(self, name: str) -> tuple[bool, bool]:
+        """Whether the new way is to be gone, and whether its marker is still to be written. Decided at the first call of
+        a name, for the whole run."""
+        known = self._patches.get(name)
+        if known is not None:
+            return known, False
+        marked = marker(name) in self._rows
+        new = not marked and not self.replaying
+        self._patches[name] = marked or new
+        return marked or new, new
+
+    def keep(self, row: Stored) -> None:
+        """A record that was written just now."""
+        self._rows[row.record.key] = row
+
+    def _scope(self, scope: str) -> _Scope:
+        return self._scopes.setdefault(scope, _Scope())
+
+    def _count(self, state: _Scope, name: str) -> str:
+        state.names[name] = number = state.names.get(name, 0) + 1
+        return "" if number == 1 else f"#{number}"
+
+
+def marker(patch: str) -> str:
+    return f"patch/{patch}"
+
+
+def scope_of(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
+def _inside(scope: str) -> str:
+    return f"{scope}/" if scope else ""
+
+
+def _at(place: Place) -> str:
+    return f"at {place.ordinal} in scope {place.scope!r}" if place.ordinal is not None else "out of order"

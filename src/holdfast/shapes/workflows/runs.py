@@ -1,0 +1,136 @@
+"""Runs as operators see them, and the statements that find and change them; operate.sql has the text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ...store.statement import Row, Statement, ids, named, nothing
+from .timeline import error_of, value
+
+STATES = (
+    "open",
+    "suspended",
+    "compensating",
+    "paused",
+    "diverged",
+    "completed",
+    "failed",
+    "cancelled",
+    "terminated",
+)
+LOOKED_AT = 20_000  # rows of one page of a search
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run as it stands."""
+
+    run_id: UUID
+    workflow: str
+    id: str  # what it was started with
+    version: int
+    queue: str
+    state: str
+    era: int
+    created_at: datetime
+    ended_at: datetime | None
+    deadline: datetime | None
+    waits: list[str] | None  # the names of messages that it waits for; None: it is not suspended
+    wake_at: datetime | None
+    cancel_requested_at: datetime | None
+    cancel_reason: str | None
+    paused_at: datetime | None
+    parent_id: UUID | None
+    parent_key: str | None
+    tags: list[str] | None
+    shown: Any  # what its code says of itself
+    result: Any
+    error: str | None
+    replaced_by: UUID | None  # the next run of the same id
+    job_status: str | None  # None: it has ended
+    hold_reason: str | None
+    generation: int | None
+    due_at: datetime | None
+    worker: str | None  # that runs it now
+    unread: int  # signals
+    now: datetime
+
+
+_SHOWN, _WORKER = 18, 26  # places of columns
+
+
+def _views(rows: Sequence[Row]) -> list[RunView]:
+    return [_view(row) for row in rows]
+
+
+def _view(row: Row) -> RunView:
+    cells = list(row)
+    cells[_SHOWN : _SHOWN + 3] = value(row[_SHOWN]), value(row[_SHOWN + 1]), error_of(row[_SHOWN + 2])
+    cells[_WORKER] = None if row[_WORKER] is None else str(row[_WORKER])
+    return RunView(*cells)
+
+
+def find(given: str, workflow: str | None) -> Statement[list[RunView]]:
+    """`given`: a run's own id, or what it was started with."""
+    try:
+        own = UUID(given)
+    except ValueError:
+        own = None
+    return named("workflow_find", (own, given, workflow), _views)
+
+
+def listed(
+    workflow: str | None, states: Sequence[str] | None, before: UUID | None, limit: int
+) -> Statement[list[RunView]]:
+    wanted = None if states is None else list(states)
+    return named("workflow_list", (workflow, wanted, before, LOOKED_AT, limit), _views)
+
+
+def listed_to(before: UUID | None) -> Statement[UUID | None]:
+    """Where the rows that listed() looks at end; None: it saw all."""
+
+    def decode(rows: Sequence[Row]) -> UUID | None:
+        return rows[0][0] if rows else None
+
+    return named("workflow_list_end", (before, LOOKED_AT), decode)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that has not ended, with its input."""
+
+    run_id: UUID
+    workflow: str
+    version: int
+    id: str
+    payload: str
+
+
+def open_runs(workflow: str | None, after: UUID | None, limit: int) -> Statement[list[OpenRun]]:
+    """In the order of their ids."""
+    return named("workflow_open", (workflow, after, limit), lambda rows: [OpenRun(*row) for row in rows])
+
+
+def hold(run_id: UUID) -> Statement[str | None]:
+    """Lock it. The state in which it has ended; None: it is open."""
+
+    def decode(rows: Sequence[Row]) -> str | None:
+        return rows[0][0] if rows else "removed"
+
+    return named("workflow_hold", (run_id,), decode)
+
+
+def take_up(run: RunView) -> Statement[bool]:
+    """A run that was set aside is to be tried again. False: it is not set aside."""
+    return named("workflow_take_up", (run.queue, run.run_id), bool)
+
+
+def forget_failures(run_id: UUID) -> Statement[list[str]]:
+    """The failed steps that its history ends with. Returns their keys."""
+    return named("workflow_forget_failures", (run_id,), ids)
+
+
+def reopen(run_id: UUID) -> Statement[None]:
+    return named("workflow_reopen_now", (run_id,), nothing)

@@ -1,0 +1,76 @@
+"""Compensations: what undoes the steps of a run that fails or is cancelled, last first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ... import telemetry
+from ...model.backoff import Backoff
+from .bodies import Options, Result, call, name_of
+from .core import Core, Scope
+from .faults import StepFailed
+from .journal import Record, Stored
+from .replay import Place
+from .steps import Attempts
+
+FOR_EVER = Options(retry=Backoff(first=2.0, cap=600.0), max_attempts=2**31)
+_ALERT = 10  # attempts of one compensation
+
+
+@dataclass(frozen=True, slots=True)
+class _Push:
+    key: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Saga:
+    """The stack of a run. It is filled again by every replay, so nothing depends on the rows that show it."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._stack: list[_Push] = []
+        self.failed: list[str] = []  # compensations that gave up
+
+    def push(
+        self, scope: Scope, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        core = self._core
+        key = core.replay.take_apart(f"saga/{scope.name}".rstrip("/"), name_of(fn, None)).key
+        self._stack.append(_Push(key.removeprefix("saga/"), fn, args, kwargs))
+        if core.replay.find(Place(key, "saga", None), "compensation") is None:
+            core.later(Record(key, "compensation", "done", None))
+
+    async def compensate(self, scope: Scope) -> None:
+        """Run and empty the stack. A cancel does not reach it: what was done must be undone."""
+        before, scope.cancellable = scope.cancellable, False
+        try:
+            while self._stack:
+                await self._undo(scope, self._stack.pop())
+        finally:
+            scope.cancellable = before
+
+    async def _undo(self, scope: Scope, push: _Push) -> None:
+        core = self._core
+        place = Place(f"undo/{push.key}", "undo", None)
+        found = core.find(place, "compensation")
+        if found is None or found.record.outcome == "retrying":
+            result = Result(push.fn, push.key)
+
+            async def attempt(number: int, _: float) -> Stored | str:
+                if number == _ALERT:
+                    telemetry.emit(
+                        "workflow.compensation_fails",
+                        level=40,
+                        run_id=str(core.history.run_id),
+                        key=place.key,
+                    )
+                return result.encode(await call(push.fn, push.args, push.kwargs, attempts.info(number)))
+
+            attempts = Attempts(core, scope, place, "compensation", replace(FOR_EVER), attempt)
+            found = await attempts.run(found)
+        try:
+            core.seen(scope, found)
+        except StepFailed as error:
+            self.failed.append(str(error))

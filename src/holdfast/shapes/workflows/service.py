@@ -1,0 +1,67 @@
+"""What a worker does for workflows beside running them: it says which it has, and ends runs whose job is gone."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from typing import Protocol
+from uuid import UUID
+
+from ... import telemetry
+from ...db.database import Database
+from ...runtime.service import Service
+from ...tasks.taskset import TaskSet
+from . import ends
+from .recorder import Recording
+
+KIND = "workflows"
+MOST = 1000  # runs that are looked at in one tick
+_EVERY = 10.0
+_SAY = 3600.0
+
+
+class Upkeep(Service):
+    """`types`: name, version, queue and the JSON text of the input of each workflow in the code."""
+
+    name = "workflows"
+
+    def __init__(self, database: Database, types: list[tuple[str, int, str, str | None]]) -> None:
+        super().__init__()
+        self._database = database
+        self._types = types
+        self._after: UUID | None = None
+        self._said_at = -_SAY
+
+    async def tick(self) -> float:
+        await self._say()
+        lost = await self._database.arun(lambda: ends.settle_lost(self._after, MOST))
+        self._after = lost.next
+        if lost.ended:
+            telemetry.emit("workflow.ended_without_code", level=logging.WARNING, runs=lost.ended)
+        return 1.0 if self._after is not None else _EVERY
+
+    async def _say(self) -> None:
+        now = time.monotonic()
+        if self._types and now - self._said_at >= _SAY:
+            await self._database.arun(lambda: ends.seen(self._types))
+            self._said_at = now
+
+
+class Declared(Protocol):
+    """A workflow in the code, as registries keep it: `registry._things["workflows"]["checkout version 2"]`."""
+
+    name: str
+    version: int
+    queue: str
+    input: object | None  # the names and types of its arguments, for people
+
+
+def services(database: Database, tasks: TaskSet) -> list[Service]:
+    declared: Mapping[str, Declared] = tasks.declared(KIND)
+    if not declared:
+        return []
+    types = [
+        (d.name, d.version, d.queue, None if d.input is None else json.dumps(d.input))
+        for d in declared.values()
+    ]
+    return [Recording(database), Upkeep(database, types)]

@@ -1,0 +1,247 @@
+"""A recorded call: its key is taken when it is called, it runs when it is awaited, and its end is written once."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from ... import telemetry
+from ...errors import InvalidPayload
+from ...model.duration import seconds
+from ...model.outcome import Held
+from ...model.signals import Cancel, DeadLetter, HandlerSignal, Retry
+from ...tasks.convert import Misfit
+from .bodies import Options, StepInfo, TooLarge, error_text, in_context
+from .core import UNDECIDED, Core, Scope, cancelled, current
+from .faults import Diverged, Evicted, NonRetryable
+from .journal import Kind, Record, Stored, Wait
+from .replay import Place
+
+T_co = TypeVar("T_co", covariant=True)
+Attempt = Callable[
+    [int, float], Coroutine[Any, Any, Stored | str]
+]  # (number, began): a record, or a result to record
+_FINAL = (NonRetryable, DeadLetter, Cancel, InvalidPayload, TooLarge)
+
+
+class Step(Generic[T_co]):
+    """A recorded call: its key is taken, nothing has run. Await it, or give it to wf.gather / wf.first. Awaiting twice gives
+    the same."""
+
+    __slots__ = ("_act", "_core", "_decode", "_found", "_going", "_row", "key")
+
+    def __init__(
+        self,
+        core: Core,
+        place: Place,
+        found: Stored | None,
+        act: Callable[[Stored | None], Coroutine[Any, Any, Stored]],
+        decode: Callable[[Stored], T_co],
+    ) -> None:
+        self.key = place.key
+        self._core = core
+        self._found = found
+        self._act = act
+        self._decode = decode
+        self._row: Stored | None = None
+        self._going: asyncio.Future[None] | None = None
+        if found is not None and found.record.outcome not in UNDECIDED:
+            self._row = found
+
+    def __await__(self) -> Generator[Any, None, T_co]:
+        scope = self._core.scope("step")
+        return self._value(scope).__await__()
+
+    async def _value(self, scope: Scope) -> T_co:
+        row = self._core.seen(scope, await self._settled())
+        try:
+            return self._decode(row)
+        except Misfit as error:
+            wrong = Diverged(f"diverged: the recorded result of {self.key!r} does not fit the code: {error}")
+            self._core.stop(wrong, Held(str(wrong)))
+            raise wrong from None
+
+    async def _settled(self) -> Stored:
+        """The record of its end, which is made if it is not there."""
+        if self._row is None:
+            if self._core.stopped is not None:
+                raise self._core.stopped
+            if self._going is None:
+                self._going = asyncio.get_running_loop().create_future()
+                try:
+                    self._row = await self._act(self._found)
+                finally:
+                    self._going.set_result(None)
+                    self._going = None
+            else:  # two branches were given the same step
+                await asyncio.shield(self._going)
+                return await self._settled()
+        return self._row
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Runs a body until it succeeds, fails for good or is cancelled, and records that."""
+
+    core: Core
+    scope: Scope
+    place: Place
+    kind: Kind
+    options: Options
+    attempt: Attempt
+    input_hash: bytes | None = None
+    cancellable: bool = True
+    began: float = 0.0
+
+    async def run(self, found: Stored | None) -> Stored:
+        core = self.core
+        number = 0
+        self.cancellable = core.may_cancel(self.scope)
+        self.began = core.journal.now().timestamp()
+        if found is not None:
+            number, self.began = found.record.attempts, found.record.began or self.began
+            if not await self._due(_until(found)):
+                return await core.record(cancelled(self.place, self.kind, self.began))
+        while True:
+            if self.cancellable and core.journal.cancelled.is_set():
+                return await core.record(cancelled(self.place, self.kind, self.began))
+            number += 1
+            made, error = await self._once(number)
+            if error is None:
+                return (
+                    made if isinstance(made, Stored) else await core.record(self._row("done", number, made))
+                )
+            if isinstance(error, asyncio.CancelledError):
+                continue  # the next look says that it was cancelled
+            delay = self._delay(error, number)
+            if delay is None:
+                return await core.record(self._failed(error, number))
+            if not await self._pause(error, number, delay):
+                return await core.record(cancelled(self.place, self.kind, self.began))
+
+    async def _once(self, number: int) -> tuple[Stored | str | None, BaseException | None]:
+        """One attempt in a task of its own. A cancel of the run ends it; the workflow's own end does too."""
+        core = self.core
+        task = in_context(self._limited(number), current)
+        if self.cancellable:
+            core.cancel_with(task)
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        finally:
+            core.running.discard(task)
+        if task.cancelled():
+            error: BaseException | None = asyncio.CancelledError()
+        else:
+            error = task.exception()
+        if core.stopped is not None or isinstance(error, Evicted):
+            raise core.stopped or Evicted()
+        if isinstance(error, asyncio.CancelledError) and not (
+            self.cancellable and core.journal.cancelled.is_set()
+        ):
+            error = RuntimeError("the step was cancelled by its own code")
+        return (task.result(), None) if error is None else (None, error)
+
+    async def _limited(self, number: int) -> Stored | str:
+        left = [self.options.timeout] if self.options.timeout is not None else []
+        if self.options.deadline is not None:
+            left.append(max(0.0, self.began + self.options.deadline - self.core.journal.now().timestamp()))
+        limit = asyncio.timeout(min(left, default=None))
+        try:
+            async with limit:
+                return await self.attempt(number, self.began)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise StepTimeout(f"ran longer than its timeout of {min(left):g} s") from None
+        except asyncio.CancelledError:
+            raise
+        except GeneratorExit as error:
+            raise RuntimeError("the step raised GeneratorExit") from error
+
+    def _delay(self, error: BaseException, number: int) -> float | None:
+        """Seconds to the next attempt; None: there is none."""
+        if isinstance(error, _FINAL) or number >= self.options.max_attempts:
+            return None
+        if not isinstance(error, Exception | HandlerSignal):
+            return None
+        delay = self.options.retry.delay(number)
+        if isinstance(error, Retry) and error.after is not None:
+            delay = seconds(error.after, "Retry(after=)")
+        if self.options.deadline is not None:
+            over = self.core.journal.now().timestamp() + delay >= self.began + self.options.deadline
+            return None if over else delay
+        return delay
+
+    async def _pause(self, error: BaseException, number: int, delay: float) -> bool:
+        """In memory when it is short, else by suspending. False: a cancel came first."""
+        core = self.core
+        telemetry.emit(
+            "workflow.step_retry", key=self.place.key, attempt=number, error=_summary(error), delay=delay
+        )
+        until = core.journal.now() + timedelta(seconds=delay)
+        if delay > core.sticky:
+            text = json.loads(error_text(error, number)) | {"until": until.timestamp()}
+            row = self._row("retrying", number, None, json.dumps(text))
+            await core.record(row)
+            return await self._due(until)
+        if not self.cancellable:
+            await asyncio.sleep(delay)
+            return True
+        try:
+            await asyncio.wait_for(core.journal.cancelled.wait(), delay)
+        except TimeoutError:
+            return True
+        return False
+
+    async def _due(self, until: datetime) -> bool:
+        wait = Wait(self.place.key, self.place.ordinal, "retry", until=until, cancellable=self.cancellable)
+        return await self.core.waits.until_due(wait)
+
+    def _failed(self, error: BaseException, number: int) -> Record:
+        return self._row("failed", number, None, error_text(error, number))
+
+    def _row(self, outcome: Any, number: int, result: str | None, error: str | None = None) -> Record:
+        place = self.place
+        return Record(
+            place.key,
+            self.kind,
+            outcome,
+            place.ordinal,
+            result,
+            error,
+            number,
+            self.began,
+            self.input_hash,
+        )
+
+    def done(self, number: int, result: str) -> Record:
+        return self._row("done", number, result)
+
+    def info(self, number: int) -> StepInfo:
+        return StepInfo(idempotency_key(self.core, self.place.key), number, self.core.fence)
+
+
+class StepTimeout(Exception):
+    """An attempt took longer than using(timeout=)."""
+
+
+def idempotency_key(core: Core, key: str) -> str:
+    """An era has a history of its own, so the same key is another step there."""
+    era = f"{core.history.era}:" if core.history.era else ""
+    return f"{core.history.run_id}:{era}{key}"
+
+
+def _until(found: Stored) -> datetime:
+    until = json.loads(found.record.error or "{}").get("until")
+    return datetime.fromtimestamp(until, UTC) if until is not None else found.at
+
+
+def _summary(error: BaseException) -> str:
+    text = json.loads(error_text(error, 0))
+    return f"{text['kind']}: {text['message']}"

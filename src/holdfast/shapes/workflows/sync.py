@@ -1,0 +1,174 @@
+"""Workflows that are plain functions: they run in a thread, and every call of `wf` blocks it.
+
+The calls are made in the event loop, by the task that the run has there; so all that holds for async workflows holds here. A
+wait that is to suspend the run unwinds the thread: the call raises Evicted.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar, overload
+from uuid import UUID
+
+from ...model.duration import Duration
+from ...tasks.task import Task
+from .bodies import threads
+from .faults import Evicted, UnscopedTask
+from .messages import Received, Signal
+from .steps import Step
+from .workflow import Workflow
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SyncWorkflow:
+    """A run, as its plain function sees it: `def ship(wf: SyncWorkflow, order_id: int) -> str`. Every call blocks."""
+
+    def __init__(self, workflow: Workflow, loop: asyncio.AbstractEventLoop) -> None:
+        self._workflow = workflow
+        self._loop = loop
+        self._inbox: asyncio.Queue[tuple[Callable[[], Any], Future[Any]]] = asyncio.Queue()
+        self._lock = threading.Lock()
+        self._open: Future[Any] | None = None
+        self._stopped = False
+        self._thread = 0
+
+    @property
+    def id(self) -> str:
+        """What it was started with."""
+        return self._workflow.id
+
+    @property
+    def run_id(self) -> UUID:
+        """The id of its job."""
+        return self._workflow.run_id
+
+    @property
+    def version(self) -> int:
+        """Of the workflow, as the run was started."""
+        return self._workflow.version
+
+    def step(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function once, and give its recorded result from then on: `truck = wf.step(book, order_id)`."""
+        return self._await(lambda: self._workflow.step(fn, *args, **kwargs))
+
+    def call(self, task: Task[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """A job of the task's own queue: `size = wf.call(thumbnail, path)`."""
+        return self._await(lambda: self._workflow.call(task, *args, **kwargs))
+
+    def later(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Step[T]:
+        """A step for gather(): its key is taken now, and it runs there."""
+        return self._now(lambda: self._workflow.step(fn, *args, **kwargs))
+
+    def gather(self, *calls: Step[T]) -> list[T]:
+        """All of them together: `a, b = wf.gather(wf.later(one), wf.later(two))`."""
+        return self._await(lambda: self._workflow.gather(*calls))
+
+    def sleep(self, duration: Duration) -> None:
+        """Durable: `wf.sleep(3600)` holds no worker and survives every restart."""
+        self._await(lambda: self._workflow.sleep(duration))
+
+    @overload
+    def signal(self, signal: Signal[T], *, timeout: None = None) -> T: ...
+    @overload
+    def signal(self, signal: Signal[T], *, timeout: Duration) -> Received[T]: ...
+    def signal(self, signal: Signal[T], *, timeout: Duration | None = None) -> T | Received[T]:
+        """The oldest signal of its name that was not taken yet; waits for one."""
+        if timeout is None:
+            return self._await(lambda: self._workflow.signal(signal))
+        return self._await(lambda: self._workflow.signal(signal, timeout=timeout))
+
+    def on_failure(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Push a compensation, before the step that it undoes: `wf.on_failure(refund, order_id)`."""
+        push: Any = self._workflow.on_failure
+        self._now(lambda: push(fn, *args, **kwargs))
+
+    def compensate(self) -> None:
+        """Run and empty the stack, last first. Done by itself when the run fails or is cancelled."""
+        self._await(self._workflow.compensate)
+
+    def now(self) -> datetime:
+        """The time of the last record: the same in every replay."""
+        return self._now(self._workflow.now)
+
+    def patched(self, name: str) -> bool:
+        """Whether this run takes the new way: see Workflow.patched()."""
+        return self._now(lambda: self._workflow.patched(name))
+
+    def _await(self, make: Callable[[], Awaitable[T]]) -> T:
+        """What it gives, once it is there."""
+        found: T = self._ask(make)
+        return found
+
+    def _now(self, make: Callable[[], T]) -> T:
+        async def made() -> T:
+            return make()
+
+        found: T = self._ask(made)
+        return found
+
+    def _ask(self, make: Callable[[], Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            raise UnscopedTask(
+                "wf was called from a thread that is not the workflow's own, or inside a step. Call it in the workflow's "
+                "function alone; for steps beside each other there is wf.gather(wf.later(...), ...)"
+            )
+        answer: Future[Any] = Future()
+        with self._lock:
+            if self._stopped:
+                raise Evicted
+            self._open = answer
+        self._loop.call_soon_threadsafe(self._inbox.put_nowait, (make, answer))
+        return answer.result()
+
+    def _stop(self) -> None:
+        """Every call raises Evicted from now on, also the one that waits."""
+        with self._lock:
+            self._stopped = True
+            if self._open is not None and not self._open.done():
+                self._open.set_exception(Evicted())
+
+
+async def run_in_thread(fn: Callable[..., Any], workflow: Workflow, arguments: dict[str, Any]) -> Any:
+    """The function in a thread, its calls here."""
+    loop = asyncio.get_running_loop()
+    sync = SyncWorkflow(workflow, loop)
+
+    def body() -> Any:
+        sync._thread = threading.get_ident()
+        return fn(sync, **arguments)
+
+    thread = loop.create_task(threads.run(body))
+    try:
+        while True:
+            asked = loop.create_task(sync._inbox.get())
+            try:
+                await asyncio.wait({asked, thread}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not asked.done():
+                    asked.cancel()
+            if not asked.done() or asked.cancelled():
+                return thread.result()
+            make, answer = asked.result()
+            await _answer(make, answer)
+    except asyncio.CancelledError:
+        sync._stop()
+        await asyncio.wait({thread})
+        thread.exception()  # it is of no interest, and asyncio would report it as forgotten
+        raise
+
+
+async def _answer(make: Callable[[], Any], answer: "Future[Any]") -> None:
+    try:
+        value = await make()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 it is raised where the call was made
+        if not answer.done():
+            answer.set_exception(error)
+    else:
+        if not answer.done():
+            answer.set_result(value)

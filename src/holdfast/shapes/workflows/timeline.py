@@ -1,0 +1,94 @@
+"""The timeline of a run: what it recorded, in all its eras, as the command line, a dashboard and the test kit read it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ...model.outcome import ErrorText
+from ...store.statement import Row, Statement, named
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a timeline: `for entry in run.timeline(): ...`."""
+
+    n: int  # the order in which they were written
+    era: int  # continue_as_new() begins another
+    scope: str
+    key: str
+    kind: str
+    outcome: (
+        str  # done, failed, timed_out, cancelled, retrying, or calling: jobs that it called are not all done
+    )
+    ordinal: int | None  # its place in its scope; None: it has none
+    began_at: datetime
+    ended_at: datetime
+    attempts: int
+    generation: int  # of the claim under which it was written: how many owners the run had by then
+    size: int  # of the result, in bytes of JSON
+    result: Any
+    error: str | None
+    linked: UUID | None  # the job or run
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A signal that was sent to a run."""
+
+    name: str
+    payload: Any
+    key: str | None  # its idempotency key
+    sent_at: datetime
+    taken_by: str | None  # the key of the wait that took it; None: it is unread
+
+
+def timeline(run_id: UUID) -> Statement[list[Entry]]:
+    def decode(rows: Sequence[Row]) -> list[Entry]:
+        return [_entry(n, row) for n, row in enumerate(rows)]
+
+    return named("workflow_timeline", (run_id,), decode)
+
+
+def messages(run_id: UUID) -> Statement[list[Sent]]:
+    def decode(rows: Sequence[Row]) -> list[Sent]:
+        return [
+            Sent(name, value(payload), key, sent_at, taken) for name, payload, key, sent_at, taken in rows
+        ]
+
+    return named("workflow_messages", (run_id,), decode)
+
+
+def value(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def error_of(text: str | None) -> str | None:
+    """`Kind: message` of a recorded error."""
+    if text is None:
+        return None
+    found = json.loads(text)
+    return ErrorText(found.get("kind", ""), found.get("message", "")).summary
+
+
+def _entry(n: int, row: Row) -> Entry:
+    era, key, kind, outcome, ordinal, began, ended, attempts, generation, result, error, linked = row
+    return Entry(
+        n,
+        era,
+        key.rpartition("/")[0],
+        key,
+        kind,
+        outcome,
+        ordinal,
+        began,
+        ended,
+        attempts,
+        generation,
+        len((result or "").encode()),
+        value(result),
+        error_of(error),
+        linked,
+    )

@@ -1,0 +1,275 @@
+"""Workflow: what the function of a run is given, and does everything durable through."""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, overload
+from uuid import UUID
+
+from ...errors import InvalidOption
+from ...model.backoff import Backoff
+from ...model.duration import Duration, seconds
+from ...model.outcome import Held
+from ...tasks import checks
+from ...tasks.convert import Misfit
+from ...tasks.payload import dump, shown
+from . import parallel
+from .bodies import Options
+from .calls import Steps, using
+from .core import Core, Scope
+from .faults import ContinueAsNew, Diverged
+from .journal import Kind, Record, Stored, Wait
+from .messages import Received, Signal, taken
+from .replay import Place, marker
+from .saga import Saga
+from .steps import Step
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+_OWN_SCOPES = ("saga", "undo", "patch")
+
+
+class Workflow(Steps):
+    """A run, as its function sees it: `async def checkout(wf: Workflow, order_id: int) -> str`.
+
+    The function may be called again from the top at any time, and is given what was recorded. Between its calls of `wf` it
+    computes, and does nothing else."""
+
+    def __init__(self, core: Core, encode: Callable[[tuple[Any, ...], dict[str, Any]], str]) -> None:
+        super().__init__(core, Options())
+        self._encode = encode
+        self._saga = Saga(core)
+
+    @property
+    def id(self) -> str:
+        """What it was started with."""
+        return self._core.history.id
+
+    @property
+    def run_id(self) -> UUID:
+        """The id of its job."""
+        return self._core.history.run_id
+
+    @property
+    def version(self) -> int:
+        """Of the workflow, as the run was started."""
+        return self._core.history.version
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the history has more than the code has asked for so far."""
+        return self._core.replay.replaying
+
+    @property
+    def history_length(self) -> int:
+        """How many records this era has: a reason for continue_as_new()."""
+        return len(self._core.replay)
+
+    def using(
+        self,
+        *,
+        name: str | None = None,
+        retry: Backoff | None = None,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        deadline: Duration | None = None,
+        queue: str | None = None,
+        id: str | None = None,  # noqa: A002 the word for it everywhere
+        on_cancel: Literal["cancel", "abandon"] | None = None,
+    ) -> Steps:
+        """Options of the next calls: `wf.using(max_attempts=8, timeout=30).step(charge, order_id)`.
+
+        `name` of the step, else the function's qualified name. `timeout` of one attempt, `deadline` of all together. `queue`
+        of a called job or a child, `id` of a child, and what happens to it when this run is cancelled."""
+        given = {
+            "name": name,
+            "retry": retry,
+            "max_attempts": max_attempts,
+            "timeout": timeout,
+            "deadline": deadline,
+            "queue": queue,
+            "id": id,
+            "on_cancel": on_cancel,
+        }
+        return Steps(self._core, using(self._options, given))
+
+    # Parallel: each branch has a scope of its own, so that its steps count by themselves
+
+    @overload
+    async def gather(self, a: Awaitable[T1], b: Awaitable[T2], /) -> tuple[T1, T2]: ...
+    @overload
+    async def gather(self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /) -> tuple[T1, T2, T3]: ...
+    @overload
+    async def gather(self, *calls: Awaitable[T]) -> list[T]: ...
+    async def gather(self, *calls: Awaitable[Any]) -> Any:
+        """All of them together: `a, b = await wf.gather(wf.step(one), wf.step(two))`. It waits for each to end; then the
+        first of the arguments that failed is raised."""
+        return await parallel.gather(self._core, "gather", calls)
+
+    async def first(self, *calls: Awaitable[T]) -> tuple[int, T]:
+        """The place and the result of the one that ends first: `n, value = await wf.first(wf.step(a), wf.sleep(60))`. The
+        winner is recorded; the others are cancelled, and their records stay."""
+        return await parallel.first(self._core, calls)
+
+    def branch(
+        self, name: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]:
+        """A named branch, whose steps keep their keys when it moves: `await wf.gather(wf.branch("pay", pay, 1), ...)`."""
+        core = self._core
+        scope = core.scope("branch")
+        checks.task_name(name, "the branch's name", InvalidOption)
+        if name in _OWN_SCOPES:
+            raise InvalidOption(f"a branch cannot be called {name!r}: that name is our own. Take another")
+        key = core.replay.take_apart(scope.name, name).key
+        return parallel.Branch(core, key, lambda: fn(*args, **kwargs))
+
+    # Time and messages
+
+    async def sleep(self, duration: Duration) -> None:
+        """Durable: `await wf.sleep(timedelta(days=2))` holds no worker and survives every restart."""
+        scope = self._core.scope("sleep")
+        await self._wait(scope, "sleep", "sleep", until=_later(scope, seconds(duration, "sleep()")))
+
+    async def sleep_until(self, at: datetime) -> None:
+        """Until a time, with a time zone: `await wf.sleep_until(due)`."""
+        scope = self._core.scope("sleep_until")
+        if not isinstance(at, datetime) or at.tzinfo is None:
+            raise InvalidOption(f"sleep_until() takes a datetime with a time zone, not {shown(at)}")
+        await self._wait(scope, "sleep", "sleep", until=at.astimezone(UTC))
+
+    @overload
+    async def signal(self, signal: Signal[T], *, timeout: None = None) -> T: ...
+    @overload
+    async def signal(self, signal: Signal[T], *, timeout: Duration) -> Received[T]: ...
+    async def signal(self, signal: Signal[T], *, timeout: Duration | None = None) -> T | Received[T]:
+        """The oldest signal of its name that was not taken yet; waits for one: `wanted = await wf.signal(CANCELLED,
+        timeout=3600)` gives a Received, which is falsy when the time ran out. Without a timeout it gives the payload."""
+        scope = self._core.scope("signal")
+        until = None if timeout is None else _later(scope, seconds(timeout, "timeout"))
+        row = await self._wait(scope, signal.name, "signal", signal.name, until)
+        found = self._taken(signal, row)
+        return found if timeout is not None else found.value
+
+    def received(self, signal: Signal[T]) -> Step[list[T]]:
+        """All signals of its name that are there now, without waiting: `await wf.received(NOTE)`."""
+        core = self._core
+        scope = core.scope("received")
+        place = core.replay.take(scope.name, f"{signal.name}.received")
+        found = core.find(place, "signal")
+
+        async def act(_: Stored | None) -> Stored:
+            values: list[Any] = []
+            until, began = core.journal.now(), core.journal.now().timestamp()
+            number = 0
+            while True:
+                number += 1
+                one = Place(f"{place.key}/{number}", place.key, None)
+                row = core.find(one, "signal") or await core.decide(
+                    Wait(one.key, None, "signal", signal.name, until, began, cancellable=False)
+                )
+                if row is None or row.record.outcome != "done":
+                    break
+                values.append(json.loads(row.record.result or "{}").get("value"))
+            made = Record(place.key, "signal", "done", place.ordinal, json.dumps(values), began=began)
+            return await core.record(made)
+
+        def decode(row: Stored) -> list[T]:
+            return [signal._load(value) for value in json.loads(row.record.result or "[]")]
+
+        return Step(core, place, found, act, decode)
+
+    # Saga
+
+    def on_failure(
+        self, fn: Callable[P, Coroutine[Any, Any, object]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Push a compensation, before the step that it undoes: `wf.on_failure(refund, order_id)`. It is tried until it
+        succeeds, or raises NonRetryable."""
+        self._saga.push(self._core.scope("on_failure"), fn, args, kwargs)
+
+    async def compensate(self) -> None:
+        """Run and empty the stack, last first. Done by itself when the run fails or is cancelled."""
+        await self._saga.compensate(self._core.scope("compensate"))
+
+    # Deterministic helpers
+
+    def now(self) -> datetime:
+        """The time of the last record that this branch has seen: the same in every replay."""
+        return self._core.scope("now").at
+
+    def random(self) -> Random:
+        """A generator of its own, seeded by the run and the place of this call."""
+        return Random(self._seed("random"))  # noqa: S311 it must be the same in every replay
+
+    def uuid(self) -> UUID:
+        """A UUID of its own, made of the run and the place of this call."""
+        return UUID(bytes=self._seed("uuid")[:16], version=4)
+
+    def patched(self, name: str) -> bool:
+        """Whether this run takes the new way: `if wf.patched("grace"): ... else: ...`. False for runs that were past this
+        place before the new code came; the answer of the first call is that of the whole run."""
+        core = self._core
+        core.scope("patched")
+        checks.task_name(name, "the patch's name", InvalidOption)
+        new_way, mark = core.replay.patched(name)
+        if mark:
+            core.later(Record(marker(name), "patch", "done", None))
+        return new_way
+
+    def set_state(self, state: object) -> None:
+        """What run.state() says: `wf.set_state({"paid": True})`. Written with the next record."""
+        self._core.scope("set_state")
+        self._core.show(dump(state, "state"))
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Go on from the top with these arguments and an empty history: `wf.continue_as_new(customer, period=period)`. The
+        id stays, and signals that nobody took stay too."""
+        self._core.scope("continue_as_new")
+        raise ContinueAsNew(self._encode(args, kwargs))
+
+    def _seed(self, what: str) -> bytes:
+        scope = self._core.scope(what)
+        scope.randoms += 1
+        history = self._core.history
+        text = f"{history.run_id}\n{history.era}\n{scope.name}\n{what}\n{scope.randoms}"
+        return hashlib.sha256(text.encode()).digest()
+
+    async def _wait(
+        self, scope: Scope, name: str, kind: Kind, signal: str = "", until: datetime | None = None
+    ) -> Stored:
+        core = self._core
+        place = core.replay.take(scope.name, name)
+        row = core.find(place, kind)
+        if row is None:
+            began = core.journal.now().timestamp()
+            wait_kind: Literal["sleep", "signal"] = "signal" if kind == "signal" else "sleep"
+            cancellable = core.may_cancel(scope)
+            row = await core.waits.until_decided(
+                Wait(place.key, place.ordinal, wait_kind, signal, until, began, cancellable)
+            )
+        return core.seen(scope, row)
+
+    def _taken(self, signal: Signal[T], row: Stored) -> Received[T]:
+        if row.record.outcome == "timed_out":
+            return Received(False, None, None, None)
+        try:
+            return taken(signal, row.record.result)
+        except Misfit as error:
+            wrong = Diverged(
+                f"diverged: the payload of signal {signal.name!r} does not fit the code: {error}"
+            )
+            self._core.stop(wrong, Held(str(wrong)))
+            raise wrong from None
+
+
+def _later(scope: Scope, span: float) -> datetime:
+    """From the last record on, so that a replay means the same time."""
+    try:
+        return scope.at + timedelta(seconds=span)
+    except OverflowError:
+        raise InvalidOption(f"a wait of {span:g} seconds ends after the year 9999") from None

@@ -1,0 +1,268 @@
+"""Workflows in tests: `kit.workflows.run(checkout.start(1))` runs one to its end, and time passes by itself.
+
+`crash_everywhere` runs a workflow again and again, each time with its owner lost at another place: what it returns, and what
+it did, must be the same every time.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import psycopg
+
+from .. import failpoints
+from ..app import Holdfast
+from ..db.database import Database
+from ..model.clock import Clock
+from ..shapes.workflows import bodies
+from ..shapes.workflows.checking import Divergence, replay_run
+from ..shapes.workflows.declare import KIND
+from ..shapes.workflows.faults import WorkflowFailed
+from ..shapes.workflows.handles import Run
+from ..shapes.workflows.store import histories
+
+P = ParamSpec("P")
+T = TypeVar("T")
+STICKY = 0.05  # seconds that a wait stays in memory: a test has no use for a run that rests
+_LOOKS = 10_000
+_ENDED = ("completed", "failed", "cancelled", "terminated")
+# Where an owner may be lost, as the code of a worker names its places.
+POINTS = (
+    "claim.after",
+    "record.before",
+    "record.done",
+    "decide.before",
+    "decide.done",
+    "suspend.before",
+    "transact.done",
+    "settle.before",
+)
+
+
+class StillWaiting(AssertionError):
+    """The run waits for something that nobody sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashReport:
+    """What crash_everywhere() saw. A boundary is a place and a number: `record.before#2` is the second record, unwritten."""
+
+    boundaries: list[str]
+    outcomes: dict[
+        str, object
+    ]  # boundary -> what came of the run, and its effects; "" is the run that nothing befell
+    repeats: dict[str, int]  # step key -> how often its body ran in one run, at most
+
+    def assert_same(self) -> None:
+        """Every run ended as the one that nothing befell."""
+        wanted = self.outcomes[""]
+        wrong = [f"  {name}: {found!r}" for name, found in self.outcomes.items() if found != wanted]
+        if wrong:
+            lines = "\n".join(wrong)
+            raise AssertionError(f"without a crash: {wanted!r}\nwith the owner lost at\n{lines}")
+
+
+class Desk(Protocol):
+    """The part of the kit that runs of workflows need."""
+
+    app: Holdfast
+    url: str
+    clock: Clock
+    database: Database
+
+    async def arun_worker(self) -> None: ...
+
+    def sql(self, query: str, params: Sequence[Any] | None = None) -> list[dict[str, Any]]: ...
+
+
+class WorkflowKit:
+    """`holdfast_kit(app).workflows`."""
+
+    def __init__(self, kit: Desk) -> None:
+        self._kit = kit
+
+    def run(self, run: Run[T], *, skip_time: bool = True) -> T:
+        """Run workers here until it ends, and return its result. With `skip_time` the clock of the kit moves on whenever
+        nothing else is to be done: sleeps, retries and timeouts pass by themselves. Raises what run.result() raises, and
+        StillWaiting when it waits for a signal without a timeout."""
+        return self._sync(lambda: self.arun(run, skip_time=skip_time))
+
+    async def arun(self, run: Run[T], *, skip_time: bool = True) -> T:
+        """`await kit.workflows.arun(run)`: see run()."""
+        if await self._go(run, skip_time, stops=False):
+            return await run.aresult(timeout=0)
+        state, _ = await run.astate()
+        names = ", ".join(self._waits(run)) or "a time, which does not pass by itself here"
+        raise StillWaiting(f"{run!r} is {state}, and waits for {names}. Send it, and run it again")
+
+    def run_until_waiting(self, run: Run[Any], *, skip_time: bool = True) -> list[str]:
+        """The same until it waits for a signal, also for one with a timeout. Returns the names; none: it has ended, or
+        waits for something else."""
+        return self._sync(lambda: self.arun_until_waiting(run, skip_time=skip_time))
+
+    async def arun_until_waiting(self, run: Run[Any], *, skip_time: bool = True) -> list[str]:
+        """`await kit.workflows.arun_until_waiting(run)`: see run_until_waiting()."""
+        ended = await self._go(run, skip_time, stops=True)
+        return [] if ended else self._waits(run)
+
+    def replay(self, run: Run[Any]) -> Divergence | None:
+        """Replay the history of an open run against the code of the app, without a body and without a write. None: they go
+        together."""
+        found = self._kit.sql(
+            "SELECT r.id, r.workflow, r.version, w.payload::text AS payload FROM holdfast.workflow_runs r "
+            "JOIN holdfast.work w ON w.queue = r.queue AND w.id = r.id WHERE r.id = %s",
+            [run.run_id],
+        )
+        if not found:
+            raise ValueError(f"{run!r} has ended: its history is put away")
+        (row,) = found
+        code = self._kit.app.tasks.declared(KIND)[f"{row['workflow']} version {row['version']}"].code
+        (history,) = self._kit.database.run(lambda: histories([str(row["id"])])).values()
+        return asyncio.run(replay_run(code, history[0], row["payload"]))
+
+    @contextlib.contextmanager
+    def mock(self, fn: Callable[P, Any], replacement: Callable[P, Any]) -> Iterator[None]:
+        """In the block `replacement` is called wherever a step, a transaction or a compensation would call `fn`. Keys are
+        those of `fn`."""
+        pair = (fn, replacement)
+        bodies.replaced.append(pair)
+        try:
+            yield
+        finally:
+            bodies.replaced.remove(pair)
+
+    def crash_everywhere(
+        self,
+        start: Callable[[], Run[Any]],
+        *,
+        effects: Callable[[Run[Any]], object] | None = None,
+        points: Sequence[str] = POINTS,
+    ) -> CrashReport:
+        """Run once to see at which places its owner can be lost; then once for each of them, with the run taken from its
+        owner there and given to the next. `start` starts a new run each time. `effects` returns what a run has done
+        outside of it, such as its rows in a ledger: it is compared beside the outcome."""
+        crashes = _Crashes(self, effects)
+        outcomes: dict[str, object] = {"": crashes.once(start(), points, None)}
+        boundaries = list(crashes.seen)
+        for boundary in list(boundaries):
+            found = crashes.once(start(), points, boundary)
+            if boundary in crashes.seen:
+                outcomes[boundary] = found
+            else:  # records that came together once may come one by one
+                boundaries.remove(boundary)
+        return CrashReport(boundaries, outcomes, dict(crashes.repeats))
+
+    # How runs are run
+
+    def _sync(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async def main() -> T:
+            try:
+                return await make()
+            finally:
+                await self._kit.database.aclose()
+
+        return asyncio.run(main())
+
+    async def _go(self, run: Run[Any], skip_time: bool, *, stops: bool) -> bool:
+        """Whether it has ended."""
+        with self._put_away_soon():
+            for _ in range(_LOOKS):
+                await self._kit.arun_worker()
+                if (await run.astate())[0] in _ENDED:
+                    return True
+                if stops and self._waits(run):
+                    return False
+                ahead = self._next() if skip_time else None
+                if ahead is None:
+                    return False
+                self._kit.clock.advance(ahead)
+        raise AssertionError(f"{run!r} has not ended after {_LOOKS} moves of the clock")
+
+    @contextlib.contextmanager
+    def _put_away_soon(self) -> Iterator[None]:
+        declared = list(self._kit.app.tasks.declared(KIND).values())
+        before = [one.code for one in declared]
+        for one, code in zip(declared, before, strict=True):
+            rules = replace(code.rules, sticky=min(code.rules.sticky, STICKY))
+            object.__setattr__(one, "code", replace(code, rules=rules))
+        try:
+            yield
+        finally:
+            for one, code in zip(declared, before, strict=True):
+                object.__setattr__(one, "code", code)
+
+    def _waits(self, run: Run[Any]) -> list[str]:
+        """The signals that it waits for."""
+        (row,) = self._kit.sql(
+            "SELECT r.waits FROM holdfast.workflow_runs r WHERE r.id = %s", [run.run_id]
+        ) or [{"waits": None}]
+        return [name for name in row["waits"] or [] if ":" not in name]
+
+    def _next(self) -> float | None:
+        """Seconds until the next job is due; None: none has a time."""
+        (row,) = self._kit.sql(
+            "SELECT date_part('epoch', min(w.available_at) - holdfast.now()) AS ahead FROM holdfast.work w"
+            " WHERE w.status = 'pending' AND w.available_at < '9000-01-01'"
+        )
+        return None if row["ahead"] is None else max(float(row["ahead"]), 0.0) + 0.001
+
+
+class _Crashes:
+    def __init__(self, workflows: WorkflowKit, effects: Callable[[Run[Any]], object] | None) -> None:
+        self._workflows = workflows
+        self._effects = effects
+        self.repeats: Counter[str] = Counter()
+        self.seen: dict[str, None] = {}  # the boundaries of the latest run, in their order
+
+    def once(self, run: Run[Any], points: Sequence[str], boundary: str | None) -> object:
+        if not run.created:
+            raise AssertionError(f"{run!r} was there before: start() is to start a new run each time")
+        hits: Counter[str] = Counter()
+        ran: Counter[str] = Counter()
+        self.seen = {}
+
+        def passed(point: str) -> None:
+            hits[point] += 1
+            name = f"{point}#{hits[point]}"
+            if name == boundary:
+                if self._lose():
+                    self.seen[name] = None
+            elif boundary is None:
+                self.seen[name] = None
+
+        def hear(info: bodies.StepInfo) -> None:
+            ran[info.idempotency_key.partition(":")[2]] += 1
+
+        bodies.begun.append(hear)
+        for point in points:
+            failpoints.arm(point, lambda point=point: passed(point))  # type: ignore[misc]
+        try:
+            outcome = self._outcome(run)
+        finally:
+            bodies.begun.remove(hear)
+            for point in points:
+                failpoints.disarm(point)
+        self.repeats |= ran
+        return outcome if self._effects is None else (outcome, self._effects(run))
+
+    def _outcome(self, run: Run[Any]) -> object:
+        try:
+            return self._workflows.run(run)
+        except WorkflowFailed as error:
+            return f"{error.state}: {error.kind}"
+
+    def _lose(self) -> bool:
+        """Take every run from its owner, as a sweep does. False: its row is locked, so nobody could."""
+        with psycopg.connect(self._workflows._kit.url, autocommit=True) as conn:
+            conn.execute("SET lock_timeout = '200ms'")
+            try:
+                done = conn.execute(
+                    "UPDATE holdfast.work w SET status = 'pending', claim_token = '00000000-0000-0000-0000-000000000000'"
+                    " FROM holdfast.workflow_runs r WHERE r.id = w.id AND r.queue = w.queue AND w.status = 'processing'"
+                )
+            except psycopg.errors.LockNotAvailable:
+                return False
+            return done.rowcount > 0

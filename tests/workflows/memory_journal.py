@@ -1,0 +1,202 @@
+"""A journal in memory, for what the code of a run does with any journal: the model of the storage, without a database."""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from holdfast.model.outcome import Outcome
+from holdfast.shapes.workflows.bodies import Result
+from holdfast.shapes.workflows.core import Rules
+from holdfast.shapes.workflows.drive import Code, drive
+from holdfast.shapes.workflows.faults import Evicted
+from holdfast.shapes.workflows.journal import History, NewJobs, NewRun, Record, Stored, Wait
+
+RUN = UUID(int=14)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Crash(Evicted):
+    """The owner is gone: what was to be written was not."""
+
+
+@dataclass
+class Store:
+    """What a database would keep of one run."""
+
+    rows: list[Stored] = field(default_factory=list)
+    signals: list[tuple[str, Any]] = field(default_factory=list)  # not taken yet
+    era: int = 0
+    payload: str | None = None
+    clock: datetime = BEGIN
+    cancel: bool = False
+    shown: str | None = None
+    waits: list[Wait] = field(default_factory=list)
+    calls: dict[str, NewJobs] = field(default_factory=dict)
+    children: dict[str, NewRun] = field(default_factory=dict)
+
+    def written(self) -> list[str]:
+        return [row.record.key for row in self.rows]
+
+    def put(self, row: Record) -> Stored:
+        self.clock += timedelta(milliseconds=1)
+        made = Stored(row, 1, self.clock)
+        for n, old in enumerate(self.rows):
+            if old.record.key == row.key:
+                assert old.record.outcome in ("retrying", "calling"), f"{row.key} was decided before"
+                self.rows[n] = made
+                return made
+        self.rows.append(made)
+        return made
+
+
+class MemoryJournal:
+    """`crash_at`: the owner is lost before its n-th write."""
+
+    def __init__(self, store: Store, crash_at: int | None = None) -> None:
+        self.store = store
+        self.cancelled = asyncio.Event()
+        self._left = crash_at
+        if store.cancel:
+            self.cancelled.set()
+
+    def now(self) -> datetime:
+        return self.store.clock
+
+    async def history(self) -> History:
+        s = self.store
+        return History("it", RUN, 1, s.era, BEGIN, list(s.rows), s.cancel, "open")
+
+    def _write(self) -> None:
+        if self._left is not None:
+            if self._left == 0:
+                raise Crash
+            self._left -= 1
+
+    async def record(self, rows: Sequence[Record], *, state: str | None = None) -> datetime:
+        await asyncio.sleep(0)
+        self._write()
+        at = self.store.clock
+        for row in rows:
+            made = self.store.put(row)
+        if rows:
+            at = made.at
+            for n, old in enumerate(self.store.rows):
+                if any(old.record is row for row in rows):
+                    self.store.rows[n] = dataclasses.replace(old, at=at)
+        self.store.shown = state if state is not None else self.store.shown
+        return at
+
+    async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
+        await asyncio.sleep(0)
+        made = self._decision(wait)
+        if made is None:
+            return None
+        self._write()
+        for row in rows:
+            self.store.put(row)
+        return self.store.put(made)
+
+    def _decision(self, wait: Wait) -> Record | None:
+        s = self.store
+        row = Record(wait.key, "sleep", "done", wait.ordinal)
+        if wait.kind == "signal":
+            row = dataclasses.replace(row, kind="signal")
+            for n, (name, value) in enumerate(s.signals):
+                if name == wait.name:
+                    del s.signals[n]
+                    return dataclasses.replace(
+                        row, result=json.dumps({"value": value, "sent_at": None, "key": None})
+                    )
+        if self.cancelled.is_set() and wait.cancellable:
+            return dataclasses.replace(row, outcome="cancelled")
+        if wait.until is not None and wait.until <= s.clock:
+            return row if wait.kind == "sleep" else dataclasses.replace(row, outcome="timed_out")
+        return None
+
+    async def changed(self, until: datetime | None, *, resting: bool) -> bool:
+        await asyncio.sleep(0)
+        if not resting:
+            await self.cancelled.wait()
+        return False
+
+    async def suspend(self, waits: Sequence[Wait]) -> bool:
+        if any(wait.cancellable for wait in waits) and self.cancelled.is_set():
+            return False
+        self._write()
+        self.store.waits = list(waits)
+        return True
+
+    async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
+        text = await run(None)
+        self._write()
+        return self.store.put(row(text))
+
+    async def start(self, child: NewRun, row: Record) -> Stored:
+        self._write()
+        self.store.children[row.key] = child
+        return self.store.put(row)
+
+    async def call(self, jobs: NewJobs, row: Record) -> None:
+        self._write()
+        self.store.calls[row.key] = jobs
+        self.store.put(row)
+
+    async def continue_as_new(self, payload: str) -> History:
+        self._write()
+        self.store.era += 1
+        self.store.rows = []
+        self.store.payload = payload
+        return await self.history()
+
+
+def code_of(fn: Callable[..., Any], rules: Rules | None = None) -> Code:
+    """A function of wf and no other argument, or of keyword arguments."""
+    result = Result(fn, fn.__name__)
+
+    def encode(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        assert not args
+        return json.dumps(kwargs)
+
+    return Code(
+        fn.__name__,
+        lambda wf, arguments: fn(wf, **arguments),
+        encode,
+        json.loads,
+        result.encode,
+        rules or Rules(),
+    )
+
+
+async def run(
+    fn: Callable[..., Any],
+    store: Store | None = None,
+    crash_at: int | None = None,
+    *,
+    rules: Rules | None = None,
+    verify: bool = True,
+    **arguments: Any,
+) -> Outcome:
+    """One claim."""
+    journal = MemoryJournal(store if store is not None else Store(), crash_at)
+    return await drive(code_of(fn, rules), journal, arguments, "f1", verify=verify)
+
+
+async def run_on(
+    fn: Callable[..., Any], store: Store, *, rules: Rules | None = None, **arguments: Any
+) -> Outcome:
+    """Claims, and time that passes, until it ends."""
+    from holdfast.model.outcome import Suspended
+
+    for _ in range(1000):
+        ended = await run(fn, store, rules=rules, **arguments)
+        if not isinstance(ended, Suspended):
+            return ended
+        times = [wait.until for wait in store.waits if wait.until is not None]
+        assert times, f"nothing can wake it: {store.waits}"
+        store.clock = max(store.clock, min(times))
+    raise AssertionError("it never ends")

@@ -1,0 +1,196 @@
+"""The test kit of workflows, as users have it."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from holdfast import (
+    AsyncTransaction,
+    Holdfast,
+    Run,
+    Signal,
+    StepFailed,
+    Workflow,
+    WorkflowFailed,
+    WorkflowType,
+)
+from holdfast.testing import Kit
+from holdfast.testing.workflows import POINTS, CrashReport, StillWaiting
+
+DECIDED = Signal("decided", bool)
+RAN: list[str] = []
+
+
+async def charge(cents: int) -> str:
+    RAN.append(f"charge {cents}")
+    return f"paid {cents}"
+
+
+async def label() -> str:
+    RAN.append("label")
+    return "A4"
+
+
+async def refund(cents: int) -> None:
+    RAN.append(f"refund {cents}")
+
+
+async def reserve(tx: AsyncTransaction, order: int) -> int:
+    await tx.execute("INSERT INTO public.reserved (n) VALUES (%s)", [order])
+    return order
+
+
+@dataclass
+class Shop:
+    kit: Kit
+    checkout: WorkflowType[[int], list[str]]
+    plain: WorkflowType[[int], list[str]]
+    asks: WorkflowType[[], bool]
+    gives_up: WorkflowType[[], None]
+
+
+@pytest.fixture
+def shop(app: Holdfast, kit: Kit) -> Shop:
+    RAN.clear()
+    kit.sql("CREATE TABLE public.reserved (n int)")
+
+    @app.workflow()
+    async def checkout(wf: Workflow, order: int) -> list[str]:
+        wf.on_failure(refund, 995)
+        await wf.transact(reserve, order)
+        paid, made = await wf.gather(wf.step(charge, 995), wf.step(label))
+        await wf.sleep(timedelta(days=2))
+        if await wf.signal(DECIDED, timeout=timedelta(hours=1)):
+            return ["decided", paid, made]
+        return ["timed out", paid, made]
+
+    @app.workflow()
+    async def plain(wf: Workflow, order: int) -> list[str]:
+        await wf.transact(reserve, order)
+        return list(await wf.gather(wf.step(charge, 995), wf.step(label)))
+
+    @app.workflow()
+    async def asks(wf: Workflow) -> bool:
+        return await wf.signal(DECIDED)
+
+    @app.workflow()
+    async def gives_up(wf: Workflow) -> None:
+        wf.on_failure(refund, 1)
+        try:
+            await wf.using(max_attempts=3).step(charge, 1)
+        except StepFailed as error:
+            raise RuntimeError(error.message) from error
+
+    kit.create_queues()
+    return Shop(kit, checkout, plain, asks, gives_up)
+
+
+def test_time_passes_by_itself(shop: Shop) -> None:
+    before = shop.kit.clock.now()
+    run = shop.checkout.start(1)
+    assert shop.kit.workflows.run(run) == ["timed out", "paid 995", "A4"]
+    assert shop.kit.clock.now() - before >= timedelta(days=2, hours=1)
+    assert sorted(RAN) == ["charge 995", "label"]
+
+
+def test_a_run_that_waits_is_sent_a_signal(shop: Shop) -> None:
+    run = shop.checkout.start(1)
+    assert shop.kit.workflows.run_until_waiting(run) == ["decided"]
+    run.signal(DECIDED(True))
+    assert shop.kit.workflows.run(run) == ["decided", "paid 995", "A4"]
+
+
+def test_a_signal_that_nobody_sends_is_said(shop: Shop) -> None:
+    run = shop.asks.using(id="a1").start()
+    with pytest.raises(StillWaiting, match=r"Run\(asks 'a1'\) is suspended, and waits for decided\. Send it"):
+        shop.kit.workflows.run(run)
+    assert run.signal(DECIDED(False))
+    assert shop.kit.workflows.run(run) is False
+    with pytest.raises(StillWaiting, match="a time, which does not pass by itself here"):
+        shop.kit.workflows.run(shop.checkout.start(2), skip_time=False)
+
+
+def test_steps_are_mocked_under_their_own_keys(shop: Shop) -> None:
+    async def cheaper(cents: int) -> str:
+        return f"free instead of {cents}"
+
+    run = shop.checkout.start(1)
+    with shop.kit.workflows.mock(charge, cheaper):
+        assert shop.kit.workflows.run(run)[1] == "free instead of 995"
+    assert RAN == ["label"]
+    assert "charge" in [entry.key for entry in run.timeline()]
+    assert shop.kit.workflows.run(shop.checkout.start(2))[1] == "paid 995"
+
+
+def test_retries_pass_and_a_failure_is_raised(shop: Shop) -> None:
+    tried: list[int] = []
+
+    async def down(cents: int) -> str:
+        tried.append(cents)
+        raise OSError("down")
+
+    run = shop.gives_up.start()
+    with shop.kit.workflows.mock(charge, down), pytest.raises(WorkflowFailed, match="RuntimeError: down"):
+        shop.kit.workflows.run(run)
+    assert tried == [1, 1, 1]
+    assert RAN == ["refund 1"]
+
+
+def crashed(shop: Shop, flow: WorkflowType[[int], list[str]], points: Sequence[str]) -> CrashReport:
+    orders = itertools.count(1)
+
+    def effects(run: Run[list[str]]) -> int:
+        return len(shop.kit.sql("DELETE FROM public.reserved RETURNING n"))
+
+    start = lambda: flow.start(next(orders))  # noqa: E731
+    return shop.kit.workflows.crash_everywhere(start, effects=effects, points=points)
+
+
+def test_the_owner_is_lost_everywhere_and_nothing_is_different(shop: Shop) -> None:
+    points = ("record.before", "record.done", "transact.done", "settle.before")
+    report = crashed(shop, shop.plain, points)
+    report.assert_same()
+    assert report.outcomes[""] == (["paid 995", "A4"], 1)
+    assert {name.partition("#")[0] for name in report.boundaries} == set(points)
+    assert set(report.outcomes) == {"", *report.boundaries}
+    assert report.repeats["charge"] == 2, "lost before its record, and no more often"
+    assert report.repeats["reserve"] == 1, "a transaction is made once"
+
+
+@pytest.mark.long
+def test_the_owner_is_lost_at_every_wait_too(shop: Shop) -> None:
+    report = crashed(shop, shop.checkout, POINTS)
+    report.assert_same()
+    assert report.outcomes[""] == (["timed out", "paid 995", "A4"], 1)
+    places = {name.partition("#")[0] for name in report.boundaries}
+    assert places >= {"claim.after", "decide.before", "decide.done", "suspend.before", "settle.before"}
+
+
+def test_a_body_that_must_not_run_twice_is_found(shop: Shop) -> None:
+    ledger: list[str] = []
+
+    async def careless(cents: int) -> str:
+        ledger.append("charged")
+        return f"paid {len(ledger)} times"
+
+    orders = itertools.count(1)
+
+    def start() -> Run[list[str]]:
+        ledger.clear()
+        return shop.plain.start(next(orders))
+
+    with shop.kit.workflows.mock(charge, careless):
+        report = shop.kit.workflows.crash_everywhere(start, points=["record.before"])
+    with pytest.raises(AssertionError, match=r"without a crash: \['paid 1 times', 'A4'\]") as raised:
+        report.assert_same()
+    assert "record.before#1: ['paid 2 times', 'A4']" in str(raised.value)
+
+
+def test_a_start_that_gives_the_same_run_is_refused(shop: Shop) -> None:
+    with pytest.raises(AssertionError, match="was there before: start"):
+        shop.kit.workflows.crash_everywhere(
+            lambda: shop.gives_up.using(id="one").start(), points=["record.before"]
+        )
