@@ -120,7 +120,8 @@ def check(plan: dict[str, Any], what: str, most: int = MOST_BUFFERS) -> None:
         table = node.get("Relation Name", "")
         ran = node.get("Actual Loops", 0)
         if table == "inbox" or table.startswith(("queue_", "archive_")):
-            assert not (node["Node Type"] == "Seq Scan" and ran), f"{what} scans {table}"
+            read = ran and buffers(node)  # a table that is empty may be scanned: there is nothing to read
+            assert not (node["Node Type"] == "Seq Scan" and read), f"{what} scans {table}"
         if "Sort" in node["Node Type"] and ran:
             assert node["Actual Rows"] * ran <= 10 * BATCH, f"{what} sorts {node['Actual Rows']} rows"
     assert buffers(plan) < most, f"{what} touches {buffers(plan)} buffers"

