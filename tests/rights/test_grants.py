@@ -229,6 +229,8 @@ workflow_run         -         -         -       -       -            -
 workflow_rouse       -         -         -       -       -            -
 workflow_ask_cancel  -         -         -       -       -            -
 workflow_fold        -         -         -       -       -            -
+workflow_outcome     -         -         -       -       -            -
+workflow_watch       -         -         -       -       -            -
 members_ended        -         -         -       -       -            -
 rebase_events        -         -         -       -       -            X
 erase_events         -         -         -       -       -            X

@@ -103,6 +103,8 @@ class Steps:
 
         def decode(row: Stored) -> list[T]:
             results = json.loads(row.record.result or "[]")
+            if len(results) != len(jobs):
+                raise Misfit(f"it has {len(results):,} results, and the code now gives {len(jobs):,} items")
             return [_loaded(job, json.dumps(one)) for job, one in zip(jobs, results, strict=True)]
 
         return Step(self._core, place, found, act, decode)

@@ -167,6 +167,10 @@ class DatabaseJournal:
                 return Stored(replace(row, linked=answer.child), self._grant.generation, answer.at)
             if await self._is_busy(answer.answer):
                 continue
+            if answer.answer == "itself":
+                raise ConfigurationError(
+                    f"{child.workflow} {child.id!r} is this very run: it would wait for its own end. Give the child another id"
+                )
             raise ConfigurationError(
                 f"child {child.workflow} of {self._grant.task}: queue {child.queue!r} does not exist, or is claimed by key. "
                 f"Create it: holdfast queue create {child.queue}"

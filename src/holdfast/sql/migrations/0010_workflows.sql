@@ -90,6 +90,7 @@ CREATE TABLE holdfast.workflow_runs (
     cancel_reason text,
     paused_at  timestamptz,
     ended_at   timestamptz,
+    watchers   jsonb,              -- runs that wait for its end beside its parent: [{"run": ..., "key": ...}]
     shown      jsonb,              -- what its code says of itself
     result     jsonb,
     error      jsonb               -- kind, message
@@ -453,9 +454,9 @@ BEGIN
         SET state = u.state, result = u.result::jsonb, error = u.error::jsonb, ended_at = at, waits = NULL, wake_at = NULL, paused_at = NULL
         FROM unnest(ids, states, results, errors) AS u(id, state, result, error)
         WHERE r.id = u.id AND r.ended_at IS NULL
-        RETURNING r.id, r.parent_id
+        RETURNING r.id, r.parent_id, r.watchers
     )
-    SELECT array_agg(e.id) AS runs, bool_or(e.parent_id IS NOT NULL) AS children INTO gone FROM ended e;
+    SELECT array_agg(e.id) AS runs, bool_or(e.parent_id IS NOT NULL OR e.watchers IS NOT NULL) AS awaited INTO gone FROM ended e;
     IF gone.runs IS NULL THEN
         RETURN 0;
     END IF;
@@ -464,16 +465,24 @@ BEGIN
         PERFORM holdfast.workflow_ask_cancel(ARRAY(SELECT c.id FROM holdfast.workflow_runs c
                                                    WHERE c.parent_id = ANY (gone.runs) AND c.ended_at IS NULL AND c.on_cancel = 'cancel'), 'its parent has ended');
     END IF;
-    IF gone.children THEN
-        FOR item IN SELECT r.* FROM holdfast.workflow_runs r WHERE r.id = ANY (gone.runs) AND r.parent_id IS NOT NULL ORDER BY r.parent_id, r.id LOOP
-            PERFORM holdfast.workflow_send(item.parent_id, 'child:' || item.parent_key,
-                jsonb_build_object('outcome', CASE item.state WHEN 'completed' THEN 'done' ELSE 'failed' END, 'result', item.result,
-                                   'error', coalesce(item.error, CASE WHEN item.state <> 'completed' THEN jsonb_build_object('kind', 'Workflow' || initcap(item.state), 'message', '') END)),
-                'child:' || item.parent_key);
+    IF gone.awaited THEN
+        FOR item IN SELECT w.run, 'child:' || w.key AS name, holdfast.workflow_outcome(r.state, r.result, r.error) AS outcome
+                    FROM holdfast.workflow_runs r
+                    CROSS JOIN LATERAL (SELECT r.parent_id, r.parent_key WHERE r.parent_id IS NOT NULL
+                                        UNION SELECT x.run, x.key FROM jsonb_to_recordset(r.watchers) AS x(run uuid, key text)) AS w(run, key)
+                    WHERE r.id = ANY (gone.runs) ORDER BY w.run, r.id LOOP
+            PERFORM holdfast.workflow_send(item.run, item.name, item.outcome, item.name);
         END LOOP;
     END IF;
     RETURN cardinality(gone.runs);
 END $$;
+
+-- The end of a run, as those are told who wait for it.
+CREATE FUNCTION holdfast.workflow_outcome(state text, result jsonb, error jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT jsonb_build_object('outcome', CASE state WHEN 'completed' THEN 'done' ELSE 'failed' END, 'result', result,
+                                    'error', coalesce(error, CASE WHEN state <> 'completed' THEN jsonb_build_object('kind', 'Workflow' || initcap(state), 'message', '') END)) $$;
 
 -- What these runs recorded becomes one row of the history each. `goes_on`: they have another era, and messages that were not taken stay.
 CREATE FUNCTION holdfast.workflow_fold(runs uuid[], goes_on boolean) RETURNS void
@@ -681,13 +690,33 @@ BEGIN
     END IF;
 END $$;
 
--- A child of a run: its row, its job and the record of its start, together. The same key again returns the same child.
+-- A run waits for another that somebody else has started, or it itself under another key or in an era before. What has ended is told at once.
+CREATE FUNCTION holdfast.workflow_watch(watched uuid, by_run uuid, by_key text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    known record;
+BEGIN
+    SELECT r.parent_id, r.parent_key, r.ended_at, r.state, r.result, r.error INTO known FROM holdfast.workflow_runs r WHERE r.id = watched FOR NO KEY UPDATE;
+    IF known.ended_at IS NOT NULL THEN
+        PERFORM holdfast.workflow_send(by_run, 'child:' || by_key, holdfast.workflow_outcome(known.state, known.result, known.error), 'child:' || by_key);
+    ELSIF known.parent_id IS DISTINCT FROM by_run OR known.parent_key <> by_key THEN
+        UPDATE holdfast.workflow_runs r SET watchers = coalesce(r.watchers, '[]') || jsonb_build_array(jsonb_build_object('run', by_run, 'key', by_key)) WHERE r.id = watched;
+    END IF;
+END $$;
+
+-- A child of a run: its row, its job and the record of its start, together. The same key again returns the same child. An id that exists is that run, whoever
+-- started it. `answer`: ours, busy, lost, itself, or why it cannot be enqueued.
 CREATE FUNCTION holdfast.workflow_child(
     of_queue text, run uuid, under bigint, token uuid, made jsonb, workflow text, input jsonb, id text, version int, queue text, on_cancel text,
     OUT answer text, OUT child uuid, OUT at timestamptz)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '250ms'
     AS $$
+DECLARE
+    begun record;
 BEGIN
     answer := holdfast.workflow_own(of_queue, run, under, token);
     IF answer <> 'ours' THEN
@@ -698,10 +727,14 @@ BEGIN
     IF FOUND THEN   -- its answer was lost
         RETURN;
     END IF;
-    SELECT b.run_id, b.conflict INTO child, answer
+    SELECT b.run_id, b.created, b.conflict INTO begun
     FROM holdfast.workflow_begin(workflow, input, id, version, queue, 'same', '0', NULL, 0, NULL, NULL, true, run, made->>'key', on_cancel) b;
-    answer := coalesce(answer, 'ours');
+    child := begun.run_id;
+    answer := coalesce(begun.conflict, CASE WHEN child = run THEN 'itself' ELSE 'ours' END);
     IF answer = 'ours' THEN
+        IF NOT begun.created THEN
+            PERFORM holdfast.workflow_watch(child, run, made->>'key');
+        END IF;
         PERFORM holdfast.workflow_put(run, under, jsonb_build_array(made || jsonb_build_object('linked', child)));
         at := holdfast.now();
     END IF;
@@ -759,6 +792,7 @@ DECLARE
     member record;
     parts  record;
     freed  int;
+    given  int;
 BEGIN
     FOR call IN SELECT c.* FROM holdfast.workflow_calls c WHERE c.group_id = ANY (group_ids) ORDER BY c.run_id, c.group_id LOOP
         freed := 0;
@@ -785,6 +819,13 @@ BEGIN
             WHERE w.queue = call.queue AND w.id = ANY (ARRAY(
                 SELECT n.id FROM holdfast.work n WHERE n.queue = call.queue AND n.group_id = call.group_id AND n.status = 'pending' AND n.available_at = '9999-01-01Z'
                 ORDER BY n.seq LIMIT freed FOR NO KEY UPDATE SKIP LOCKED));
+            GET DIAGNOSTICS given = ROW_COUNT;
+            IF given < freed THEN   -- there are no more, or somebody holds them: nobody else would come for those
+                UPDATE holdfast.work w SET available_at = holdfast.now()
+                WHERE w.queue = call.queue AND w.id = ANY (ARRAY(
+                    SELECT n.id FROM holdfast.work n WHERE n.queue = call.queue AND n.group_id = call.group_id AND n.status = 'pending' AND n.available_at = '9999-01-01Z'
+                    ORDER BY n.seq LIMIT freed - given FOR NO KEY UPDATE));
+            END IF;
             PERFORM holdfast.wake(ARRAY[call.queue]);
         END IF;
         IF NOT EXISTS (SELECT FROM holdfast.groups g WHERE g.id = call.group_id AND g.finished_at IS NOT NULL) THEN
@@ -942,7 +983,7 @@ END $$;
 REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfast.workflow_send, holdfast.workflow_run, holdfast.workflow_signal, holdfast.workflow_result,
     holdfast.workflow_rouse, holdfast.workflow_ask_cancel, holdfast.workflow_cancel, holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_end,
     holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend,
-    holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots FROM PUBLIC;
+    holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots FROM PUBLIC;
 
 -- Roles that were given rights by hand, or by the script of the release before: who enqueues may start runs, who runs jobs may run workflows, who looks may
 -- look at this too.
