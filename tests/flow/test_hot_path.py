@@ -146,7 +146,9 @@ async def test_nothing_is_made_that_nobody_hears(
     async def work() -> None: ...
 
     monkeypatch.setattr(telemetry, "emit", noted)
-    monkeypatch.setattr(telemetry, "_subscribers", [telemetry.log_events])  # an app of another test may have its own
+    monkeypatch.setattr(
+        telemetry, "_subscribers", [telemetry.log_events]
+    )  # an app of another test may have its own
     monkeypatch.setattr(telemetry.log, "level", 30)
     telemetry.log.manager._clear_cache()  # type: ignore[attr-defined]
     await work.aenqueue()

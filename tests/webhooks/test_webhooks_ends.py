@@ -81,7 +81,9 @@ def test_an_endpoint_in_order_gets_one_trial_whatever_waits(app: Holdfast, kit: 
     site.answer = answer
     for _ in range(4):
         kit.clock.advance(130)
-        kit.run_worker(concurrency=1)  # one request at a time: no key waits because the endpoint has as many as it may
+        kit.run_worker(
+            concurrency=1
+        )  # one request at a time: no key waits because the endpoint has as many as it may
     assert sorted(n for _, n in taken) == list(range(24))
     for key in range(12):
         assert [n for k, n in taken if k == f"k{key}"] == [key, key + 12]

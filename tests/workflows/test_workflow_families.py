@@ -154,7 +154,8 @@ def test_items_that_are_no_longer_as_many_park_the_run(app: Holdfast, kit: Kit) 
     @app.workflow(name="album", sticky=0.05)
     async def album(wf: Workflow) -> int:
         sizes = await wf.map(task, items)
-        return sum(sizes) + len(await wf.signal(GO))
+        word = await wf.signal(GO)
+        return sum(sizes) + len(word)
 
     kit.create_queues()
     run = album.start()

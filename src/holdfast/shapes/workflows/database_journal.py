@@ -169,7 +169,8 @@ class DatabaseJournal:
                 continue
             if answer.answer == "itself":
                 raise ConfigurationError(
-                    f"{child.workflow} {child.id!r} is this very run: it would wait for its own end. Give the child another id"
+                    f"{child.workflow} {child.id!r} is this very run, which would wait for its own end. "
+                    "Give the child another id"
                 )
             raise ConfigurationError(
                 f"child {child.workflow} of {self._grant.task}: queue {child.queue!r} does not exist, or is claimed by key. "
