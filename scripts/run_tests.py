@@ -38,7 +38,7 @@ DIFFERS = (
     "sql/test_plans.py",
     "wake/test_wake_sql.py",
 )
-AGAIN = 3  # failed tests that are run once more
+AGAIN = 8  # failed tests that are run once more
 EVERY = ("migration", "embedded")  # folders whose tests start a server of each version in the first run
 
 
@@ -117,7 +117,7 @@ def pytest(arguments: list[str], extra: dict[str, str] | None = None) -> int:
 
 
 def pytest_twice(arguments: list[str], extra: dict[str, str] | None = None) -> int:
-    """As pytest(); up to three tests that failed beside others are run once more, alone. They are named either way: a test
+    """As pytest(); up to eight tests that failed beside others are run once more, alone. They are named either way: a test
     that fails now and then is a defect, of the test or of the engine."""
     with tempfile.TemporaryDirectory() as folder:
         failed = Path(folder) / "failed"
