@@ -80,12 +80,14 @@ async def test_a_client_that_swallows_the_cancellation_does_not_keep_the_worker(
     @app.consume("own", broker, Order)
     async def ordered(message: ReceivedMessage[Order]) -> None: ...
 
-    async with ending(akit):
-        if where == "close":
-            await await_until(lambda: "ack [1]" in broker.log, "it reads")
-        else:
-            await await_until(lambda: broker.reached, "it waits for the broker")
-    broker.over.set()
+    try:
+        async with ending(akit):
+            if where == "close":
+                await await_until(lambda: "ack [1]" in broker.log, "it reads")
+            else:
+                await await_until(lambda: broker.reached, "it waits for the broker")
+    finally:
+        broker.over.set()
     assert broker.reached
     assert not [e for e in events if e.name == "service.stuck"]
 
@@ -125,7 +127,7 @@ async def test_a_frozen_broker_does_not_keep_the_worker(app: Holdfast, akit: Kit
         async def ordered(message: ReceivedMessage[Order]) -> None: ...
 
         async with ending(akit):
-            await await_until(lambda: akit.jobs(), "the first is read")
+            await await_until(akit.jobs, "the first is read")
             assert server.process is not None
             os.kill(server.process.pid, signal.SIGSTOP)
 

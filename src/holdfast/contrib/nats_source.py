@@ -62,7 +62,7 @@ class NatsSource:
                     self._url,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
-                    connect_timeout=_ENDS_WITHIN,
+                    connect_timeout=int(_ENDS_WITHIN),
                     error_cb=heard,
                     **options,
                 )
