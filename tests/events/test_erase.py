@@ -39,9 +39,11 @@ def test_events_are_erased_by_position_and_by_id(app: Holdfast, kit: Kit, cli: C
     publish(app, 1, 2, 3)
     events = Subscriptions(lambda: kit.app.database, "ann").read(0)
     last = str(events[2].id)
-    assert "would be erased. Nothing was changed." in cli.text("events", "erase", "1", last, "--dry-run")
+    assert "would be erased. Nothing was changed." in cli.text(
+        "events", "erase", "1", last, "--whole", "--dry-run"
+    )
     assert left(kit) == [1, 2, 3]
-    assert cli.text("events", "erase", "1", last, "--yes") == "The data of 2 events is erased.\n"
+    assert cli.text("events", "erase", "1", last, "--whole", "--yes") == "The data of 2 events is erased.\n"
     assert left(kit) == [None, 2, None]
     assert kit.sql("SELECT count(*) AS n FROM holdfast.events WHERE data::text LIKE '%%b.example%%'") == [
         {"n": 1}
@@ -49,7 +51,7 @@ def test_events_are_erased_by_position_and_by_id(app: Holdfast, kit: Kit, cli: C
     assert "data      erased" in cli.text("events", "show", "1")
     ids = [str(events[0].id), last]
     assert acts(kit) == [("ann", "erase_events", {"ids": ids}, 2)]
-    assert cli.text("events", "erase", "1", "--yes") == "There is no data to erase.\n"
+    assert cli.text("events", "erase", "1", "--whole", "--yes") == "There is no data to erase.\n"
 
 
 def test_all_events_of_a_key_are_erased_in_batches(
@@ -57,11 +59,14 @@ def test_all_events_of_a_key_are_erased_in_batches(
 ) -> None:
     monkeypatch.setattr(erase, "AT_ONCE", 2)
     publish(app, 1, 2, 3, 4, 5)
-    said = cli.text("events", "erase", "--key", "order:1", "--dry-run")
+    said = cli.text("events", "erase", "--key", "order:1", "--whole", "--dry-run")
     assert said == "Dry run: the data of 3 events of key order:1 would be erased. Nothing was changed.\n"
     assert left(kit) == [1, 2, 3, 4, 5]
     assert acts(kit) == []
-    assert cli.text("events", "erase", "--key", "order:1", "--yes") == "The data of 3 events is erased.\n"
+    assert (
+        cli.text("events", "erase", "--key", "order:1", "--whole", "--yes")
+        == "The data of 3 events is erased.\n"
+    )
     assert left(kit) == [None, 2, None, 4, None]
     assert {(who, action, which["key"]) for who, action, which, _ in acts(kit)} == {
         ("ann", "erase_events", "order:1")
@@ -94,6 +99,10 @@ def test_what_erase_refuses(app: Holdfast, kit: Kit, cli: Cli) -> None:
             AssertionError, match="say which events: positions or ids, or --key, and not both"
         ):
             cli.text("events", "erase", *words)
+    with pytest.raises(
+        AssertionError, match="Pass --app or set HOLDFAST_APP, or erase all of the data with --whole"
+    ):
+        cli.text("events", "erase", "1", "--yes")
     with pytest.raises(EventsGone, match="the log has no event 7"):
         Subscriptions(lambda: kit.app.database, "ann").erase([1, 7])
     assert left(kit) == [1]

@@ -1,6 +1,9 @@
 """What may go wrong in a relay without anybody meaning it: odd headers, gaps before a refused event, keys without end."""
 
+import asyncio
+import contextlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from holdfast import Holdfast
 from holdfast.model.backoff import Backoff
 from holdfast.shapes.relays.relay import Relay
 from holdfast.testing import Kit
-from holdfast.transport import Confirmed, OutMessage, Refused, RetryLater
+from holdfast.transport import Confirmed, Outcome, OutMessage, Refused, RetryLater
 
 QUICKLY = Backoff(first=0.01, cap=0.05)
 
@@ -178,3 +181,51 @@ async def test_headers_that_rabbitmq_routes_by_are_left_out() -> None:
         assert outcomes == [Confirmed()]
     finally:
         broker.server.end()
+
+
+class DeafTransport(Memory):
+    """Of a client that takes a cancellation for its own."""
+
+    def __init__(self, deaf: str) -> None:
+        super().__init__()
+        self.deaf = deaf
+        self.reached = False
+        self.over = asyncio.Event()
+
+    async def _hang(self, where: str) -> None:
+        if self.deaf == where:
+            self.reached = True
+            while not self.over.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self.over.wait()
+
+    async def open(self) -> None:
+        await super().open()
+        await self._hang("open")
+
+    async def close(self) -> None:
+        await super().close()
+        await self._hang("close")
+
+    async def publish(self, batch: Sequence[OutMessage], *, timeout: float) -> Sequence[Outcome]:
+        await self._hang("publish")
+        return await super().publish(batch, timeout=timeout)
+
+
+@pytest.mark.parametrize("where", ["open", "publish", "close"])
+async def test_a_client_that_swallows_the_cancellation_does_not_keep_the_worker(
+    app: Holdfast, akit: Kit, where: str
+) -> None:
+    transport = DeafTransport(where)
+    out(app, transport)
+    publish(app, ("a", 1))
+    worker = asyncio.create_task(akit.arun_worker(until_idle=False))
+    if where == "close":
+        await reaches(akit, 1)
+    else:
+        await await_until(lambda: transport.reached, "it waits for the destination")
+    worker.cancel()
+    done, _ = await asyncio.wait({worker}, timeout=within(20))
+    transport.over.set()
+    assert done, "the worker does not end"
+    assert transport.reached

@@ -235,6 +235,7 @@ members_ended        -         -         -       -       -            -
 rebase_events        -         -         -       -       -            X
 erase_events         -         -         -       -       -            X
 erase_event_key      -         -         -       -       -            X
+blanked              -         -         -       -       -            -
 restart_projection   -         -         -       X       -            X
 begin_reshard        -         -         -       X       -            X
 finish_reshard       -         -         -       X       -            X

@@ -1,6 +1,7 @@
 """Messages of a NATS JetStream stream, for `@app.consume(...)`."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 _ENDS_WITHIN = 5.0  # seconds, for what is no wait for messages
+_CLOSES_WITHIN = 1.0
 _IDS = ("ce-id", "nats-msg-id")
 
 
@@ -41,7 +43,7 @@ class NatsSource:
 
     async def open(self) -> None:
         try:
-            import nats
+            from nats.aio.client import Client
             from nats.js.api import AckPolicy, ConsumerConfig
             from nats.js.errors import NotFoundError
         except ImportError:
@@ -53,13 +55,14 @@ class NatsSource:
             said.append(f"{type(error).__name__}: {error}")
 
         options: dict[str, Any] = {"user_credentials": self._credentials} if self._credentials else {}
+        self._client = Client()  # before it connects, so that close() ends it in any case
         try:
             async with asyncio.timeout(_ENDS_WITHIN):
-                self._client = await nats.connect(
+                await self._client.connect(
                     self._url,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
-                    connect_timeout=_ENDS_WITHIN,
+                    connect_timeout=int(_ENDS_WITHIN),
                     error_cb=heard,
                     **options,
                 )
@@ -83,7 +86,9 @@ class NatsSource:
     async def close(self) -> None:
         client, self._client, self._pull = self._client, None, None
         if client is not None and not client.is_closed:
-            await client.close()
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_CLOSES_WITHIN):  # a peer that is frozen takes nothing
+                    await client.close()
 
     async def receive(self, limit: int, *, wait: float) -> Sequence[InMessage]:
         try:

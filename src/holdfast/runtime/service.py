@@ -1,7 +1,7 @@
 """Every background service is an `async tick()` that returns the seconds until the next one.
 
 Loop, jitter, wake-up, error handling, start and stop exist here, once. Start and stop are safe twice, stop is safe
-unstarted and waits.
+unstarted and waits, but never for ever: code that a tick calls may swallow the cancellation.
 """
 
 import abc
@@ -19,6 +19,8 @@ from ..store.wake import Question
 from .pulse import Pulse
 
 _FIRST_PAUSE = 0.25
+_CANCELLED_EACH = 5.0  # seconds that a tick has to end before it is cancelled again
+_CANCELS = 3
 
 
 class Service(abc.ABC):
@@ -33,6 +35,7 @@ class Service(abc.ABC):
     def __init__(self) -> None:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._ending = False
         self._failures = 0
         self._told_at = -1.0
 
@@ -58,15 +61,27 @@ class Service(abc.ABC):
 
     def start(self) -> None:
         if self._task is None:
+            self._ending = False
             self._task = asyncio.get_running_loop().create_task(self.run(), name=f"holdfast {self.name}")
 
     async def stop(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        if task is not None and not await self._halt(task):
+            telemetry.emit("service.stuck", level=logging.ERROR, service=self.name)
+            return  # what it holds cannot be finished
         await self.finish()
+
+    async def _halt(self, task: "asyncio.Task[None]") -> bool:
+        """A tick that swallows the cancellation is the last one all the same."""
+        self._ending = True
+        for _ in range(_CANCELS):
+            task.cancel()
+            ended, _ = await asyncio.wait({task}, timeout=_CANCELLED_EACH)
+            if ended:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    raise error
+                return True
+        return False
 
     def wake(self) -> None:
         self._wake.set()
@@ -80,6 +95,8 @@ class Service(abc.ABC):
         while True:
             self._wake.clear()
             delay = await self._round()
+            if self._ending:
+                return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay * random.uniform(0.9, 1.0)):  # noqa: S311 jitter
                     await self._wake.wait()
@@ -88,19 +105,25 @@ class Service(abc.ABC):
         """One tick; an error costs a growing pause, never the service. At most one line is logged per second."""
         try:
             delay = await self.tick()
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            me = asyncio.current_task()
+            if self._ending or me is None or me.cancelling():
+                raise
+            return self._failed(error)  # of code that it called: nobody told this service to end
         except Exception as error:  # noqa: BLE001 a service outlives every error of a tick
-            self._failures += 1
-            pause: float = min(_FIRST_PAUSE * 2.0 ** min(self._failures, 6), self.longest_pause)
-            self._say_failed(error, pause)
-            return pause
+            return self._failed(error)
         if self._failures:
             telemetry.emit("service.recovered", service=self.name, failures=self._failures)
             self._failures = 0
         return delay
 
-    def _say_failed(self, error: Exception, pause: float) -> None:
+    def _failed(self, error: BaseException) -> float:
+        self._failures += 1
+        pause: float = min(_FIRST_PAUSE * 2.0 ** min(self._failures, 6), self.longest_pause)
+        self._say_failed(error, pause)
+        return pause
+
+    def _say_failed(self, error: BaseException, pause: float) -> None:
         if time.monotonic() - self._told_at < 1.0:
             return
         self._told_at = time.monotonic()

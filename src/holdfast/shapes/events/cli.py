@@ -1,5 +1,6 @@
 """`holdfast events`: follow the log, list and show events, how far each subscriber is behind, how long the log is kept."""
 
+import os
 import re
 import sys
 import time
@@ -13,7 +14,15 @@ from uuid import UUID
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import AppOption, DatabaseOption, JsonOption, Where, operator_at
+from holdfast.cli.apps import (
+    APP_VARIABLE,
+    AppOption,
+    DatabaseOption,
+    JsonOption,
+    Where,
+    load_app,
+    operator_at,
+)
 from holdfast.cli.arguments import parse_moment, parse_size
 from holdfast.cli.command import Shown, command
 from holdfast.cli.confirm import How, confirm
@@ -205,30 +214,45 @@ def erase_command(
         list[str] | None, typer.Argument(metavar="[POSITION|ID]...", help="Positions, or ids.")
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="All events with this key.")] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="All of their data, whatever fields their types name.")
+    ] = False,
+    app: AppOption = None,
 ) -> Shown[int]:
-    """Take the data of events away, for good. They stay in the log without it; jobs that were made from them keep theirs."""
+    """Take the data of events away, for good: the fields that their types name, or all of it.
+
+    The events stay in the log. Jobs that were made from them keep their data."""
     if bool(which) == (key is not None):
         raise ConfigurationError("say which events: positions or ids, or --key, and not both")
+    if not whole:
+        _load_types(app)
     looks = verbs(operator)
     places = [_which(one) for one in which or ()]
-    count = looks.erase_key(key, dry_run=True) if key is not None else _with_data(looks, places)
+    erased = partial(looks.erase, places) if key is None else partial(looks.erase_key, key)
+    count = erased(whole=whole, dry_run=True)
     what = several(count, "event") if key is None else f"{several(count, 'event')} of key {render.line(key)}"
     if how.dry_run:
         said = f"Dry run: the data of {what} would be erased. Nothing was changed."
         return Shown(count, partial(_say, said), {"erased": 0, "dry_run": True, "found": count})
     if count:
         confirm(f"erase the data of {what}, for good", how.yes)
-        count = looks.erase_key(key) if key is not None else looks.erase(places)
+        count = erased(whole=whole)
     said = f"The data of {several(count, 'event')} is erased." if count else "There is no data to erase."
     return Shown(count, partial(_say, said), {"erased": count, "dry_run": False, "found": count})
 
 
+def _load_types(app: str | None) -> None:
+    """Classes of the app say which fields are erased."""
+    if not app and not os.environ.get(APP_VARIABLE):
+        raise ConfigurationError(
+            "the code says which fields of an event type are erased, and no app was named. "
+            f"Pass --app or set {APP_VARIABLE}, or erase all of the data with --whole"
+        )
+    load_app(app)
+
+
 def _say(text: str, _: object) -> None:
     typer.echo(text)
-
-
-def _with_data(looks: Looks, which: Sequence[int | UUID]) -> int:
-    return sum(looks.show(one).data is not None for one in which)
 
 
 # Who is behind ------------------------------------------------------------------------------------------------------

@@ -2,12 +2,10 @@
 have."""
 
 import contextlib
-import dataclasses
 import json
 import re
 import string
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -17,6 +15,7 @@ from ...tasks.convert import Converter, Misfit, NewerVersion, Unsupported, conve
 from ...tasks.fingerprint import code_of
 from ...tasks.payload import WRITERS, dump, quoted, short, shown
 from ...tasks.tracing import KEYS as TRACE
+from .blanks import Blank, blanks_of, check_fields, checked_names, fields_of, json_name
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -43,7 +42,13 @@ class EventType:
     """A class as version `version` of the event type `name`."""
 
     def __init__(
-        self, name: str, version: int, cls: type, key: str | None, compatibility: Compatibility = "full"
+        self,
+        name: str,
+        version: int,
+        cls: type,
+        key: str | None,
+        compatibility: Compatibility = "full",
+        erase: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.version = version
@@ -51,7 +56,9 @@ class EventType:
         self.key = key
         self.compatibility = compatibility
         self.step: Step | None = None
-        self._fields = _json_names(cls, _names_in(key)) if key is not None else {}
+        self.erase = erase
+        self._fields = {field: json_name(cls, field) for field in _names_in(key or "")}
+        self._blanks: tuple[Blank, ...] | None = None
         self._converter: Converter | None = None
 
     @property
@@ -66,6 +73,13 @@ class EventType:
                     "Use a dataclass, a TypedDict, a pydantic model or a msgspec.Struct"
                 ) from error
         return self._converter
+
+    @property
+    def blanks(self) -> tuple[Blank, ...]:
+        """What `erase` puts in the place of its fields. NameError: a type of a field is not there yet."""
+        if self._blanks is None:
+            self._blanks = blanks_of(self.name, self.cls, self.erase, tuple(self._fields))
+        return self._blanks
 
     def encode(self, value: Any) -> dict[str, Any]:
         """The data as a JSON object; InvalidEvent says what does not fit."""
@@ -174,13 +188,21 @@ DECLARED: dict[tuple[str, int], list[EventType]] = {}  # every class of this pro
 
 
 def event(
-    name: str, *, version: int = 1, key: str | None = None, compatibility: Compatibility = "full"
+    name: str,
+    *,
+    version: int = 1,
+    key: str | None = None,
+    compatibility: Compatibility = "full",
+    erase: Sequence[str] = (),
 ) -> Callable[[type[T]], type[T]]:
     """Make a class an event type: `@event("order.paid", key="order:{order_id}")` over a dataclass, a TypedDict, a pydantic
     model or a msgspec.Struct. `key` is a template over its fields; events of one key are delivered in order.
 
     A class whose fields change is another version. `compatibility` says what `holdfast contracts check` asks of it: that its
-    code reads older versions ("backward"), that code of older versions reads it ("forward"), or both ("full")."""
+    code reads older versions ("backward"), that code of older versions reads it ("forward"), or both ("full").
+
+    `erase` names the fields that `holdfast events erase` blanks: `erase=["email", "address.street"]`. Without it all of the
+    data is erased."""
     type_name_of(name, TaskDefinitionError)
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
         raise TaskDefinitionError(f"event {name!r}: version must be 1 or more, not {shown(version)}")
@@ -189,11 +211,16 @@ def event(
             f"event {name!r}: compatibility must be one of {', '.join(get_args(Compatibility))}, not {shown(compatibility)}"
         )
 
+    erased = checked_names(name, erase)
+
     def declare(cls: type[T]) -> type[T]:
         if not isinstance(cls, type):
             raise TaskDefinitionError(f"@event takes a class, not {shown(cls)}")
         _check_key(name, key, cls)
-        kind = EventType(name, version, cls, key, compatibility)
+        kind = EventType(name, version, cls, key, compatibility, erased)
+        check_fields(name, cls, erased, _names_in(key or ""))
+        with contextlib.suppress(NameError):  # of a type that comes later: it is looked at when it is used
+            _ = kind.blanks
         setattr(cls, _MARK, kind)
         others = DECLARED.setdefault((name, version), [])
         others[:] = [other for other in others if _place(other.cls) != _place(cls)] + [kind]
@@ -274,18 +301,6 @@ def _names_in(template: str) -> tuple[str, ...]:
     return tuple(name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
 
 
-def _json_names(cls: type, names: tuple[str, ...]) -> dict[str, str]:
-    """What fields are called in the data: a msgspec.Struct may rename them."""
-    renamed: dict[str, str] = dict(
-        zip(
-            getattr(cls, "__struct_fields__", ()),
-            getattr(cls, "__struct_encode_fields__", ()),
-            strict=True,
-        )
-    )
-    return {name: renamed.get(name, name) for name in names}
-
-
 def _check_key(event_name: str, key: str | None, cls: type) -> None:
     if key is None:
         return
@@ -297,7 +312,7 @@ def _check_key(event_name: str, key: str | None, cls: type) -> None:
         parts = list(string.Formatter().parse(key))
     except ValueError as error:
         raise TaskDefinitionError(f"event {event_name!r}: the key {key!r} cannot be read: {error}") from None
-    known = _fields_of(cls)
+    known = fields_of(cls)
     for _, name, spec, conversion in parts:
         if name is None:
             continue
@@ -310,15 +325,6 @@ def _check_key(event_name: str, key: str | None, cls: type) -> None:
                 f"event {event_name!r}: the key {key!r} names {name!r}, which {cls.__qualname__} does not have "
                 f"(it has {', '.join(known)})"
             )
-
-
-def _fields_of(cls: type) -> list[str]:
-    if dataclasses.is_dataclass(cls):
-        return [field.name for field in dataclasses.fields(cls)]
-    for attribute in ("model_fields", "__struct_fields__"):
-        if found := getattr(cls, attribute, None):
-            return list(found)
-    return list(typing.get_type_hints(cls)) if hasattr(cls, "__required_keys__") else []
 
 
 def data_text(data: object, name: str) -> str:

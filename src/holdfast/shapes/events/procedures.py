@@ -74,12 +74,13 @@ def show(which: int | UUID) -> Procedure[Event[Any]]:
     return found[0]
 
 
-def erase(which: Sequence[int | UUID]) -> Procedure[int]:
-    """Take the data of events away, for good, by position or id. Returns how many had any."""
+def erase(which: Sequence[int | UUID], *, whole: bool = False, dry_run: bool = False) -> Procedure[int]:
+    """Take the data of events away, for good, by position or id: the fields that their classes name with `erase=`, or all of
+    it. Returns how many had any."""
     found: list[Event[Any]] = []
     for one in which:
         found += [(yield from show(one))]
-    return (yield from erasing.erase(found))
+    return (yield from erasing.erase(found, whole=whole, dry_run=dry_run))
 
 
 def failures(name: str, key: str | None = None) -> Procedure[list[Failure]]:

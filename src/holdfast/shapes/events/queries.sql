@@ -488,13 +488,13 @@ SELECT holdfast.event_position(u.seq) FROM unnest($1::bigint[]) WITH ORDINALITY 
 SELECT holdfast.event_seq_of($1::uuid);
 
 -- name: erase_events
--- Take the data of these events away. Returns how many had any. $1 ids, $2 their seqs
-SELECT holdfast.erase_events($1::uuid[], $2::bigint[]);
+-- Take the data of these events away, or fields of it. Returns how many had any. $1 ids, $2 their seqs, $3 blanks by 'version type', $4 only count?
+SELECT holdfast.erase_events($1::uuid[], $2::bigint[], $3::text::jsonb, $4::boolean);
 
 -- name: erase_event_key
 -- The same for a key, in one slot: (the last seq that was looked at, NULL: there are no more; how many had data).
--- $1 slot, $2 after this seq, $3 events to look at, $4 key, $5 only count?
-SELECT e.last, e.erased FROM holdfast.erase_event_key($1::int, $2::bigint, $3::int, $4::text, $5::boolean) e;
+-- $1 slot, $2 after this seq, $3 events to look at, $4 key, $5 blanks by 'version type', $6 only count?
+SELECT e.last, e.erased FROM holdfast.erase_event_key($1::int, $2::bigint, $3::int, $4::text, $5::text::jsonb, $6::boolean) e;
 
 -- name: projection_positions
 -- The lowest position of a subscription over its shards, and the status of one that stands still before a position; no row: there is none.

@@ -1141,40 +1141,66 @@ END $$;
 INSERT INTO holdfast.event_log (system_id, base_snap, base_at) SELECT c.system_identifier, holdfast.event_snapshot(), clock_timestamp() FROM pg_control_system() c;
 INSERT INTO holdfast.asleep (queue, number, sleepers, poll) VALUES ('+events', 0, 0, 0);
 
--- Take the data of events away, for good. The rows stay: positions are counted by them. Returns how many had any.
-CREATE FUNCTION holdfast.erase_events(ids uuid[], seqs bigint[]) RETURNS bigint
+-- The data of an event without what is to be erased: all of it, or these fields, each as [path, blank]. A blank is nothing but empty, so that nobody can
+-- write something else into the log. A field that is not there stays away.
+CREATE FUNCTION holdfast.blanked(data jsonb, fields jsonb) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    field jsonb;
+BEGIN
+    IF fields IS NULL THEN RETURN NULL; END IF;
+    FOR field IN SELECT f.value FROM jsonb_array_elements(fields) f LOOP
+        IF (field -> 1) IS NULL OR (field -> 1) NOT IN ('null', '""', '0', 'false', '[]', '{}') THEN
+            RAISE EXCEPTION 'holdfast: % is no blank', field -> 1 USING ERRCODE = '22023', HINT = 'A blank is null, "", 0, false, [] or {}.';
+        END IF;
+        data := jsonb_set(data, ARRAY(SELECT jsonb_array_elements_text(field -> 0)), field -> 1, false);
+    END LOOP;
+    RETURN data;
+END $$;
+
+-- Take the data of events away, for good: all of it, or the fields that `blanks` names for their type, by 'version type'. The rows stay: positions are
+-- counted by them. Returns how many had any.
+CREATE FUNCTION holdfast.erase_events(ids uuid[], seqs bigint[], blanks jsonb, only_count boolean) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
     AS $$
-    WITH erased AS (
-        UPDATE holdfast.events e SET data = NULL WHERE e.seq = ANY (seqs) AND e.id = ANY (ids) AND e.data IS NOT NULL RETURNING 1
+    WITH changed AS MATERIALIZED (
+        SELECT e.slot, e.seq, b.kept FROM holdfast.events e, LATERAL (SELECT holdfast.blanked(e.data, blanks -> (e.version || ' ' || e.type)) AS kept) b
+        WHERE e.seq = ANY (seqs) AND e.id = ANY (ids) AND e.data IS NOT NULL AND e.data IS DISTINCT FROM b.kept
+    ), gone AS (
+        UPDATE holdfast.events e SET data = c.kept FROM changed c WHERE NOT only_count AND e.slot = c.slot AND e.seq = c.seq
+        RETURNING 1
     )
-    SELECT count(*) FROM erased
+    SELECT CASE WHEN only_count THEN (SELECT count(*) FROM changed) ELSE (SELECT count(*) FROM gone) END
     $$;
 
 -- The same for a key, in one day and from a seq on: looks at that many events. Returns the seq of the last one (NULL: there are no more), and how many
 -- had data.
-CREATE FUNCTION holdfast.erase_event_key(in_slot int, after bigint, most int, of_key text, only_count boolean) RETURNS TABLE (last bigint, erased bigint)
+CREATE FUNCTION holdfast.erase_event_key(in_slot int, after bigint, most int, of_key text, blanks jsonb, only_count boolean) RETURNS TABLE (last bigint, erased bigint)
     LANGUAGE sql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
     AS $$
     WITH look AS MATERIALIZED (
         SELECT e.seq, e.key = of_key AND e.data IS NOT NULL AS wanted FROM holdfast.events e WHERE e.slot = in_slot AND e.seq > after ORDER BY e.seq LIMIT most
+    ), changed AS MATERIALIZED (
+        SELECT e.seq, b.kept FROM holdfast.events e, LATERAL (SELECT holdfast.blanked(e.data, blanks -> (e.version || ' ' || e.type)) AS kept) b
+        WHERE e.slot = in_slot AND e.seq = ANY (ARRAY(SELECT l.seq FROM look l WHERE l.wanted)) AND e.data IS NOT NULL AND e.data IS DISTINCT FROM b.kept
     ), gone AS (
-        UPDATE holdfast.events e SET data = NULL
-        WHERE NOT only_count AND e.slot = in_slot AND e.seq = ANY (ARRAY(SELECT l.seq FROM look l WHERE l.wanted)) AND e.data IS NOT NULL
+        UPDATE holdfast.events e SET data = c.kept FROM changed c WHERE NOT only_count AND e.slot = in_slot AND e.seq = c.seq
         RETURNING 1
     )
     SELECT CASE WHEN (SELECT count(*) FROM look) >= most THEN (SELECT max(l.seq) FROM look l) END,
-           CASE WHEN only_count THEN (SELECT count(*) FROM look l WHERE l.wanted) ELSE (SELECT count(*) FROM gone) END
+           CASE WHEN only_count THEN (SELECT count(*) FROM changed) ELSE (SELECT count(*) FROM gone) END
     $$;
 
 REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.check_streams, holdfast.publish, holdfast.publish_many, holdfast.append_events, holdfast.data_size, holdfast.write_pages,
     holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events,
-    holdfast.turn_or_look, holdfast.event_seq_of, holdfast.hold_log_start, holdfast.erase_events, holdfast.erase_event_key FROM PUBLIC;
+    holdfast.turn_or_look, holdfast.event_seq_of, holdfast.hold_log_start, holdfast.erase_events, holdfast.erase_event_key, holdfast.blanked FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
     holdfast.drop_old_tables FROM PUBLIC;
 

@@ -18,6 +18,7 @@ from ...db.faults import BadRow
 from ...errors import InvalidMessage, InvalidPayload
 from ...model.strict_json import media_type, parse_json
 from ...model.text import storable
+from ...runtime.bounded import bounded
 from ...runtime.service import Service
 from ...tasks.taskset import TaskSet
 from ...tasks.writer import unknown_queue
@@ -32,6 +33,8 @@ from .store import NewMessage, Noted, Written
 BATCH = 500
 NOTED_EACH = 10.0  # seconds
 WAIT = 1.0  # seconds that one look at an empty broker takes
+_REPLIES = 30.0  # seconds that a call to a broker may take, beyond its wait for messages
+_CLOSES = 2.0
 _BRIEF = 0.25
 _FULL = 1.0  # seconds between two looks at a queue that is full
 _ASKED_EACH = 10.0  # seconds between two questions how many messages wait
@@ -83,8 +86,8 @@ class Reader(Service):
                     return 0
                 if not self._is_open:
                     self._is_open = True
-                    await self._broker.open()
-                messages = await self._broker.receive(most, wait=wait)
+                    await bounded(self._broker.open(), _REPLIES, "open()")
+                messages = await bounded(self._broker.receive(most, wait=wait), wait + _REPLIES, "receive()")
                 self.has_read, self.problem = True, None
                 if messages:
                     self._room -= len(messages)
@@ -116,13 +119,13 @@ class Reader(Service):
         """A source may say how many messages wait in the broker."""
         ask = getattr(self._broker, "waiting", None)
         if ask is not None and time.monotonic() - self._asked_at > _ASKED_EACH:
-            self.waiting, self._asked_at = await ask(), time.monotonic()
+            self.waiting, self._asked_at = await bounded(ask(), _REPLIES, "waiting()"), time.monotonic()
 
     async def _close(self) -> None:
         if self._is_open:
             self._is_open = False
             try:
-                await self._broker.close()
+                await bounded(self._broker.close(), _CLOSES, "close()")
             except Exception as error:  # noqa: BLE001 it is to be opened anew in any case
                 telemetry.log.debug("%s: close failed: %s", self.name, error)
 
@@ -143,7 +146,8 @@ class Reader(Service):
                 message=made[good].id,
                 error=made[good].fault,
             )
-            await self._broker.release([m.receipt for m in messages[good:]], delay=0.0)
+            receipts = [m.receipt for m in messages[good:]]
+            await bounded(self._broker.release(receipts, delay=0.0), _REPLIES, "release()")
 
     async def _write(self, messages: Sequence[InMessage], made: Sequence[NewMessage]) -> None:
         try:
@@ -162,7 +166,7 @@ class Reader(Service):
         if written[0].outcome == "queue":
             raise unknown_queue(self._intake.target.queue, [])
         failpoints.point("consume.committed")
-        await self._broker.ack([message.receipt for message in messages])
+        await bounded(self._broker.ack([message.receipt for message in messages]), _REPLIES, "ack()")
         self._report(written)
 
     def _report(self, written: Sequence[Written]) -> None:

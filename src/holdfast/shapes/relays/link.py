@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from ... import failpoints
+from ...runtime.bounded import bounded
 from ...transport import Confirmed, Outcome, OutMessage, Refused, RetryLater, Transport
 
 CLOSING = 2.0  # seconds that a transport may take to close
@@ -41,8 +42,8 @@ class Link:
 
     async def _publish(self, messages: Sequence[OutMessage]) -> Sequence[Outcome]:
         try:
-            async with asyncio.timeout(self._timeout + GRACE):
-                outcomes = await self._transport.publish(messages, timeout=self._timeout)
+            sent = self._transport.publish(messages, timeout=self._timeout)
+            outcomes = await bounded(sent, self._timeout + GRACE, "publish()")
         except TimeoutError:
             return _all(messages, RetryLater(f"no answer within {self._timeout:g} s", unknown=True))
         except Exception as error:  # noqa: BLE001 the protocol allows it to raise
@@ -60,8 +61,7 @@ class Link:
         async with self._changing:
             if not self._is_open:
                 try:
-                    async with asyncio.timeout(self._timeout):
-                        await self._transport.open()
+                    await bounded(self._transport.open(), self._timeout, "open()")
                 except BaseException:
                     await self._close()
                     raise
@@ -78,8 +78,7 @@ class Link:
 
     async def _close(self) -> None:
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(CLOSING):
-                await self._transport.close()
+            await bounded(self._transport.close(), CLOSING, "close()")
 
 
 def _all(messages: Sequence[OutMessage], outcome: Outcome) -> list[Outcome]:

@@ -132,15 +132,16 @@ def event_by_id(event_id: UUID) -> Statement[int | None]:
     return named("event_by_id", (event_id,), lambda rows: rows[0][0])
 
 
-def erase_events(ids: Sequence[UUID], seqs: Sequence[int]) -> Statement[int]:
-    return named("erase_events", (list(ids), list(seqs)), count)
+def erase_events(ids: Sequence[UUID], seqs: Sequence[int], blanks: str, *, dry_run: bool) -> Statement[int]:
+    return named("erase_events", (list(ids), list(seqs), blanks, dry_run), count)
 
 
 def erase_key(
-    slot: int, after: int, most: int, key: str, *, dry_run: bool
+    slot: int, after: int, most: int, key: str, blanks: str, *, dry_run: bool
 ) -> Statement[tuple[int | None, int]]:
     """The last seq that was looked at, None: there are no more in the slot; and how many events had data."""
-    return named("erase_event_key", (slot, after, most, key, dry_run), lambda rows: (rows[0][0], rows[0][1]))
+    params = (slot, after, most, key, blanks, dry_run)
+    return named("erase_event_key", params, lambda rows: (rows[0][0], rows[0][1]))
 
 
 def rebase() -> Statement[int]:
