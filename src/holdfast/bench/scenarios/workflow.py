@@ -30,8 +30,9 @@ STEPS = 5
 IN_FLIGHT = (1, 50, 500)
 GO = Signal("go", float)
 START = (
-    "SELECT s.run_id::text FROM generate_series(1, %s) AS n CROSS JOIN LATERAL holdfast.workflow_start("
-    "'five', jsonb_build_object('n', n), version => 1, queue => 'workflows') s"
+    "SELECT s.run_id::text FROM holdfast.workflow_start_many("
+    "'five', (SELECT array_agg(jsonb_build_object('n', n)) FROM generate_series(1, %s) AS n),"
+    " version => 1, queue => 'workflows') s"
 )
 COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
 CALLS = (  # of all that reads or writes recorded steps; what functions do inside is not counted
