@@ -1,4 +1,4 @@
-"""`python -m bench SCENARIO...`: as `holdfast bench`, with the scenario `peers`.
+"""`python -m bench SCENARIO...`: as `holdfast bench`, with the scenarios `peers` and `workflow-peers`.
 
 --peer NAME measures only that one, and may be repeated.
 """
@@ -9,7 +9,7 @@ import sys
 from holdfast.bench import scenarios
 from holdfast.bench.__main__ import main
 
-from . import scenario
+from . import scenario, workflow_scenario
 
 
 def run() -> int:
@@ -22,6 +22,8 @@ def run() -> int:
         scenario.latency_jobs = given.peer_latency
     text = "other job queues on the same server, each in an environment of its own (pip and npm); not in all"
     scenarios.add("peers", text, scenario.run)
+    text = "workflows of DBOS and Absurd on the same server, in turns with ours; as peers, not in all"
+    scenarios.add(workflow_scenario.NAME, text, workflow_scenario.run)
     return main(words, program="python -m bench")
 
 

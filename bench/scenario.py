@@ -56,10 +56,10 @@ def one(bench: Bench, peer: Peer) -> None:
     add(bench, peer.name, rate, cpu, waits["p50"], waits["p99"])
 
 
-def told(bench: Bench, what: str) -> dict[str, str]:
+def told(bench: Bench, what: str, scenario: str = "peers") -> dict[str, str]:
     """What stands beside the results: how each peer was set, and why one was left out."""
     found: dict[str, str] = (
-        bench.report.meta.setdefault("runs", {}).setdefault("peers", {}).setdefault(what, {})
+        bench.report.meta.setdefault("runs", {}).setdefault(scenario, {}).setdefault(what, {})
     )
     return found
 

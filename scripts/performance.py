@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "performance"
 RESULTS = FOLDER / "results.json"
 DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "performance.md"]
-MARK = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 TITLES = {
     "peers": "No-op jobs per second by one worker process, beside other queues",
     "backlog": "Throughput against backlog",

@@ -23,6 +23,11 @@ RUN_SECONDS = 900.0
 LATENCY_JOBS = 250  # at 50 jobs/s: five seconds
 FEWEST = 100
 Measure = Literal["drain", "latency_p50", "latency_p99"]
+_WANTED: dict[Mode, tuple[str, ...]] = {  # what an adapter reports
+    "drain": ("seconds",),
+    "latency": ("p50", "p99"),
+    "workflow": ("seconds", "p50"),
+}
 
 
 @dataclass
@@ -127,9 +132,7 @@ def once(dsn_admin: str, peer: Peer, mode: Mode, jobs: int, folder: Path) -> dic
 def _read(said: str, mode: Mode, jobs: int) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
-        complete = found["jobs"] == jobs and all(
-            found[name] > 0 for name in (("seconds",) if mode == "drain" else ("p50", "p99"))
-        )
+        complete = found["jobs"] == jobs and all(found[name] > 0 for name in _WANTED[mode])
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise PeerFailed(f"{mode} gave no figures: {last_words(said)}") from error
     if not complete:
@@ -140,7 +143,7 @@ def _read(said: str, mode: Mode, jobs: int) -> dict[str, Any]:
 def describe(peer: Peer, mode: Mode, samples: Sequence[Mapping[str, Any]]) -> str:
     parts = [f"{name}={value}" for name, value in _flat(peer.settings(mode))]
     parts += sorted({f"node={sample['node']}" for sample in samples if "node" in sample})
-    if mode == "drain":
+    if mode != "latency":
         parts += sorted({f"jobs={sample['jobs']}" for sample in samples})
     return " ".join(parts)
 

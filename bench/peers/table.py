@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 ADAPTERS = Path(__file__).parent / "adapters"
-Mode = Literal["drain", "latency"]
+Mode = Literal["drain", "latency", "workflow"]
 
 # What adapters use themselves, beside the peer.
 PSYCOPG = "psycopg[binary,pool]==3.3.8"
@@ -29,9 +29,10 @@ class Peer:
     share: float = 1.0
     drain: Mapping[str, Any] = field(default_factory=dict)
     latency: Mapping[str, Any] = field(default_factory=dict)
+    workflow: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, mode: Mode) -> Mapping[str, Any]:
-        return self.drain if mode == "drain" else self.latency
+        return {"drain": self.drain, "latency": self.latency, "workflow": self.workflow}[mode]
 
 
 def _batching(size: int) -> dict[str, Any]:

@@ -10,9 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 from bench.peers import PEERS, Peer, PeerFailed, measure, once
-from bench.peers.run import fresh_database
+from bench.peers.run import describe, fresh_database
+from bench.peers.workflows import IN_FLIGHT, others, own, run_count
 
 from bench import peers
+from holdfast.bench.report import Report
+from holdfast.bench.targets import verdicts
 from holdfast.testing import TestServer
 
 WORKS = """
@@ -75,8 +78,40 @@ def test_the_table_is_complete_and_pinned() -> None:
 
 def test_every_adapter_belongs_to_a_peer() -> None:
     folder = Path(peers.__file__).parent / "adapters"
-    scripts = {path for path in folder.iterdir() if path.suffix in {".py", ".mjs"} and path.stem != "common"}
-    assert scripts == {peer.adapter for peer in (peers.OWN, *PEERS.values())}
+    shared = {"common", "closed_loop"}
+    scripts = {path for path in folder.iterdir() if path.suffix in {".py", ".mjs"} and path.stem not in shared}
+    of_workflows = {peer.adapter for n in IN_FLIGHT for peer in (own(n), *others(n).values())}
+    assert scripts == {peer.adapter for peer in (peers.OWN, *PEERS.values())} | of_workflows
+
+
+@pytest.mark.parametrize("in_flight", IN_FLIGHT)
+def test_the_peers_of_workflows_are_those_of_the_table(in_flight: int) -> None:
+    """The same versions in the same environments, and their settings are told."""
+    assert set(others(in_flight)) == {"dbos", "absurd"}
+    for name, peer in others(in_flight).items():
+        assert (peer.packages, peer.version) == (PEERS[name].packages, PEERS[name].version)
+        assert describe(peer, "workflow", [{"jobs": 7}]).startswith(f"in_flight={in_flight} ")
+        assert run_count(peer, in_flight, 2000) >= min(2 * in_flight, 40)
+
+
+def test_workflows_are_compared_with_the_best_peer_of_the_same_run() -> None:
+    report = Report()
+    for name, rate, p50 in (("holdfast", 600.0, 8.0), ("dbos", 100.0, 10.0), ("absurd", 50.0, 20.0)):
+        for in_flight in IN_FLIGHT:
+            report.add("workflow-peers", f"{name} in-flight-{in_flight}", "steps/s", rate * in_flight)
+            report.add("workflow-peers", f"{name} in-flight-{in_flight} p50", "ms", p50)
+    found = {verdict.name: verdict for verdict in verdicts(report) if verdict.value is not None}
+    assert {name: (v.value, v.word) for name, v in found.items()} == {
+        "workflows, 50 in flight, by the best peer": (6.0, "reached"),
+        "500 in flight, by the best peer": (6.0, "not reached"),
+        "p50 of 1 in flight, by the best peer's": (0.8, "reached"),
+    }
+
+
+def test_our_own_workflows_are_measured_as_the_others_are(admin: str, tmp_path: Path) -> None:
+    found = once(admin, own(50), "workflow", 100, tmp_path)
+    assert found["jobs"] == 100
+    assert min(found["seconds"], found["p50"], found["cpu"]) > 0
 
 
 def test_a_peer_that_fails_is_reported_with_its_reason_and_the_others_go_on(

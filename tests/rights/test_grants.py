@@ -206,6 +206,7 @@ hold_log_start       -         -         -       X       -            X
 event_position       -         -         -       X       X            X
 empty_event_slots    -         -         -       X       -            -
 workflow_start       X         -         -       X       -            X
+workflow_start_many  X         -         -       X       -            X
 workflow_signal      X         -         -       X       -            X
 workflow_cancel      X         -         -       X       -            X
 workflow_result      X         -         -       X       X            X
@@ -301,6 +302,7 @@ EVERYWHERE = {
     "publish_many",
     "append_events",
     "workflow_start",
+    "workflow_start_many",
     "workflow_signal",
     "workflow_cancel",
     "workflow_result",

@@ -88,6 +88,7 @@ def test_these_run_anywhere() -> None:
         "workflow_put",
         "workflow_signal",
         "workflow_start",
+        "workflow_start_many",
         "written_beside",
     ]
 

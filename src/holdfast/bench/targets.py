@@ -137,6 +137,19 @@ def latency_against_peers(share: str) -> Callable[[Report], float | None]:
     return measure
 
 
+def workflows_against_peers(in_flight: int, unit: str) -> Callable[[Report], float | None]:
+    """Of runs in flight, ours by the best of theirs: the highest rate, or the shortest time."""
+    ending = f" in-flight-{in_flight}" + (" p50" if unit == "ms" else "")
+    best_of = min if unit == "ms" else max
+
+    def measure(report: Report) -> float | None:
+        found = [r for r in report.of("workflow-peers") if r.unit == unit and r.variant.endswith(ending)]
+        theirs = [r.median for r in found if peer_of(r) != OURS]
+        return ratio(report.median("workflow-peers", OURS + ending), best_of(theirs, default=None))
+
+    return measure
+
+
 TARGETS = [
     Target("drain, one process, of `limit`", share_of_limit, least=0.6),
     Target("drain against the best peer", against_peers(None), least=1.3, unit="x"),
@@ -252,8 +265,14 @@ TARGETS = [
         of(("workflow", "in-flight-500"), ("workflow", "sql-500")),
         least=0.35,
     ),
+    Target(
+        "workflows, 50 in flight, by the best peer", workflows_against_peers(50, "steps/s"), least=5, unit="x"
+    ),
+    Target("500 in flight, by the best peer", workflows_against_peers(500, "steps/s"), least=8, unit="x"),
+    Target("p50 of 1 in flight, by the best peer's", workflows_against_peers(1, "ms"), most=0.8, unit="x"),
     Target("commits of a run of 5 steps, 50 in flight", at("workflow", "commits"), most=0.6),
     Target("server CPU of such a run", at("workflow", "in-flight-50 server CPU"), most=1000, unit="us"),
+    Target("statements of a recorded step", at("workflow", "statements of a step"), most=1),
     Target("WAL of such a run, its history folded", at("workflow", "WAL"), most=6144, unit="bytes"),
     Target("signal to code, resting", at("workflow", "signal to code, resting p50"), below=15, unit="ms"),
     Target("signal to code, suspended", at("workflow", "signal to code, suspended p50"), below=50, unit="ms"),

@@ -19,8 +19,9 @@ from .raw import Engine
 STEPS = 5
 QUEUE = "workflows"
 START = (
-    "SELECT s.run_id::text FROM generate_series(1, $1) AS n CROSS JOIN LATERAL holdfast.workflow_start("
-    "'five', jsonb_build_object('n', n), version => 1, queue => 'workflows') s"
+    "SELECT s.run_id::text FROM holdfast.workflow_start_many("
+    "'five', (SELECT array_agg(jsonb_build_object('n', n)) FROM generate_series(1, $1) AS n),"
+    " version => 1, queue => 'workflows') s"
 )
 END = (
     "SELECT holdfast.workflow_end($1::text::uuid[], array_fill('completed'::text, ARRAY[$2::int]), "

@@ -88,7 +88,7 @@ BEGIN
     GRANT SELECT (id, tenant, url, events, ordered, rate, concurrency, status, disabled_reason, disabled_at, created_at, version, changed) ON holdfast.webhook_endpoints TO {{worker}};
     GRANT SELECT (id, endpoint_id, scheme, key_id, created_at, expires_at) ON holdfast.webhook_secrets TO {{worker}};   -- what is sealed comes from webhook_begin()
 
-    GRANT EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result TO {{producer}}, {{worker}}, {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result TO {{producer}}, {{worker}}, {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.workflow_result TO {{operator_ro}};
     GRANT EXECUTE ON FUNCTION holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_terminate TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.workflow_end, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend, holdfast.workflow_child,

@@ -30,10 +30,15 @@ STEPS = 5
 IN_FLIGHT = (1, 50, 500)
 GO = Signal("go", float)
 START = (
-    "SELECT s.run_id::text FROM generate_series(1, %s) AS n CROSS JOIN LATERAL holdfast.workflow_start("
-    "'five', jsonb_build_object('n', n), version => 1, queue => 'workflows') s"
+    "SELECT s.run_id::text FROM holdfast.workflow_start_many("
+    "'five', (SELECT array_agg(jsonb_build_object('n', n)) FROM generate_series(1, %s) AS n),"
+    " version => 1, queue => 'workflows') s"
 )
 COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+CALLS = (  # of all that reads or writes recorded steps; what functions do inside is not counted
+    "SELECT coalesce(sum(s.calls), 0) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid"
+    " WHERE d.datname = current_database() AND s.query ~ 'workflow_steps'"
+)
 ASLEEP = (
     "SELECT count(*) FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.id = r.id AND w.queue = r.queue"
     " WHERE w.status = 'pending'"
@@ -61,6 +66,7 @@ class Loop:
     client: float = 0.0
     wal: int = 0
     commits: int = 0
+    statements: int | None = None  # about recorded steps; None: the server does not count them
     times: list[float] = field(default_factory=list)
 
     @property
@@ -85,6 +91,8 @@ def run(bench: Bench) -> None:
         bench.add("workflow", f"{name} worker CPU", "us/run", found.client / found.runs * 1e6)
         if found.server is not None:
             bench.add("workflow", f"{name} server CPU", "us/run", found.server / found.runs * 1e6)
+        if in_flight == 1 and found.statements is not None:
+            bench.add("workflow", "statements of a step", "per step", found.statements / found.runs / STEPS)
         bench.say(f"workflow {name}: {found.rate:,.0f} steps/s, p50 {found.p50:.1f} ms")
     costs(bench)
     for in_flight in IN_FLIGHT:
@@ -155,6 +163,7 @@ async def closed_loop(url: str, in_flight: int, runs: int, *, counted: bool = Fa
         found = Loop(runs)
         with psycopg.connect(url, autocommit=True) as beside:
             commits = await _commits(beside) if counted else 0
+            calls = _calls(beside)
             wal, server, client = position(beside), server_cpu(beside), time.process_time()
             began = time.perf_counter()
             found.times = await _drive(conn, in_flight, runs)
@@ -163,6 +172,7 @@ async def closed_loop(url: str, in_flight: int, runs: int, *, counted: bool = Fa
             after = server_cpu(beside)
             found.server = None if after is None or server is None else after - server
             found.wal = position(beside) - wal
+            found.statements = None if calls is None else (_calls(beside) or 0) - calls
             found.commits = await _commits(beside) - commits if counted else 0
         return found
 
@@ -171,6 +181,13 @@ async def _commits(conn: psycopg.Connection[Any]) -> int:
     """After the statistics of every session have arrived."""
     await asyncio.sleep(1.5)
     ((found,),) = conn.execute(COMMITS).fetchall()
+    return int(found)
+
+
+def _calls(conn: psycopg.Connection[Any]) -> int | None:
+    if conn.execute("SELECT FROM pg_extension WHERE extname = 'pg_stat_statements'").fetchone() is None:
+        return None
+    ((found,),) = conn.execute(CALLS).fetchall()
     return int(found)
 
 

@@ -24,6 +24,7 @@ from . import store
 from .faults import WorkflowFailed
 from .journal import Look, Started, StartRun
 from .messages import Message
+from .starting import starter_of
 from .timeline import Entry, timeline
 
 P = ParamSpec("P")
@@ -56,6 +57,13 @@ class _Reach:
     def run(self, make: Callable[[], Statement[R] | Flow[R]], conn: object, verb: str) -> R:
         database = cast(AppProducer, self._binding.require(self._name)).database
         return database.run(make) if conn is None else sync_guest(conn, verb, f"a{verb}").run(make())
+
+    async def astart(self, new: StartRun, timeout: float | None, conn: object) -> Started:
+        """On our own connection together with others of this moment."""
+        if conn is None:
+            database = cast(AppProducer, self._binding.require(self._name)).database
+            return await starter_of(database).start(new, timeout)
+        return await self.arun(lambda: store.start(new, timeout=timeout), conn, "start")
 
     async def arun(self, make: Callable[[], Statement[R] | Flow[R]], conn: object, verb: str) -> R:
         database = cast(AppProducer, self._binding.require(self._name)).database
@@ -261,7 +269,7 @@ class WorkflowUsing(Generic[P, T]):
         new = self._new(args, kwargs)
         reach = flow._reach()
         await reach.aready(flow.queue)
-        made = await reach.arun(lambda: store.start(new, timeout=options.timeout), options.conn, "start")
+        made = await reach.astart(new, options.timeout, options.conn)
         return self._run(reach, new, made)
 
     def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StartRun:

@@ -5,6 +5,15 @@ SELECT ARRAY[s.run_id::text, s.created::text, s.conflict]
 FROM holdfast.workflow_start($1::text, $2::text::jsonb, $3::text, $4::int, $5::text, $6::text, make_interval(secs => $7::float8),
                              make_interval(secs => $8::float8), $9::int, $10::text::text[], $11::text::jsonb, true) s;
 
+-- name: workflow_start_many
+-- anywhere
+-- Runs of one workflow with the same options. Run, whether it is new, and conflict of each, in their order.
+-- $1 workflow, $2 inputs, $3 ids, $4 version, $5 queue, $6 if_exists, $7 seconds of delay, $8 seconds of timeout, $9 priority, $10 tags, $11 metadata
+SELECT ARRAY[s.run_id::text, s.created::text, s.conflict]
+FROM holdfast.workflow_start_many($1::text, $2::text::text[]::jsonb[], $3::text::text[], $4::int, $5::text, $6::text, make_interval(secs => $7::float8),
+                                  make_interval(secs => $8::float8), $9::int, $10::text::text[], $11::text::jsonb, true) s
+ORDER BY s.ordinal;
+
 -- name: workflow_signal
 -- anywhere
 -- $1 workflow, $2 id, $3 name, $4 payload, $5 idempotency key

@@ -34,11 +34,33 @@ def start(run: StartRun, metadata: str | None = None, timeout: float | None = No
         metadata,
     )
 
-    def decode(rows: Sequence[Row]) -> Started:
-        ((run_id, created, conflict),) = rows[0]
-        return Started(UUID(run_id or str(UUID(int=0))), created == "true", conflict)
+    return named("workflow_start", params, lambda rows: _started(rows[0]))
 
-    return named("workflow_start", params, decode)
+
+def start_many(
+    runs: Sequence[StartRun], metadata: str | None = None, timeout: float | None = None
+) -> Statement[list[Started]]:
+    """Runs of one workflow, all with the options of the first."""
+    run = runs[0]
+    params = (
+        run.workflow,
+        text_array([new.payload for new in runs]),
+        text_array([new.id or None for new in runs]),
+        run.version,
+        run.queue,
+        run.if_exists,
+        run.delay,
+        timeout,
+        run.priority,
+        text_array(list(run.tags)) if run.tags else None,
+        metadata,
+    )
+    return named("workflow_start_many", params, lambda rows: [_started(row) for row in rows])
+
+
+def _started(row: Row) -> Started:
+    ((run_id, created, conflict),) = row
+    return Started(UUID(run_id or str(UUID(int=0))), created == "true", conflict)
 
 
 def _text(rows: Sequence[Row]) -> str:

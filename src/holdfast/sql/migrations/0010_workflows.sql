@@ -254,6 +254,113 @@ CREATE FUNCTION holdfast.workflow_start(
     AS $$ SELECT b.run_id, b.created, b.conflict
           FROM holdfast.workflow_begin(workflow, input, id, version, queue, if_exists, delay, timeout, priority, tags, metadata, quiet, NULL, NULL, 'cancel') b $$;
 
+-- Start many runs of one workflow with the same options, in one statement: `inputs` and `ids` go together, and a NULL among the ids gives a run its own. What
+-- workflow_start() would return for each, in their order. All or nothing where a queue does not exist.
+--   SELECT * FROM holdfast.workflow_start_many('checkout', ARRAY['{"order_id": 1}', '{"order_id": 2}']::jsonb[], ARRAY['checkout:1', 'checkout:2']);
+CREATE FUNCTION holdfast.workflow_start_many(
+    workflow text, inputs jsonb[], ids text[] DEFAULT NULL, version int DEFAULT NULL, queue text DEFAULT NULL, if_exists text DEFAULT 'same',
+    delay interval DEFAULT '0', timeout interval DEFAULT NULL, priority int DEFAULT 0, tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL,
+    quiet boolean DEFAULT false)
+    RETURNS TABLE (ordinal int, run_id uuid, created boolean, conflict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    AS $$
+DECLARE
+    n       int := coalesce(cardinality(inputs), 0);
+    at      timestamptz := holdfast.now();
+    until   timestamptz := holdfast.now() + coalesce(delay, '0') + timeout;
+    places  int[];    -- of those that are new as far as can be seen,
+    jobs    uuid[];   -- their jobs,
+    mine    uuid[];   -- and those that became runs
+    runs    uuid[] := array_fill(NULL::uuid, ARRAY[greatest(n, 1)]);
+    fresh   boolean[] := array_fill(false, ARRAY[greatest(n, 1)]);
+    refused text[] := array_fill(NULL::text, ARRAY[greatest(n, 1)]);
+    wrong   text;
+    known   record;
+    item    record;
+BEGIN
+    ids := coalesce(ids, array_fill(NULL::text, ARRAY[greatest(n, 1)]));
+    IF version IS NULL OR queue IS NULL THEN
+        SELECT t.version, t.queue INTO known FROM holdfast.workflow_types t
+        WHERE t.workflow = workflow_start_many.workflow AND (workflow_start_many.version IS NULL OR t.version = workflow_start_many.version)
+        ORDER BY t.version DESC LIMIT 1;
+        queue := coalesce(queue, known.queue, CASE WHEN version IS NOT NULL THEN 'workflows' END);
+        version := coalesce(version, known.version);
+    END IF;
+    SELECT CASE
+        WHEN n > 0 AND cardinality(ids) <> n THEN format('there are %s inputs and %s ids', n, cardinality(ids))
+        WHEN workflow IS NULL THEN 'workflow is NULL: name the workflow to start'
+        WHEN version IS NULL THEN format('no worker has said yet that it knows the workflow %L: start one, or pass version and queue', workflow)
+        WHEN if_exists IS NULL OR if_exists NOT IN ('same', 'restart_ended', 'refuse') THEN format('if_exists must be same, restart_ended or refuse, not %L', if_exists)
+        WHEN NOT isfinite(timeout) OR timeout <= interval '0' OR timeout > interval '10 years' THEN 'timeout must be more than 0 and at most 10 years'
+        WHEN delay IS NULL OR (NOT quiet AND delay NOT BETWEEN interval '0' AND interval '10 years') THEN 'delay must be between 0 and 10 years'
+        ELSE (SELECT CASE WHEN jsonb_typeof(u.input) IS DISTINCT FROM 'object' THEN format('input %s must be a JSON object of the workflow''s arguments', u.ord)
+                          ELSE format('id %s must have 1 to 512 bytes, not %s', u.ord, octet_length(u.id)) END
+              FROM unnest(inputs, ids) WITH ORDINALITY AS u(input, id, ord)
+              WHERE jsonb_typeof(u.input) IS DISTINCT FROM 'object' OR octet_length(u.id) NOT BETWEEN 1 AND 512 ORDER BY u.ord LIMIT 1) END INTO wrong;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING MESSAGE = wrong, ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- In the order of their ids, so that two calls cannot wait for each other.
+    SELECT array_agg(u.ord ORDER BY u.id, u.ord) INTO places
+    FROM (SELECT u.id, u.ord::int AS ord, row_number() OVER (PARTITION BY u.id ORDER BY u.ord) AS time FROM unnest(ids) WITH ORDINALITY AS u(id, ord) WHERE u.ord <= n) u
+    WHERE u.id IS NULL OR (u.time = 1 AND NOT EXISTS (SELECT FROM holdfast.workflow_runs r
+                                                     WHERE r.workflow = workflow_start_many.workflow AND r.key = u.id AND r.replaced_by IS NULL OFFSET 0));
+    IF places IS NOT NULL THEN
+        SELECT array_agg(w.id ORDER BY w.ordinal), min(w.conflict) INTO jobs, wrong
+        FROM (SELECT array_agg(u.input::text ORDER BY p.ord) AS inputs,
+                     array_agg((coalesce(metadata, '{}') || jsonb_build_object('workflow', jsonb_strip_nulls(jsonb_build_object(
+                                   'id', u.id, 'at', at, 'deadline', until))))::text ORDER BY p.ord) AS metadatas,
+                     count(*)::int AS n
+              FROM unnest(places) WITH ORDINALITY AS p(place, ord) JOIN unnest(inputs, ids) WITH ORDINALITY AS u(input, id, ord) ON u.ord = p.place) j
+        CROSS JOIN LATERAL holdfast.write_jobs(
+            array_fill(workflow, ARRAY[j.n]), j.inputs, array_fill(queue, ARRAY[j.n]), array_fill(version, ARRAY[j.n]), array_fill(NULL::text, ARRAY[j.n]),
+            array_fill(priority, ARRAY[j.n]), array_fill(1000, ARRAY[j.n]), array_fill(NULL::timestamptz, ARRAY[j.n]),
+            array_fill(extract(epoch FROM delay)::float8, ARRAY[j.n]), array_fill(NULL::text, ARRAY[j.n]), array_fill(604800::float8, ARRAY[j.n]),
+            array_fill(CASE WHEN tags IS NOT NULL THEN to_jsonb(tags)::text END, ARRAY[j.n]), j.metadatas, array_fill(NULL::text, ARRAY[j.n]),
+            array_fill(NULL::uuid, ARRAY[j.n]), NULL, NULL) w;
+        IF wrong IS NOT NULL THEN   -- there is no such queue, and no job
+            IF NOT quiet THEN
+                RAISE EXCEPTION USING MESSAGE = format('queue %L does not exist, or is claimed key by key. Create it: holdfast queue create %s', queue, queue),
+                    ERRCODE = 'invalid_parameter_value';
+            END IF;
+            RETURN QUERY SELECT g.o, NULL::uuid, false, wrong FROM generate_series(1, n) AS g(o) ORDER BY g.o;
+            RETURN;
+        END IF;
+        WITH made AS (
+            INSERT INTO holdfast.workflow_runs (id, workflow, key, queue, version, root_id, tags, created_at, era_at, deadline)
+            SELECT p.job, workflow_start_many.workflow, coalesce(u.id, p.job::text), workflow_start_many.queue, workflow_start_many.version, p.job,
+                   workflow_start_many.tags, at, at, until
+            FROM unnest(places, jobs) WITH ORDINALITY AS p(place, job, ord) JOIN unnest(ids) WITH ORDINALITY AS u(id, ord) ON u.ord = p.place ORDER BY p.ord
+            ON CONFLICT DO NOTHING RETURNING workflow_runs.id
+        )
+        SELECT array_agg(m.id) INTO mine FROM made m;
+        IF cardinality(mine) = n THEN
+            RETURN QUERY SELECT p.place, p.job, true, NULL::text FROM unnest(places, jobs) AS p(place, job) ORDER BY p.place;
+            RETURN;
+        END IF;
+        FOR item IN SELECT p.place, p.job, coalesce(p.job = ANY (mine), false) AS mine FROM unnest(places, jobs) AS p(place, job) LOOP
+            IF item.mine THEN
+                runs[item.place] := item.job;
+                fresh[item.place] := true;
+            ELSE   -- another transaction was quicker
+                DELETE FROM holdfast.work w WHERE w.queue = workflow_start_many.queue AND w.id = item.job;
+            END IF;
+        END LOOP;
+    END IF;
+    FOR item IN SELECT u.ord::int AS place, u.id FROM unnest(ids, inputs) WITH ORDINALITY AS u(id, input, ord) WHERE runs[u.ord] IS NULL ORDER BY u.id, u.ord LOOP
+        SELECT b.run_id, b.created, b.conflict INTO known
+        FROM holdfast.workflow_begin(workflow, inputs[item.place], item.id, version, queue, if_exists, delay, timeout, priority, tags, metadata, quiet, NULL, NULL, 'cancel') b;
+        runs[item.place] := known.run_id;
+        fresh[item.place] := known.created;
+        refused[item.place] := known.conflict;
+    END LOOP;
+    RETURN QUERY SELECT g.o, runs[g.o], fresh[g.o], refused[g.o] FROM generate_series(1, n) AS g(o) ORDER BY g.o;
+END $$;
+
 -- Messages --------------------------------------------------------------------------------------------------------
 
 -- Leave a message for a run: sent, duplicate, ended or unknown. A run that rests in a worker is looked at when its queue is notified, or a moment later.
@@ -980,7 +1087,7 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     RETURN gone + n;
 END $$;
-REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfast.workflow_send, holdfast.workflow_run, holdfast.workflow_signal, holdfast.workflow_result,
+REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_send, holdfast.workflow_run, holdfast.workflow_signal, holdfast.workflow_result,
     holdfast.workflow_rouse, holdfast.workflow_ask_cancel, holdfast.workflow_cancel, holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_end,
     holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend,
     holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots FROM PUBLIC;
@@ -994,7 +1101,7 @@ BEGIN
     FOR granted IN
         SELECT format('GRANT %s TO %s', n.rights, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
         FROM (VALUES
-            ('INSERT', 'claims', 'EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result, holdfast.workflow_end, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend, holdfast.workflow_child, holdfast.workflow_call, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots'),
+            ('INSERT', 'claims', 'EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result, holdfast.workflow_end, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend, holdfast.workflow_child, holdfast.workflow_call, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots'),
             ('INSERT', 'claims', 'SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types'),
             ('INSERT', 'claims', 'INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types'),
             ('INSERT', 'claims', 'UPDATE ON holdfast.workflow_runs'),
@@ -1005,7 +1112,7 @@ BEGIN
         CROSS JOIN LATERAL aclexplode(c.relacl) AS had
         WHERE had.privilege_type = n.had AND had.grantee <> c.relowner
       UNION ALL
-        SELECT format('GRANT EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result TO %s', had.grantee::regrole::text)
+        SELECT format('GRANT EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result TO %s', had.grantee::regrole::text)
         FROM pg_proc p CROSS JOIN LATERAL aclexplode(p.proacl) AS had
         WHERE p.pronamespace = 'holdfast'::regnamespace AND p.proname = 'enqueue' AND had.privilege_type = 'EXECUTE' AND had.grantee NOT IN (0, p.proowner)
           AND NOT EXISTS (SELECT FROM holdfast.producers l WHERE l.role = had.grantee::regrole)   -- who has one queue only
