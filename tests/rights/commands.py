@@ -37,7 +37,7 @@ WRITES = (
     "webhook create -t acme --url https://acme.example/", "webhook update {hook} --url https://acme.example/b", "webhook pause {hook}",
     "webhook enable {hook}", "webhook rotate {hook}",
     "webhook disable {hook} --yes", "webhook delete {hook} --yes",
-    "workflow signal {run} go 1", "workflow pause {run}", "workflow resume {run}", "workflow cancel {run}", "workflow terminate {run} --yes",
+    "workflow fork {failed_run} --from charge", "workflow signal {run} go 1", "workflow pause {run}", "workflow resume {run}", "workflow cancel {run}", "workflow terminate {run} --yes",
     "workflow retry {failed_run}",
 )  # fmt: skip
 
@@ -107,6 +107,8 @@ WITH gone AS (DELETE FROM holdfast.work w USING holdfast.workflow_runs r WHERE w
 INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts, version, crashes, priority,
                                    queue, task, payload, last_error)
 SELECT id, claim_token, seq, lease_generation, available_at, created_at, holdfast.now(), holdfast.now(), 1, 1, version, 0, 0, queue, task, payload, 'boom' FROM gone;
+INSERT INTO holdfast.workflow_steps (run_id, generation, ordinal, began_at, ended_at, key, kind, outcome)
+SELECT id, 1, 0, holdfast.now(), holdfast.now(), 'charge', 'step', 'done' FROM holdfast.workflow_runs WHERE key = 'failed';
 SELECT holdfast.workflow_end(ARRAY(SELECT id FROM holdfast.workflow_runs WHERE key = 'failed'), '{failed}', '{NULL}', '{NULL}');
 """
 

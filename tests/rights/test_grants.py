@@ -221,6 +221,7 @@ workflow_child       -         -         -       X       -            -
 workflow_call        -         -         -       X       -            -
 workflow_next_era    -         -         -       X       -            -
 workflow_reopen      -         -         -       X       -            X
+workflow_fork        -         -         -       -       -            X
 workflow_settle_lost -         -         -       X       -            -
 empty_workflow_slots -         -         -       X       -            -
 workflow_begin       -         -         -       -       -            -

@@ -42,6 +42,8 @@ _WAYS_OUT = {
     "no_run": ". The list: holdfast workflow list",
     "several_runs": ": --workflow NAME",
     "run_ended": ". What it did: holdfast workflow show {id}",
+    "no_step": ". What it has: holdfast workflow timeline {id}",
+    "run_exists": ". Choose another: --id",
     "is_workflow": ": holdfast workflow {verb} {id}",
     "not_stopped": ". Pause it first: holdfast subscriptions pause {subscription}",
     "no_relay": ". Of a projection: holdfast projection retry {subscription}",

@@ -1,5 +1,5 @@
-"""`holdfast workflow`: list runs, show one with its timeline, send signals, cancel, pause, resume, retry, terminate,
-check histories against code."""
+"""`holdfast workflow`: list runs, show one with its timeline, send signals, cancel, pause, resume, retry, fork,
+terminate, check histories against code."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ from holdfast.shapes.workflows.verbs import Act, Page, WorkflowVerbs
 from holdfast.shapes.workflows.verbs import Shown as Whole
 
 app = typer.Typer(
-    help="List runs of workflows, show one with its timeline, send signals, cancel, pause, retry, terminate.",
+    help="List runs of workflows, show one with its timeline, send signals, cancel, pause, retry, fork, terminate.",
     no_args_is_help=True,
 )
 
@@ -129,15 +129,15 @@ def _print_entries(whole: Whole) -> None:
         typer.echo("Nothing is recorded yet.")
         return
     eras = len({e.era for e in whole.entries}) > 1
-    heads = ("at", "key", "kind", "outcome", "took", "attempts", "result or error")
+    heads = ("n", "at", "key", "kind", "outcome", "took", "attempts", "result or error")
     rows = []
     for e in whole.entries:
         took = render.seconds((e.ended_at - e.began_at).total_seconds())
         said = e.error if e.error is not None else "" if e.result is None else json.dumps(e.result)
         key = f"{e.era}: {e.key}" if eras else e.key
         at = render.moment(e.ended_at)
-        rows.append([at, key, e.kind, e.outcome, took, str(e.attempts), render.one_line(said)])
-    render.print_table(heads, rows, right=("took", "attempts"))
+        rows.append([str(e.n), at, key, e.kind, e.outcome, took, str(e.attempts), render.one_line(said)])
+    render.print_table(heads, rows, right=("n", "took", "attempts"))
 
 
 @app.command("signal")
@@ -217,6 +217,41 @@ def retry_command(run: RunArgument, workflow: WorkflowOption = None, *, operator
     act = _verbs(operator).retry(run, workflow=workflow)
     again = f" Made again: {', '.join(act.about)}." if act.about else ""
     return _done(act, f"{_as_subject(act)} is tried again.{again}")
+
+
+@app.command("fork")
+@command
+def fork_command(
+    run: RunArgument,
+    step: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="STEP",
+            help="The first step to make again: its key, or its number in the timeline.",
+        ),
+    ],
+    new_id: Annotated[str | None, typer.Option("--id", help="Of the new run; else one is made up.")] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Of the workflow, for the new run; else that of the old one.")
+    ] = None,
+    workflow: WorkflowOption = None,
+    *,
+    operator: Operator,
+) -> Shown[Any]:
+    """Start another run with what this one recorded before a step, and go on from there. This one stays as it is."""
+    made = _verbs(operator).fork(run, step, new_id=new_id, version=version, workflow=workflow)
+    kept = several(len(made.kept), "record")
+    text = f"Run {made.run.id} of {made.run.workflow} is forked as {made.id}: {kept} kept, made again from {made.step} on."
+    answer = {
+        "run": made.run_id,
+        "workflow": made.run.workflow,
+        "id": made.id,
+        "forked_from": made.run.run_id,
+        "from": made.step,
+        "kept": list(made.kept),
+    }
+    return Shown(render.line(text), typer.echo, answer)
 
 
 @app.command("terminate")

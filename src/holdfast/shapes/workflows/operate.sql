@@ -12,7 +12,8 @@
        r.cancel_requested_at, r.cancel_reason, r.paused_at, r.parent_id, r.parent_key, r.tags, r.shown::text, r.result::text, r.error::text, r.replaced_by,
        w.status, w.hold_reason, w.lease_generation, least(w.available_at, '9999-01-01Z'),
        (SELECT c.worker FROM holdfast.claims c WHERE w.status = 'processing' AND c.token = w.claim_token),
-       (SELECT count(*) FROM holdfast.workflow_signals s WHERE s.run_id = r.id AND s.taken_by IS NULL AND s.name !~ ':'), holdfast.now()
+       (SELECT count(*) FROM holdfast.workflow_signals s WHERE s.run_id = r.id AND s.taken_by IS NULL AND s.name !~ ':'), holdfast.now(),
+       r.forked_from, r.forked_key
 
 -- part: workflow_job
 LEFT JOIN LATERAL (SELECT w.status, w.hold_reason, w.lease_generation, w.available_at, w.claim_token FROM holdfast.work w
@@ -122,3 +123,12 @@ RETURNING s.key;
 -- name: workflow_reopen_now
 -- $1 run
 SELECT holdfast.workflow_reopen($1::uuid);
+
+-- name: workflow_open_children
+-- Of the children that a run started with these keys, those that have not ended.
+-- $1 run, $2 keys
+SELECT c.parent_key FROM holdfast.workflow_runs c WHERE c.parent_id = $1::uuid AND c.parent_key = ANY ($2::text[]) AND c.ended_at IS NULL ORDER BY c.parent_key;
+
+-- name: workflow_fork
+-- $1 run, $2 the keys of what it is given, $3 the key from which on it is made again, $4 id, $5 version
+SELECT f.run_id, f.conflict FROM holdfast.workflow_fork($1::uuid, $2::text[], $3, $4::text, $5::int) f;

@@ -105,7 +105,7 @@ LEFT JOIN LATERAL (SELECT count(*) AS unread, max(s.seq) AS last FROM holdfast.w
 -- name: workflow_histories
 -- What claims of these runs find: a row for each record in the order in which they were written, and one for a run without any.
 -- $1 ids
-SELECT r.id::text, r.key, r.version, r.era, r.era_at, r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.state, r.ended_at IS NOT NULL,
+SELECT r.id::text, r.key, r.version, r.era, r.era_at, r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.state, r.ended_at IS NOT NULL, r.seed,
        s.key, s.kind, s.outcome, s.ordinal, s.result::text, s.error::text, s.attempts, date_part('epoch', s.began_at), s.input_hash, s.linked, s.generation, s.ended_at
 FROM unnest($1::uuid[]) AS d(id)
 JOIN holdfast.workflow_runs r ON r.id = d.id

@@ -56,6 +56,8 @@ class RunView:
     worker: str | None  # that runs it now
     unread: int  # signals
     now: datetime
+    forked_from: UUID | None  # the run whose records it was begun with,
+    forked_key: str | None  # up to this one
 
 
 _SHOWN, _WORKER = 18, 26  # places of columns

@@ -15,7 +15,8 @@ from ...store.statement import Flow, Statement
 from ...store.wake import wake
 from ...tasks import checks
 from ...tasks.payload import dump
-from . import runs, store
+from . import forks, runs, store
+from .forks import Forked
 from .runs import RunView
 from .timeline import Entry, Sent, messages, timeline
 
@@ -165,6 +166,39 @@ def retry(given: str, *, workflow: str | None = None) -> Procedure[Act]:
     return (yield from run(flow))
 
 
+def fork(
+    given: str,
+    step: str,
+    *,
+    new_id: str | None = None,
+    version: int | None = None,
+    workflow: str | None = None,
+) -> Procedure[Forked]:
+    """Another run with what this one recorded before a step, named by its key or number; its code goes on from there. The
+    run itself is left as it is."""
+    who = yield from actor()
+    if new_id is not None:
+        checks.key(new_id, "the new run's id", ConfigurationError, empty=False)
+    if version is not None:
+        checks.integer(version, "the version", 1, 2**31 - 1, ConfigurationError)
+
+    def flow() -> Flow[Forked]:
+        found = yield from find_one(given, workflow)
+        yield from runs.hold(found.run_id)
+        first, before = forks.kept(found, (yield from timeline(found.run_id)), step)
+        keys = [entry.key for entry in before]
+        if children := (yield from forks.open_children(found.run_id, keys)):
+            raise forks.still_open(found, "children that it started", children)
+        made, conflict = yield from forks.fork(found.run_id, keys, first.key, new_id, version)
+        if made is None or conflict is not None:
+            raise _not_forked(found, conflict, new_id)
+        more = {"from": first.key, "new": made, "version": version}
+        yield from audit(who, "workflow fork", {**_named(found), **more}, 1)
+        return Forked(found, first.key, tuple(keys), made, new_id or str(made))
+
+    return (yield from run(flow))
+
+
 class WorkflowVerbs(Runner):
     """For surfaces: `WorkflowVerbs(database, actor).cancel("order:9182")`; on an event loop `await ....cancel.arun(...)`."""
 
@@ -177,6 +211,7 @@ class WorkflowVerbs(Runner):
     resume = Method(resume)
     retry = Method(retry)
     terminate = Method(terminate)
+    fork = Method(fork)
 
 
 def find_one(given: str, workflow: str | None) -> Flow[RunView]:
@@ -265,6 +300,14 @@ def _set_aside(found: RunView, ended: str | None) -> Flow[list[str]]:
         )
     yield from runs.take_up(found)
     return []
+
+
+def _not_forked(found: RunView, conflict: str | None, new_id: str | None) -> Refused:
+    if conflict == "exists":
+        return Refused("run_exists", f"{found.workflow} has a run {new_id!r} already", id=new_id)
+    if conflict == "queue":
+        return Refused("no_queue", f"there is no queue {found.queue!r}", queue=found.queue)
+    return Refused("no_input", f"the input of run {found.id!r} of {found.workflow} is no longer kept")
 
 
 def _ended(found: RunView, state: str) -> Refused:
