@@ -109,7 +109,7 @@ webhook_ranges  S       S            S
 webhook_requests -      -            -
 webhook_writes  -       S            S
 workflow_runs   SU      S            SU
-workflow_steps  SIU     S            SD
+workflow_steps  SIU     S            SUD
 workflow_signals S      S            S
 workflow_history S      S            S
 workflow_types  SIU     S            S

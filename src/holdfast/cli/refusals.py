@@ -42,6 +42,7 @@ _WAYS_OUT = {
     "no_run": ". The list: holdfast workflow list",
     "several_runs": ": --workflow NAME",
     "run_ended": ". What it did: holdfast workflow show {id}",
+    "no_code": ". Name the app that has it: --app MODULE:APP",
     "no_step": ". What it has: holdfast workflow timeline {id}",
     "run_exists": ". Choose another: --id",
     "is_workflow": ": holdfast workflow {verb} {id}",

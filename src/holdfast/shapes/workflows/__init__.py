@@ -9,7 +9,7 @@ checks            what the doctor looks at
 store             its statements; queries.sql and schema.sql beside it have the text
 timeline          what a run recorded, for those who look at it
 runs              runs as operators see them; operate.sql beside it has the text
-verbs             what operators do; forks has which records a fork is given
+verbs             what operators do; retries and forks have how a run goes on, finding which run is meant
 bars              a run in words, and its timeline drawn
 sending           the payload of a signal that is sent by hand
 cli               `holdfast workflow`

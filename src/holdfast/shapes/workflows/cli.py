@@ -28,9 +28,10 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
 from holdfast.shapes.workflows import bars
 from holdfast.shapes.workflows.checking import Checked, check
+from holdfast.shapes.workflows.finding import Act
 from holdfast.shapes.workflows.runs import RunView
 from holdfast.shapes.workflows.sending import check_signal
-from holdfast.shapes.workflows.verbs import Act, Page, WorkflowVerbs
+from holdfast.shapes.workflows.verbs import Page, WorkflowVerbs
 from holdfast.shapes.workflows.verbs import Shown as Whole
 
 app = typer.Typer(
@@ -212,11 +213,50 @@ def resume_command(run: RunArgument, workflow: WorkflowOption = None, *, operato
 
 @app.command("retry")
 @command
-def retry_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Any]:
+def retry_command(
+    run: RunArgument,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept", help="Go on with the app's code: what that does not ask for loses its place."
+        ),
+    ] = False,
+    workflow: WorkflowOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --accept: say what, and change nothing.")
+    ] = False,
+    yes: YesOption = False,
+    *,
+    where: Where,
+    operator: Operator,
+) -> Shown[Any]:
     """Try a run again that failed or parted from its code. Failed steps at the end of its history are made again."""
+    if accept:
+        return _accept(run, workflow, dry_run, yes, where, _verbs(operator))
+    if dry_run:
+        raise ConfigurationError(
+            "--dry-run is for --accept: without it, a retry says what it would make again by itself"
+        )
     act = _verbs(operator).retry(run, workflow=workflow)
     again = f" Made again: {', '.join(act.about)}." if act.about else ""
     return _done(act, f"{_as_subject(act)} is tried again.{again}")
+
+
+def _accept(
+    run: str, workflow: str | None, dry_run: bool, yes: bool, where: Where, verbs: WorkflowVerbs
+) -> Shown[Any]:
+    tasks = load_app(where.app).tasks
+    act = verbs.accept(run, tasks, workflow=workflow, dry_run=True)
+    what = (
+        f"{several(len(act.about), 'record')} without a place: {', '.join(act.about)}"
+        if act.about
+        else "all records"
+    )
+    if not dry_run:
+        if act.about:
+            confirm(f"let {_the(act)} go on with {what}", yes)
+        act = verbs.accept(run, tasks, workflow=workflow)
+    return _done(act, f"{_as_subject(act)} {'would go on' if dry_run else 'goes on'} with {what}.")
 
 
 @app.command("fork")

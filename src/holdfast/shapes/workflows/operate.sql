@@ -102,15 +102,21 @@ ORDER BY s.seq;
 SELECT CASE WHEN r.ended_at IS NOT NULL THEN r.state END FROM holdfast.workflow_runs r WHERE r.id = $1::uuid FOR NO KEY UPDATE;
 
 -- name: workflow_take_up
--- A run that parted from its code is to be tried again, by whatever code workers have now.
--- $1 queue, $2 run
+-- A run that parted from its code is to be tried again, by whatever code workers have now: as long as it lies where it was looked at.
+-- $1 queue, $2 run, $3 generation, $4 keys of records that lose their place: they are no longer in the way of code that does not ask for them
 WITH job AS (
     UPDATE holdfast.work w SET status = 'pending', hold_reason = NULL, attempts = 0, crashes = 0, suspect = 0, available_at = holdfast.now()
-    WHERE w.queue = $1 AND w.id = $2::uuid AND w.status = 'held' RETURNING w.id
+    WHERE w.queue = $1 AND w.id = $2::uuid AND w.status = 'held' AND w.lease_generation = $3::bigint RETURNING w.id
+), step AS (
+    UPDATE holdfast.workflow_steps s SET ordinal = NULL FROM job WHERE s.run_id = job.id AND s.key = ANY ($4::text[])
 ), run AS (
     UPDATE holdfast.workflow_runs r SET state = 'open', error = NULL FROM job WHERE r.id = job.id AND r.ended_at IS NULL
 )
 SELECT job.id FROM job;
+
+-- name: workflow_input
+-- $1 queue, $2 run
+SELECT w.payload::text FROM holdfast.work w WHERE w.queue = $1 AND w.id = $2::uuid;
 
 -- name: workflow_forget_failures
 -- Of an open run: the failures that its records end with are forgotten, so that those steps are made again.
