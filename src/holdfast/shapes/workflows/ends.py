@@ -10,8 +10,6 @@ from ...model.state import CANCELLED, COMPLETED, DEAD, HELD
 from ...store.arrays import plain_array, text_array, uuid_array
 from ...store.statement import Flow, Statement, count, named
 
-OLDEST = 10_000  # runs that the doctor looks at
-
 
 def _end(ended: Ended) -> tuple[str, str | None, str | None] | None:
     """State, result and error of a run whose job ended like this; None: it has not."""
@@ -56,22 +54,6 @@ class Lost(NamedTuple):
 def settle_lost(after: UUID | None, most: int) -> Statement[Lost]:
     """End runs whose job is gone."""
     return named("workflow_lost", (after, most), lambda rows: Lost(*rows[0]))
-
-
-class Troubled(NamedTuple):
-    id: UUID
-    workflow: str
-    key: str
-    trouble: str  # lost, or why nothing wakes it
-
-    def __str__(self) -> str:
-        return f"{self.workflow} {self.key!r} ({self.id})" + (
-            "" if self.trouble == "lost" else f": {self.trouble}"
-        )
-
-
-def troubled() -> Statement[list[Troubled]]:
-    return named("workflow_troubled", (OLDEST,), lambda rows: [Troubled(*row) for row in rows])
 
 
 def seen(types: Sequence[tuple[str, int, str, str | None]]) -> Statement[None]:

@@ -138,3 +138,75 @@ SELECT c.parent_key FROM holdfast.workflow_runs c WHERE c.parent_id = $1::uuid A
 -- name: workflow_fork
 -- $1 run, $2 the keys of what it is given, $3 the key from which on it is made again, $4 id, $5 version
 SELECT f.run_id, f.conflict FROM holdfast.workflow_fork($1::uuid, $2::text[], $3, $4::text, $5::int) f;
+
+-- part: workflow_oldest
+-- Open runs, the oldest first: at most $1 jobs of each queue that workflows have are looked at.
+oldest AS MATERIALIZED (
+    SELECT r.id, r.workflow, r.key, r.version, r.queue, r.created_at, r.parent_id, r.on_cancel, r.cancel_requested_at, r.paused_at, r.waits, r.asleep,
+           w.status, w.lease_generation, w.available_at
+    FROM (SELECT t.queue FROM holdfast.workflow_types t UNION SELECT 'workflows') q
+    CROSS JOIN LATERAL (SELECT w.id, w.status, w.lease_generation, w.available_at FROM holdfast.work w WHERE w.queue = q.queue ORDER BY w.id LIMIT $1::int) w
+    JOIN holdfast.workflow_runs r ON r.id = w.id AND r.ended_at IS NULL
+)
+
+-- name: workflow_lost_runs
+-- Of the oldest runs ($1 rows are looked at), those that are open and have no job.
+-- $1 how many
+SELECT r.id, r.workflow, r.key, 'lost'
+FROM (SELECT r.* FROM holdfast.workflow_runs r ORDER BY r.id LIMIT $1::int) r
+WHERE r.ended_at IS NULL AND r.created_at < holdfast.now() - interval '1 minute'
+  AND NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = r.queue AND w.id = r.id OFFSET 0)
+ORDER BY r.id LIMIT 100;
+
+-- name: workflow_stuck
+-- Runs that sleep without anything that could wake them, or though it is there.
+-- $1 how many
+WITH
+-- with part: workflow_oldest
+SELECT s.id, s.workflow, s.key, CASE WHEN u.there THEN 'it has unread messages that it waits for' ELSE 'it waits for nothing that is open' END
+FROM oldest s
+CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM holdfast.workflow_signals g WHERE g.run_id = s.id AND g.taken_by IS NULL AND g.name = ANY (s.waits)) AS there) u
+WHERE s.status = 'pending' AND s.lease_generation = s.asleep AND s.available_at > holdfast.now() AND s.paused_at IS NULL
+  AND (u.there OR (s.available_at >= '9999-01-01Z' AND NOT EXISTS (
+      SELECT FROM unnest(s.waits) AS w(name)
+      WHERE w.name !~ '^(child|call):'
+         OR EXISTS (SELECT FROM holdfast.workflow_runs c WHERE c.parent_id = s.id AND 'child:' || c.parent_key = w.name AND c.ended_at IS NULL)
+         OR EXISTS (SELECT FROM holdfast.workflow_calls c WHERE c.run_id = s.id AND 'call:' || c.key = w.name))))
+ORDER BY s.id LIMIT 100;
+
+-- name: workflow_orphans
+-- Open runs that were to end with the run that started them, and were not asked to though that has ended.
+-- $1 how many
+WITH
+-- with part: workflow_oldest
+SELECT c.id, c.workflow, c.key, 'its parent ' || c.parent_id || ' has ended'
+FROM oldest c
+WHERE c.parent_id IS NOT NULL AND c.on_cancel = 'cancel' AND c.cancel_requested_at IS NULL
+  AND NOT EXISTS (SELECT FROM holdfast.workflow_runs p WHERE p.id = c.parent_id AND p.ended_at IS NULL)
+ORDER BY c.id LIMIT 100;
+
+-- name: workflow_unknown
+-- Versions of open runs that no live worker of their queue knows: how many runs, and for how long the oldest of them is there. Where nobody lives at all,
+-- only those that were set aside.
+-- $1 how many, $2 seconds after which a silent worker counts as gone
+WITH
+-- with part: workflow_oldest
+, live AS MATERIALIZED (
+    SELECT v.queues, v.tasks, v.signatures FROM holdfast.workers v WHERE v.status = 'alive' AND v.last_seen_at >= holdfast.now() - make_interval(secs => $2::float8)
+)
+SELECT g.queue, g.workflow, g.version, g.runs, g.seconds
+FROM (SELECT o.queue, o.workflow, o.version, count(*) AS runs, count(*) FILTER (WHERE o.status = 'held') AS held,
+             extract(epoch FROM holdfast.now() - min(o.created_at))::float8 AS seconds
+      FROM oldest o GROUP BY o.queue, o.workflow, o.version) g
+WHERE (g.held > 0 OR EXISTS (SELECT FROM live))
+  AND NOT EXISTS (SELECT FROM live v WHERE g.queue = ANY (v.queues)
+                  AND CASE WHEN v.signatures IS NULL THEN g.workflow = ANY (v.tasks) ELSE v.signatures -> (g.workflow || '/' || g.version) IS NOT NULL END)
+ORDER BY g.workflow, g.version, g.queue;
+
+-- name: workflow_parted
+-- Runs that were set aside because their code parted from their history, by workflow and version, counted up to the cap.
+-- $1 cap
+SELECT h.workflow, h.version, count(*), (array_agg(h.id ORDER BY h.id))[1:5], (array_agg(h.hold_reason ORDER BY h.id))[1]
+FROM (SELECT r.id, r.workflow, r.version, j.hold_reason FROM holdfast.work j JOIN holdfast.workflow_runs r ON r.id = j.id
+      WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND r.state = 'diverged' LIMIT $1::int) h
+GROUP BY h.workflow, h.version ORDER BY h.workflow, h.version;
