@@ -168,6 +168,9 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "accept_run": lambda of, at: command(
         "holdfast", "workflow", "retry", str(of["id"]), "--accept", "--app", at.app
     ),
+    "signal_run": lambda of, _: command(
+        "holdfast", "workflow", "signal", str(of["id"]), of["signal"], "JSON"
+    ),
     "list_runs": _holdfast("workflow", "list", "--workflow", "{workflow}"),
     "secret_keys": lambda _, __: (
         'export HOLDFAST_SECRET_KEYS="1:$(openssl rand -base64 32)"   (for every process that sends)'

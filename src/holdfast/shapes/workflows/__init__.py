@@ -11,6 +11,8 @@ timeline          what a run recorded, for those who look at it
 runs              runs as operators see them; operate.sql beside it has the text
 verbs             what operators do; retries and forks have how a run goes on, finding which run is meant
 bars              a run in words, and its timeline drawn
+explaining        what `holdfast explain` says of a run
+troubles          what the doctor asks
 sending           the payload of a signal that is sent by hand
 cli               `holdfast workflow`
 faults            what a workflow may raise, and what is raised in it
@@ -19,6 +21,7 @@ faults            what a workflow may raise, and what is raised in it
 from ...shape import Shape
 from .checks import CHECKS
 from .ends import end_runs, prune
+from .explaining import means
 from .service import services
 from .store import TABLE
 
@@ -28,5 +31,6 @@ SHAPE = Shape(
     prunes={"workflow_history": prune},
     recorders={TABLE: end_runs},
     checks=CHECKS,
+    means=means,
     cli={"workflow": f"{__name__}.cli:app"},
 )

@@ -139,6 +139,10 @@ SELECT c.parent_key FROM holdfast.workflow_runs c WHERE c.parent_id = $1::uuid A
 -- $1 run, $2 the keys of what it is given, $3 the key from which on it is made again, $4 id, $5 version
 SELECT f.run_id, f.conflict FROM holdfast.workflow_fork($1::uuid, $2::text[], $3, $4::text, $5::int) f;
 
+-- name: workflow_retrying
+-- $1 run
+SELECT s.key, s.attempts, s.error::text FROM holdfast.workflow_steps s WHERE s.run_id = $1::uuid AND s.outcome = 'retrying' ORDER BY s.n LIMIT 5;
+
 -- part: workflow_oldest
 -- Open runs, the oldest first: at most $1 jobs of each queue that workflows have are looked at.
 oldest AS MATERIALIZED (
