@@ -13,6 +13,7 @@ verbs             what operators do; retries and forks have how a run goes on, f
 bars              a run in words, and its timeline drawn
 explaining        what `holdfast explain` says of a run
 troubles          what the doctor asks
+measure           what Prometheus reads
 sending           the payload of a signal that is sent by hand
 cli               `holdfast workflow`
 faults            what a workflow may raise, and what is raised in it
@@ -22,6 +23,7 @@ from ...shape import Shape
 from .checks import CHECKS
 from .ends import end_runs, prune
 from .explaining import means
+from .measure import MEASURES
 from .service import services
 from .store import TABLE
 
@@ -32,5 +34,6 @@ SHAPE = Shape(
     recorders={TABLE: end_runs},
     checks=CHECKS,
     means=means,
+    measures=MEASURES,
     cli={"workflow": f"{__name__}.cli:app"},
 )

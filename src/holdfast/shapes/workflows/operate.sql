@@ -146,7 +146,7 @@ SELECT s.key, s.attempts, s.error::text FROM holdfast.workflow_steps s WHERE s.r
 -- part: workflow_oldest
 -- Open runs, the oldest first: at most $1 jobs of each queue that workflows have are looked at.
 oldest AS MATERIALIZED (
-    SELECT r.id, r.workflow, r.key, r.version, r.queue, r.created_at, r.parent_id, r.on_cancel, r.cancel_requested_at, r.paused_at, r.waits, r.asleep,
+    SELECT r.id, r.workflow, r.key, r.version, r.queue, r.created_at, r.parent_id, r.on_cancel, r.cancel_requested_at, r.paused_at, r.waits, r.asleep, r.state,
            w.status, w.lease_generation, w.available_at
     FROM (SELECT t.queue FROM holdfast.workflow_types t UNION SELECT 'workflows') q
     CROSS JOIN LATERAL (SELECT w.id, w.status, w.lease_generation, w.available_at FROM holdfast.work w WHERE w.queue = q.queue ORDER BY w.id LIMIT $1::int) w
@@ -214,3 +214,19 @@ SELECT h.workflow, h.version, count(*), (array_agg(h.id ORDER BY h.id))[1:5], (a
 FROM (SELECT r.id, r.workflow, r.version, j.hold_reason FROM holdfast.work j JOIN holdfast.workflow_runs r ON r.id = j.id
       WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND r.state = 'diverged' LIMIT $1::int) h
 GROUP BY h.workflow, h.version ORDER BY h.workflow, h.version;
+
+-- name: workflow_measured
+-- Open runs by workflow and state, of the oldest.
+-- $1 how many
+WITH
+-- with part: workflow_oldest
+SELECT o.workflow, CASE WHEN o.paused_at IS NOT NULL THEN 'paused' WHEN o.state = 'diverged' AND o.status = 'held' THEN 'diverged' WHEN o.state = 'compensating' THEN 'compensating'
+                        WHEN o.status = 'pending' AND o.lease_generation = o.asleep AND o.available_at > holdfast.now() THEN 'suspended' ELSE 'open' END AS state, count(*)
+FROM oldest o GROUP BY 1, 2 ORDER BY 1, 2;
+
+-- name: workflow_parted_for
+-- Seconds for which the run is set aside that parted from its code first; NULL: there is none.
+-- $1 cap
+SELECT extract(epoch FROM holdfast.now() - min(h.claimed_at))::float8
+FROM (SELECT j.claimed_at FROM holdfast.work j JOIN holdfast.workflow_runs r ON r.id = j.id
+      WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND r.state = 'diverged' LIMIT $1::int) h;
