@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-from uuid import UUID
 
 from ...model.outcome import Cancelled, Completed, DeadLettered, Ended, Failed, Misfit
 from ...model.state import CANCELLED, COMPLETED, DEAD, HELD
@@ -48,12 +47,12 @@ def end_runs(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[None]:
 
 class Lost(NamedTuple):
     ended: int
-    next: UUID | None
+    looked: int  # rows that were looked at; 0: it was not this worker's turn
 
 
-def settle_lost(after: UUID | None, most: int) -> Statement[Lost]:
-    """End runs whose job is gone."""
-    return named("workflow_lost", (after, most), lambda rows: Lost(*rows[0]))
+def settle_lost(most: int, every: float) -> Statement[Lost]:
+    """End runs whose job is gone, if nobody has looked for `every` seconds."""
+    return named("workflow_lost", (most, every), lambda rows: Lost(*rows[0]))
 
 
 def seen(types: Sequence[tuple[str, int, str, str | None]]) -> Statement[None]:

@@ -157,8 +157,8 @@ UPDATE holdfast.workflow_runs r SET state = 'diverged', error = u.error::jsonb
 FROM unnest($1::uuid[], $2::text::text[]) AS u(id, error) WHERE r.id = u.id AND r.ended_at IS NULL;
 
 -- name: workflow_lost
--- $1 where to begin, $2 how many
-SELECT l.ended, l.next FROM holdfast.workflow_settle_lost($1::uuid, $2::int) l;
+-- $1 how many, $2 seconds since the last look
+SELECT l.ended, l.looked FROM holdfast.workflow_settle_lost($1::int, make_interval(secs => $2::float8)) l;
 
 -- name: workflow_seen
 -- The workflows that this worker has.

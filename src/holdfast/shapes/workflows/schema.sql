@@ -122,6 +122,13 @@ CREATE TABLE holdfast.workflow_types (
     PRIMARY KEY (workflow, version)
 );
 
+-- Up to where runs were last looked through for those whose job is gone, and when. One row.
+CREATE TABLE holdfast.workflow_upkeep (
+    looked_at timestamptz NOT NULL,
+    reached   uuid NOT NULL
+);
+INSERT INTO holdfast.workflow_upkeep VALUES ('2000-01-01Z', '00000000-0000-0000-0000-000000000000');
+
 -- Starting --------------------------------------------------------------------------------------------------------
 
 -- The inside of workflow_start(), which believes its caller about parents.
@@ -866,30 +873,37 @@ END $$;
 
 -- Keeping ---------------------------------------------------------------------------------------------------------
 
--- Runs whose job has ended without their code: buried after crashes, or deleted. `after`: looked at in the order of ids, from there on. Returns how many runs
--- were ended, and where the next look begins; NULL: from the start.
-CREATE FUNCTION holdfast.workflow_settle_lost(after uuid, most int, OUT ended int, OUT next uuid)
+-- Runs whose job has ended without their code, buried after crashes or deleted, are ended. One look for all workers: whoever comes when `every` has passed since
+-- the last one has the turn, and reads `most` rows from where that stopped. The others read nothing and wait for nobody.
+CREATE FUNCTION holdfast.workflow_settle_lost(most int, every interval, OUT ended int, OUT looked int)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
     SET enable_bitmapscan = off
     AS $$
 DECLARE
+    turn record;
     lost record;
 BEGIN
+    ended := 0;
+    looked := 0;
+    SELECT u.reached INTO turn FROM holdfast.workflow_upkeep u WHERE u.looked_at <= holdfast.now() - every FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     WITH looked AS MATERIALIZED (
-        SELECT r.id, r.queue, r.ended_at FROM holdfast.workflow_runs r WHERE after IS NULL OR r.id > after ORDER BY r.id LIMIT most
+        SELECT r.id, r.queue, r.ended_at FROM holdfast.workflow_runs r WHERE r.id > turn.reached ORDER BY r.id LIMIT most
     ), buried AS MATERIALIZED (
         SELECT r.id, r.queue, r.ended_at FROM holdfast.dead_letters d JOIN holdfast.workflow_runs r ON r.id = d.id
         WHERE d.died_at > holdfast.now() - interval '10 minutes' AND r.ended_at IS NULL LIMIT most
     )
-    SELECT (SELECT CASE WHEN count(*) >= most THEN max(s.id::text)::uuid END FROM looked s) AS last,
-           array_agg(l.id ORDER BY l.id) AS ids
+    SELECT (SELECT count(*) FROM looked) AS number, (SELECT max(s.id::text)::uuid FROM looked s) AS last, array_agg(l.id ORDER BY l.id) AS ids
     INTO lost
     FROM (SELECT s.id, s.queue FROM looked s WHERE s.ended_at IS NULL UNION SELECT b.id, b.queue FROM buried b) l
     WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = l.queue AND w.id = l.id OFFSET 0);
-    next := lost.last;
-    ended := 0;
+    looked := lost.number;
+    UPDATE holdfast.workflow_upkeep u   -- behind the last row it begins again
+    SET looked_at = holdfast.now(), reached = CASE WHEN looked < most THEN '00000000-0000-0000-0000-000000000000' ELSE lost.last END;
     IF lost.ids IS NOT NULL THEN   -- in a statement of its own: one that was started a moment ago has its job
         SELECT holdfast.workflow_end(array_agg(l.id ORDER BY l.id), array_agg(CASE WHEN d.id IS NULL THEN 'terminated' ELSE 'failed' END ORDER BY l.id),
                                      array_fill(NULL::text, ARRAY[count(*)::int]),
