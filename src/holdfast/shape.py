@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from .db.database import Database
 from .errors import ConfigurationError
 from .operate.doctor.finding import Check
+from .operate.reason import Means
 from .runtime.record import Recorder
 from .runtime.service import Service
 from .runtime.tidy import Prune
@@ -71,6 +72,7 @@ class Shape:
     )  # table -> what writes the rows that its tasks recorded by job.record(table, ...); see runtime/record.py
     checks: Sequence[Check] = ()  # that `holdfast doctor` makes
     measures: Measures | None = None  # for Prometheus
+    means: Means | None = None  # what `holdfast explain` says of a job that is its own
     cli: Mapping[str, str] = field(
         default_factory=dict
     )  # name of a group of commands -> the module and the Typer in it

@@ -1,5 +1,6 @@
 """Runs of workflows in trouble: made so, found, and gone when the cause is."""
 
+from tests.conftest import wait_until
 from tests.doctor.case import Case
 
 APP = """
@@ -42,3 +43,78 @@ def test_a_run_that_nothing_can_wake_is_found_until_it_looks_again(case: Case) -
     case.sql("UPDATE holdfast.workflow_runs SET waits = '{child:ship}'")
     finding = case.cure("stuck_run")
     assert finding["details"] == [f"checkout 'order:2' ({run}): it waits for nothing that is open"]
+
+
+def test_a_run_that_outlived_its_parent_is_found_until_it_is_cancelled(case: Case) -> None:
+    parent, child = started(case, "order:3"), started(case, "order:3/ship")
+    case.sql(
+        f"UPDATE holdfast.workflow_runs SET parent_id = '{parent}', parent_key = 'ship' WHERE id = '{child}'"
+    )
+    assert case.found("orphan_run") is None
+    case.sql(f"DELETE FROM holdfast.work WHERE id = '{parent}'")
+    case.sql(
+        f"UPDATE holdfast.workflow_runs SET state = 'completed', ended_at = holdfast.now() WHERE id = '{parent}'"
+    )
+    case.sql("UPDATE holdfast.workflow_runs SET on_cancel = 'abandon'")
+    assert case.found("orphan_run") is None
+    case.sql("UPDATE holdfast.workflow_runs SET on_cancel = 'cancel'")
+    finding = case.cure("orphan_run")
+    assert finding["fix"] == [f"holdfast workflow cancel {child}"]
+    assert finding["details"] == [f"checkout 'order:3/ship' ({child}): its parent {parent} has ended"]
+
+
+def test_runs_that_parted_from_their_code_are_found_by_workflow_and_version(case: Case) -> None:
+    run = started(case, "order:4")
+    why = "diverged: at 4 in scope '''' the history has ''charge'', the code asks for ''refund''"
+    case.sql(f"UPDATE holdfast.work SET status = 'held', hold_reason = '{why}' WHERE id = '{run}'")
+    case.sql("UPDATE holdfast.workflow_runs SET state = 'diverged'")
+    case.sql(
+        "INSERT INTO holdfast.misfits (job_id, signature, queue, available_at, reason, at)"
+        " SELECT id, 's', queue, available_at, 'x', holdfast.now() FROM holdfast.work"
+    )
+    assert case.found("misfits") is None
+    finding = case.cure("diverged_runs")
+    assert finding["what"] == "1 run set aside: its code parted from what was recorded"
+    assert finding["fix"] == [f"holdfast workflow retry {run}"]
+    assert finding["otherwise"] == [f"holdfast workflow retry {run} --accept --app MODULE:APP"]
+    (detail,) = finding["details"]
+    assert detail.startswith(
+        f"checkout version 1: 1 run, such as {run}: diverged: at 4 in scope '' the history"
+    )
+
+
+NEWER = APP.replace("@app.workflow()", "@app.workflow(version=2)")
+BOTH = f"""{APP}
+
+@app.workflow(name="checkout", version=2)
+async def newer(wf: Workflow) -> str:
+    return "done"
+"""
+
+
+def test_a_version_that_no_live_worker_knows_is_named_also_for_runs_that_sleep(case: Case) -> None:
+    (case.folder / "newer_app.py").write_text(NEWER)
+    (case.folder / "both_app.py").write_text(BOTH)
+    run = started(case, "order:5")
+    later = "UPDATE holdfast.work SET available_at = available_at + interval '1 day' WHERE id = %s"
+    case.sql(later, [run])
+    here = ("-a", "both_app:app")
+    assert case.found("unknown_workflows", *here) is None, "nobody is there at all"
+    case.start("newer_app:app", "--queue", "workflows")
+    wait_until(lambda: case.found("unknown_workflows", *here) is not None, "the worker is heard of", 15)
+    finding = case.cure("unknown_workflows", *here)
+    assert finding["what"] == "1 open run of 1 version that no live worker knows, among the oldest 10,000"
+    assert finding["details"][0].startswith("checkout version 1: 1 run in queue workflows, the oldest for ")
+    assert finding["fix"] == ["holdfast worker both_app:app --queue workflows"]
+    assert finding["otherwise"] == ["holdfast workflow list --workflow checkout"]
+
+
+def test_a_run_that_nobody_knew_is_named_as_a_run_and_not_as_a_job(case: Case) -> None:
+    run = started(case, "order:6")
+    case.sql(
+        f"UPDATE holdfast.work SET status = 'held', hold_reason = 'no worker knows checkout version 1' WHERE id = '{run}'"
+    )
+    assert case.found("unknown_tasks") is None
+    finding = case.found("unknown_workflows")
+    assert finding is not None
+    assert finding["what"].startswith("1 open run of 1 version that no live worker knows")

@@ -8,6 +8,7 @@ import psycopg
 import typer
 from tests.rights.life import PLACE, Life
 
+from holdfast import Workflow
 from holdfast.cli import app
 from holdfast.operate.doctor.run import FIXES
 from holdfast.store.runbook import QUESTIONS
@@ -37,8 +38,8 @@ WRITES = (
     "webhook create -t acme --url https://acme.example/", "webhook update {hook} --url https://acme.example/b", "webhook pause {hook}",
     "webhook enable {hook}", "webhook rotate {hook}",
     "webhook disable {hook} --yes", "webhook delete {hook} --yes",
-    "workflow signal {run} go 1", "workflow pause {run}", "workflow resume {run}", "workflow cancel {run}", "workflow terminate {run} --yes",
-    "workflow retry {failed_run}",
+    "workflow fork {failed_run} --from charge", "workflow signal {run} go 1", "workflow pause {run}", "workflow resume {run}", "workflow cancel {run}", "workflow terminate {run} --yes",
+    "workflow retry {failed_run}", "workflow retry {parted_run} --accept --yes --app tests.rights.commands:declared",
 )  # fmt: skip
 
 # What needs the schema's owner. Each says what it would mend, or that there is nothing.
@@ -56,6 +57,10 @@ ELSEWHERE = {
 
 declared = Life().app
 declared.queue("declared", concurrency=5)  # which the database lacks
+
+
+@declared.workflow(name="checkout")
+async def checkout(wf: Workflow) -> None: ...
 
 
 def every_command() -> set[str]:
@@ -107,6 +112,13 @@ WITH gone AS (DELETE FROM holdfast.work w USING holdfast.workflow_runs r WHERE w
 INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts, version, crashes, priority,
                                    queue, task, payload, last_error)
 SELECT id, claim_token, seq, lease_generation, available_at, created_at, holdfast.now(), holdfast.now(), 1, 1, version, 0, 0, queue, task, payload, 'boom' FROM gone;
+INSERT INTO holdfast.workflow_steps (run_id, generation, ordinal, began_at, ended_at, key, kind, outcome)
+SELECT id, 1, 0, holdfast.now(), holdfast.now(), 'charge', 'step', 'done' FROM holdfast.workflow_runs WHERE key = 'failed';
+SELECT holdfast.workflow_start('checkout', '{}', 'parted', 1, 'workflows');
+UPDATE holdfast.work w SET status = 'held', hold_reason = 'diverged' FROM holdfast.workflow_runs r WHERE w.queue = 'workflows' AND w.id = r.id AND r.key = 'parted';
+UPDATE holdfast.workflow_runs SET state = 'diverged' WHERE key = 'parted';
+INSERT INTO holdfast.workflow_steps (run_id, generation, ordinal, began_at, ended_at, key, kind, outcome)
+SELECT id, 1, 0, holdfast.now(), holdfast.now(), 'charge', 'step', 'done' FROM holdfast.workflow_runs WHERE key = 'parted';
 SELECT holdfast.workflow_end(ARRAY(SELECT id FROM holdfast.workflow_runs WHERE key = 'failed'), '{failed}', '{NULL}', '{NULL}');
 """
 
@@ -126,6 +138,7 @@ def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[
             "hook": "SELECT id FROM holdfast.webhook_endpoints",
             "ping": "SELECT id FROM holdfast.webhook_deliveries",
             "run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'open'",
+            "parted_run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'parted'",
             "failed_run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'failed'",
             "dead": "SELECT id FROM holdfast.dead_letters WHERE task = 'breaks' LIMIT 1",
             "done": "SELECT id FROM holdfast.archive WHERE task = 'plain' LIMIT 1",

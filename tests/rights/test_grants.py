@@ -109,11 +109,12 @@ webhook_ranges  S       S            S
 webhook_requests -      -            -
 webhook_writes  -       S            S
 workflow_runs   SU      S            SU
-workflow_steps  SIU     S            SD
+workflow_steps  SIU     S            SUD
 workflow_signals S      S            S
 workflow_history S      S            S
 workflow_types  SIU     S            S
 workflow_calls  -       S            S
+workflow_upkeep -       S            S
 """
 OTHERS = {"worker": "", "operator_ro": "S", "operator_rw": "S"}  # archive_00 and so on, and the other views
 
@@ -222,6 +223,7 @@ workflow_child       -         -         -       X       -            -
 workflow_call        -         -         -       X       -            -
 workflow_next_era    -         -         -       X       -            -
 workflow_reopen      -         -         -       X       -            X
+workflow_fork        -         -         -       -       -            X
 workflow_settle_lost -         -         -       X       -            -
 empty_workflow_slots -         -         -       X       -            -
 workflow_begin       -         -         -       -       -            -

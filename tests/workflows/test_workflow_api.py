@@ -155,8 +155,8 @@ def test_a_run_whose_job_ended_without_its_code_ends_too(runs: Runs) -> None:
         [dead],
     )
     runs.conn.execute("DELETE FROM holdfast.work WHERE id = ANY (%s)", [[dead, deleted]])
-    found = runs.run(ends.settle_lost(None, 1000))
-    assert (found.ended, found.next) == (2, None)
+    found = runs.run(ends.settle_lost(1000, 0.0))
+    assert (found.ended, found.looked) == (2, 3)
     states = {run: runs.of(run)["state"] for run in (dead, deleted, well)}
     assert states == {dead: "failed", deleted: "terminated", well: "open"}
     assert "three times" in runs.of(dead)["error"]["message"]

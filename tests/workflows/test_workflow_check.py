@@ -118,7 +118,9 @@ def _parted(found: tuple[str, int, str, str | None]) -> Divergence:
     scope, n, recorded, asked = found
     says = f"asks for {asked!r}" if asked else "ends"
     where = f"at {n} in scope {scope!r} the history has {recorded!r}, the code {says}"
-    return Divergence(scope, n, recorded, asked, f"diverged: {where}; see holdfast workflow check")
+    return Divergence(
+        scope, n, recorded, asked, f"diverged: {where}; see holdfast workflow check", (recorded,)
+    )
 
 
 def test_a_version_that_is_gone_is_named(waiting: tuple[Kit, Run[str]]) -> None:

@@ -164,6 +164,14 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "list_dead_of": _holdfast("dead", "list", "--task", "{task}"),
     "keep_ids": lambda of, _: f'@app.receive("{of["name"]}", ..., keep_ids="30d")   (in the code)',
     "webhook": _webhook,
+    "run": lambda of, _: command("holdfast", "workflow", of["verb"], str(of["id"])),
+    "accept_run": lambda of, at: command(
+        "holdfast", "workflow", "retry", str(of["id"]), "--accept", "--app", at.app
+    ),
+    "signal_run": lambda of, _: command(
+        "holdfast", "workflow", "signal", str(of["id"]), of["signal"], "JSON"
+    ),
+    "list_runs": _holdfast("workflow", "list", "--workflow", "{workflow}"),
     "secret_keys": lambda _, __: (
         'export HOLDFAST_SECRET_KEYS="1:$(openssl rand -base64 32)"   (for every process that sends)'
     ),

@@ -13,6 +13,7 @@ from holdfast.cli.command import Shown, command
 from holdfast.cli.exits import DONE, ENVIRONMENT, USER
 from holdfast.operate.explain import NO_SUCH_JOB, SCHEMA, Explanation
 from holdfast.operate.operator import Operator
+from holdfast.shapes import MEANS
 
 
 @command(checked=False)
@@ -23,7 +24,7 @@ def explain_command(
 ) -> Shown[Explanation]:
     """Say why a job is not running, the decisive reason first, and what to do. Exits with 2 when there is no such job."""
     app = app_name(where.app)
-    found = operator.explain(job_id, app.knows)
+    found = operator.explain(job_id, app.knows, MEANS)
     shell = shell_for(operator.database, app.name)
     note = note_for_pasting(where.database_url, where.app)
     code = USER if found.code == NO_SUCH_JOB else ENVIRONMENT if found.code in SCHEMA else DONE

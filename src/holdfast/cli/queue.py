@@ -13,7 +13,7 @@ from holdfast.cli.arguments import parse_span
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import complete_queue
 from holdfast.errors import ConfigurationError
-from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED
+from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED, SUSPENDED
 from holdfast.operate.limits import QueueRulesSeen
 from holdfast.operate.operator import Operator
 from holdfast.operate.pauses import QueuePause
@@ -97,10 +97,11 @@ def _print_list(loads: list[QueueLoad], rules: Mapping[str, QueueRulesSeen]) -> 
     ordered = any(load.ordering == "key" for load in loads)
     said = {load.name: limits.rules_text(rules.get(load.name)) for load in loads}
     limited = any(text != "-" for text in said.values())
-    more = (BLOCKED, PARKED, "ordering") if ordered else ()
+    waiting = any(load.suspended.count for load in loads)
+    more = (*((SUSPENDED,) if waiting else ()), *((BLOCKED, PARKED, "ordering") if ordered else ()))
     heads = ("queue", *NUMBERS, *more, *(["rules"] if limited else []), "paused")
-    rows = [_row(load, ordered, [said[load.name]] if limited else []) for load in loads]
-    render.print_table(heads, rows, (*NUMBERS, BLOCKED, PARKED))
+    rows = [_row(load, waiting, ordered, [said[load.name]] if limited else []) for load in loads]
+    render.print_table(heads, rows, (*NUMBERS, SUSPENDED, BLOCKED, PARKED))
 
 
 @app.command("show")
@@ -116,7 +117,7 @@ def _print_rules(seen: QueueRulesSeen) -> None:
         typer.echo(f"{what:<20} {text}")
 
 
-def _row(load: QueueLoad, ordered: bool, rules: list[str]) -> list[str]:
+def _row(load: QueueLoad, waiting: bool, ordered: bool, rules: list[str]) -> list[str]:
     order = f"key, {load.on_dead_letter}" if load.ordering == "key" else "-"
     more = [render.number(load.blocked), render.number(load.parked), order]
     return [
@@ -125,6 +126,7 @@ def _row(load: QueueLoad, ordered: bool, rules: list[str]) -> list[str]:
         render.age(load.oldest_due_seconds),
         *(render.number(n) for n in (load.scheduled, load.processing, load.held, load.quarantined)),
         "-" if load.lease is None else f"{load.lease:g} s",
+        *([render.number(load.suspended)] if waiting else []),
         *(more if ordered else []),
         *rules,
         render.since(load.paused_seconds, load.paused_by),

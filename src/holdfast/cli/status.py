@@ -7,7 +7,7 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import place_of
 from holdfast.cli.command import Shown, command
-from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED
+from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED, SUSPENDED
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
 from holdfast.store.queue_load import Count
@@ -50,13 +50,16 @@ def _print_paused(found: Overview) -> None:
 def _print_queues(found: Overview) -> None:
     dead = found.dead_letters_by_queue
     ordered = any(load.ordering == "key" for load in found.queues)
-    numbers = (*NUMBERS[:-1], *((BLOCKED, PARKED) if ordered else ()), NUMBERS[-1])
+    waiting = any(load.suspended.count for load in found.queues)
+    more = (*((SUSPENDED,) if waiting else ()), *((BLOCKED, PARKED) if ordered else ()))
+    numbers = (*NUMBERS[:-1], *more, NUMBERS[-1])
     rows = [
         [
             load.name,
             render.number(load.pending),
             render.age(load.oldest_due_seconds),
             *(render.number(n) for n in (load.scheduled, load.processing, load.held, load.quarantined)),
+            *([render.number(load.suspended)] if waiting else []),
             *([render.number(load.blocked), render.number(load.parked)] if ordered else []),
             render.number(dead.get(load.name, Count(0))),
         ]

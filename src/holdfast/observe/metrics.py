@@ -24,6 +24,7 @@ from ..model.state import (
     PENDING,
     QUEUE_JOBS,
     RETRY,
+    SUSPENDED,
     TABLE,
 )
 from ..shape import Counted, Measures
@@ -208,7 +209,7 @@ def _of_system(seen: Snapshot) -> Iterator[Metric]:
     )
     for load in seen.queues:
         parked.add_metric((load.name,), load.parked.count)
-        for state in _QUEUED:
+        for state in (*_QUEUED, SUSPENDED):
             jobs.add_metric((load.name, state), getattr(load, state).count)
         oldest.add_metric((load.name,), load.oldest_due_seconds or 0.0)
         dead.add_metric((load.name,), seen.dead_letters.get(load.name, 0))

@@ -1,6 +1,6 @@
 """Why a job is not running: every reason that holds, the decisive one first, each with what to do next."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,17 +14,11 @@ from ..store.explain import AHEAD, Seen, StreamSeen, WorkerSeen
 from .advice import Advice, Knows, advise, start_worker
 from .limit_reasons import backs_off, hold_reason, limit_reasons, misfit_reason, past_deadline
 from .procedure import Procedure, block, run, settings
+from .reason import Means, Reason, meant, with_meanings
 from .wording import SUSPENDED, cut, moment, several, some, span
 
 NO_SUCH_JOB = "no_such_job"
 SCHEMA = ("migrations_missing", "schema_newer")
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    code: str
-    sentence: str
-    advice: list[Advice]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +41,20 @@ class Explanation:
         return self.reasons[0].advice
 
 
-def explain(job_id: UUID, knows: Knows = lambda task, version: True) -> Procedure[Explanation]:
-    """`knows` says what the app can run."""
+def explain(
+    job_id: UUID, knows: Knows = lambda task, version: True, means: Sequence[Means] = ()
+) -> Procedure[Explanation]:
+    """`knows` says what the app can run, `means` what shapes know of jobs that are theirs."""
     found = yield from block(lambda database: migrate.status(database.dsn))
     if problem := schema_problem(found):
         facts = {"schema_version": found.current, "needed_version": found.known}
         return Explanation(job_id, None, [problem], facts)
-    seen = yield from run(lambda: store.explain(job_id))
+    seen, meanings = yield from run(lambda: with_meanings(store.explain(job_id), job_id, means))
     if seen is None:
         said = f"There is no job {job_id}, or it is finished and no longer kept."
         return Explanation(job_id, None, [Reason(NO_SUCH_JOB, said, [advise("list_jobs")])], {})
     view = View(job_id, seen, (yield from settings()), knows)
-    return Explanation(job_id, seen.job.state, list(view.reasons()), view.facts())
+    return Explanation(job_id, seen.job.state, meant(view.reasons(), meanings), view.facts())
 
 
 def schema_problem(found: migrate.MigrationStatus) -> Reason | None:

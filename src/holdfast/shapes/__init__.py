@@ -24,6 +24,7 @@ SHAPES: tuple[Shape, ...] = (
     webhooks.SHAPE,
     workflows.SHAPE,
 )
+MEANS = tuple(shape.means for shape in SHAPES if shape.means is not None)
 CHECKS = (*ENGINE_CHECKS, *(check for shape in SHAPES for check in shape.checks))
 
 

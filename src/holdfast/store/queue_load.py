@@ -32,6 +32,7 @@ class QueueLoad:
     quarantined: Count
     blocked: Count  # dead letters that their keys wait for
     parked: Count  # keys
+    suspended: Count  # due when something happens: runs that wait
     oldest_due_seconds: float | None
     ordering: str = "none"
     on_dead_letter: str = "skip"
@@ -47,11 +48,13 @@ def queue_load(name: str) -> Statement[QueueLoad | None]:
     def decode(rows: Sequence[Row]) -> QueueLoad | None:
         if not rows:
             return None
-        pending, scheduled, processing, aside, quarantined, parked = (capped(n) for n in rows[0][:6])
-        blocked = Count(min(rows[0][6], CAP), aside.capped)  # of those that are set aside
+        pending, scheduled, processing, aside, quarantined, parked, suspended = (
+            capped(n) for n in rows[0][:7]
+        )
+        blocked = Count(min(rows[0][7], CAP), aside.capped)  # of those that are set aside
         held = Count(aside.count - blocked.count, aside.capped)
-        counts = (pending, scheduled, processing, held, quarantined, blocked, parked)
-        return QueueLoad(name, *counts, *rows[0][7:])
+        counts = (pending, scheduled, processing, held, quarantined, blocked, parked, suspended)
+        return QueueLoad(name, *counts, *rows[0][8:])
 
     return named("queue_load", (name, CAP + 1), decode)
 

@@ -9,8 +9,11 @@ checks            what the doctor looks at
 store             its statements; queries.sql and schema.sql beside it have the text
 timeline          what a run recorded, for those who look at it
 runs              runs as operators see them; operate.sql beside it has the text
-verbs             what operators do
+verbs             what operators do; retries and forks have how a run goes on, finding which run is meant
 bars              a run in words, and its timeline drawn
+explaining        what `holdfast explain` says of a run
+troubles          what the doctor asks
+measure           what Prometheus reads
 sending           the payload of a signal that is sent by hand
 cli               `holdfast workflow`
 faults            what a workflow may raise, and what is raised in it
@@ -19,6 +22,8 @@ faults            what a workflow may raise, and what is raised in it
 from ...shape import Shape
 from .checks import CHECKS
 from .ends import end_runs, prune
+from .explaining import means
+from .measure import MEASURES
 from .service import services
 from .store import TABLE
 
@@ -28,5 +33,7 @@ SHAPE = Shape(
     prunes={"workflow_history": prune},
     recorders={TABLE: end_runs},
     checks=CHECKS,
+    means=means,
+    measures=MEASURES,
     cli={"workflow": f"{__name__}.cli:app"},
 )

@@ -63,6 +63,8 @@ def _around(run: RunView) -> Iterator[tuple[str, str]]:
         yield "deadline", moment(run.deadline)
     if run.parent_id is not None:
         yield "parent", f"{run.parent_id}, as {run.parent_key}"
+    if run.forked_from is not None:
+        yield "fork", f"of {run.forked_from}, from {run.forked_key} on"
     if run.replaced_by is not None:
         yield "next run", str(run.replaced_by)
     if run.tags:

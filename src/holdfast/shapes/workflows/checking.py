@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 from uuid import UUID
@@ -13,7 +13,7 @@ from ...tasks.taskset import TaskSet
 from . import runs, store
 from .drive import Code, replay
 from .faults import Diverged, Evicted
-from .journal import History
+from .journal import History, Stored
 
 PAGE = 200
 
@@ -27,6 +27,7 @@ class Divergence:
     recorded: str | None
     asked: str | None
     message: str
+    unasked: tuple[str, ...] = ()  # all that was recorded before this place, and was not asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,40 @@ async def replay_run(code: Code, history: History, payload: str) -> Divergence |
     try:
         arguments = code.decode(payload)
     except ValueError as error:
-        return Divergence("", None, None, None, f"its input does not fit the code: {error}")
+        return _misfit(error)
     found: Diverged | None = await replay(code, Past(history), arguments)
     return None if found is None else _divergence(found)
 
 
+async def displaced(code: Code, history: History, payload: str) -> list[Divergence]:
+    """Where the code parts from the history, one place after the other: of each, the records that it did not ask for are
+    taken for records without a place. Those it asks for later are found all the same. The last one may have none: then
+    that is not what is wrong there."""
+    try:
+        arguments = code.decode(payload)
+    except ValueError as error:
+        return [_misfit(error)]
+    found, rows = list[Divergence](), list(history.rows)
+    while True:
+        parted = await replay(code, Past(replace(history, rows=rows)), arguments)
+        if parted is None:
+            return found
+        found.append(_divergence(parted))
+        if not parted.unasked:
+            return found
+        rows = [_without_place(row) if row.record.key in parted.unasked else row for row in rows]
+
+
+def _without_place(row: Stored) -> Stored:
+    return replace(row, record=replace(row.record, ordinal=None))
+
+
+def _misfit(error: ValueError) -> Divergence:
+    return Divergence("", None, None, None, f"its input does not fit the code: {error}")
+
+
 def _divergence(found: Diverged) -> Divergence:
-    return Divergence(found.scope, found.n, found.recorded, found.asked, str(found))
+    return Divergence(found.scope, found.n, found.recorded, found.asked, str(found), found.unasked)
 
 
 def check(database: Database, tasks: TaskSet, workflow: str | None = None) -> Checked:

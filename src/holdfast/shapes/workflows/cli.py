@@ -1,5 +1,5 @@
-"""`holdfast workflow`: list runs, show one with its timeline, send signals, cancel, pause, resume, retry, terminate,
-check histories against code."""
+"""`holdfast workflow`: list runs, show one with its timeline, send signals, cancel, pause, resume, retry, fork,
+terminate, check histories against code."""
 
 import json
 from collections.abc import Iterator
@@ -28,13 +28,14 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
 from holdfast.shapes.workflows import bars
 from holdfast.shapes.workflows.checking import Checked, check
+from holdfast.shapes.workflows.finding import Act
 from holdfast.shapes.workflows.runs import RunView
 from holdfast.shapes.workflows.sending import check_signal
-from holdfast.shapes.workflows.verbs import Act, Page, WorkflowVerbs
+from holdfast.shapes.workflows.verbs import Page, WorkflowVerbs
 from holdfast.shapes.workflows.verbs import Shown as Whole
 
 app = typer.Typer(
-    help="List runs of workflows, show one with its timeline, send signals, cancel, pause, retry, terminate.",
+    help="List runs of workflows, show one with its timeline, send signals, cancel, pause, retry, fork, terminate.",
     no_args_is_help=True,
 )
 
@@ -129,15 +130,15 @@ def _print_entries(whole: Whole) -> None:
         typer.echo("Nothing is recorded yet.")
         return
     eras = len({e.era for e in whole.entries}) > 1
-    heads = ("at", "key", "kind", "outcome", "took", "attempts", "result or error")
+    heads = ("n", "at", "key", "kind", "outcome", "took", "attempts", "result or error")
     rows = []
     for e in whole.entries:
         took = render.seconds((e.ended_at - e.began_at).total_seconds())
         said = e.error if e.error is not None else "" if e.result is None else json.dumps(e.result)
         key = f"{e.era}: {e.key}" if eras else e.key
         at = render.moment(e.ended_at)
-        rows.append([at, key, e.kind, e.outcome, took, str(e.attempts), render.one_line(said)])
-    render.print_table(heads, rows, right=("took", "attempts"))
+        rows.append([str(e.n), at, key, e.kind, e.outcome, took, str(e.attempts), render.one_line(said)])
+    render.print_table(heads, rows, right=("n", "took", "attempts"))
 
 
 @app.command("signal")
@@ -212,11 +213,85 @@ def resume_command(run: RunArgument, workflow: WorkflowOption = None, *, operato
 
 @app.command("retry")
 @command
-def retry_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Any]:
+def retry_command(
+    run: RunArgument,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept", help="Go on with the app's code: what that does not ask for loses its place."
+        ),
+    ] = False,
+    workflow: WorkflowOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --accept: say what, and change nothing.")
+    ] = False,
+    yes: YesOption = False,
+    *,
+    where: Where,
+    operator: Operator,
+) -> Shown[Any]:
     """Try a run again that failed or parted from its code. Failed steps at the end of its history are made again."""
+    if accept:
+        return _accept(run, workflow, dry_run, yes, where, _verbs(operator))
+    if dry_run:
+        raise ConfigurationError(
+            "--dry-run is for --accept: without it, a retry says what it would make again by itself"
+        )
     act = _verbs(operator).retry(run, workflow=workflow)
     again = f" Made again: {', '.join(act.about)}." if act.about else ""
     return _done(act, f"{_as_subject(act)} is tried again.{again}")
+
+
+def _accept(
+    run: str, workflow: str | None, dry_run: bool, yes: bool, where: Where, verbs: WorkflowVerbs
+) -> Shown[Any]:
+    tasks = load_app(where.app).tasks
+    act = verbs.accept(run, tasks, workflow=workflow, dry_run=True)
+    what = (
+        f"{several(len(act.about), 'record')} without a place: {', '.join(act.about)}"
+        if act.about
+        else "all records"
+    )
+    if not dry_run:
+        if act.about:
+            confirm(f"let {_the(act)} go on with {what}", yes)
+        act = verbs.accept(run, tasks, workflow=workflow)
+    return _done(act, f"{_as_subject(act)} {'would go on' if dry_run else 'goes on'} with {what}.")
+
+
+@app.command("fork")
+@command
+def fork_command(
+    run: RunArgument,
+    step: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="STEP",
+            help="The first step to make again: its key, or its number in the timeline.",
+        ),
+    ],
+    new_id: Annotated[str | None, typer.Option("--id", help="Of the new run; else one is made up.")] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Of the workflow, for the new run; else that of the old one.")
+    ] = None,
+    workflow: WorkflowOption = None,
+    *,
+    operator: Operator,
+) -> Shown[Any]:
+    """Start another run with what this one recorded before a step, and go on from there. This one stays as it is."""
+    made = _verbs(operator).fork(run, step, new_id=new_id, version=version, workflow=workflow)
+    kept = several(len(made.kept), "record")
+    text = f"Run {made.run.id} of {made.run.workflow} is forked as {made.id}: {kept} kept, made again from {made.step} on."
+    answer = {
+        "run": made.run_id,
+        "workflow": made.run.workflow,
+        "id": made.id,
+        "forked_from": made.run.run_id,
+        "from": made.step,
+        "kept": list(made.kept),
+    }
+    return Shown(render.line(text), typer.echo, answer)
 
 
 @app.command("terminate")

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from ... import failpoints
+from ... import failpoints, telemetry
 from ...db.faults import Contended
 from ...errors import ConfigurationError, DatabaseUnavailable, LeaseLost
 from ...model.signals import DeadLetter
@@ -64,6 +65,10 @@ class DatabaseJournal:
             cancelled = bool(known.get("cancel")) or over
             key = known.get("id", claimed.id_text)
             found = History(key, claimed.id, claimed.version, 0, at, [], cancelled, "open")
+            if telemetry.audible(logging.DEBUG):
+                telemetry.emit(
+                    "workflow.began", level=logging.DEBUG, workflow=claimed.task, run_id=claimed.id_text
+                )
         else:
             try:
                 found = await self._recorder.history(claimed.id_text)

@@ -3,14 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-from uuid import UUID
 
 from ...model.outcome import Cancelled, Completed, DeadLettered, Ended, Failed, Misfit
 from ...model.state import CANCELLED, COMPLETED, DEAD, HELD
 from ...store.arrays import plain_array, text_array, uuid_array
 from ...store.statement import Flow, Statement, count, named
-
-OLDEST = 10_000  # runs that the doctor looks at
 
 
 def _end(ended: Ended) -> tuple[str, str | None, str | None] | None:
@@ -50,28 +47,12 @@ def end_runs(jobs: Sequence[Ended], rows: Sequence[str]) -> Flow[None]:
 
 class Lost(NamedTuple):
     ended: int
-    next: UUID | None
+    looked: int  # rows that were looked at; 0: it was not this worker's turn
 
 
-def settle_lost(after: UUID | None, most: int) -> Statement[Lost]:
-    """End runs whose job is gone."""
-    return named("workflow_lost", (after, most), lambda rows: Lost(*rows[0]))
-
-
-class Troubled(NamedTuple):
-    id: UUID
-    workflow: str
-    key: str
-    trouble: str  # lost, or why nothing wakes it
-
-    def __str__(self) -> str:
-        return f"{self.workflow} {self.key!r} ({self.id})" + (
-            "" if self.trouble == "lost" else f": {self.trouble}"
-        )
-
-
-def troubled() -> Statement[list[Troubled]]:
-    return named("workflow_troubled", (OLDEST,), lambda rows: [Troubled(*row) for row in rows])
+def settle_lost(most: int, every: float) -> Statement[Lost]:
+    """End runs whose job is gone, if nobody has looked for `every` seconds."""
+    return named("workflow_lost", (most, every), lambda rows: Lost(*rows[0]))
 
 
 def seen(types: Sequence[tuple[str, int, str, str | None]]) -> Statement[None]:

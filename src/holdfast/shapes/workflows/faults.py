@@ -1,5 +1,6 @@
 """What a workflow may raise, and what is raised in it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import HoldfastError
@@ -68,9 +69,11 @@ class Diverged(BaseException):
         n: int | None = None,
         recorded: str | None = None,
         asked: str | None = None,
+        unasked: Sequence[str] = (),
     ) -> None:
         super().__init__(message)
         self.scope = scope
         self.n = n  # the place in its scope; None: it has no order
         self.recorded = recorded
         self.asked = asked
+        self.unasked = tuple(unasked)  # recorded before this place, and not asked for yet

@@ -68,6 +68,7 @@ class History:
     rows: Sequence[Stored]  # in the order in which they were written
     cancel_requested: bool
     state: str  # of the run: open, compensating, ...
+    seed: UUID | None = None  # of a fork: the run whose random numbers it goes on with
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@
        r.cancel_requested_at, r.cancel_reason, r.paused_at, r.parent_id, r.parent_key, r.tags, r.shown::text, r.result::text, r.error::text, r.replaced_by,
        w.status, w.hold_reason, w.lease_generation, least(w.available_at, '9999-01-01Z'),
        (SELECT c.worker FROM holdfast.claims c WHERE w.status = 'processing' AND c.token = w.claim_token),
-       (SELECT count(*) FROM holdfast.workflow_signals s WHERE s.run_id = r.id AND s.taken_by IS NULL AND s.name !~ ':'), holdfast.now()
+       (SELECT count(*) FROM holdfast.workflow_signals s WHERE s.run_id = r.id AND s.taken_by IS NULL AND s.name !~ ':'), holdfast.now(),
+       r.forked_from, r.forked_key
 
 -- part: workflow_job
 LEFT JOIN LATERAL (SELECT w.status, w.hold_reason, w.lease_generation, w.available_at, w.claim_token FROM holdfast.work w
@@ -101,15 +102,21 @@ ORDER BY s.seq;
 SELECT CASE WHEN r.ended_at IS NOT NULL THEN r.state END FROM holdfast.workflow_runs r WHERE r.id = $1::uuid FOR NO KEY UPDATE;
 
 -- name: workflow_take_up
--- A run that parted from its code is to be tried again, by whatever code workers have now.
--- $1 queue, $2 run
+-- A run that parted from its code is to be tried again, by whatever code workers have now: as long as it lies where it was looked at.
+-- $1 queue, $2 run, $3 generation, $4 keys of records that lose their place: they are no longer in the way of code that does not ask for them
 WITH job AS (
     UPDATE holdfast.work w SET status = 'pending', hold_reason = NULL, attempts = 0, crashes = 0, suspect = 0, available_at = holdfast.now()
-    WHERE w.queue = $1 AND w.id = $2::uuid AND w.status = 'held' RETURNING w.id
+    WHERE w.queue = $1 AND w.id = $2::uuid AND w.status = 'held' AND w.lease_generation = $3::bigint RETURNING w.id
+), step AS (
+    UPDATE holdfast.workflow_steps s SET ordinal = NULL FROM job WHERE s.run_id = job.id AND s.key = ANY ($4::text[])
 ), run AS (
     UPDATE holdfast.workflow_runs r SET state = 'open', error = NULL FROM job WHERE r.id = job.id AND r.ended_at IS NULL
 )
 SELECT job.id FROM job;
+
+-- name: workflow_input
+-- $1 queue, $2 run
+SELECT w.payload::text FROM holdfast.work w WHERE w.queue = $1 AND w.id = $2::uuid;
 
 -- name: workflow_forget_failures
 -- Of an open run: the failures that its records end with are forgotten, so that those steps are made again.
@@ -122,3 +129,104 @@ RETURNING s.key;
 -- name: workflow_reopen_now
 -- $1 run
 SELECT holdfast.workflow_reopen($1::uuid);
+
+-- name: workflow_open_children
+-- Of the children that a run started with these keys, those that have not ended.
+-- $1 run, $2 keys
+SELECT c.parent_key FROM holdfast.workflow_runs c WHERE c.parent_id = $1::uuid AND c.parent_key = ANY ($2::text[]) AND c.ended_at IS NULL ORDER BY c.parent_key;
+
+-- name: workflow_fork
+-- $1 run, $2 the keys of what it is given, $3 the key from which on it is made again, $4 id, $5 version
+SELECT f.run_id, f.conflict FROM holdfast.workflow_fork($1::uuid, $2::text[], $3, $4::text, $5::int) f;
+
+-- name: workflow_retrying
+-- $1 run
+SELECT s.key, s.attempts, s.error::text FROM holdfast.workflow_steps s WHERE s.run_id = $1::uuid AND s.outcome = 'retrying' ORDER BY s.n LIMIT 5;
+
+-- part: workflow_oldest
+-- Open runs, the oldest first: at most $1 jobs of each queue that workflows have are looked at.
+oldest AS MATERIALIZED (
+    SELECT r.id, r.workflow, r.key, r.version, r.queue, r.created_at, r.parent_id, r.on_cancel, r.cancel_requested_at, r.paused_at, r.waits, r.asleep, r.state,
+           w.status, w.lease_generation, w.available_at
+    FROM (SELECT t.queue FROM holdfast.workflow_types t UNION SELECT 'workflows') q
+    CROSS JOIN LATERAL (SELECT w.id, w.status, w.lease_generation, w.available_at FROM holdfast.work w WHERE w.queue = q.queue ORDER BY w.id LIMIT $1::int) w
+    JOIN holdfast.workflow_runs r ON r.id = w.id AND r.ended_at IS NULL
+)
+
+-- name: workflow_lost_runs
+-- Of the oldest runs ($1 rows are looked at), those that are open and have no job.
+-- $1 how many
+SELECT r.id, r.workflow, r.key, 'lost'
+FROM (SELECT r.* FROM holdfast.workflow_runs r ORDER BY r.id LIMIT $1::int) r
+WHERE r.ended_at IS NULL AND r.created_at < holdfast.now() - interval '1 minute'
+  AND NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = r.queue AND w.id = r.id OFFSET 0)
+ORDER BY r.id LIMIT 100;
+
+-- name: workflow_stuck
+-- Runs that sleep without anything that could wake them, or though it is there.
+-- $1 how many
+WITH
+-- with part: workflow_oldest
+SELECT s.id, s.workflow, s.key, CASE WHEN u.there THEN 'it has unread messages that it waits for' ELSE 'it waits for nothing that is open' END
+FROM oldest s
+CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM holdfast.workflow_signals g WHERE g.run_id = s.id AND g.taken_by IS NULL AND g.name = ANY (s.waits)) AS there) u
+WHERE s.status = 'pending' AND s.lease_generation = s.asleep AND s.available_at > holdfast.now() AND s.paused_at IS NULL
+  AND (u.there OR (s.available_at >= '9999-01-01Z' AND NOT EXISTS (
+      SELECT FROM unnest(s.waits) AS w(name)
+      WHERE w.name !~ '^(child|call):'
+         OR EXISTS (SELECT FROM holdfast.workflow_runs c WHERE c.parent_id = s.id AND 'child:' || c.parent_key = w.name AND c.ended_at IS NULL)
+         OR EXISTS (SELECT FROM holdfast.workflow_calls c WHERE c.run_id = s.id AND 'call:' || c.key = w.name))))
+ORDER BY s.id LIMIT 100;
+
+-- name: workflow_orphans
+-- Open runs that were to end with the run that started them, and were not asked to though that has ended.
+-- $1 how many
+WITH
+-- with part: workflow_oldest
+SELECT c.id, c.workflow, c.key, 'its parent ' || c.parent_id || ' has ended'
+FROM oldest c
+WHERE c.parent_id IS NOT NULL AND c.on_cancel = 'cancel' AND c.cancel_requested_at IS NULL
+  AND NOT EXISTS (SELECT FROM holdfast.workflow_runs p WHERE p.id = c.parent_id AND p.ended_at IS NULL)
+ORDER BY c.id LIMIT 100;
+
+-- name: workflow_unknown
+-- Versions of open runs that no live worker of their queue knows: how many runs, and for how long the oldest of them is there. Where nobody lives at all,
+-- only those that were set aside.
+-- $1 how many, $2 seconds after which a silent worker counts as gone
+WITH
+-- with part: workflow_oldest
+, live AS MATERIALIZED (
+    SELECT v.queues, v.tasks, v.signatures FROM holdfast.workers v WHERE v.status = 'alive' AND v.last_seen_at >= holdfast.now() - make_interval(secs => $2::float8)
+)
+SELECT g.queue, g.workflow, g.version, g.runs, g.seconds
+FROM (SELECT o.queue, o.workflow, o.version, count(*) AS runs, count(*) FILTER (WHERE o.status = 'held') AS held,
+             extract(epoch FROM holdfast.now() - min(o.created_at))::float8 AS seconds
+      FROM oldest o GROUP BY o.queue, o.workflow, o.version) g
+WHERE (g.held > 0 OR EXISTS (SELECT FROM live))
+  AND NOT EXISTS (SELECT FROM live v WHERE g.queue = ANY (v.queues)
+                  AND CASE WHEN v.signatures IS NULL THEN g.workflow = ANY (v.tasks) ELSE v.signatures -> (g.workflow || '/' || g.version) IS NOT NULL END)
+ORDER BY g.workflow, g.version, g.queue;
+
+-- name: workflow_parted
+-- Runs that were set aside because their code parted from their history, by workflow and version, counted up to the cap.
+-- $1 cap
+SELECT h.workflow, h.version, count(*), (array_agg(h.id ORDER BY h.id))[1:5], (array_agg(h.hold_reason ORDER BY h.id))[1]
+FROM (SELECT r.id, r.workflow, r.version, j.hold_reason FROM holdfast.work j JOIN holdfast.workflow_runs r ON r.id = j.id
+      WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND r.state = 'diverged' LIMIT $1::int) h
+GROUP BY h.workflow, h.version ORDER BY h.workflow, h.version;
+
+-- name: workflow_measured
+-- Open runs by workflow and state, of the oldest.
+-- $1 how many
+WITH
+-- with part: workflow_oldest
+SELECT o.workflow, CASE WHEN o.paused_at IS NOT NULL THEN 'paused' WHEN o.state = 'diverged' AND o.status = 'held' THEN 'diverged' WHEN o.state = 'compensating' THEN 'compensating'
+                        WHEN o.status = 'pending' AND o.lease_generation = o.asleep AND o.available_at > holdfast.now() THEN 'suspended' ELSE 'open' END AS state, count(*)
+FROM oldest o GROUP BY 1, 2 ORDER BY 1, 2;
+
+-- name: workflow_parted_for
+-- Seconds for which the run is set aside that parted from its code first; NULL: there is none.
+-- $1 cap
+SELECT extract(epoch FROM holdfast.now() - min(h.claimed_at))::float8
+FROM (SELECT j.claimed_at FROM holdfast.work j JOIN holdfast.workflow_runs r ON r.id = j.id
+      WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND r.state = 'diverged' LIMIT $1::int) h;

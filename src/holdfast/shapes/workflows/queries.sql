@@ -114,7 +114,7 @@ LEFT JOIN LATERAL (SELECT count(*) AS unread, max(s.seq) AS last FROM holdfast.w
 -- name: workflow_histories
 -- What claims of these runs find: a row for each record in the order in which they were written, and one for a run without any.
 -- $1 ids
-SELECT r.id::text, r.key, r.version, r.era, r.era_at, r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.state, r.ended_at IS NOT NULL,
+SELECT r.id::text, r.key, r.version, r.era, r.era_at, r.cancel_requested_at IS NOT NULL OR coalesce(r.deadline <= holdfast.now(), false), r.state, r.ended_at IS NOT NULL, r.seed,
        s.key, s.kind, s.outcome, s.ordinal, s.result::text, s.error::text, s.attempts, date_part('epoch', s.began_at), s.input_hash, s.linked, s.generation, s.ended_at
 FROM unnest($1::uuid[]) AS d(id)
 JOIN holdfast.workflow_runs r ON r.id = d.id
@@ -166,30 +166,8 @@ UPDATE holdfast.workflow_runs r SET state = 'diverged', error = u.error::jsonb
 FROM unnest($1::uuid[], $2::text::text[]) AS u(id, error) WHERE r.id = u.id AND r.ended_at IS NULL;
 
 -- name: workflow_lost
--- $1 where to begin, $2 how many
-SELECT l.ended, l.next FROM holdfast.workflow_settle_lost($1::uuid, $2::int) l;
-
--- name: workflow_troubled
--- Of the oldest open runs ($1 rows are looked at): those without a job, and those that sleep without anything that could wake them, or though it is there.
--- $1 how many
-WITH looked AS MATERIALIZED (
-    SELECT r.* FROM holdfast.workflow_runs r ORDER BY r.id LIMIT $1::int
-), seen AS MATERIALIZED (
-    SELECT r.id, r.workflow, r.key, r.waits, r.asleep, r.created_at, w.id AS job, w.status, w.lease_generation, w.available_at
-    FROM looked r LEFT JOIN LATERAL (SELECT w.id, w.status, w.lease_generation, w.available_at FROM holdfast.work w WHERE w.queue = r.queue AND w.id = r.id OFFSET 0) w ON true
-    WHERE r.ended_at IS NULL AND r.paused_at IS NULL
-)
-SELECT s.id, s.workflow, s.key, CASE WHEN s.job IS NULL THEN 'lost' WHEN u.there THEN 'it has unread messages that it waits for' ELSE 'it waits for nothing that is open' END
-FROM seen s
-CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM holdfast.workflow_signals g WHERE g.run_id = s.id AND g.taken_by IS NULL AND g.name = ANY (s.waits)) AS there) u
-WHERE (s.job IS NULL AND s.created_at < holdfast.now() - interval '1 minute')
-   OR (s.status = 'pending' AND s.lease_generation = s.asleep AND s.available_at > holdfast.now()
-       AND (u.there OR (s.available_at >= '9999-01-01Z' AND NOT EXISTS (
-           SELECT FROM unnest(s.waits) AS w(name)
-           WHERE w.name !~ '^(child|call):'
-              OR EXISTS (SELECT FROM holdfast.workflow_runs c WHERE c.parent_id = s.id AND 'child:' || c.parent_key = w.name AND c.ended_at IS NULL)
-              OR EXISTS (SELECT FROM holdfast.workflow_calls c WHERE c.run_id = s.id AND 'call:' || c.key = w.name)))))
-ORDER BY s.id LIMIT 100;
+-- $1 how many, $2 seconds since the last look
+SELECT l.ended, l.looked FROM holdfast.workflow_settle_lost($1::int, make_interval(secs => $2::float8)) l;
 
 -- name: workflow_seen
 -- The workflows that this worker has.

@@ -97,6 +97,7 @@ class Replay:
                     n=place.ordinal,
                     recorded=first[0],
                     asked=place.key,
+                    unasked=[key for key, ordinal in state.unasked.items() if ordinal <= place.ordinal],
                 )
         return None
 
@@ -110,6 +111,7 @@ class Replay:
                 scope=scope,
                 n=ordinal,
                 recorded=key,
+                unasked=list(state.unasked),
             )
 
     def drop(self, scope: str) -> None:

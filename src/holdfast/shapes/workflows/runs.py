@@ -56,6 +56,8 @@ class RunView:
     worker: str | None  # that runs it now
     unread: int  # signals
     now: datetime
+    forked_from: UUID | None  # the run whose records it was begun with,
+    forked_key: str | None  # up to this one
 
 
 _SHOWN, _WORKER = 18, 26  # places of columns
@@ -122,9 +124,18 @@ def hold(run_id: UUID) -> Statement[str | None]:
     return named("workflow_hold", (run_id,), decode)
 
 
-def take_up(run: RunView) -> Statement[bool]:
-    """A run that was set aside is to be tried again. False: it is not set aside."""
-    return named("workflow_take_up", (run.queue, run.run_id), bool)
+def take_up(run: RunView, displaced: Sequence[str] = ()) -> Statement[bool]:
+    """A run that was set aside is to be tried again. False: somebody took it up since."""
+    return named("workflow_take_up", (run.queue, run.run_id, run.generation, list(displaced)), bool)
+
+
+def payload(run: RunView) -> Statement[str | None]:
+    """The input of an open run."""
+
+    def decode(rows: Sequence[Row]) -> str | None:
+        return rows[0][0] if rows else None
+
+    return named("workflow_input", (run.queue, run.run_id), decode)
 
 
 def forget_failures(run_id: UUID) -> Statement[list[str]]:

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Mapping
 from typing import Protocol
-from uuid import UUID
 
 from ... import telemetry
 from ...db.database import Database
@@ -15,8 +14,8 @@ from . import ends
 from .recorder import Recording
 
 KIND = "workflows"
-MOST = 1000  # runs that are looked at in one tick
-_EVERY = 10.0
+MOST = 5000  # runs that one look reads
+_EVERY = 10.0  # seconds between two looks of all workers together
 _SAY = 3600.0
 
 
@@ -29,16 +28,14 @@ class Upkeep(Service):
         super().__init__()
         self._database = database
         self._types = types
-        self._after: UUID | None = None
         self._said_at = -_SAY
 
     async def tick(self) -> float:
         await self._say()
-        lost = await self._database.arun(lambda: ends.settle_lost(self._after, MOST))
-        self._after = lost.next
+        lost = await self._database.arun(lambda: ends.settle_lost(MOST, _EVERY * 0.9))
         if lost.ended:
             telemetry.emit("workflow.ended_without_code", level=logging.WARNING, runs=lost.ended)
-        return 1.0 if self._after is not None else _EVERY
+        return _EVERY
 
     async def _say(self) -> None:
         now = time.monotonic()

@@ -293,14 +293,14 @@ def histories(runs: Sequence[str]) -> Statement[dict[str, tuple[History, bool]]]
     def decode(rows: Sequence[Row]) -> dict[str, tuple[History, bool]]:
         found: dict[str, tuple[History, bool]] = {}
         for row in rows:
-            run_id, key, version, era, at, cancelled, state, ended = row[:8]
+            run_id, key, version, era, at, cancelled, state, ended, seed = row[:9]
             if run_id not in found:
-                new = History(key, UUID(run_id), version, era, at, [], cancelled, state)
+                new = History(key, UUID(run_id), version, era, at, [], cancelled, state, seed)
                 found[run_id] = (new, ended)
-            if row[8] is not None:
+            if row[9] is not None:
                 written = found[run_id][0].rows
                 assert isinstance(written, list)
-                written.append(_stored(row[8:]))
+                written.append(_stored(row[9:]))
         return found
 
     return named("workflow_histories", (uuid_array(list(runs)),), decode)

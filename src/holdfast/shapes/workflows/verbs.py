@@ -9,23 +9,18 @@ from ...errors import ConfigurationError
 from ...model.text import storable
 from ...operate.procedure import Method, Procedure, Runner, actor, run
 from ...operate.refusal import Refused
-from ...store import acts, dead
 from ...store.audit import audit
 from ...store.statement import Flow, Statement
-from ...store.wake import wake
 from ...tasks import checks
 from ...tasks.payload import dump
-from . import runs, store
+from . import forks, runs, store
+from .finding import Act, ended_already, find_one, named_in_audit
+from .forks import Forked
+from .retries import accept, retry
 from .runs import RunView
 from .timeline import Entry, Sent, messages, timeline
 
 MOST = 1000
-_HOW = {
-    "completed": "it completed",
-    "failed": "it failed",
-    "cancelled": "it was cancelled",
-    "terminated": "it was terminated",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +37,6 @@ class Page:
     runs: list[RunView]
     next: UUID | None  # where the next page begins; None: there are no more
     cut: bool  # the search stopped before it had found enough
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """What was done to a run."""
-
-    run: RunView  # as it stood before
-    changed: bool
-    about: tuple[str, ...] = ()  # terminate: compensations that are not run; retry: steps that are made again
 
 
 # Looking ------------------------------------------------------------------------------------------------------------
@@ -144,23 +130,41 @@ def terminate(
             return Act(found, False, tuple(left))
         yield from store.act("terminate", found.workflow, found.id, said)
         more = {**_because(said), "undone": left or None}
-        yield from audit(who, "workflow terminate", {**_named(found), **more}, 1)
+        yield from audit(who, "workflow terminate", {**named_in_audit(found), **more}, 1)
         return Act(found, True, tuple(left))
 
     return (yield from run(flow))
 
 
-def retry(given: str, *, workflow: str | None = None) -> Procedure[Act]:
-    """Try again what was set aside, or has failed: the failed steps that its history ends with are made again."""
+def fork(
+    given: str,
+    step: str,
+    *,
+    new_id: str | None = None,
+    version: int | None = None,
+    workflow: str | None = None,
+) -> Procedure[Forked]:
+    """Another run with what this one recorded before a step, named by its key or number; its code goes on from there. The
+    run itself is left as it is."""
     who = yield from actor()
+    if new_id is not None:
+        checks.key(new_id, "the new run's id", ConfigurationError, empty=False)
+    if version is not None:
+        checks.integer(version, "the version", 1, 2**31 - 1, ConfigurationError)
 
-    def flow() -> Flow[Act]:
+    def flow() -> Flow[Forked]:
         found = yield from find_one(given, workflow)
-        ended = yield from runs.hold(found.run_id)
-        steps = (yield from _failed(found)) if ended == "failed" else (yield from _set_aside(found, ended))
-        yield from wake([found.queue])
-        yield from audit(who, "workflow retry", {**_named(found), "steps": list(steps) or None}, 1)
-        return Act(found, True, tuple(steps))
+        yield from runs.hold(found.run_id)
+        first, before = forks.kept(found, (yield from timeline(found.run_id)), step)
+        keys = [entry.key for entry in before]
+        if children := (yield from forks.open_children(found.run_id, keys)):
+            raise forks.still_open(found, "children that it started", children)
+        made, conflict = yield from forks.fork(found.run_id, keys, first.key, new_id, version)
+        if made is None or conflict is not None:
+            raise _not_forked(found, conflict, new_id)
+        more = {"from": first.key, "new": made, "version": version}
+        yield from audit(who, "workflow fork", {**named_in_audit(found), **more}, 1)
+        return Forked(found, first.key, tuple(keys), made, new_id or str(made))
 
     return (yield from run(flow))
 
@@ -177,17 +181,8 @@ class WorkflowVerbs(Runner):
     resume = Method(resume)
     retry = Method(retry)
     terminate = Method(terminate)
-
-
-def find_one(given: str, workflow: str | None) -> Flow[RunView]:
-    found = yield from runs.find(given, workflow)
-    if not found:
-        of = f" of {workflow}" if workflow else ""
-        raise Refused("no_run", f"there is no run {given!r}{of}, or it ended longer ago than runs are kept")
-    if len(found) > 1:
-        names = ", ".join(sorted({one.workflow for one in found}))
-        raise Refused("several_runs", f"several workflows have a run {given!r}: {names}. Say which", id=given)
-    return found[0]
+    accept = Method(accept)
+    fork = Method(fork)
 
 
 def undone(entries: Sequence[Entry], era: int) -> list[str]:
@@ -217,7 +212,7 @@ def _act(
         found = yield from _open(given, workflow)
         changed = (yield from act(found)) == done
         if changed:
-            yield from audit(who, f"workflow {verb}", {**_named(found), **more}, 1)
+            yield from audit(who, f"workflow {verb}", {**named_in_audit(found), **more}, 1)
         return Act(found, changed)
 
     return (yield from run(flow))
@@ -228,52 +223,16 @@ def _open(given: str, workflow: str | None) -> Flow[RunView]:
     found = yield from find_one(given, workflow)
     ended = yield from runs.hold(found.run_id)
     if ended is not None:
-        raise _ended(found, ended)
+        raise ended_already(found, ended)
     return found
 
 
-def _failed(found: RunView) -> Flow[list[str]]:
-    entries = yield from timeline(found.run_id)
-    if any(e.key.startswith("undo/") and e.kind == "compensation" for e in entries):
-        raise Refused(
-            "compensated",
-            f"run {found.id!r} of {found.workflow} failed and its compensations have run: what it did is undone. Start "
-            "a new one, with if_exists='restart_ended'",
-        )
-    places = yield from acts.locate_jobs([found.run_id])
-    locked = yield from acts.lock(places)
-    buried = [job.id for job in locked if job.table == "dead_letters"]
-    if not (yield from dead.redrive(buried, [0.0] * len(buried))):
-        raise Refused(
-            "no_dead_letter",
-            f"the job of run {found.id!r} of {found.workflow} is no longer among the dead letters: it was discarded, or "
-            "somebody redrives it now. Start a new one, with if_exists='restart_ended'",
-        )
-    yield from runs.reopen(found.run_id)
-    return (yield from runs.forget_failures(found.run_id))
-
-
-def _set_aside(found: RunView, ended: str | None) -> Flow[list[str]]:
-    if ended is not None:
-        raise _ended(found, ended)
-    if found.state != "diverged":
-        why = f"is {found.state}"
-        if found.job_status == "held":
-            why = f"waits for a worker: {found.hold_reason}"
-        raise Refused(
-            "not_set_aside", f"run {found.id!r} of {found.workflow} {why}: there is nothing to retry"
-        )
-    yield from runs.take_up(found)
-    return []
-
-
-def _ended(found: RunView, state: str) -> Refused:
-    how = _HOW.get(state, "it was removed")
-    return Refused("run_ended", f"run {found.id!r} of {found.workflow} has ended: {how}", id=found.run_id)
-
-
-def _named(found: RunView) -> dict[str, object]:
-    return {"run": found.run_id, "workflow": found.workflow, "id": found.id}
+def _not_forked(found: RunView, conflict: str | None, new_id: str | None) -> Refused:
+    if conflict == "exists":
+        return Refused("run_exists", f"{found.workflow} has a run {new_id!r} already", id=new_id)
+    if conflict == "queue":
+        return Refused("no_queue", f"there is no queue {found.queue!r}", queue=found.queue)
+    return Refused("no_input", f"the input of run {found.id!r} of {found.workflow} is no longer kept")
 
 
 def _because(reason: str) -> dict[str, object]:

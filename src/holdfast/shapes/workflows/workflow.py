@@ -236,7 +236,7 @@ class Workflow(Steps):
         scope = self._core.scope(what)
         scope.randoms += 1
         history = self._core.history
-        text = f"{history.run_id}\n{history.era}\n{scope.name}\n{what}\n{scope.randoms}"
+        text = f"{history.seed or history.run_id}\n{history.era}\n{scope.name}\n{what}\n{scope.randoms}"
         return hashlib.sha256(text.encode()).digest()
 
     async def _wait(

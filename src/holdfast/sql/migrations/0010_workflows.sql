@@ -78,6 +78,9 @@ CREATE TABLE holdfast.workflow_runs (
     created_at timestamptz NOT NULL,
     deadline   timestamptz,        -- of the whole run: from then on it is cancelled
     replaced_by uuid,              -- the next run of the same key
+    forked_from uuid,              -- the run whose records it was begun with,
+    forked_key text,               -- up to this key,
+    seed       uuid,               -- and whose random numbers it goes on with; NULL: its own
     -- What changes; no index but that of their end mentions it
     era        int NOT NULL DEFAULT 0,
     era_at     timestamptz NOT NULL,
@@ -167,6 +170,13 @@ CREATE TABLE holdfast.workflow_types (
     seen_at  timestamptz NOT NULL,
     PRIMARY KEY (workflow, version)
 );
+
+-- Up to where runs were last looked through for those whose job is gone, and when. One row.
+CREATE TABLE holdfast.workflow_upkeep (
+    looked_at timestamptz NOT NULL,
+    reached   uuid NOT NULL
+);
+INSERT INTO holdfast.workflow_upkeep VALUES ('2000-01-01Z', '00000000-0000-0000-0000-000000000000');
 
 -- Starting --------------------------------------------------------------------------------------------------------
 
@@ -977,7 +987,7 @@ BEGIN
     END IF;
     at := holdfast.now();
     PERFORM holdfast.workflow_fold(ARRAY[run], true);
-    UPDATE holdfast.workflow_runs r SET era = from_era + 1, era_at = workflow_next_era.at, waits = NULL, wake_at = NULL WHERE r.id = run;
+    UPDATE holdfast.workflow_runs r SET era = from_era + 1, era_at = workflow_next_era.at, seed = NULL, waits = NULL, wake_at = NULL WHERE r.id = run;
     UPDATE holdfast.work w SET payload = input, attempts = 0 WHERE w.queue = of_queue AND w.id = run;
 END $$;
 
@@ -1008,32 +1018,88 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Another run with what this one has recorded under `keys` in its last era: its code is replayed up to there, and goes on. It has the same input, the signals
+-- that those records have not taken, whenever they were sent, and the ends of children that they started. Nobody but the operator is its parent.
+-- `conflict`: exists (the id is taken), queue (it is gone), or input (of an ended run it is no longer kept).
+CREATE FUNCTION holdfast.workflow_fork(run uuid, keys text[], from_key text, new_id text, new_version int, OUT run_id uuid, OUT conflict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    old   record;
+    job   record;
+    place text;
+BEGIN
+    SELECT r.* INTO old FROM holdfast.workflow_runs r WHERE r.id = run;
+    SELECT j.* INTO job FROM (
+        SELECT w.payload, w.priority, w.metadata FROM holdfast.work w WHERE w.queue = old.queue AND w.id = run
+        UNION ALL SELECT d.payload, d.priority, d.metadata FROM holdfast.dead_letters d WHERE d.id = run
+        UNION ALL SELECT a.payload, a.priority, a.metadata FROM holdfast.archive a WHERE a.slot = ANY (holdfast.archive_slots_of(run)) AND a.id = run
+    ) j LIMIT 1;
+    IF NOT FOUND THEN
+        conflict := 'input';
+        RETURN;
+    END IF;
+    place := CASE WHEN new_version <> old.version THEN (SELECT t.queue FROM holdfast.workflow_types t WHERE t.workflow = old.workflow AND t.version = new_version) END;
+    SELECT b.run_id, b.conflict INTO run_id, conflict
+    FROM holdfast.workflow_begin(old.workflow, job.payload, new_id, coalesce(new_version, old.version), coalesce(place, old.queue), 'refuse', '0', NULL, job.priority,
+                                 old.tags, job.metadata - 'workflow', true, NULL, NULL, 'cancel') b;
+    IF conflict IS NOT NULL THEN
+        RETURN;
+    END IF;
+    -- What began before its first claim has a history: so its first claim is not of generation 1, which has none.
+    UPDATE holdfast.work w SET lease_generation = 1 WHERE w.queue = coalesce(place, old.queue) AND w.id = run_id;
+    UPDATE holdfast.workflow_runs r SET forked_from = run, forked_key = from_key, seed = coalesce(old.seed, run), era = old.era, era_at = old.era_at WHERE r.id = run_id;
+    INSERT INTO holdfast.workflow_steps
+    SELECT p.* FROM (
+        SELECT to_jsonb(s) AS row FROM holdfast.workflow_steps s WHERE s.run_id = run
+        UNION ALL
+        SELECT e.row FROM holdfast.workflow_history h CROSS JOIN LATERAL jsonb_array_elements(h.steps) AS e(row) WHERE h.run_id = run AND h.era = old.era
+    ) s CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_steps, s.row || jsonb_build_object('run_id', workflow_fork.run_id, 'generation', 0)) p
+    WHERE p.key = ANY (keys);
+    INSERT INTO holdfast.workflow_signals
+    SELECT p.* FROM (
+        SELECT to_jsonb(s) AS row FROM holdfast.workflow_signals s WHERE s.run_id = run
+        UNION ALL
+        SELECT e.row FROM holdfast.workflow_history h CROSS JOIN LATERAL jsonb_array_elements(h.signals) AS e(row) WHERE h.run_id = run AND h.era = old.era
+    ) s CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_signals, s.row || jsonb_build_object('run_id', workflow_fork.run_id, 'taken_by', NULL)) p
+    WHERE (s.row->>'taken_by' = ANY (keys)) IS NOT TRUE AND (p.name !~ ':' OR (p.name ~ '^child:' AND substr(p.name, 7) = ANY (keys)))
+    ON CONFLICT DO NOTHING;
+END $$;
+
 -- Keeping ---------------------------------------------------------------------------------------------------------
 
--- Runs whose job has ended without their code: buried after crashes, or deleted. `after`: looked at in the order of ids, from there on. Returns how many runs
--- were ended, and where the next look begins; NULL: from the start.
-CREATE FUNCTION holdfast.workflow_settle_lost(after uuid, most int, OUT ended int, OUT next uuid)
+-- Runs whose job has ended without their code, buried after crashes or deleted, are ended. One look for all workers: whoever comes when `every` has passed since
+-- the last one has the turn, and reads `most` rows from where that stopped. The others read nothing and wait for nobody.
+CREATE FUNCTION holdfast.workflow_settle_lost(most int, every interval, OUT ended int, OUT looked int)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off
     SET enable_bitmapscan = off
     AS $$
 DECLARE
+    turn record;
     lost record;
 BEGIN
+    ended := 0;
+    looked := 0;
+    SELECT u.reached INTO turn FROM holdfast.workflow_upkeep u WHERE u.looked_at <= holdfast.now() - every FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     WITH looked AS MATERIALIZED (
-        SELECT r.id, r.queue, r.ended_at FROM holdfast.workflow_runs r WHERE after IS NULL OR r.id > after ORDER BY r.id LIMIT most
+        SELECT r.id, r.queue, r.ended_at FROM holdfast.workflow_runs r WHERE r.id > turn.reached ORDER BY r.id LIMIT most
     ), buried AS MATERIALIZED (
         SELECT r.id, r.queue, r.ended_at FROM holdfast.dead_letters d JOIN holdfast.workflow_runs r ON r.id = d.id
         WHERE d.died_at > holdfast.now() - interval '10 minutes' AND r.ended_at IS NULL LIMIT most
     )
-    SELECT (SELECT CASE WHEN count(*) >= most THEN max(s.id::text)::uuid END FROM looked s) AS last,
-           array_agg(l.id ORDER BY l.id) AS ids
+    SELECT (SELECT count(*) FROM looked) AS number, (SELECT max(s.id::text)::uuid FROM looked s) AS last, array_agg(l.id ORDER BY l.id) AS ids
     INTO lost
     FROM (SELECT s.id, s.queue FROM looked s WHERE s.ended_at IS NULL UNION SELECT b.id, b.queue FROM buried b) l
     WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = l.queue AND w.id = l.id OFFSET 0);
-    next := lost.last;
-    ended := 0;
+    looked := lost.number;
+    UPDATE holdfast.workflow_upkeep u   -- behind the last row it begins again
+    SET looked_at = holdfast.now(), reached = CASE WHEN looked < most THEN '00000000-0000-0000-0000-000000000000' ELSE lost.last END;
     IF lost.ids IS NOT NULL THEN   -- in a statement of its own: one that was started a moment ago has its job
         SELECT holdfast.workflow_end(array_agg(l.id ORDER BY l.id), array_agg(CASE WHEN d.id IS NULL THEN 'terminated' ELSE 'failed' END ORDER BY l.id),
                                      array_fill(NULL::text, ARRAY[count(*)::int]),
@@ -1090,7 +1156,8 @@ END $$;
 REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_send, holdfast.workflow_run, holdfast.workflow_signal, holdfast.workflow_result,
     holdfast.workflow_rouse, holdfast.workflow_ask_cancel, holdfast.workflow_cancel, holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_end,
     holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend,
-    holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots FROM PUBLIC;
+    holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era,
+    holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots, holdfast.workflow_fork FROM PUBLIC;
 
 -- Roles that were given rights by hand, or by the script of the release before: who enqueues may start runs, who runs jobs may run workflows, who looks may
 -- look at this too.

@@ -93,4 +93,5 @@ WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind IN ('r', 'p') AND 
 -- name: catalog_rows
 -- Rows that the engine cannot do without.
 SELECT 'engine', '', '{}' WHERE EXISTS (SELECT FROM holdfast.engine)
+UNION ALL SELECT 'workflow_upkeep', '', '{}' WHERE (SELECT count(*) FROM holdfast.workflow_upkeep) = 1
 UNION ALL SELECT 'archive_slots', '', '{}' WHERE (SELECT count(*) FROM holdfast.archive_slots WHERE slot BETWEEN 0 AND 31) = 32;

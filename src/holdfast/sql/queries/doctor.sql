@@ -207,6 +207,7 @@ ORDER BY q.at, q.id LIMIT $1;
 
 -- name: unknown_tasks
 -- Jobs set aside because no worker knew them, by task and version, counted up to the cap, with the live workers of the queue that know the name.
+-- Runs of workflows have a check of their own, here and below.
 -- $1 seconds after which a worker is late, $2 cap
 SELECT h.queue, h.task, h.version, h.jobs,
        ARRAY(SELECT v.id FROM holdfast.workers v WHERE v.status = 'alive' AND v.last_seen_at >= holdfast.now() - make_interval(secs => $1::float8)
@@ -214,7 +215,8 @@ SELECT h.queue, h.task, h.version, h.jobs,
 FROM (SELECT w.queue, w.task, w.version, count(*) AS jobs
       FROM (SELECT j.queue, j.task, j.version FROM holdfast.work j
             WHERE j.hold_reason IS NOT NULL AND j.status = 'held' AND j.task <> ALL (ARRAY(SELECT p.task FROM holdfast.paused_tasks p))
-              AND NOT EXISTS (SELECT FROM holdfast.misfits m WHERE m.job_id = j.id) LIMIT $2) w
+              AND NOT EXISTS (SELECT FROM holdfast.misfits m WHERE m.job_id = j.id)
+              AND NOT EXISTS (SELECT FROM holdfast.workflow_runs r WHERE r.id = j.id) LIMIT $2) w
       GROUP BY w.queue, w.task, w.version) h
 ORDER BY h.queue, h.task, h.version;
 
@@ -225,7 +227,8 @@ ORDER BY h.queue, h.task, h.version;
 SELECT h.queue, h.task, h.version, count(DISTINCT h.id), (array_agg(h.reason ORDER BY h.at DESC))[1], count(DISTINCT h.signature)
 FROM (SELECT m.queue, j.id, j.task, j.version, m.reason, m.at, m.signature FROM holdfast.misfits m
       CROSS JOIN LATERAL (SELECT w.id, w.task, w.version FROM holdfast.work w
-                          WHERE w.queue = m.queue AND w.id = m.job_id AND w.status = 'held' AND w.available_at = m.available_at OFFSET 0) j
+                          WHERE w.queue = m.queue AND w.id = m.job_id AND w.status = 'held' AND w.available_at = m.available_at
+                            AND NOT EXISTS (SELECT FROM holdfast.workflow_runs r WHERE r.id = w.id AND r.state = 'diverged') OFFSET 0) j
       LIMIT $1) h
 GROUP BY h.queue, h.task, h.version ORDER BY h.queue, h.task, h.version;
 

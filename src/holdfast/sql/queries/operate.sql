@@ -23,7 +23,14 @@ WITH RECURSIVE p(priority) AS (
     SELECT FROM p CROSS JOIN LATERAL (
         SELECT j.id FROM holdfast.work j
         WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at > holdfast.now()
-          AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
+          AND j.available_at < '9999-01-01Z' AND j.status = 'pending' AND j.id NOT IN (SELECT q.id FROM holdfast.quarantine q)
+        ORDER BY j.available_at, j.seq LIMIT $2
+    ) w
+    LIMIT $2
+), suspended AS MATERIALIZED (   -- due when something happens
+    SELECT FROM p CROSS JOIN LATERAL (
+        SELECT j.id FROM holdfast.work j
+        WHERE j.queue = $1 AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at >= '9999-01-01Z' AND j.status = 'pending'
         ORDER BY j.available_at, j.seq LIMIT $2
     ) w
     LIMIT $2
@@ -52,7 +59,7 @@ WITH RECURSIVE p(priority) AS (
     SELECT FROM holdfast.parked_keys k WHERE k.queue = $1 LIMIT $2
 )
 SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM scheduled), (SELECT count(*) FROM running), (SELECT count(*) FROM held),
-       (SELECT count(*) FROM quarantined), (SELECT count(*) FROM parked), (SELECT count(*) FROM held WHERE status = 'blocked'),
+       (SELECT count(*) FROM quarantined), (SELECT count(*) FROM parked), (SELECT count(*) FROM suspended), (SELECT count(*) FROM held WHERE status = 'blocked'),
        (SELECT extract(epoch FROM holdfast.now() - min(available_at))::float8 FROM oldest),
        q.ordering, q.on_dead_letter, q.lease, q.paused_at, q.paused_by, extract(epoch FROM holdfast.now() - q.paused_at)::float8
 FROM holdfast.queues q WHERE q.name = $1;

@@ -1,0 +1,88 @@
+"""What `holdfast explain` says of a job that is a run."""
+
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+from ...operate.advice import Advice, advise
+from ...operate.reason import Meaning, Reason
+from ...operate.wording import cut, moment, span
+from ...store.statement import Flow, Row, Statement, named
+from . import runs
+from .bars import FAR, waits_for
+from .runs import RunView
+from .timeline import error_of
+
+_WAITING = frozenset({"suspended", "snoozed", "scheduled", "waits"})
+_HELD = frozenset({"held", "misfit"})
+_ENDED = frozenset({"cancelled"})
+
+
+def means(job_id: UUID) -> Flow[Meaning | None]:
+    run = next((found for found in (yield from runs.find(str(job_id), None)) if found.run_id == job_id), None)
+    if run is None:
+        return None
+    trying = (yield from _retrying(run.run_id)) if run.state == "suspended" else []
+    instead = (
+        _WAITING if run.job_status == "pending" else _ENDED if run.ended_at is not None else frozenset[str]()
+    )
+    if run.state == "diverged":
+        instead |= _HELD
+    return Meaning(list(_reasons(run, trying)), instead)
+
+
+def _retrying(run_id: UUID) -> Statement[list[str]]:
+    """Steps that failed and are tried again, each with its last error."""
+
+    def decode(rows: Sequence[Row]) -> list[str]:
+        return [
+            f"step {key} is tried again after {n} failed: {cut(error_of(error) or '')}"
+            for key, n, error in rows
+        ]
+
+    return named("workflow_retrying", (run_id,), decode)
+
+
+def _reasons(run: RunView, trying: Sequence[str]) -> Iterator[Reason]:
+    show = _do(run, "show")
+    the = f"Run {cut(run.id)} of {run.workflow}"
+    if run.ended_at is not None:
+        if run.state in ("cancelled", "terminated"):
+            why = f": {cut(run.cancel_reason or run.error or '')}" if run.cancel_reason or run.error else "."
+            yield Reason(f"run_{run.state}", f"{the} was {run.state} at {moment(run.ended_at)}{why}", [show])
+        return
+    if run.state == "diverged":
+        advice = [_do(run, "retry"), advise("accept_run", id=run.run_id)]
+        yield Reason("run_diverged", f"{the} is set aside, {cut(run.hold_reason, 400)}", advice)
+    if run.paused_at is not None:
+        yield Reason("run_paused", f"{the} is paused since {moment(run.paused_at)}.", [_do(run, "resume")])
+    if run.cancel_requested_at is not None:
+        why = f" ({cut(run.cancel_reason)})" if run.cancel_reason else ""
+        said = (
+            f"{the} was asked to end at {moment(run.cancel_requested_at)}{why}: its code hears of it at its next call, "
+            "and its compensations run first."
+        )
+        yield Reason("run_cancel", said, [show])
+    yield from _waiting(run, the, trying)
+
+
+def _waiting(run: RunView, the: str, trying: Sequence[str]) -> Iterator[Reason]:
+    """Nothing, once what it waited for is there: then it waits its turn, as every job does."""
+    if run.job_status != "pending" or run.due_at is None or run.due_at <= run.now:
+        return
+    advice = [_do(run, "show")]
+    if run.waits:
+        signals = [name for name in run.waits if ":" not in name]
+        advice += [advise("signal_run", id=run.run_id, signal=name) for name in signals[:1]]
+        yield Reason("run_waits", f"{the} waits for {waits_for(run)}.", advice)
+    elif run.due_at.year < FAR:
+        until = f"until {moment(run.due_at)} (in {span((run.due_at - run.now).total_seconds())})"
+        if trying:
+            yield Reason("run_retries", f"{the} waits {until}: {'; '.join(trying)}", advice)
+        elif run.state == "suspended":
+            yield Reason("run_sleeps", f"{the} sleeps {until}.", advice)
+        elif run.generation == 0:
+            yield Reason("run_delayed", f"{the} was started to begin later: it waits {until}.", advice)
+
+
+def _do(run: RunView, verb: str) -> Advice:
+    return advise("run", verb=verb, id=run.run_id)

@@ -1,0 +1,46 @@
+"""The run that an operator means, and what was done to it."""
+
+from dataclasses import dataclass
+
+from ...operate.refusal import Refused
+from ...store.statement import Flow
+from . import runs
+from .runs import RunView
+
+_HOW = {
+    "completed": "it completed",
+    "failed": "it failed",
+    "cancelled": "it was cancelled",
+    "terminated": "it was terminated",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What was done to a run."""
+
+    run: RunView  # as it stood before
+    changed: bool
+    about: tuple[
+        str, ...
+    ] = ()  # terminate: compensations that are not run; retry: steps that are made again; accept: records without a place
+
+
+def find_one(given: str, workflow: str | None) -> Flow[RunView]:
+    found = yield from runs.find(given, workflow)
+    if not found:
+        of = f" of {workflow}" if workflow else ""
+        raise Refused("no_run", f"there is no run {given!r}{of}, or it ended longer ago than runs are kept")
+    if len(found) > 1:
+        names = ", ".join(sorted({one.workflow for one in found}))
+        raise Refused("several_runs", f"several workflows have a run {given!r}: {names}. Say which", id=given)
+    return found[0]
+
+
+def ended_already(found: RunView, state: str) -> Refused:
+    how = _HOW.get(state, "it was removed")
+    return Refused("run_ended", f"run {found.id!r} of {found.workflow} has ended: {how}", id=found.run_id)
+
+
+def named_in_audit(found: RunView) -> dict[str, object]:
+    return {"run": found.run_id, "workflow": found.workflow, "id": found.id}

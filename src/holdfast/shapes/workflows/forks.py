@@ -1,0 +1,93 @@
+"""Another run with the first part of what a run has recorded: which part, and whether that makes sense."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from ...operate.refusal import Refused
+from ...store.statement import Row, Statement, named
+from .runs import RunView
+from .timeline import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A run that goes on from a step of another."""
+
+    run: RunView  # the one that was forked
+    step: str  # the first of its records that the new one makes again
+    kept: tuple[str, ...]  # the keys of those that it was given
+    run_id: UUID
+    id: str
+
+
+def kept(run: RunView, entries: Sequence[Entry], step: str) -> tuple[Entry, list[Entry]]:
+    """The record that is meant, and those before it in the order in which they were written.
+
+    A run that had lost its owner at that moment would have had them and no others, so code can go on from there. A push of
+    a compensation is written with the record behind it, and belongs to that one."""
+    era = [entry for entry in entries if entry.era == run.era]
+    found = _meant(run, era, entries, step)
+    before = era[: era.index(found)]
+    while before and before[-1].ordinal is None and not before[-1].key.startswith("undo/"):
+        if before[-1].kind != "compensation":
+            break
+        before.pop()
+    _check(run, era, before)
+    return found, before
+
+
+def _meant(run: RunView, era: Sequence[Entry], entries: Sequence[Entry], step: str) -> Entry:
+    for entry in era:
+        if entry.ordinal is not None and step == entry.key:
+            return entry
+    if step.isdecimal() and int(step) < len(entries):
+        entry = entries[int(step)]
+        if entry in era and entry.ordinal is not None:
+            return entry
+        what = f"is of era {entry.era}, and the input of that is gone" if entry not in era else "has no place"
+        raise _unknown(run, f"record {step} of run {run.id!r} of {run.workflow} {what}")
+    raise _unknown(run, f"run {run.id!r} of {run.workflow} has not recorded {step!r}")
+
+
+def _unknown(run: RunView, text: str) -> Refused:
+    return Refused("no_step", text, id=run.run_id)
+
+
+def _check(run: RunView, era: Sequence[Entry], before: Sequence[Entry]) -> None:
+    keys = {entry.key for entry in before}
+    undone = [e.key.removeprefix("undo/") for e in era if e.key.startswith("undo/") and e.key not in keys]
+    if gone := [key for key in undone if f"saga/{key}" in keys]:
+        raise Refused(
+            "fork_undone",
+            f"run {run.id!r} of {run.workflow} has undone what is before that step: {', '.join(gone)} ran. Fork it from the "
+            "step that was undone first, or an earlier one",
+        )
+    if calling := [entry.key for entry in before if entry.outcome == "calling"]:
+        raise still_open(run, "jobs that it called", calling)
+
+
+def still_open(run: RunView, what: str, keys: Sequence[str]) -> Refused:
+    """Their end reaches the run that started them, and no other."""
+    return Refused(
+        "fork_open",
+        f"{what} before that step have not ended: {', '.join(keys)}. Only run {run.id!r} of {run.workflow} would hear of "
+        "their end. Fork it when they have ended, or from an earlier step",
+    )
+
+
+def open_children(run_id: UUID, keys: Sequence[str]) -> Statement[list[str]]:
+    params = (run_id, list(keys))
+    return named("workflow_open_children", params, lambda rows: [str(row[0]) for row in rows])
+
+
+def fork(
+    run_id: UUID, keys: Sequence[str], step: str, new_id: str | None, version: int | None
+) -> Statement[tuple[UUID | None, str | None]]:
+    """The new run, or why there is none: exists, queue, input."""
+
+    def decode(rows: Sequence[Row]) -> tuple[UUID | None, str | None]:
+        ((found, conflict),) = rows
+        return found, conflict
+
+    return named("workflow_fork", (run_id, list(keys), step, new_id, version), decode)

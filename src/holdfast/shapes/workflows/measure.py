@@ -1,0 +1,57 @@
+"""What Prometheus reads of workflows. How runs end is counted with the jobs that they are: jobs_settled."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ...shape import Counted, Gauge, Measures
+from ...store.queue_load import CAP
+from ...store.statement import Flow, Row, named
+
+STATES = ("open", "suspended", "compensating", "paused", "diverged")
+
+
+class Seen(NamedTuple):
+    runs: dict[tuple[str, str], int]  # by workflow and state
+    parted_for: float  # seconds; 0: no run is set aside
+
+
+def look(dead_after: float) -> Flow[Seen]:
+    def decode(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
+        return {(workflow, state): number for workflow, state, number in rows}
+
+    runs = yield from named("workflow_measured", (CAP,), decode)
+    parted = yield from named("workflow_parted_for", (CAP,), lambda rows: float(rows[0][0] or 0.0))
+    return Seen(runs, parted)
+
+
+def gauges(seen: Seen) -> Iterator[Gauge]:
+    names = sorted({workflow for workflow, _ in seen.runs})
+    yield Gauge(
+        "workflow_runs",
+        f"Open runs by how they stand, of the oldest {CAP} jobs of each queue.",
+        ("workflow", "state"),
+        [((name, state), seen.runs.get((name, state), 0)) for name in names for state in STATES],
+    )
+    yield Gauge(
+        "workflow_diverged_seconds",
+        "For how long the first run is set aside that parted from its code; 0: none is.",
+        (),
+        [((), seen.parted_for)],
+    )
+
+
+MEASURES = Measures(
+    look,
+    gauges,
+    {
+        "workflow.began": Counted(
+            "workflow_runs_began", "Runs whose code began here for the first time.", ("workflow",)
+        ),
+        "workflow.ended_without_code": Counted(
+            "workflow_runs_ended_without_code",
+            "Runs that were ended here because their job was gone.",
+            (),
+            "runs",
+        ),
+    },
+)

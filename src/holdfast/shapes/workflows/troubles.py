@@ -1,0 +1,66 @@
+"""Runs in trouble, as the doctor looks for them; operate.sql has the text. Each look reads a bounded number of rows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from ...store.doctor import CAP
+from ...store.statement import Row, Statement, named
+
+OLDEST = 10_000  # runs that are looked at
+
+
+class Troubled(NamedTuple):
+    id: UUID
+    workflow: str
+    key: str
+    trouble: str  # lost, or what is wrong with it
+
+    def __str__(self) -> str:
+        what = "" if self.trouble == "lost" else f": {self.trouble}"
+        return f"{self.workflow} {self.key!r} ({self.id}){what}"
+
+
+class UnknownVersion(NamedTuple):
+    """A version of open runs that no live worker has."""
+
+    queue: str
+    workflow: str
+    version: int
+    runs: int
+    seconds: float  # since the oldest of them was started
+
+
+class Parted(NamedTuple):
+    """Runs of a version whose code parted from their history."""
+
+    workflow: str
+    version: int
+    runs: int
+    first: list[UUID]  # some of them
+    reason: str  # of the first
+
+
+def _troubled(rows: Sequence[Row]) -> list[Troubled]:
+    return [Troubled(*row) for row in rows]
+
+
+def lost() -> Statement[list[Troubled]]:
+    return named("workflow_lost_runs", (OLDEST,), _troubled)
+
+
+def stuck() -> Statement[list[Troubled]]:
+    return named("workflow_stuck", (OLDEST,), _troubled)
+
+
+def orphans() -> Statement[list[Troubled]]:
+    return named("workflow_orphans", (OLDEST,), _troubled)
+
+
+def unknown(dead_after: float) -> Statement[list[UnknownVersion]]:
+    params = (OLDEST, dead_after)
+    return named("workflow_unknown", params, lambda rows: [UnknownVersion(*row) for row in rows])
+
+
+def parted() -> Statement[list[Parted]]:
+    return named("workflow_parted", (CAP,), lambda rows: [Parted(*row) for row in rows])
