@@ -144,7 +144,11 @@ class Theatre:
             for era in eras
             for s in era["steps"]
         ]
-        effects = self.kit.sql("SELECT what FROM effects WHERE run = %s ORDER BY what", [name])
+        effects = self.kit.sql(
+            "SELECT what FROM effects WHERE run = %s"
+            " UNION ALL SELECT type FROM holdfast.events WHERE data->>'run' = %s ORDER BY what",
+            [name, name],
+        )
         undone = list(dict.fromkeys(b["what"] for b in self.bodies() if b["what"].startswith("undo")))
         return Ending(row["state"], row["result"], sorted(history), [e["what"] for e in effects], undone)
 
@@ -206,7 +210,9 @@ def theatre(holdfast_server: TestServer) -> Iterator[Theatre]:
 
 @pytest.fixture(scope="module")
 def undisturbed(theatre: Theatre) -> dict[str, Ending]:
-    return {program: theatre.play(program, [])[0] for program in theatre.flows}
+    found = {program: theatre.play(program, [])[0] for program in theatre.flows}
+    assert found["order"].effects == ["crash.reserved", "crash.squared", "reserve"]
+    return found
 
 
 # Each row: the program, and what befalls its owners one after the other.
@@ -221,6 +227,9 @@ ROWS = [
     ("order", [Order("decide.done", "kill")]),
     ("order", [Order("call.done", "kill")]),
     ("order", [Order("child.done", "kill")]),
+    ("order", [Order("publish.before", "kill"), Order("publish.done", "kill")]),
+    ("order", [Order("publish.done", "kill", 2)]),
+    ("order", [Order("publish.before", "pause")]),
     ("saga", [Order("record.done", "kill", 3)]),
     ("fails", [Order("settle.beside", "kill")]),
     ("eras", [Order("era.done", "kill")]),
@@ -256,6 +265,7 @@ def test_an_owner_is_lost(
         ("holdfast record", "holdfast.workflow_suspend("),
         ("holdfast settle", "COMMIT"),
         ("holdfast", "COMMIT"),
+        ("holdfast", "holdfast.workflow_publish("),
     ],
 )
 def test_the_reply_to_a_write_is_lost(

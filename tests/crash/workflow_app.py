@@ -46,6 +46,8 @@ POINTS = (
         "child.done",
         "era.before",
         "era.done",
+        "publish.before",
+        "publish.done",
     ),
     *("settle.before", "settle.beside", "settle.committed", "body.begun", "body.done"),
 )
@@ -119,11 +121,13 @@ def build(url: str) -> tuple[Holdfast, dict[str, Any]]:
         """All that a run may do, up to a good end."""
         wf.on_failure(undo, "reserve")
         one = await wf.transact(reserve, run)
+        wf.publish("crash.reserved", {"run": run}, key=run)
         two, three = await wf.gather(wf.step(charge, run), wf.step(label, run))
         place, winner = await wf.first(wf.step(quick), wf.sleep(3600))
         await wf.sleep(0.2)
         go = await wf.signal(GO)
         squares = await wf.map(square, [1, 2, 3], limit=2)
+        await wf.publish("crash.squared", {"run": run}, key=run)
         started = await wf.start(child, run)
         return [one, two, three, place, winner, go, squares, await started.result()]
 

@@ -38,6 +38,8 @@ POINTS = (
     "decide.done",
     "suspend.before",
     "transact.done",
+    "publish.before",
+    "publish.done",
     "settle.before",
 )
 

@@ -70,7 +70,7 @@ class Steps:
         place, found, input_hash = self._take(scope, name, "transaction", args, kwargs)
 
         async def attempt(number: int, _: float) -> Stored | str:
-            await core.flush_markers()
+            await core.flush()
 
             async def body(tx: AsyncTransaction) -> str:
                 return result.encode(await call(fn, (tx, *args), kwargs, attempts.info(number)))
@@ -120,7 +120,7 @@ class Steps:
             began = core.journal.now().timestamp()
             if core.may_cancel(scope) and core.journal.cancelled.is_set():
                 return await core.record(Record(place.key, "child", "cancelled", place.ordinal, began=began))
-            await core.flush_markers()
+            await core.flush()
             new = NewRun(
                 workflow.name,
                 child_id,
@@ -183,7 +183,7 @@ class Steps:
                     return await core.record(
                         Record(place.key, "call", "done", place.ordinal, "[]", began=began)
                     )
-                await core.flush_markers()
+                await core.flush()
                 made = specs([job.row for job in jobs]) or "[]"
                 row = Record(place.key, "call", "calling", place.ordinal, began=began, input_hash=input_hash)
                 await core.call(NewJobs(made, many, limit), row)

@@ -2,21 +2,23 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from ... import failpoints
-from ...db.faults import Contended
+from ... import failpoints, telemetry
+from ...db.faults import BadRow, Contended
 from ...errors import ConfigurationError, DatabaseUnavailable, LeaseLost
 from ...model.signals import DeadLetter
 from ...runtime.job import Job
 from ...store.statement import Flow, Statement
 from . import store
 from .faults import Evicted
-from .journal import History, NewJobs, NewRun, Record, Stored, Wait
+from .journal import History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 
 T = TypeVar("T")
@@ -105,8 +107,25 @@ class DatabaseJournal:
 
     # Writing ------------------------------------------------------------------------------------------------------------
 
-    async def record(self, rows: Sequence[Record], *, state: str | None = None) -> datetime:
-        return await self._recorder.record(self._grant, rows, state)
+    async def record(
+        self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
+    ) -> datetime:
+        """With events it is a statement of this run's own: who publishes under the same key is waited for."""
+        if not events:
+            return await self._recorder.record(self._grant, rows, state)
+        while True:
+            try:
+                answer, at = await self._between(
+                    "publish", lambda: store.publish(self._grant, rows, events, state)
+                )
+            except BadRow as error:
+                raise RecordRefused(str(error)) from None
+            if at is not None:
+                break
+            await self._is_busy(answer)
+        if telemetry.audible(logging.DEBUG):
+            telemetry.emit("events.published", level=logging.DEBUG, events=len(events))
+        return at
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
         return await self._recorder.decide(self._grant, wait, rows)

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from ...errors import HoldfastError
+from .outgoing import NewEvent
 
 Kind = Literal[
     "step",
@@ -27,6 +28,7 @@ Kind = Literal[
     "patch",
     "compensation",
     "continued",
+    "event",
 ]
 Decided = Literal["done", "failed", "timed_out", "cancelled", "retrying", "calling"]
 
@@ -125,9 +127,11 @@ class Journal(Protocol):
         """Generation 1 of era 0 has no rows, and needs no round trip."""
         ...
 
-    async def record(self, rows: Sequence[Record], *, state: str | None = None) -> datetime:
-        """Write these rows together, with what set_state() said. Returns the time they carry, once it is durable.
-        RecordRefused: record a failure instead."""
+    async def record(
+        self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
+    ) -> datetime:
+        """Write these rows together, with what set_state() said and the events that were published. Returns the time they
+        carry, once it is durable. RecordRefused: record a failure instead."""
         ...
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:

@@ -6,7 +6,7 @@ wait that is to suspend the run unwinds the thread: the call raises Evicted.
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, overload
@@ -97,6 +97,26 @@ class SyncWorkflow:
     def patched(self, name: str) -> bool:
         """Whether this run takes the new way: see Workflow.patched()."""
         return self._now(lambda: self._workflow.patched(name))
+
+    @overload
+    def publish(
+        self, event: object, /, *, key: str | None = ..., headers: Mapping[str, str] | None = ...
+    ) -> None: ...
+    @overload
+    def publish(
+        self,
+        event: str | type,
+        data: Mapping[str, Any],
+        /,
+        *,
+        version: int | None = ...,
+        key: str | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> None: ...
+    def publish(self, event: Any, data: Any = None, /, **options: Any) -> None:
+        """Append one event to the log, once: `wf.publish(OrderPaid(9182, 995))`. It is written when this returns."""
+        publish: Any = self._workflow.publish
+        self._await(lambda: publish(event, data, **options))
 
     def _await(self, make: Callable[[], Awaitable[T]]) -> T:
         """What it gives, once it is there."""
