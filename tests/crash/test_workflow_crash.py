@@ -233,6 +233,9 @@ ROWS = [
     ("saga", [Order("record.done", "kill", 3)]),
     ("fails", [Order("settle.beside", "kill")]),
     ("eras", [Order("era.done", "kill")]),
+    ("plain", [Order("transact.before", "kill"), Order("transact.done", "kill")]),
+    ("plain", [Order("transact.done", "kill", 2)]),
+    ("plain", [Order("transact.before", "cut")]),
     ("order", [Order("record.before", "stop")]),
     ("order", [Order("transact.before", "pause")]),
     ("order", [Order("record.before", "cut")]),
@@ -283,6 +286,21 @@ def test_the_reply_to_a_write_is_lost(
         proxy.close()
 
 
+def test_the_reply_to_the_commit_of_a_plain_transaction_is_lost(
+    theatre: Theatre, undisturbed: dict[str, Ending]
+) -> None:
+    proxy = Proxy(theatre.kit.url)
+    try:
+        proxy.cut_after("COMMIT", name="holdfast")
+        ending, _ = theatre.play("plain", [], proxy.url)
+        assert proxy.cuts == 1
+        assert ending == undisturbed["plain"]
+        assert ending.effects == ["reserve", "reserve"]
+    finally:
+        theatre.end()
+        proxy.close()
+
+
 def test_a_start_and_a_signal_are_there_exactly_when_they_are_committed(theatre: Theatre) -> None:
     """The sender is lost before its commit: nothing happened. Its reply is lost after it: the same id gives the same run,
     and the same key is the same signal."""
@@ -321,7 +339,7 @@ def test_a_start_and_a_signal_are_there_exactly_when_they_are_committed(theatre:
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["kill", "stop", "cut"])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("program", ["order", "saga", "fails", "eras"])
+@pytest.mark.parametrize("program", ["order", "saga", "fails", "eras", "plain"])
 def test_an_owner_is_lost_anywhere(
     theatre: Theatre, undisturbed: dict[str, Ending], program: str, point: str, how: str
 ) -> None:

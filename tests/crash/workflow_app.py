@@ -21,6 +21,8 @@ from holdfast import (
     NonRetryable,
     Settings,
     Signal,
+    SyncWorkflow,
+    Transaction,
     Workflow,
     current_step,
     failpoints,
@@ -76,6 +78,12 @@ def begin(what: str) -> None:
 async def reserve(tx: AsyncTransaction, run: str) -> int:
     begin("reserve")
     await tx.execute("INSERT INTO effects VALUES (%s, 'reserve', %s)", [run, current_step().fence])
+    return 1
+
+
+def reserve_plainly(tx: Transaction, run: str) -> int:
+    begin("reserve plainly")
+    tx.execute("INSERT INTO effects VALUES (%s, 'reserve', %s)", [run, current_step().fence])
     return 1
 
 
@@ -157,7 +165,11 @@ def build(url: str) -> tuple[Holdfast, dict[str, Any]]:
             wf.continue_as_new(run, n=n + 1)
         return n + await wf.signal(GO)
 
-    return app, {flow.name: flow for flow in (order, saga, fails, eras)}
+    @app.workflow(sticky=0.05)
+    def plain(wf: SyncWorkflow, run: str) -> int:
+        return wf.transact(reserve_plainly, run) + wf.transact(reserve_plainly, run)
+
+    return app, {flow.name: flow for flow in (order, saga, fails, eras, plain)}
 
 
 @dataclass(frozen=True)

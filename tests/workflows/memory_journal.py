@@ -144,6 +144,12 @@ class MemoryJournal:
         self._write()
         return self.store.put(row(text))
 
+    async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
+        async def body(tx: Any) -> str:
+            return run(tx)
+
+        return await self.transact(body, row)
+
     async def start(self, child: NewRun, row: Record) -> Stored:
         self._write()
         self.store.children[row.key] = child

@@ -53,7 +53,7 @@ def made(  # noqa: C901 one way for each operation
             raise ValueError(word)
         return f"{word}:{key}"
 
-    async def play(wf: Workflow, ops: Program) -> list[Any]:
+    async def play(wf: Workflow, ops: Program) -> list[Any]:  # noqa: C901 as above
         found: list[Any] = []
         for op, value in ops:
             if op == "step":
@@ -73,7 +73,8 @@ def made(  # noqa: C901 one way for each operation
                 found.append(str(wf.uuid()))
             elif op.startswith("publish"):
                 sent = wf.publish(value, {"after": len(found)})
-                found.append(await sent if op == "publish now" else None)
+                if op == "publish now":
+                    await sent
             else:
                 found.append(await wf.gather(*(play(wf, inner) for inner in value)))
         return found

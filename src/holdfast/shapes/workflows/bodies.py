@@ -143,15 +143,21 @@ replaced: list[
 begun: list[Callable[[StepInfo], None]] = []  # who hears of each body that begins
 
 
-async def call(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], info: StepInfo
-) -> Any:
-    """In the context of a step: an async function here, a plain one in a thread."""
+def begin(fn: Callable[..., Any], info: StepInfo) -> Callable[..., Any]:
+    """From here on this is the context of a step. Returns what is to be called."""
     _step.set(info)
     for old, new in replaced:
         fn = new if fn == old else fn
     for hear in begun:
         hear(info)
+    return fn
+
+
+async def call(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], info: StepInfo
+) -> Any:
+    """In the context of a step: an async function here, a plain one in a thread."""
+    fn = begin(fn, info)
     if inspect.iscoroutinefunction(fn):
         return await fn(*args, **kwargs)
     value = await threads.run(functools.partial(fn, *args, **kwargs))

@@ -1,12 +1,13 @@
 """What a run has done for it: steps, transactions, jobs of other queues and runs of its own."""
 
+import inspect
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from ... import telemetry
-from ...db.transaction import AsyncTransaction
+from ...db.transaction import AsyncTransaction, Transaction
 from ...errors import InvalidOption
 from ...runtime.handler import PayloadError
 from ...store.chains import specs
@@ -15,7 +16,7 @@ from ...tasks.convert import Misfit
 from ...tasks.newjob import NewJob
 from ...tasks.payload import shown
 from ...tasks.task import Task
-from .bodies import Options, Result, call, fingerprint, name_of
+from .bodies import Options, Result, begin, call, fingerprint, name_of
 from .core import Core, Scope
 from .handles import WorkflowType
 from .journal import Kind, NewJobs, NewRun, Record, Stored, Wait
@@ -64,6 +65,42 @@ class Steps:
     ) -> Step[T]:
         """fn's writes and the record commit together, exactly once: `await wf.transact(reserve_stock, order_id)`."""
         core = self._core
+
+        async def attempt(attempts: Attempts, encode: Callable[[object], str], number: int) -> Stored:
+            async def body(tx: AsyncTransaction) -> str:
+                return encode(await call(fn, (tx, *args), kwargs, attempts.info(number)))
+
+            return await core.transact(body, lambda text: attempts.done(number, text))
+
+        return self._transaction(fn, args, kwargs, attempt)
+
+    def _transact_blocking(
+        self, fn: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Step[T]:
+        """The same with a plain function: of a SyncWorkflow."""
+        core = self._core
+        if inspect.iscoroutinefunction(fn):
+            raise TypeError(
+                f"wf.transact() of a plain workflow takes a plain function, and {shown(fn)} is async. Write "
+                f"def {fn.__name__}(tx: Transaction, ...), or make the workflow an async def"
+            )
+
+        async def attempt(attempts: Attempts, encode: Callable[[object], str], number: int) -> Stored:
+            def body(tx: Transaction) -> str:
+                return encode(begin(fn, attempts.info(number))(tx, *args, **kwargs))
+
+            return await core.transact_blocking(body, lambda text: attempts.done(number, text))
+
+        return self._transaction(fn, args, kwargs, attempt)
+
+    def _transaction(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        make: Callable[[Attempts, Callable[[object], str], int], Coroutine[Any, Any, Stored]],
+    ) -> Step[Any]:
+        core = self._core
         scope = core.scope("transact")
         name = name_of(fn, self._options.name)
         result = Result(fn, name)
@@ -71,11 +108,7 @@ class Steps:
 
         async def attempt(number: int, _: float) -> Stored | str:
             await core.flush()
-
-            async def body(tx: AsyncTransaction) -> str:
-                return result.encode(await call(fn, (tx, *args), kwargs, attempts.info(number)))
-
-            return await core.transact(body, lambda text: attempts.done(number, text))
+            return await make(attempts, result.encode, number)
 
         attempts = Attempts(core, scope, place, "transaction", self._options, attempt, input_hash)
         return Step(core, place, found, attempts.run, lambda row: result.decode(row.record.result))

@@ -72,7 +72,7 @@ class Past:
     async def _end(self, *_: Any, **__: Any) -> NoReturn:
         raise Evicted
 
-    record = decide = changed = suspend = transact = start = call = continue_as_new = _end
+    record = decide = changed = suspend = transact = transact_blocking = start = call = continue_as_new = _end
 
 
 async def replay_run(code: Code, history: History, payload: str) -> Divergence | None:

@@ -286,8 +286,24 @@ class Core:
                 failed.append(error)
                 raise
 
+        return await self._transacted(self.journal.transact(body, row), failed)
+
+    async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
+        """The same for a plain function."""
+        failed: list[BaseException] = []
+
+        def body(tx: Any) -> str:
+            try:
+                return run(tx)
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        return await self._transacted(self.journal.transact_blocking(body, row), failed)
+
+    async def _transacted(self, writing: Awaitable[Stored], failed: list[BaseException]) -> Stored:
         try:
-            kept = await self.journal.transact(body, row)
+            kept = await writing
         except asyncio.CancelledError:
             raise
         except (Exception, Evicted) as error:

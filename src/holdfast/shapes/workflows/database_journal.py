@@ -16,12 +16,15 @@ from ...model.signals import DeadLetter
 from ...runtime.job import Job
 from ...store.statement import Flow, Statement
 from . import store
+from .blocking import Handover, in_thread
 from .faults import Evicted
 from .journal import History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 
 T = TypeVar("T")
+First = Callable[[], Flow[bool]]  # before the body of a transaction
+Finish = Callable[[str], Flow[bool]]  # after it, with what it returned
 STICKY = 2.0  # seconds that a run rests before it is put away
 _LEAST = 0.005  # seconds between two looks at a time that is over by our clock, and not by the database's
 _NOTHING = store.Seen(0, 0, False, False)
@@ -134,6 +137,26 @@ class DatabaseJournal:
         return await self._recorder.suspend(self._grant, waits)
 
     async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
+        def go(finish: Finish, first: First) -> Awaitable[str]:
+            return self._database.atransact(run, finish, None, first)
+
+        return await self._transact(go, row)
+
+    async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
+        def go(finish: Finish, first: First) -> Awaitable[str]:
+            handover = Handover()
+
+            def last(result: str) -> Flow[bool]:
+                done = yield from finish(result)
+                return done and handover.commits()
+
+            return in_thread(lambda: self._database.transact(run, last, None, first), handover)
+
+        return await self._transact(go, row)
+
+    async def _transact(
+        self, go: Callable[[Finish, First], Awaitable[str]], row: Callable[[str], Record]
+    ) -> Stored:
         """In doubt whether it was committed: the history says. A second one under the same key waits for the first at the
         key of the record, and finds that it is there."""
         while True:
@@ -151,7 +174,7 @@ class DatabaseJournal:
                 return new == 1
 
             try:
-                await self._database.atransact(run, finish, None, first)
+                await go(finish, first)
                 failpoints.point("transact.done")
             except LeaseLost:
                 return await self._found(made)

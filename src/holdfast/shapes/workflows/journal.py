@@ -156,6 +156,10 @@ class Journal(Protocol):
         what the history has. What `run` raises goes out as it is, and nothing of it stays."""
         ...
 
+    async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
+        """The same for a plain function, which is called in a thread."""
+        ...
+
     async def start(self, child: NewRun, row: Record) -> Stored:
         """The child, its job and the record that it was started, together. The record has the child's run as `linked`."""
         ...

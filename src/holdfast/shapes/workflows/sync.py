@@ -9,9 +9,10 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from uuid import UUID
 
+from ...db.transaction import Transaction
 from ...model.duration import Duration
 from ...tasks.task import Task
 from .bodies import threads
@@ -54,6 +55,13 @@ class SyncWorkflow:
     def step(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function once, and give its recorded result from then on: `truck = wf.step(book, order_id)`."""
         return self._await(lambda: self._workflow.step(fn, *args, **kwargs))
+
+    def transact(
+        self, fn: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """fn's writes and the record commit together, exactly once: `wf.transact(reserve_stock, order_id)` calls
+        `def reserve_stock(tx: Transaction, order_id: int)`."""
+        return self._await(lambda: self._workflow._transact_blocking(fn, *args, **kwargs))
 
     def call(self, task: Task[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """A job of the task's own queue: `size = wf.call(thumbnail, path)`."""
