@@ -40,6 +40,8 @@ class Store:
     waits: list[Wait] = field(default_factory=list)
     calls: dict[str, NewJobs] = field(default_factory=dict)
     children: dict[str, NewRun] = field(default_factory=dict)
+    lost: bool = False
+    beats: list[tuple[str, str | None]] = field(default_factory=list)
     events: dict[UUID | None, tuple[str, Any]] = field(default_factory=dict)  # the log keeps one of an id
 
     def written(self) -> list[str]:
@@ -75,6 +77,12 @@ class MemoryJournal:
     async def history(self) -> History:
         s = self.store
         return History("it", RUN, 1, s.era, BEGIN, list(s.rows), s.cancel, "open")
+
+    def lost(self) -> bool:
+        return self.store.lost
+
+    def beat(self, key: str, detail: str | None) -> None:
+        self.store.beats.append((key, detail))
 
     def _write(self) -> None:
         if self._left is not None:

@@ -162,7 +162,7 @@ def test_an_async_function_is_refused_in_words(app: Holdfast, kit: Kit) -> None:
 
     @app.workflow(sticky=0.05)
     def asks(wf: SyncWorkflow) -> None:
-        wf.transact(wrong)
+        wf.transact(wrong)  # type: ignore[unused-coroutine]
 
     kit.create_queues()
     with pytest.raises(

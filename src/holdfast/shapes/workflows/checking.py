@@ -66,6 +66,12 @@ class Past:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def lost(self) -> bool:
+        return False
+
+    def beat(self, key: str, detail: str | None) -> None:
+        """No body runs."""
+
     async def history(self) -> History:
         return self._history
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -41,6 +42,8 @@ class DatabaseJournal:
         self._history: History | None = None
         self.cancelled = asyncio.Event()
         self._news = asyncio.Event()
+        self._beating = threading.Lock()
+        self._beats: dict[str, str] = {}  # what steps at work said last
         self._seen = self._known = _NOTHING
         if job._claimed.cancel_requested:
             self.cancelled.set()
@@ -57,6 +60,19 @@ class DatabaseJournal:
         self._seen = seen
         if seen != self._known:
             self._news.set()
+
+    def lost(self) -> bool:
+        return self._job.lost
+
+    def beat(self, key: str, detail: str | None) -> None:
+        """The progress of its job: the renewing thread writes the latest."""
+        with self._beating:
+            if detail is None and self._beats.pop(key, None) is None:
+                return
+            if detail is not None:
+                self._beats[key] = detail
+            said = "; ".join(f"{key}: {text}" if text else key for key, text in self._beats.items())
+            self._job.progress(0.0, said)
 
     # Reading ------------------------------------------------------------------------------------------------------------
 

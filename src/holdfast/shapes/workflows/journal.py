@@ -127,6 +127,14 @@ class Journal(Protocol):
         """Generation 1 of era 0 has no rows, and needs no round trip."""
         ...
 
+    def lost(self) -> bool:
+        """Whether the worker knows that the run is another owner's. Asked from any thread."""
+        ...
+
+    def beat(self, key: str, detail: str | None) -> None:
+        """A step is at work, and says how far; None: it no longer is. Called from any thread; written now and then."""
+        ...
+
     async def record(
         self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
     ) -> datetime:
