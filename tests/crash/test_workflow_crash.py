@@ -144,7 +144,11 @@ class Theatre:
             for era in eras
             for s in era["steps"]
         ]
-        effects = self.kit.sql("SELECT what FROM effects WHERE run = %s ORDER BY what", [name])
+        effects = self.kit.sql(
+            "SELECT what FROM effects WHERE run = %s"
+            " UNION ALL SELECT type FROM holdfast.events WHERE data->>'run' = %s ORDER BY what",
+            [name, name],
+        )
         undone = list(dict.fromkeys(b["what"] for b in self.bodies() if b["what"].startswith("undo")))
         return Ending(row["state"], row["result"], sorted(history), [e["what"] for e in effects], undone)
 
@@ -206,7 +210,9 @@ def theatre(holdfast_server: TestServer) -> Iterator[Theatre]:
 
 @pytest.fixture(scope="module")
 def undisturbed(theatre: Theatre) -> dict[str, Ending]:
-    return {program: theatre.play(program, [])[0] for program in theatre.flows}
+    found = {program: theatre.play(program, [])[0] for program in theatre.flows}
+    assert found["order"].effects == ["crash.reserved", "crash.squared", "reserve"]
+    return found
 
 
 # Each row: the program, and what befalls its owners one after the other.
@@ -221,9 +227,15 @@ ROWS = [
     ("order", [Order("decide.done", "kill")]),
     ("order", [Order("call.done", "kill")]),
     ("order", [Order("child.done", "kill")]),
+    ("order", [Order("publish.before", "kill"), Order("publish.done", "kill")]),
+    ("order", [Order("publish.done", "kill", 2)]),
+    ("order", [Order("publish.before", "pause")]),
     ("saga", [Order("record.done", "kill", 3)]),
     ("fails", [Order("settle.beside", "kill")]),
     ("eras", [Order("era.done", "kill")]),
+    ("plain", [Order("transact.before", "kill"), Order("transact.done", "kill")]),
+    ("plain", [Order("transact.done", "kill", 2)]),
+    ("plain", [Order("transact.before", "cut")]),
     ("order", [Order("record.before", "stop")]),
     ("order", [Order("transact.before", "pause")]),
     ("order", [Order("record.before", "cut")]),
@@ -256,6 +268,7 @@ def test_an_owner_is_lost(
         ("holdfast record", "holdfast.workflow_suspend("),
         ("holdfast settle", "COMMIT"),
         ("holdfast", "COMMIT"),
+        ("holdfast", "holdfast.workflow_publish("),
     ],
 )
 def test_the_reply_to_a_write_is_lost(
@@ -268,6 +281,21 @@ def test_the_reply_to_a_write_is_lost(
         ending, _ = theatre.play("order", [], proxy.url)
         assert proxy.cuts == 1
         assert ending == undisturbed["order"]
+    finally:
+        theatre.end()
+        proxy.close()
+
+
+def test_the_reply_to_the_commit_of_a_plain_transaction_is_lost(
+    theatre: Theatre, undisturbed: dict[str, Ending]
+) -> None:
+    proxy = Proxy(theatre.kit.url)
+    try:
+        proxy.cut_after("COMMIT", name="holdfast")
+        ending, _ = theatre.play("plain", [], proxy.url)
+        assert proxy.cuts == 1
+        assert ending == undisturbed["plain"]
+        assert ending.effects == ["reserve", "reserve"]
     finally:
         theatre.end()
         proxy.close()
@@ -311,7 +339,7 @@ def test_a_start_and_a_signal_are_there_exactly_when_they_are_committed(theatre:
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["kill", "stop", "cut"])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("program", ["order", "saga", "fails", "eras"])
+@pytest.mark.parametrize("program", ["order", "saga", "fails", "eras", "plain"])
 def test_an_owner_is_lost_anywhere(
     theatre: Theatre, undisturbed: dict[str, Ending], program: str, point: str, how: str
 ) -> None:

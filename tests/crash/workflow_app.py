@@ -21,6 +21,8 @@ from holdfast import (
     NonRetryable,
     Settings,
     Signal,
+    SyncWorkflow,
+    Transaction,
     Workflow,
     current_step,
     failpoints,
@@ -46,6 +48,8 @@ POINTS = (
         "child.done",
         "era.before",
         "era.done",
+        "publish.before",
+        "publish.done",
     ),
     *("settle.before", "settle.beside", "settle.committed", "body.begun", "body.done"),
 )
@@ -74,6 +78,12 @@ def begin(what: str) -> None:
 async def reserve(tx: AsyncTransaction, run: str) -> int:
     begin("reserve")
     await tx.execute("INSERT INTO effects VALUES (%s, 'reserve', %s)", [run, current_step().fence])
+    return 1
+
+
+def reserve_plainly(tx: Transaction, run: str) -> int:
+    begin("reserve plainly")
+    tx.execute("INSERT INTO effects VALUES (%s, 'reserve', %s)", [run, current_step().fence])
     return 1
 
 
@@ -119,11 +129,13 @@ def build(url: str) -> tuple[Holdfast, dict[str, Any]]:
         """All that a run may do, up to a good end."""
         wf.on_failure(undo, "reserve")
         one = await wf.transact(reserve, run)
+        wf.publish("crash.reserved", {"run": run}, key=run)
         two, three = await wf.gather(wf.step(charge, run), wf.step(label, run))
         place, winner = await wf.first(wf.step(quick), wf.sleep(3600))
         await wf.sleep(0.2)
         go = await wf.signal(GO)
         squares = await wf.map(square, [1, 2, 3], limit=2)
+        await wf.publish("crash.squared", {"run": run}, key=run)
         started = await wf.start(child, run)
         return [one, two, three, place, winner, go, squares, await started.result()]
 
@@ -153,7 +165,11 @@ def build(url: str) -> tuple[Holdfast, dict[str, Any]]:
             wf.continue_as_new(run, n=n + 1)
         return n + await wf.signal(GO)
 
-    return app, {flow.name: flow for flow in (order, saga, fails, eras)}
+    @app.workflow(sticky=0.05)
+    def plain(wf: SyncWorkflow, run: str) -> int:
+        return wf.transact(reserve_plainly, run) + wf.transact(reserve_plainly, run)
+
+    return app, {flow.name: flow for flow in (order, saga, fails, eras, plain)}
 
 
 @dataclass(frozen=True)

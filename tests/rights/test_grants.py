@@ -220,6 +220,7 @@ workflow_own         -         -         -       X       -            -
 workflow_decide      -         -         -       X       -            -
 workflow_suspend     -         -         -       X       -            -
 workflow_child       -         -         -       X       -            -
+workflow_publish     -         -         -       X       -            -
 workflow_call        -         -         -       X       -            -
 workflow_next_era    -         -         -       X       -            -
 workflow_reopen      -         -         -       X       -            X

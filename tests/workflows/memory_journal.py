@@ -10,11 +10,13 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.model.outcome import Outcome
+from holdfast.shapes import Registry
 from holdfast.shapes.workflows.bodies import Result
 from holdfast.shapes.workflows.core import Rules
 from holdfast.shapes.workflows.drive import Code, drive
 from holdfast.shapes.workflows.faults import Evicted
 from holdfast.shapes.workflows.journal import History, NewJobs, NewRun, Record, Stored, Wait
+from holdfast.shapes.workflows.outgoing import NewEvent
 
 RUN = UUID(int=14)
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,6 +40,9 @@ class Store:
     waits: list[Wait] = field(default_factory=list)
     calls: dict[str, NewJobs] = field(default_factory=dict)
     children: dict[str, NewRun] = field(default_factory=dict)
+    lost: bool = False
+    beats: list[tuple[str, str | None]] = field(default_factory=list)
+    events: dict[UUID | None, tuple[str, Any]] = field(default_factory=dict)  # the log keeps one of an id
 
     def written(self) -> list[str]:
         return [row.record.key for row in self.rows]
@@ -46,6 +51,8 @@ class Store:
         self.clock += timedelta(milliseconds=1)
         made = Stored(row, 1, self.clock)
         for n, old in enumerate(self.rows):
+            if old.record is row:  # written before, by the same owner
+                return old
             if old.record.key == row.key:
                 assert old.record.outcome in ("retrying", "calling"), f"{row.key} was decided before"
                 self.rows[n] = made
@@ -71,15 +78,24 @@ class MemoryJournal:
         s = self.store
         return History("it", RUN, 1, s.era, BEGIN, list(s.rows), s.cancel, "open")
 
+    def lost(self) -> bool:
+        return self.store.lost
+
+    def beat(self, key: str, detail: str | None) -> None:
+        self.store.beats.append((key, detail))
+
     def _write(self) -> None:
         if self._left is not None:
             if self._left == 0:
                 raise Crash
             self._left -= 1
 
-    async def record(self, rows: Sequence[Record], *, state: str | None = None) -> datetime:
+    async def record(
+        self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
+    ) -> datetime:
         await asyncio.sleep(0)
         self._write()
+        self.store.events |= {event.id: (event.type, json.loads(event.data)) for event in events}
         at = self.store.clock
         for row in rows:
             made = self.store.put(row)
@@ -136,6 +152,12 @@ class MemoryJournal:
         self._write()
         return self.store.put(row(text))
 
+    async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
+        async def body(tx: Any) -> str:
+            return run(tx)
+
+        return await self.transact(body, row)
+
     async def start(self, child: NewRun, row: Record) -> Stored:
         self._write()
         self.store.children[row.key] = child
@@ -169,6 +191,7 @@ def code_of(fn: Callable[..., Any], rules: Rules | None = None) -> Code:
         json.loads,
         result.encode,
         rules or Rules(),
+        Registry._events,
     )
 
 

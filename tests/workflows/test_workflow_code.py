@@ -25,6 +25,7 @@ from holdfast.shapes.workflows.faults import (
 )
 from holdfast.shapes.workflows.journal import History, Record, RecordRefused
 from holdfast.shapes.workflows.messages import Signal
+from holdfast.shapes.workflows.outgoing import NewEvent
 from holdfast.shapes.workflows.workflow import Workflow
 
 NOTE = Signal("note", str)
@@ -454,11 +455,13 @@ async def test_what_the_database_refuses_is_a_failed_step_and_not_tried_for_ever
     class Refusing(MemoryJournal):
         left = 1
 
-        async def record(self, rows: Sequence[Record], *, state: str | None = None) -> datetime:
+        async def record(
+            self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
+        ) -> datetime:
             if self.left:
                 self.left -= 1
                 raise RecordRefused("a number is out of range")
-            return await super().record(rows, state=state)
+            return await super().record(rows, state=state, events=events)
 
     async def flow(wf: Workflow) -> str:
         try:

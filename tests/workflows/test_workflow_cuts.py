@@ -26,6 +26,8 @@ leaf = st.one_of(
     st.tuples(st.just("signal"), st.integers(1, 9)),
     st.tuples(st.just("patch"), st.sampled_from("pq")),
     st.tuples(st.just("uuid"), st.none()),
+    st.tuples(st.just("publish"), st.sampled_from("xy")),
+    st.tuples(st.just("publish now"), st.sampled_from("xy")),
 )
 programs = st.recursive(
     st.lists(leaf, max_size=4),
@@ -51,7 +53,7 @@ def made(  # noqa: C901 one way for each operation
             raise ValueError(word)
         return f"{word}:{key}"
 
-    async def play(wf: Workflow, ops: Program) -> list[Any]:
+    async def play(wf: Workflow, ops: Program) -> list[Any]:  # noqa: C901 as above
         found: list[Any] = []
         for op, value in ops:
             if op == "step":
@@ -69,6 +71,10 @@ def made(  # noqa: C901 one way for each operation
                 found.append(wf.patched(value))
             elif op == "uuid":
                 found.append(str(wf.uuid()))
+            elif op.startswith("publish"):
+                sent = wf.publish(value, {"after": len(found)})
+                if op == "publish now":
+                    await sent
             else:
                 found.append(await wf.gather(*(play(wf, inner) for inner in value)))
         return found
@@ -80,7 +86,7 @@ def made(  # noqa: C901 one way for each operation
 
 
 async def ended(program: Program, cuts: list[int]) -> tuple[Any, dict[str, str], Counter[str]]:
-    """Until it ends, with its owner lost at these writes."""
+    """Until it ends, with its owner lost at these writes. The events that it published are those of its records."""
     store, bodies = Store(), Counter[str]()
     flow = made(program, bodies, store)
     left = list(cuts)
@@ -92,6 +98,10 @@ async def ended(program: Program, cuts: list[int]) -> tuple[Any, dict[str, str],
         elif not isinstance(outcome, Released):
             assert isinstance(outcome, Completed), outcome
             rows = {row.record.key: str(row.record.outcome) for row in store.rows}
+            assert store.events.keys() == {
+                row.record.linked for row in store.rows if row.record.kind == "event"
+            }
+            rows |= {f"event {number}": str(event) for number, event in store.events.items()}
             return json.loads(outcome.result or "null"), rows, bodies
     raise AssertionError("it never ends")
 

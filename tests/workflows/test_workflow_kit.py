@@ -16,6 +16,7 @@ from holdfast import (
     Workflow,
     WorkflowFailed,
     WorkflowType,
+    failpoints,
 )
 from holdfast.testing import Kit
 from holdfast.testing.workflows import POINTS, CrashReport, StillWaiting
@@ -194,3 +195,54 @@ def test_a_start_that_gives_the_same_run_is_refused(shop: Shop) -> None:
         shop.kit.workflows.crash_everywhere(
             lambda: shop.gives_up.using(id="one").start(), points=["record.before"]
         )
+
+
+def test_the_owner_is_lost_at_a_place_of_the_users_own_too(shop: Shop) -> None:
+    async def marks(cents: int) -> str:
+        failpoints.point("charged")
+        return f"paid {cents}"
+
+    orders = itertools.count(1)
+    kit = shop.kit.workflows
+    with kit.mock(charge, marks):
+        start = lambda: shop.plain.start(next(orders))  # noqa: E731
+        report = kit.crash_everywhere(start, also=["charged"], points=["record.done"])
+        report.assert_same()
+        assert {name.partition("#")[0] for name in report.boundaries} == {"charged", "record.done"}
+        assert report.repeats["charge"] == 2
+        with pytest.raises(
+            AssertionError, match=r"the run never came to 'packed': call holdfast\.failpoints"
+        ):
+            kit.crash_everywhere(start, also=["packed"], points=[])
+        with pytest.raises(TypeError, match=r"also=\['charged'\]"):
+            kit.crash_everywhere(start, also="charged")
+
+
+async def test_histories_are_those_of_open_and_ended_runs(shop: Shop) -> None:
+    kit = shop.kit
+    try:
+        ended, waiting = await shop.plain.astart(1), await shop.plain.astart(2)
+        assert await kit.workflows.arun(ended) == ["paid 995", "A4"]
+        await kit.workflows.arun(waiting)
+        await shop.asks.astart()
+        found = [entries async for entries in kit.workflows.histories(shop.plain)]
+        assert [{entry.key for entry in entries} for entries in found] == [{"reserve", "charge", "label"}] * 2
+        assert [entries[0].result for entries in found] == [2, 1], "the newest first"
+        assert len([entries async for entries in kit.workflows.histories(shop.plain, limit=1)]) == 1
+        assert [list(entries) async for entries in kit.workflows.histories(shop.asks)] == [[]]
+        with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
+            [entries async for entries in kit.workflows.histories(shop.plain, limit=0)]
+    finally:
+        await kit.database.aclose()
+
+
+async def test_a_mock_is_an_async_context_manager_too(shop: Shop) -> None:
+    async def cheaper(cents: int) -> str:
+        return "free"
+
+    try:
+        async with shop.kit.workflows.mock(charge, cheaper):
+            assert await shop.kit.workflows.arun(await shop.plain.astart(1)) == ["free", "A4"]
+        assert await shop.kit.workflows.arun(await shop.plain.astart(2)) == ["paid 995", "A4"]
+    finally:
+        await shop.kit.database.aclose()

@@ -8,6 +8,7 @@ from ..shape import Shape
 from . import events, receiver, relays, schedules, webhooks, workflows
 from .events.contracts.verbs import HasContracts
 from .events.declare import Subscribing
+from .events.publish import outgoing, type_of_event
 from .events.verbs import HasEvents
 from .receiver.declare import Receiving
 from .relays.declare import Relaying
@@ -15,6 +16,7 @@ from .schedules.declare import Scheduling
 from .schedules.verbs import HasSchedules
 from .webhooks.declare import Hooking
 from .workflows.declare import Workflows
+from .workflows.outgoing import Events
 
 SHAPES: tuple[Shape, ...] = (
     schedules.SHAPE,
@@ -33,6 +35,8 @@ class Registry(Scheduling, Relaying, Hooking, Subscribing, Receiving, Workflows)
 
     A registry that several apps include writes its jobs through the newest of them.
     """
+
+    _events = Events(type_of_event, outgoing)  # for wf.publish()
 
 
 class Verbs(HasSchedules, HasEvents, HasContracts):

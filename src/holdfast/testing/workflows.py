@@ -6,8 +6,9 @@ it did, must be the same every time.
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -21,8 +22,10 @@ from ..shapes.workflows import bodies
 from ..shapes.workflows.checking import Divergence, replay_run
 from ..shapes.workflows.declare import KIND
 from ..shapes.workflows.faults import WorkflowFailed
-from ..shapes.workflows.handles import Run
+from ..shapes.workflows.handles import Run, WorkflowType
+from ..shapes.workflows.runs import listed
 from ..shapes.workflows.store import histories
+from ..shapes.workflows.timeline import Entry, timeline
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,6 +41,8 @@ POINTS = (
     "decide.done",
     "suspend.before",
     "transact.done",
+    "publish.before",
+    "publish.done",
     "settle.before",
 )
 
@@ -63,6 +68,25 @@ class CrashReport:
         if wrong:
             lines = "\n".join(wrong)
             raise AssertionError(f"without a crash: {wanted!r}\nwith the owner lost at\n{lines}")
+
+
+class Mock:
+    """What mock() returns."""
+
+    def __init__(self, pair: tuple[Callable[..., Any], Callable[..., Any]]) -> None:
+        self._pair = pair
+
+    def __enter__(self) -> None:
+        bodies.replaced.append(self._pair)
+
+    def __exit__(self, *_: object) -> None:
+        bodies.replaced.remove(self._pair)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
 
 
 class Desk(Protocol):
@@ -123,29 +147,46 @@ class WorkflowKit:
         (history,) = self._kit.database.run(lambda: histories([str(row["id"])])).values()
         return asyncio.run(replay_run(code, history[0], row["payload"]))
 
-    @contextlib.contextmanager
-    def mock(self, fn: Callable[P, Any], replacement: Callable[P, Any]) -> Iterator[None]:
-        """In the block `replacement` is called wherever a step, a transaction or a compensation would call `fn`. Keys are
-        those of `fn`."""
-        pair = (fn, replacement)
-        bodies.replaced.append(pair)
-        try:
-            yield
-        finally:
-            bodies.replaced.remove(pair)
+    async def histories(
+        self, workflow: WorkflowType[..., Any], limit: int = 100
+    ) -> AsyncIterator[Sequence[Entry]]:
+        """What runs of a workflow recorded, open or ended, the newest run first: `async for entries in
+        kit.workflows.histories(checkout): ...`."""
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        found = await self._kit.database.arun(lambda: listed(workflow.name, None, None, limit))
+        for run in found:
+            entries = await self._kit.database.arun(functools.partial(timeline, run.run_id))
+            yield entries
+
+    def mock(self, fn: Callable[P, Any], replacement: Callable[P, Any]) -> "Mock":
+        """In the block `replacement` is called wherever a step, a transaction or a compensation would call `fn`: `with
+        kit.workflows.mock(charge, cheaper):`, or `async with`. Keys are those of `fn`."""
+        return Mock((fn, replacement))
 
     def crash_everywhere(
         self,
         start: Callable[[], Run[Any]],
         *,
+        also: Sequence[str] = (),
         effects: Callable[[Run[Any]], object] | None = None,
         points: Sequence[str] = POINTS,
     ) -> CrashReport:
         """Run once to see at which places its owner can be lost; then once for each of them, with the run taken from its
-        owner there and given to the next. `start` starts a new run each time. `effects` returns what a run has done
-        outside of it, such as its rows in a ledger: it is compared beside the outcome."""
+        owner there and given to the next. `start` starts a new run each time. `also`: more places, as
+        `holdfast.failpoints.point("charged")` in a step names one. `effects` returns what a run has done outside of it,
+        such as its rows in a ledger: it is compared beside the outcome. `points`: these places instead of all that a worker
+        has."""
+        for given, name in ((also, "also"), (points, "points")):
+            if isinstance(given, str):
+                raise TypeError(f"{name} takes the names of failpoints in a list: {name}=[{given!r}]")
         crashes = _Crashes(self, effects)
+        points = tuple(dict.fromkeys((*points, *also)))
         outcomes: dict[str, object] = {"": crashes.once(start(), points, None)}
+        if missed := [name for name in also if f"{name}#1" not in crashes.seen]:
+            raise AssertionError(
+                f"the run never came to {', '.join(map(repr, missed))}: call holdfast.failpoints.point() there"
+            )
         boundaries = list(crashes.seen)
         for boundary in list(boundaries):
             found = crashes.once(start(), points, boundary)

@@ -73,6 +73,29 @@ def _kind_of(event: object, data: object) -> tuple[EventType, object]:
     return kind, event
 
 
+def type_of_event(event: object) -> str:
+    """The name of the type of what publish() was given."""
+    if isinstance(event, str):
+        return type_name_of(event, InvalidEvent)
+    kind = type_of(event if isinstance(event, type) else type(event))
+    return kind.name if kind is not None else _kind_of(event, None)[0].name
+
+
+def outgoing(
+    event: object,
+    data: Mapping[str, Any] | None = None,
+    *,
+    version: int | None = None,
+    key: str | None = None,
+    event_id: UUID | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> NewEvent:
+    """One event that somebody else writes, with the context of the trace that is active here."""
+    made = new_event(event, data, version=version, key=key, event_id=event_id, headers=headers)
+    with tracing.publishing([made.type], 1) as context:
+        return _carrying(made, context) if context else made
+
+
 def _version(name: str, version: object) -> int:
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
         raise InvalidEvent(f"event {name!r}: version must be from 1 to {2**31 - 1:,}, not {shown(version)}")

@@ -9,7 +9,7 @@ import inspect
 import json
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import InvalidOption, InvalidPayload
@@ -23,7 +23,12 @@ from .faults import NonRetryable
 
 MAX_RESULT = 256 * 1024
 _FREE = 1 << 40
+_DETAIL = 512  # bytes of what a heartbeat says
 threads = Threads()  # for steps that are plain functions
+
+
+def _nobody(_: object) -> None:
+    """A step that nobody hears."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,16 @@ class StepInfo:
     idempotency_key: str  # of the run and the step: the same in every attempt, on every worker
     attempt: int
     fence: str  # sortable text that rises with every owner of the run
+    _beat: Callable[[object], None] = field(default=_nobody, repr=False, compare=False)
+
+    def heartbeat(self, detail: object = None) -> None:
+        """Say that the step is at work, and how far: `current_step().heartbeat("page 3 of 10")`. The detail is text, or
+        anything that has a JSON form; `holdfast workflow show` has the latest. It costs next to nothing: it is written with
+        the next heartbeat of the worker. Leases are renewed without it.
+
+        It raises Evicted where the run is another owner's, and WorkflowCancelled where it was cancelled: a plain function
+        in a thread ends by that."""
+        self._beat(detail)
 
 
 _step: ContextVar[StepInfo | None] = ContextVar("holdfast_step", default=None)
@@ -60,6 +75,16 @@ class Options:
     queue: str | None = None
     id: str | None = None
     on_cancel: str = "cancel"
+
+
+def detail_text(detail: object) -> str:
+    """What a heartbeat says, whatever it is given: a detail must not fail the step."""
+    if isinstance(detail, str):
+        return storable(detail, _DETAIL)
+    try:
+        return storable(json.dumps(detail, ensure_ascii=False), _DETAIL)
+    except Exception:  # noqa: BLE001 it may be anything
+        return f"(a detail of type {type(detail).__name__} that has no JSON form)"
 
 
 class TooLarge(Exception):
@@ -143,15 +168,21 @@ replaced: list[
 begun: list[Callable[[StepInfo], None]] = []  # who hears of each body that begins
 
 
-async def call(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], info: StepInfo
-) -> Any:
-    """In the context of a step: an async function here, a plain one in a thread."""
+def begin(fn: Callable[..., Any], info: StepInfo) -> Callable[..., Any]:
+    """From here on this is the context of a step. Returns what is to be called."""
     _step.set(info)
     for old, new in replaced:
         fn = new if fn == old else fn
     for hear in begun:
         hear(info)
+    return fn
+
+
+async def call(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], info: StepInfo
+) -> Any:
+    """In the context of a step: an async function here, a plain one in a thread."""
+    fn = begin(fn, info)
     if inspect.iscoroutinefunction(fn):
         return await fn(*args, **kwargs)
     value = await threads.run(functools.partial(fn, *args, **kwargs))

@@ -1,12 +1,13 @@
 """What a run has done for it: steps, transactions, jobs of other queues and runs of its own."""
 
+import inspect
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from ... import telemetry
-from ...db.transaction import AsyncTransaction
+from ...db.transaction import AsyncTransaction, Transaction
 from ...errors import InvalidOption
 from ...runtime.handler import PayloadError
 from ...store.chains import specs
@@ -15,7 +16,7 @@ from ...tasks.convert import Misfit
 from ...tasks.newjob import NewJob
 from ...tasks.payload import shown
 from ...tasks.task import Task
-from .bodies import Options, Result, call, fingerprint, name_of
+from .bodies import Options, Result, begin, call, fingerprint, name_of
 from .core import Core, Scope
 from .handles import WorkflowType
 from .journal import Kind, NewJobs, NewRun, Record, Stored, Wait
@@ -64,18 +65,50 @@ class Steps:
     ) -> Step[T]:
         """fn's writes and the record commit together, exactly once: `await wf.transact(reserve_stock, order_id)`."""
         core = self._core
+
+        async def attempt(attempts: Attempts, encode: Callable[[object], str], number: int) -> Stored:
+            async def body(tx: AsyncTransaction) -> str:
+                return encode(await call(fn, (tx, *args), kwargs, attempts.info(number)))
+
+            return await core.transact(body, lambda text: attempts.done(number, text))
+
+        return self._transaction(fn, args, kwargs, attempt)
+
+    def _transact_blocking(
+        self, fn: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Step[T]:
+        """The same with a plain function: of a SyncWorkflow."""
+        core = self._core
+        if inspect.iscoroutinefunction(fn):
+            raise TypeError(
+                f"wf.transact() of a plain workflow takes a plain function, and {shown(fn)} is async. Write "
+                f"def {fn.__name__}(tx: Transaction, ...), or make the workflow an async def"
+            )
+
+        async def attempt(attempts: Attempts, encode: Callable[[object], str], number: int) -> Stored:
+            def body(tx: Transaction) -> str:
+                return encode(begin(fn, attempts.info(number))(tx, *args, **kwargs))
+
+            return await core.transact_blocking(body, lambda text: attempts.done(number, text))
+
+        return self._transaction(fn, args, kwargs, attempt)
+
+    def _transaction(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        make: Callable[[Attempts, Callable[[object], str], int], Coroutine[Any, Any, Stored]],
+    ) -> Step[Any]:
+        core = self._core
         scope = core.scope("transact")
         name = name_of(fn, self._options.name)
         result = Result(fn, name)
         place, found, input_hash = self._take(scope, name, "transaction", args, kwargs)
 
         async def attempt(number: int, _: float) -> Stored | str:
-            await core.flush_markers()
-
-            async def body(tx: AsyncTransaction) -> str:
-                return result.encode(await call(fn, (tx, *args), kwargs, attempts.info(number)))
-
-            return await core.transact(body, lambda text: attempts.done(number, text))
+            await core.flush()
+            return await make(attempts, result.encode, number)
 
         attempts = Attempts(core, scope, place, "transaction", self._options, attempt, input_hash)
         return Step(core, place, found, attempts.run, lambda row: result.decode(row.record.result))
@@ -122,7 +155,7 @@ class Steps:
             began = core.journal.now().timestamp()
             if core.may_cancel(scope) and core.journal.cancelled.is_set():
                 return await core.record(Record(place.key, "child", "cancelled", place.ordinal, began=began))
-            await core.flush_markers()
+            await core.flush()
             new = NewRun(
                 workflow.name,
                 child_id,
@@ -185,7 +218,7 @@ class Steps:
                     return await core.record(
                         Record(place.key, "call", "done", place.ordinal, "[]", began=began)
                     )
-                await core.flush_markers()
+                await core.flush()
                 made = specs([job.row for job in jobs]) or "[]"
                 row = Record(place.key, "call", "calling", place.ordinal, began=began, input_hash=input_hash)
                 await core.call(NewJobs(made, many, limit), row)

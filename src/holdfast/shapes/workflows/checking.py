@@ -67,13 +67,19 @@ class Past:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def lost(self) -> bool:
+        return False
+
+    def beat(self, key: str, detail: str | None) -> None:
+        """No body runs."""
+
     async def history(self) -> History:
         return self._history
 
     async def _end(self, *_: Any, **__: Any) -> NoReturn:
         raise Evicted
 
-    record = decide = changed = suspend = transact = start = call = continue_as_new = _end
+    record = decide = changed = suspend = transact = transact_blocking = start = call = continue_as_new = _end
 
 
 async def replay_run(code: Code, history: History, payload: str) -> Divergence | None:

@@ -109,6 +109,9 @@ def show_command(run: RunArgument, workflow: WorkflowOption = None, *, operator:
 def _print_whole(whole: Whole) -> None:
     for name, text in bars.facts(whole.run, whole.signals):
         typer.echo(f"{name + ':':<10} {render.line(text)}")
+    if whole.at_work is not None and whole.at_work.message:
+        said = whole.at_work
+        typer.echo(f"{'at work:':<10} {render.one_line(said.message)} ({render.moment(said.at)})")
     if whole.entries:
         typer.echo()
         for text in bars.drawn(whole.run, whole.entries):

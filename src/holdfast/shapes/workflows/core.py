@@ -13,6 +13,7 @@ from ...model.outcome import DeadLettered, Held, Outcome, Released
 from ...model.text import describe, storable
 from .faults import Diverged, Evicted, StepFailed, UnscopedTask, WorkflowCancelled, WorkflowFailed
 from .journal import History, Journal, Kind, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .outgoing import NewEvent
 from .replay import Place, Replay
 from .waits import Waits
 
@@ -71,6 +72,7 @@ class Core:
         self.cancel_raised = False
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
         self._pending: list[Record] = []
+        self._outgoing: dict[str, tuple[Record, NewEvent]] = {}  # by their key, until they are written
         self._shown: str | None = None
 
     @property
@@ -178,13 +180,23 @@ class Core:
         """To be written with the next record."""
         self._pending.append(row)
 
+    def publish_later(self, row: Record, event: NewEvent) -> None:
+        """The same, with the event that it stands for."""
+        self._outgoing[row.key] = (row, event)
+        self._pending.append(row)
+
+    async def published(self, key: str) -> Stored:
+        """Durable when it returns. Where another branch is about to write it too, it is one event, by its id."""
+        if self._outgoing.get(key, (None,))[0] in self._pending:
+            await self.flush()
+        elif (other := self._outgoing.get(key)) is not None:
+            self._keep([other[0]], await self._written([other[0]]))
+        found = self.replay.stored(key)
+        assert found is not None
+        return found
+
     def show(self, state: str) -> None:
         self._shown = state
-
-    @property
-    def markers(self) -> bool:
-        """Whether something waits to be written that decides which way a replay goes."""
-        return any(row.kind == "patch" for row in self._pending)
 
     async def record(self, row: Record) -> Stored:
         """Durable when it returns."""
@@ -195,10 +207,10 @@ class Core:
         self._shown = None
         try:
             try:
-                at = await self.journal.record([*rows, row], state=shown)
+                at = await self._write([*rows, row], shown)
             except RecordRefused as refused:
                 row = _refused(row, refused)
-                at = await self.journal.record([*rows, row], state=shown)
+                at = await self._write([*rows, row], shown)
         except asyncio.CancelledError:
             self._pending[:0] = rows  # written or not: a second time changes nothing
             self._shown = self._shown or shown
@@ -207,29 +219,44 @@ class Core:
             self.refused(error)
         except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
             self.lost(error)
-        return self._keep([*rows, row], at)
+        self._keep([*rows, row], at)
+        return Stored(row, 0, at)
 
-    async def flush_markers(self) -> None:
-        """Before what is not written by record(): a replay must find them in front of it."""
-        if self.markers:
+    async def flush(self) -> None:
+        """Before what is not written by record(), and before it is put away: what decides which way a replay goes must stand
+        in front of it, and events do not wait for the end of a wait."""
+        if any(row.kind in ("patch", "event") for row in self._pending):
             rows = self._drain()
             self._keep(rows, await self._written(rows))
 
     async def finish(self) -> None:
-        """What set_state() said last. Rows that waited for another record are of no use to anybody."""
-        if self._shown is not None and self._behind == "call":
-            await self._written([])
+        """Events, with what stands before them, and what set_state() said last. Rows that wait for another record are of no
+        use to anybody."""
+        rows = self._drain() if self._outgoing else []
+        if (rows or self._shown is not None) and self._behind == "call":
+            self._keep(rows, await self._written(rows))
 
-    async def _written(self, rows: Sequence[Record]) -> datetime:
+    async def _written(self, rows: list[Record]) -> datetime:
         shown, self._shown = self._shown, None
         try:
-            return await self.journal.record(rows, state=shown)
+            return await self._write(rows, shown)
+        except asyncio.CancelledError:
+            self._pending[:0] = rows  # written or not: a second time changes nothing
+            self._shown = self._shown or shown
+            raise
+        except RecordRefused as error:
+            self.refused(error)
         except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
             self.lost(error)
+
+    async def _write(self, rows: Sequence[Record], shown: str | None) -> datetime:
+        events = [self._outgoing[row.key][1] for row in rows if row.key in self._outgoing]
+        return await self.journal.record(rows, state=shown, events=events)
 
     async def decide(self, wait: Wait) -> Stored | None:
         if self.stopped is not None:
             raise self.stopped
+        await self.flush()
         rows = self._drain()
         try:
             row = await self.journal.decide(wait, rows)
@@ -259,8 +286,24 @@ class Core:
                 failed.append(error)
                 raise
 
+        return await self._transacted(self.journal.transact(body, row), failed)
+
+    async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
+        """The same for a plain function."""
+        failed: list[BaseException] = []
+
+        def body(tx: Any) -> str:
+            try:
+                return run(tx)
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        return await self._transacted(self.journal.transact_blocking(body, row), failed)
+
+    async def _transacted(self, writing: Awaitable[Stored], failed: list[BaseException]) -> Stored:
         try:
-            kept = await self.journal.transact(body, row)
+            kept = await writing
         except asyncio.CancelledError:
             raise
         except (Exception, Evicted) as error:
@@ -295,11 +338,10 @@ class Core:
         rows, self._pending = self._pending, []
         return rows
 
-    def _keep(self, rows: Sequence[Record], at: datetime) -> Stored:
-        kept = [Stored(row, 0, at) for row in rows]
-        for row in kept:
-            self.replay.keep(row)
-        return kept[-1]
+    def _keep(self, rows: Sequence[Record], at: datetime) -> None:
+        for row in rows:
+            self._outgoing.pop(row.key, None)
+            self.replay.keep(Stored(row, 0, at))
 
     def _check_length(self, row: Record) -> None:
         if len(self.replay) >= self.rules.max_history and row.kind != "compensation":

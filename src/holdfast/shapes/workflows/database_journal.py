@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -10,17 +11,21 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from ... import failpoints, telemetry
-from ...db.faults import Contended
+from ...db.faults import BadRow, Contended
 from ...errors import ConfigurationError, DatabaseUnavailable, LeaseLost
 from ...model.signals import DeadLetter
 from ...runtime.job import Job
 from ...store.statement import Flow, Statement
 from . import store
+from .blocking import Handover, in_thread
 from .faults import Evicted
-from .journal import History, NewJobs, NewRun, Record, Stored, Wait
+from .journal import History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 
 T = TypeVar("T")
+First = Callable[[], Flow[bool]]  # before the body of a transaction
+Finish = Callable[[str], Flow[bool]]  # after it, with what it returned
 STICKY = 2.0  # seconds that a run rests before it is put away
 _LEAST = 0.005  # seconds between two looks at a time that is over by our clock, and not by the database's
 _NOTHING = store.Seen(0, 0, False, False)
@@ -37,6 +42,8 @@ class DatabaseJournal:
         self._history: History | None = None
         self.cancelled = asyncio.Event()
         self._news = asyncio.Event()
+        self._beating = threading.Lock()
+        self._beats: dict[str, str] = {}  # what steps at work said last
         self._seen = self._known = _NOTHING
         if job._claimed.cancel_requested:
             self.cancelled.set()
@@ -53,6 +60,19 @@ class DatabaseJournal:
         self._seen = seen
         if seen != self._known:
             self._news.set()
+
+    def lost(self) -> bool:
+        return self._job.lost
+
+    def beat(self, key: str, detail: str | None) -> None:
+        """The progress of its job: the renewing thread writes the latest."""
+        with self._beating:
+            if detail is None and self._beats.pop(key, None) is None:
+                return
+            if detail is not None:
+                self._beats[key] = detail
+            said = "; ".join(f"{key}: {text}" if text else key for key, text in self._beats.items())
+            self._job.progress(0.0, said)
 
     # Reading ------------------------------------------------------------------------------------------------------------
 
@@ -110,8 +130,25 @@ class DatabaseJournal:
 
     # Writing ------------------------------------------------------------------------------------------------------------
 
-    async def record(self, rows: Sequence[Record], *, state: str | None = None) -> datetime:
-        return await self._recorder.record(self._grant, rows, state)
+    async def record(
+        self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
+    ) -> datetime:
+        """With events it is a statement of this run's own: who publishes under the same key is waited for."""
+        if not events:
+            return await self._recorder.record(self._grant, rows, state)
+        while True:
+            try:
+                answer, at = await self._between(
+                    "publish", lambda: store.publish(self._grant, rows, events, state)
+                )
+            except BadRow as error:
+                raise RecordRefused(str(error)) from None
+            if at is not None:
+                break
+            await self._is_busy(answer)
+        if telemetry.audible(logging.DEBUG):
+            telemetry.emit("events.published", level=logging.DEBUG, events=len(events))
+        return at
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
         return await self._recorder.decide(self._grant, wait, rows)
@@ -120,6 +157,26 @@ class DatabaseJournal:
         return await self._recorder.suspend(self._grant, waits)
 
     async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
+        def go(finish: Finish, first: First) -> Awaitable[str]:
+            return self._database.atransact(run, finish, None, first)
+
+        return await self._transact(go, row)
+
+    async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
+        def go(finish: Finish, first: First) -> Awaitable[str]:
+            handover = Handover()
+
+            def last(result: str) -> Flow[bool]:
+                done = yield from finish(result)
+                return done and handover.commits()
+
+            return in_thread(lambda: self._database.transact(run, last, None, first), handover)
+
+        return await self._transact(go, row)
+
+    async def _transact(
+        self, go: Callable[[Finish, First], Awaitable[str]], row: Callable[[str], Record]
+    ) -> Stored:
         """In doubt whether it was committed: the history says. A second one under the same key waits for the first at the
         key of the record, and finds that it is there."""
         while True:
@@ -137,7 +194,7 @@ class DatabaseJournal:
                 return new == 1
 
             try:
-                await self._database.atransact(run, finish, None, first)
+                await go(finish, first)
                 failpoints.point("transact.done")
             except LeaseLost:
                 return await self._found(made)

@@ -25,6 +25,7 @@ from .core import MAX_HISTORY, STICKY, Rules
 from .database_journal import DatabaseJournal
 from .drive import Code, drive
 from .handles import WorkflowType
+from .outgoing import Events
 from .sync import SyncWorkflow, run_in_thread
 from .workflow import Workflow
 
@@ -114,6 +115,8 @@ class WorkflowDefinition(Definition):
 class Workflows(TaskRegistry):
     """The part of a registry that declares workflows."""
 
+    _events: Events
+
     def workflow(
         self,
         *,
@@ -151,6 +154,7 @@ class Workflows(TaskRegistry):
             lambda text: codec.decode(version, text),
             codec.encode_result,
             rules,
+            self._events,
         )
         new = Declared(name, version, queue, Place.of(signature.func), codec, code)
         known = self._things.setdefault(KIND, {})

@@ -14,6 +14,7 @@ from ...model.text import describe
 from .core import Core, Rules, Scope, current
 from .faults import ContinueAsNew, Diverged, Evicted, WorkflowCancelled, WorkflowFailed
 from .journal import Journal
+from .outgoing import Events
 from .workflow import Workflow
 
 PATIENCE = 5.0  # seconds that code may take to leave memory
@@ -29,6 +30,7 @@ class Code:
     decode: Callable[[str], dict[str, Any]]
     encode_result: Callable[[object], str]
     rules: Rules = Rules()  # noqa: RUF009 it is never changed
+    events: Events | None = None  # None: it publishes nothing
 
 
 async def drive(
@@ -107,13 +109,14 @@ async def _cancels(core: Core) -> None:
 async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | ContinueAsNew:
     scope = Scope(core, "", core.history.created_at, task=asyncio.current_task())
     current.set(scope)
-    workflow = Workflow(core, code.encode)
+    workflow = Workflow(core, code.encode, code.events)
     try:
         value = await code.call(workflow, arguments)
         core.end(scope)
         result = code.encode_result(value)
     except ContinueAsNew as ended:
         core.end(scope)
+        await core.finish()
         return ended
     except (Exception, BaseExceptionGroup) as error:
         if core.stopped is not None:

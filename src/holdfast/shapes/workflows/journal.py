@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from ...errors import HoldfastError
+from .outgoing import NewEvent
 
 Kind = Literal[
     "step",
@@ -27,6 +28,7 @@ Kind = Literal[
     "patch",
     "compensation",
     "continued",
+    "event",
 ]
 Decided = Literal["done", "failed", "timed_out", "cancelled", "retrying", "calling"]
 
@@ -126,9 +128,19 @@ class Journal(Protocol):
         """Generation 1 of era 0 has no rows, and needs no round trip."""
         ...
 
-    async def record(self, rows: Sequence[Record], *, state: str | None = None) -> datetime:
-        """Write these rows together, with what set_state() said. Returns the time they carry, once it is durable.
-        RecordRefused: record a failure instead."""
+    def lost(self) -> bool:
+        """Whether the worker knows that the run is another owner's. Asked from any thread."""
+        ...
+
+    def beat(self, key: str, detail: str | None) -> None:
+        """A step is at work, and says how far; None: it no longer is. Called from any thread; written now and then."""
+        ...
+
+    async def record(
+        self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
+    ) -> datetime:
+        """Write these rows together, with what set_state() said and the events that were published. Returns the time they
+        carry, once it is durable. RecordRefused: record a failure instead."""
         ...
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
@@ -151,6 +163,10 @@ class Journal(Protocol):
     async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
         """`run(tx)` and the record of what it returned, in one transaction of their own. Once, whatever is lost: returns
         what the history has. What `run` raises goes out as it is, and nothing of it stays."""
+        ...
+
+    async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
+        """The same for a plain function, which is called in a thread."""
         ...
 
     async def start(self, child: NewRun, row: Record) -> Stored:

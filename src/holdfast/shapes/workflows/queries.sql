@@ -133,6 +133,10 @@ FROM holdfast.workflow_child($1, $2::uuid, $3::bigint, $4::uuid, $5::text::jsonb
 -- $1 queue, $2 id, $3 generation, $4 token, $5 row as JSON, $6 jobs, $7 a list of results?, $8 how many of them at once
 SELECT holdfast.workflow_call($1, $2::uuid, $3::bigint, $4::uuid, $5::text::jsonb, $6::text::jsonb, $7::boolean, $8::int);
 
+-- name: workflow_publish
+-- $1 queue, $2 id, $3 generation, $4 token, $5 rows as JSON, $6 events as JSON, $7 what its code says of itself (NULL: nothing new)
+SELECT p.answer, p.at FROM holdfast.workflow_publish($1, $2::uuid, $3::bigint, $4::uuid, $5::text::jsonb, $6::text::jsonb, $7::text::jsonb) p;
+
 -- name: workflow_next_era
 -- $1 queue, $2 id, $3 generation, $4 token, $5 the era that ends, $6 input
 SELECT e.answer, e.at FROM holdfast.workflow_next_era($1, $2::uuid, $3::bigint, $4::uuid, $5::int, $6::text::jsonb) e;

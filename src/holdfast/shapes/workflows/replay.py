@@ -131,6 +131,10 @@ class Replay:
         self._patches[name] = marked or new
         return marked or new, new
 
+    def stored(self, key: str) -> Stored | None:
+        """What is recorded under a key, without asking for it."""
+        return self._rows.get(key)
+
     def keep(self, row: Stored) -> None:
         """A record that was written just now."""
         self._rows[row.record.key] = row

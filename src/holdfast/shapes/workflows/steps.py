@@ -13,9 +13,9 @@ from ...model.duration import seconds
 from ...model.outcome import Held
 from ...model.signals import Cancel, DeadLetter, HandlerSignal, Retry
 from ...tasks.convert import Misfit
-from .bodies import Options, StepInfo, TooLarge, error_text, in_context
+from .bodies import Options, StepInfo, TooLarge, detail_text, error_text, in_context
 from .core import UNDECIDED, Core, Scope, cancelled, current
-from .faults import Diverged, Evicted, NonRetryable
+from .faults import Diverged, Evicted, NonRetryable, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
 from .replay import Place
 
@@ -135,15 +135,19 @@ class Attempts:
             raise
         finally:
             core.running.discard(task)
+            core.journal.beat(self.place.key, None)
         if task.cancelled():
             error: BaseException | None = asyncio.CancelledError()
         else:
             error = task.exception()
-        if core.stopped is not None or isinstance(error, Evicted):
-            raise core.stopped or Evicted()
-        if isinstance(error, asyncio.CancelledError) and not (
-            self.cancellable and core.journal.cancelled.is_set()
-        ):
+        if core.stopped is not None:
+            raise core.stopped
+        if isinstance(error, Evicted):
+            core.lost(error)
+        ending = self.cancellable and core.journal.cancelled.is_set()
+        if isinstance(error, WorkflowCancelled) and ending:
+            error = asyncio.CancelledError()  # of a heartbeat
+        elif isinstance(error, asyncio.CancelledError) and not ending:
             error = RuntimeError("the step was cancelled by its own code")
         return (task.result(), None) if error is None else (None, error)
 
@@ -224,7 +228,16 @@ class Attempts:
         return self._row("done", number, result)
 
     def info(self, number: int) -> StepInfo:
-        return StepInfo(idempotency_key(self.core, self.place.key), number, self.core.fence)
+        return StepInfo(idempotency_key(self.core, self.place.key), number, self.core.fence, self._beat)
+
+    def _beat(self, detail: object) -> None:
+        """In whatever thread the body runs."""
+        core = self.core
+        if core.stopped is not None or core.journal.lost():
+            raise Evicted("the run is another owner's, or leaves memory")
+        if self.cancellable and core.journal.cancelled.is_set():
+            raise WorkflowCancelled("the run was cancelled")
+        core.journal.beat(self.place.key, "" if detail is None else detail_text(detail))
 
 
 class StepTimeout(Exception):

@@ -12,6 +12,7 @@ from ...sql import query_in
 from ...store.arrays import plain_array, text_array, uuid_array
 from ...store.statement import Row, Statement, named
 from .journal import History, Look, NewJobs, NewRun, Record, Started, StartRun, Stored, Wait
+from .outgoing import NewEvent, event_json
 
 TABLE = "workflow_runs"  # of the recorder that ends a run with its job
 
@@ -371,6 +372,22 @@ def call(grant: Owned, jobs: NewJobs, row: Record) -> Statement[str]:
         jobs.limit,
     )
     return named("workflow_call", params, lambda rows: str(rows[0][0]))
+
+
+def publish(
+    grant: Owned, rows: Sequence[Record], events: Sequence[NewEvent], shown: str | None
+) -> Statement[tuple[str, datetime | None]]:
+    """Rows and the events that some of them stand for: ours, busy or lost."""
+    params = (
+        grant.queue,
+        UUID(grant.id_text),
+        grant.generation,
+        UUID(grant.token_text),
+        rows_json(rows),
+        "[" + ",".join(map(event_json, events)) + "]",
+        shown,
+    )
+    return named("workflow_publish", params, lambda found: (found[0][0], found[0][1]))
 
 
 def next_era(grant: Owned, era: int, payload: str) -> Statement[tuple[str, datetime | None]]:

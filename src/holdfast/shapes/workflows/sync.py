@@ -6,12 +6,13 @@ wait that is to suspend the run unwinds the thread: the call raises Evicted.
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from uuid import UUID
 
+from ...db.transaction import Transaction
 from ...model.duration import Duration
 from ...tasks.task import Task
 from .bodies import threads
@@ -55,6 +56,13 @@ class SyncWorkflow:
         """Run a function once, and give its recorded result from then on: `truck = wf.step(book, order_id)`."""
         return self._await(lambda: self._workflow.step(fn, *args, **kwargs))
 
+    def transact(
+        self, fn: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """fn's writes and the record commit together, exactly once: `wf.transact(reserve_stock, order_id)` calls
+        `def reserve_stock(tx: Transaction, order_id: int)`."""
+        return self._await(lambda: self._workflow._transact_blocking(fn, *args, **kwargs))
+
     def call(self, task: Task[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """A job of the task's own queue: `size = wf.call(thumbnail, path)`."""
         return self._await(lambda: self._workflow.call(task, *args, **kwargs))
@@ -97,6 +105,26 @@ class SyncWorkflow:
     def patched(self, name: str) -> bool:
         """Whether this run takes the new way: see Workflow.patched()."""
         return self._now(lambda: self._workflow.patched(name))
+
+    @overload
+    def publish(
+        self, event: object, /, *, key: str | None = ..., headers: Mapping[str, str] | None = ...
+    ) -> None: ...
+    @overload
+    def publish(
+        self,
+        event: str | type,
+        data: Mapping[str, Any],
+        /,
+        *,
+        version: int | None = ...,
+        key: str | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> None: ...
+    def publish(self, event: Any, data: Any = None, /, **options: Any) -> None:
+        """Append one event to the log, once: `wf.publish(OrderPaid(9182, 995))`. It is written when this returns."""
+        publish: Any = self._workflow.publish
+        self._await(lambda: publish(event, data, **options))
 
     def _await(self, make: Callable[[], Awaitable[T]]) -> T:
         """What it gives, once it is there."""

@@ -10,6 +10,7 @@ from ...model.text import storable
 from ...operate.procedure import Method, Procedure, Runner, actor, run
 from ...operate.refusal import Refused
 from ...store.audit import audit
+from ...store.show import Progress, show_progress
 from ...store.statement import Flow, Statement
 from ...tasks import checks
 from ...tasks.payload import dump
@@ -30,6 +31,7 @@ class Shown:
     run: RunView
     entries: list[Entry]
     signals: list[Sent]
+    at_work: Progress | None = None  # what its steps said last; None: nothing, or nobody has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,11 @@ def show(given: str, workflow: str | None = None) -> Procedure[Shown]:
     def flow() -> Flow[Shown]:
         found = yield from find_one(given, workflow)
         entries = yield from timeline(found.run_id)
-        return Shown(found, entries, (yield from messages(found.run_id)))
+        sent, said = (yield from messages(found.run_id)), (yield from show_progress(found.run_id))
+        current = (
+            said is not None and said.generation == found.generation and found.job_status == "processing"
+        )
+        return Shown(found, entries, sent, said if current else None)
 
     return (yield from run(flow))
 

@@ -24,6 +24,7 @@ class Waiting(Protocol):
     def idle(self) -> None: ...
     def stop(self, raised: BaseException, outcome: Outcome) -> None: ...
     async def decide(self, wait: Wait) -> Stored | None: ...
+    async def flush(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +101,7 @@ class Waits:
                         continue
                     came = result
                 if not came and resting:
+                    await self._run.flush()
                     if self._run.runnable > 0:
                         continue
                     if await self._run.journal.suspend([entry.wait for entry in self._open]):

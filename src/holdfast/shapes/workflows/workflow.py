@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from ...errors import InvalidOption
+from ...errors import ConfigurationError, InvalidOption
 from ...model.backoff import Backoff
 from ...model.duration import Duration, seconds
 from ...model.outcome import Held
@@ -22,6 +22,7 @@ from .core import Core, Scope
 from .faults import ContinueAsNew, Diverged
 from .journal import Kind, Record, Stored, Wait
 from .messages import Received, Signal, taken
+from .outgoing import Events, event_id
 from .replay import Place, marker
 from .saga import Saga
 from .steps import Step
@@ -40,9 +41,15 @@ class Workflow(Steps):
     The function may be called again from the top at any time, and is given what was recorded. Between its calls of `wf` it
     computes, and does nothing else."""
 
-    def __init__(self, core: Core, encode: Callable[[tuple[Any, ...], dict[str, Any]], str]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        encode: Callable[[tuple[Any, ...], dict[str, Any]], str],
+        events: Events | None = None,
+    ) -> None:
         super().__init__(core, Options())
         self._encode = encode
+        self._events = events
         self._saga = Saga(core)
 
     @property
@@ -225,6 +232,47 @@ class Workflow(Steps):
         """What run.state() says: `wf.set_state({"paid": True})`. Written with the next record."""
         self._core.scope("set_state")
         self._core.show(dump(state, "state"))
+
+    @overload
+    def publish(
+        self, event: object, /, *, key: str | None = ..., headers: Mapping[str, str] | None = ...
+    ) -> Step[None]: ...
+    @overload
+    def publish(
+        self,
+        event: str | type,
+        data: Mapping[str, Any],
+        /,
+        *,
+        version: int | None = ...,
+        key: str | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Step[None]: ...
+    def publish(
+        self,
+        event: Any,
+        data: Mapping[str, Any] | None = None,
+        /,
+        *,
+        version: int | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Step[None]:
+        """Append one event to the log, once: `wf.publish(OrderPaid(9182, 995))`, or by name as app.publish() takes it. It is
+        written with the next record, at the latest when the run waits or ends; `await` it to have it written now."""
+        core, events = self._core, self._events
+        scope = core.scope("publish")
+        if events is None:
+            raise ConfigurationError("wf.publish() needs a workflow that an app or a Registry declares")
+        place = core.replay.take(scope.name, f"{events.name(event)}.published")
+        found = core.find(place, "event")
+        if found is None:
+            history = core.history
+            new_id = event_id(history.run_id, history.era, place.key)
+            made = events.encode(event, data, version=version, key=key, event_id=new_id, headers=headers)
+            row = Record(place.key, "event", "done", place.ordinal, linked=new_id)
+            core.publish_later(row, made)
+        return Step(core, place, found, lambda _: core.published(place.key), lambda _: None)
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Go on from the top with these arguments and an empty history: `wf.continue_as_new(customer, period=period)`. The

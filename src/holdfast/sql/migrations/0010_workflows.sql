@@ -960,6 +960,39 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Rows of a run and the events that some of them stand for, together. `answer`: ours, busy or lost. Events have their ids: what was written and nobody heard of is
+-- not published again. Who publishes under the same key is waited for briefly. `at` is when the rows were first written.
+CREATE FUNCTION holdfast.workflow_publish(of_queue text, run uuid, under bigint, token uuid, made jsonb, events jsonb, said jsonb, OUT answer text, OUT at timestamptz)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '250ms'
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    AS $$
+DECLARE
+    keys text[] := ARRAY(SELECT m.row->>'key' FROM jsonb_array_elements(made) AS m(row));
+BEGIN
+    answer := holdfast.workflow_own(of_queue, run, under, token);
+    IF answer <> 'ours' THEN
+        answer := CASE answer WHEN 'busy' THEN 'busy' ELSE 'lost' END;
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.workflow_steps s
+               WHERE s.run_id = run AND s.key = ANY (keys) AND s.generation <> under AND s.outcome NOT IN ('retrying', 'calling')) THEN
+        answer := 'lost';
+        RETURN;
+    END IF;
+    PERFORM holdfast.workflow_put(run, under, made);
+    PERFORM holdfast.publish_many(array_agg(e.type ORDER BY e.n), array_agg(e.data::text ORDER BY e.n), array_agg(e.key ORDER BY e.n),
+                                  array_agg(nullif(e.headers, 'null')::text ORDER BY e.n), array_agg(e.id ORDER BY e.n), array_agg(e.version ORDER BY e.n))
+    FROM ROWS FROM (jsonb_to_recordset(events) AS (type text, data jsonb, key text, headers jsonb, id uuid, version int)) WITH ORDINALITY
+         AS e(type, data, key, headers, id, version, n);
+    IF said IS NOT NULL THEN
+        UPDATE holdfast.workflow_runs r SET shown = said WHERE r.id = run;
+    END IF;
+    SELECT max(s.ended_at) INTO at FROM holdfast.workflow_steps s WHERE s.run_id = run AND s.key = ANY (keys);
+END $$;
+
 -- The next era of a run under the same claim: what it recorded is folded, messages that were not taken stay. `answer`: ours, busy, lost, or open: a child or
 -- call is still to end.
 CREATE FUNCTION holdfast.workflow_next_era(of_queue text, run uuid, under bigint, token uuid, from_era int, input jsonb, OUT answer text, OUT at timestamptz)
@@ -1157,7 +1190,7 @@ REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfas
     holdfast.workflow_rouse, holdfast.workflow_ask_cancel, holdfast.workflow_cancel, holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_end,
     holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend,
     holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era,
-    holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots, holdfast.workflow_fork FROM PUBLIC;
+    holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots, holdfast.workflow_fork, holdfast.workflow_publish FROM PUBLIC;
 
 -- Roles that were given rights by hand, or by the script of the release before: who enqueues may start runs, who runs jobs may run workflows, who looks may
 -- look at this too.
@@ -1168,7 +1201,7 @@ BEGIN
     FOR granted IN
         SELECT format('GRANT %s TO %s', n.rights, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
         FROM (VALUES
-            ('INSERT', 'claims', 'EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result, holdfast.workflow_end, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend, holdfast.workflow_child, holdfast.workflow_call, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots'),
+            ('INSERT', 'claims', 'EXECUTE ON FUNCTION holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_signal, holdfast.workflow_cancel, holdfast.workflow_result, holdfast.workflow_end, holdfast.workflow_publish, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend, holdfast.workflow_child, holdfast.workflow_call, holdfast.workflow_next_era, holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots'),
             ('INSERT', 'claims', 'SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types'),
             ('INSERT', 'claims', 'INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types'),
             ('INSERT', 'claims', 'UPDATE ON holdfast.workflow_runs'),
