@@ -78,7 +78,9 @@ def test_what_is_wrong_is_said_and_nothing_is_started(runs: Runs) -> None:
             "SELECT holdfast.workflow_start_many('x', ARRAY['{}', '{}']::jsonb[], ARRAY['a'], 1, 'workflows')"
         )
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="input 1 must be a JSON object"):
-        runs.conn.execute("SELECT holdfast.workflow_start_many('x', ARRAY['1']::jsonb[], NULL, 1, 'workflows')")
+        runs.conn.execute(
+            "SELECT holdfast.workflow_start_many('x', ARRAY['1']::jsonb[], NULL, 1, 'workflows')"
+        )
     assert (count(runs, "workflow_runs"), count(runs, "work")) == (0, 0)
 
 
@@ -157,9 +159,7 @@ async def test_a_start_that_is_refused_harms_itself_alone(runs: Runs, kit: Kit) 
         assert [run.created for run in found] == [True, True]
 
 
-async def test_a_batch_that_the_database_refuses_is_tried_one_by_one(
-    runs: Runs, kit: Kit
-) -> None:
+async def test_a_batch_that_the_database_refuses_is_tried_one_by_one(runs: Runs, kit: Kit) -> None:
     """One of them has an id with a NUL, which a caller's check would refuse."""
     app, greets = declared(kit)
     async with app:
@@ -168,7 +168,9 @@ async def test_a_batch_that_the_database_refuses_is_tried_one_by_one(
         bad = greets.using(id="bad")._new((2,), {})
         bad = type(bad)(bad.workflow, bad.version, "a\0b", bad.payload, bad.queue)
         starter = starting.starter_of(app.database)
-        found = await asyncio.gather(starter.start(new, None), starter.start(bad, None), return_exceptions=True)
+        found = await asyncio.gather(
+            starter.start(new, None), starter.start(bad, None), return_exceptions=True
+        )
         assert found[0].created
         assert isinstance(found[1], Exception)
     assert "good" in jobs(runs)

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, NoReturn
 
-from ...errors import ConfigurationError
+from ...db.faults import BadRow
+from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.outcome import DeadLettered, Held, Outcome, Released
 from ...model.text import describe, storable
 from .faults import Diverged, Evicted, StepFailed, UnscopedTask, WorkflowCancelled, WorkflowFailed
 from .journal import History, Journal, Kind, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
 from .replay import Place, Replay
-from .waits import Waits
+from .waits import Waits, interrupted
 
 MAX_HISTORY = 10_000
 UNDECIDED = ("retrying", "calling")  # records that another follows
@@ -104,7 +105,7 @@ class Core:
 
     def lost(self, error: BaseException) -> NoReturn:
         """The database could not be written, or the run is another owner's."""
-        self.stop(error if isinstance(error, Evicted) else Evicted(), Released(describe(error).summary))
+        self.stop(error if isinstance(error, Evicted) else Evicted(), interrupted(error))
         assert self.stopped is not None
         raise self.stopped
 
@@ -276,7 +277,7 @@ class Core:
         return row
 
     async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
-        """What `run` raises goes out as it is; what the database says of ours does not reach the code."""
+        """What `run` raises, or its commit, is the failure of the step. An outage does not reach the code."""
         failed: list[BaseException] = []
 
         async def body(tx: Any) -> str:
@@ -304,12 +305,14 @@ class Core:
     async def _transacted(self, writing: Awaitable[Stored], failed: list[BaseException]) -> Stored:
         try:
             kept = await writing
-        except asyncio.CancelledError:
-            raise
-        except (Exception, Evicted) as error:
+        except (DatabaseUnavailable, Evicted) as error:
             if failed and error is failed[0]:
                 raise
             self.lost(error)
+        except (
+            BadRow
+        ) as error:  # what its commit said: a deferred constraint, or a result that cannot be stored
+            raise error.__cause__ or error from None
         self.replay.keep(kept)
         return kept
 

@@ -1,15 +1,30 @@
 """What all branches of a run wait for, seen together: the run rests, or is put away, when nothing else of it is at work."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from ...model.outcome import Outcome, Released, Suspended
+from ... import telemetry
+from ...model.outcome import Outcome, Released, Snoozed, Suspended
 from ...model.text import describe
 from .faults import Evicted
 from .journal import Journal, Stored, Wait
+
+
+AGAIN = 5.0  # seconds until a run is tried again that the database would not go on with
+
+
+def interrupted(error: BaseException) -> Outcome:
+    """What becomes of the job of a run that leaves memory with this. Whoever has it now goes on at once; what the database
+    refuses, it may refuse again."""
+    said = describe(error).summary
+    if isinstance(error, Evicted):
+        return Released(said)
+    telemetry.emit("workflow.interrupted", level=logging.ERROR, error=said, next_try_in=AGAIN)
+    return Snoozed(AGAIN)
 
 
 class Waiting(Protocol):
@@ -111,7 +126,7 @@ class Waits:
         except asyncio.CancelledError:
             raise
         except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
-            self._run.stop(Evicted(), Released(describe(error).summary))
+            self._run.stop(Evicted(), interrupted(error))
 
     def _long(self) -> bool:
         """Whether all ends are known, and none is soon: then there is nothing to rest for."""

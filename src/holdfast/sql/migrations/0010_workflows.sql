@@ -83,7 +83,7 @@ CREATE TABLE holdfast.workflow_runs (
     seed       uuid,               -- and whose random numbers it goes on with; NULL: its own
     -- What changes; no index but that of their end mentions it
     era        int NOT NULL DEFAULT 0,
-    era_at     timestamptz NOT NULL,
+    era_at     timestamptz NOT NULL,   -- when it was to begin, or its era began: what its code takes for now before its first record
     state      text NOT NULL DEFAULT 'open'
                CHECK (state IN ('open', 'compensating', 'diverged', 'completed', 'failed', 'cancelled', 'terminated')),
     waits      text[],             -- the names of messages that wake it,
@@ -194,6 +194,7 @@ DECLARE
     known  record;
     old    uuid;
     at     timestamptz := holdfast.now();
+    due    timestamptz := holdfast.now() + coalesce(delay, '0');
     until  timestamptz := holdfast.now() + coalesce(delay, '0') + timeout;
     wrong  text;
 BEGIN
@@ -230,7 +231,7 @@ BEGIN
         SELECT e.id, e.conflict INTO run_id, conflict
         FROM holdfast.enqueue(workflow, input, queue, NULL, priority, NULL, coalesce(delay, '0'), NULL, '7 days', 1000, version, tags,
                               coalesce(metadata, '{}') || jsonb_build_object('workflow', jsonb_strip_nulls(jsonb_build_object(
-                                  'id', workflow_begin.id, 'at', at, 'deadline', until))), NULL, parent, NULL, coalesce(quiet, false)) e;
+                                  'id', workflow_begin.id, 'at', due, 'deadline', until))), NULL, parent, NULL, coalesce(quiet, false)) e;
         IF conflict IS NOT NULL THEN   -- there is no such queue
             UPDATE holdfast.workflow_runs r SET replaced_by = NULL WHERE r.id = old;
             RETURN;
@@ -238,7 +239,7 @@ BEGIN
         INSERT INTO holdfast.workflow_runs (id, workflow, key, queue, version, parent_id, parent_key, root_id, on_cancel, tags, created_at, era_at, deadline)
         VALUES (run_id, workflow, coalesce(workflow_begin.id, run_id::text), queue, version, parent, workflow_begin.parent_key,
                 coalesce((SELECT p.root_id FROM holdfast.workflow_runs p WHERE p.id = parent), run_id), coalesce(workflow_begin.on_cancel, 'cancel'),
-                workflow_begin.tags, at, at, until)
+                workflow_begin.tags, at, due, until)
         ON CONFLICT DO NOTHING;
         IF FOUND THEN
             IF old IS NOT NULL THEN
@@ -281,6 +282,7 @@ CREATE FUNCTION holdfast.workflow_start_many(
 DECLARE
     n       int := coalesce(cardinality(inputs), 0);
     at      timestamptz := holdfast.now();
+    due     timestamptz := holdfast.now() + coalesce(delay, '0');
     until   timestamptz := holdfast.now() + coalesce(delay, '0') + timeout;
     places  int[];    -- of those that are new as far as can be seen,
     jobs    uuid[];   -- their jobs,
@@ -323,7 +325,7 @@ BEGIN
         SELECT array_agg(w.id ORDER BY w.ordinal), min(w.conflict) INTO jobs, wrong
         FROM (SELECT array_agg(u.input::text ORDER BY p.ord) AS inputs,
                      array_agg((coalesce(metadata, '{}') || jsonb_build_object('workflow', jsonb_strip_nulls(jsonb_build_object(
-                                   'id', u.id, 'at', at, 'deadline', until))))::text ORDER BY p.ord) AS metadatas,
+                                   'id', u.id, 'at', due, 'deadline', until))))::text ORDER BY p.ord) AS metadatas,
                      count(*)::int AS n
               FROM unnest(places) WITH ORDINALITY AS p(place, ord) JOIN unnest(inputs, ids) WITH ORDINALITY AS u(input, id, ord) ON u.ord = p.place) j
         CROSS JOIN LATERAL holdfast.write_jobs(
@@ -343,7 +345,7 @@ BEGIN
         WITH made AS (
             INSERT INTO holdfast.workflow_runs (id, workflow, key, queue, version, root_id, tags, created_at, era_at, deadline)
             SELECT p.job, workflow_start_many.workflow, coalesce(u.id, p.job::text), workflow_start_many.queue, workflow_start_many.version, p.job,
-                   workflow_start_many.tags, at, at, until
+                   workflow_start_many.tags, at, due, until
             FROM unnest(places, jobs) WITH ORDINALITY AS p(place, job, ord) JOIN unnest(ids) WITH ORDINALITY AS u(id, ord) ON u.ord = p.place ORDER BY p.ord
             ON CONFLICT DO NOTHING RETURNING workflow_runs.id
         )
