@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from tests.migration.servers import Database
 
+from holdfast import Holdfast
 from holdfast import sql as files
 from holdfast.db import migrate
 from holdfast.db.migrate.address import describe
@@ -250,6 +251,18 @@ def test_a_password_that_breaks_the_address_is_not_shown(dsn: str) -> None:
         "the database address cannot be read. Write postgresql://user@host:5432/name, "
         "with @ / : # ? and % in a password written as %40 %2F %3A %23 %3F and %25"
     )
+
+
+@pytest.mark.parametrize("dsn", ["embedded", "postgresql://app:hu%sh@127.0.0.1:1/shop"])
+def test_an_app_with_an_address_that_cannot_be_read_says_so_at_once(dsn: str) -> None:
+    """A pool would try it again and again, and log pieces of it."""
+    app = Holdfast(dsn)
+
+    @app.task
+    def work() -> None: ...
+
+    with app, pytest.raises(DatabaseUnavailable, match="the database address cannot be read"):
+        work.enqueue()
 
 
 def test_what_is_said_of_an_address() -> None:

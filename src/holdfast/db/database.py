@@ -21,6 +21,7 @@ from .connect import LIMIT
 from .copy import acopy_in, copy_in
 from .executors import adrive, drive
 from .faults import Contended, translate
+from .migrate.address import parts_of
 from .pools import Pools
 from .reach import Reach
 from .session import Session
@@ -34,6 +35,7 @@ _PAUSES = (0.005, 0.02, 0.08, 0.3)
 def resolve_dsn(url: str) -> str:
     """A libpq connection string. An `embedded:` url starts the embedded server and migrates it."""
     if not url.startswith("embedded:"):
+        parts_of(url)  # a pool would try for seconds, and quote pieces of the address
         return url
     server = embedded.shared(embedded.parse_embedded_url(url))
     server.ensure_database()

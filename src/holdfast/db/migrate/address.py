@@ -60,12 +60,17 @@ def session(dsn: str) -> Iterator[Connection]:
             raise MigrationFailed(f"cannot read the schema of {place}: {one_line(error)}") from error
 
 
-def describe(dsn: str) -> str:
-    """Host, database and role of a conninfo, for messages: no password, also when a wrong '@' moved it."""
+def parts_of(dsn: str) -> dict[str, Any]:
+    """What a conninfo says; one that cannot be read is refused in words."""
     try:
-        parts = conninfo_to_dict(dsn)
+        return dict(conninfo_to_dict(dsn))
     except psycopg.Error:
         raise DatabaseUnavailable(_UNREADABLE) from None  # libpq's own text quotes pieces of the address
+
+
+def describe(dsn: str) -> str:
+    """Host, database and role of a conninfo, for messages: no password, also when a wrong '@' moved it."""
+    parts = parts_of(dsn)
     host, port, name, user = (str(parts.get(key) or "") for key in ("host", "port", "dbname", "user"))
     if "@" in host + name or (port and not port.replace(",", "").isdigit()):
         raise DatabaseUnavailable(_UNREADABLE)

@@ -13,7 +13,6 @@ from ...model.text import describe
 from .faults import Evicted
 from .journal import Journal, Stored, Wait
 
-
 AGAIN = 5.0  # seconds until a run is tried again that the database would not go on with
 
 
