@@ -177,9 +177,7 @@ class Order:
     """What befalls a worker: at the `nth` time that it comes to `point`."""
 
     point: str = ""
-    how: str = (
-        ""  # kill; stop: until another has ended the run; pause: until it is fenced; cut: its connections
-    )
+    how: str = ""  # kill; stop: until another has ended the run; pause: until it is fenced; cut: its connections; server
     nth: int = 1
 
 
@@ -192,6 +190,12 @@ def _cut(url: str) -> None:
         )
 
 
+def _end_server() -> None:
+    """As a crash of the machine would, but for the disk: nothing is flushed, nobody is told."""
+    postmaster = int((folder / "postmaster").read_text(encoding="ascii"))
+    os.kill(postmaster, signal.SIGQUIT)
+
+
 def work(url: str, place: str, order: Order) -> None:
     """A worker process; never returns by itself."""
     global folder  # noqa: PLW0603 of this process
@@ -201,6 +205,7 @@ def work(url: str, place: str, order: Order) -> None:
         "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "pause": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "cut": lambda: _cut(url),
+        "server": _end_server,
     }
     for point in POINTS:
         failpoints.arm(point, _at(point, order, ways.get(order.how, lambda: None)))
