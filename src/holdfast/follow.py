@@ -43,6 +43,10 @@ class LogRow(Protocol):
     def data(self) -> str | None: ...
 
 
+class OtherVersion(Exception):
+    """An event that cannot be sent as the version that was asked for. The text says why."""
+
+
 class LogPage(Protocol):
     """What a read found. `position` and `seq` say how far was looked: there may be more events than matched."""
 

@@ -5,6 +5,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
@@ -169,6 +170,7 @@ class Model(BaseModel):
     born: datetime
     maybe: datetime | None
     whom: UUID
+    price: Decimal
     color: Color
     tags: list[str]
     more: dict[str, int]
@@ -228,6 +230,7 @@ REFUSED: list[tuple[type, Any, str]] = [
     (Model, ["short"], f"erase names 'short', and str {NO_BLANK} str | None"),
     (Model, ["born"], f"and datetime {NO_BLANK} datetime | None"),
     (Model, ["whom"], f"and UUID {NO_BLANK} UUID | None"),
+    (Model, ["price"], f"and Decimal {NO_BLANK} Decimal | None"),
     (Model, ["color"], f"and Color {NO_BLANK} Color | None"),
     (Model, ["positive"], f"and int {NO_BLANK} int | None"),
     (Model, ["home"], f"and Address {NO_BLANK} Address | None"),

@@ -15,7 +15,7 @@ from tests.receiver.test_consume import Listed, Order, source
 
 from holdfast import Holdfast, InMessage, ReceivedMessage
 from holdfast.shapes.receiver import consume
-from holdfast.shapes.receiver.consume import services
+from holdfast.shapes.receiver.consume import Reader, services
 from holdfast.telemetry import Event
 from holdfast.testing import Kit
 
@@ -158,6 +158,7 @@ async def test_a_stop_at_any_instant_around_the_death_of_a_broker_is_heard(app: 
 
         for _ in range(30):
             reader, _ = services(akit.database, app.tasks)
+            assert isinstance(reader, Reader)
             reader.start()
             await asyncio.sleep(chance.choice([0.0, 0.01, 0.05]) * chance.random())
             if chance.random() < 0.7:

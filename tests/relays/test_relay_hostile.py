@@ -227,5 +227,6 @@ async def test_a_client_that_swallows_the_cancellation_does_not_keep_the_worker(
     worker.cancel()
     done, _ = await asyncio.wait({worker}, timeout=within(20))
     transport.over.set()
+    await asyncio.wait({worker}, timeout=within(20))
     assert done, "the worker does not end"
     assert transport.reached

@@ -95,7 +95,7 @@ def _release_keys(of: Data, _: Shell) -> str:
 
 def _subscription(of: Data, _: Shell) -> str:
     words = ["--to", of["to"]] if "to" in of else []
-    sure = ["--yes"] if of["verb"] in ("remove", "reset") else []
+    sure = ["--yes"] if of["verb"] in ("remove", "reset", "forget-failures") else []
     return command("holdfast", "subscriptions", of["verb"], of["name"], *words, *sure)
 
 
@@ -197,5 +197,7 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "events_lag": _holdfast("events", "lag"),
     "set_retention": _holdfast("events", "retention", "--hold-days", "{days}", "--hold-bytes", "{bytes}"),
     "subscription": _subscription,
+    "check_relay": _holdfast("relays", "check", "{name}"),
+    "retry_projection": _holdfast("projection", "retry", "{name}"),
     "remove_schedule": _holdfast("schedule", "remove", "{name}"),
 }

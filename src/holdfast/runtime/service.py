@@ -109,15 +109,15 @@ class Service(abc.ABC):
             me = asyncio.current_task()
             if self._ending or me is None or me.cancelling():
                 raise
-            return self._failed(error)  # of code that it called: nobody told this service to end
+            return self._pause_after(error)  # of code that it called: nobody told this service to end
         except Exception as error:  # noqa: BLE001 a service outlives every error of a tick
-            return self._failed(error)
+            return self._pause_after(error)
         if self._failures:
             telemetry.emit("service.recovered", service=self.name, failures=self._failures)
             self._failures = 0
         return delay
 
-    def _failed(self, error: BaseException) -> float:
+    def _pause_after(self, error: BaseException) -> float:
         self._failures += 1
         pause: float = min(_FIRST_PAUSE * 2.0 ** min(self._failures, 6), self.longest_pause)
         self._say_failed(error, pause)

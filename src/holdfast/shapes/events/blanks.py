@@ -75,7 +75,7 @@ def _blank(event_name: str, cls: type, name: str, in_key: Sequence[str]) -> Blan
 
 
 def _takes(taken: Converter, blank: Any) -> bool:
-    """It is read, and is the same when it is written: 0 is no date, although one can be made of it."""
+    """It is read, and is the same when it is written: a Decimal is made of 0, and written as a text."""
     try:
         back = taken.dump(taken.load(blank))
     except Misfit:

@@ -7,7 +7,14 @@ from ...operate.doctor.finding import Check, Finding, Patient
 from ...operate.doctor.statements import literal
 from ...operate.wording import cut, listed, several, span
 from .store import Pressure, log_pressure
-from .store.health import Health, log_health, open_publishers, subscription_health
+from .store.health import (
+    Health,
+    SetAside,
+    log_health,
+    open_publishers,
+    set_aside,
+    subscription_health,
+)
 
 POISON = "poison"  # who paused it: an event that failed for good
 _HALF = 0.5  # of a limit, from where on is warned
@@ -54,6 +61,7 @@ def check_subscriptions(p: Patient) -> Iterator[Finding]:
     yield from _expired(found)
     yield from _behind(p, found)
     yield from _paused(p, found)
+    yield from check_set_aside(p)
     pressed = [x for x in p.probe.look(log_pressure()) if x.share >= _HALF]
     if pressed:
         what = f"{several(len(pressed), 'subscription')} near the limit up to which the log is kept for it"
@@ -95,10 +103,15 @@ def _behind(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
         yield Finding(
             "unowned_subscription", "error", what, [start_worker()], listed([_line(h) for h in alone]), drops
         )
+    blocked = [h for h in active if h not in alone and h.problem and h.lag_seconds >= p.limits.stuck]
+    if blocked:
+        what = f"{several(len(blocked), 'subscription')} that cannot go on for now: events wait in the log"
+        fix = once([_look(h.name, h.kind) for h in blocked])
+        yield Finding("blocked_subscription", "error", what, fix, listed([_line(h) for h in blocked]))
     late = [
         h
         for h in active
-        if h not in alone and (h.lag_seconds >= p.limits.lag or h.lag_events >= p.limits.lag_events)
+        if h not in alone + blocked and (h.lag_seconds >= p.limits.lag or h.lag_events >= p.limits.lag_events)
     ]
     if late:
         what = f"{several(len(late), 'subscription')} far behind the log"
@@ -116,6 +129,47 @@ def _paused(p: Patient, found: Sequence[Health]) -> Iterator[Finding]:
         what = f"{several(len(paused), 'subscription')} paused for more than {span(p.limits.paused)}"
         fix = [_verb("resume", name) for name in _names(paused)]
         yield Finding("paused_subscription", "info", what, fix, listed([_line(h) for h in paused]))
+
+
+def check_set_aside(p: Patient) -> Iterator[Finding]:
+    """Events that a relay or a projection passed without doing them."""
+    found = p.probe.look(set_aside())
+    if parked := [x for x in found if x.kind == "parked"]:
+        keys = sum(x.keys for x in parked)
+        waiting = sum(x.events for x in found if x.kind == "behind" and x.name in {y.name for y in parked})
+        behind = f", with {several(waiting, 'event')} behind them" if waiting else ""
+        what = (
+            f"{several(keys, 'key')} of {several(len(parked), 'subscription')} parked at an event that was refused{behind}: "
+            "nothing of a parked key goes on until somebody decides"
+        )
+        drops = [_verb("forget-failures", x.name) for x in parked]
+        fix = [_retry(x) for x in parked]
+        yield Finding("parked_events", "warning", what, fix, listed([_aside(x) for x in parked]), drops)
+    if skipped := [x for x in found if x.kind == "skipped"]:
+        events = sum(x.events for x in skipped)
+        what = f"{several(events, 'event')} skipped: nobody sends or applies them unless you say so"
+        drops = [_verb("forget-failures", x.name) for x in skipped]
+        fix = [_retry(x) for x in skipped]
+        yield Finding("skipped_events", "warning", what, fix, listed([_aside(x) for x in skipped]), drops)
+    if spilled := [x for x in found if x.kind == "spilled" and x.seconds >= p.limits.lag]:
+        events = sum(x.events for x in spilled)
+        what = f"{several(events, 'event')} set aside with keys that fail, and tried again in vain for long"
+        fix = once([_look(x.name, x.of) for x in spilled])
+        yield Finding("failing_keys", "warning", what, fix, listed([_aside(x) for x in spilled]))
+
+
+def _look(name: str, kind: str) -> Advice:
+    return advise("check_relay", name=name) if kind == "relay" else advise("events_lag")
+
+
+def _retry(x: SetAside) -> Advice:
+    return advise("retry_projection", name=x.name) if x.of == "projection" else _verb("retry", x.name)
+
+
+def _aside(x: SetAside) -> str:
+    keys = f" of {several(x.keys, 'key')}" if x.keys else ""
+    why = f": {cut(x.error)}" if x.error else ""
+    return f"{x.name} ({x.of}), {several(x.events, 'event')}{keys}, the oldest {span(x.seconds)} ago{why}"
 
 
 def _relief(x: Pressure, rows: Sequence[Health]) -> Advice:
@@ -157,9 +211,13 @@ CHECKS = (
             "stopped_subscription",
             "expired_subscription",
             "unowned_subscription",
+            "blocked_subscription",
             "lagging_subscription",
             "paused_subscription",
             "held_log",
+            "parked_events",
+            "skipped_events",
+            "failing_keys",
         ),
         check_subscriptions,
     ),

@@ -31,6 +31,7 @@ from ...tasks.signature import HandlerSignature, analyse
 from ...tasks.task import Task
 from ...tasks.taskset import TaskSet
 from .apply import Apply
+from .as_version import row_maker
 from .contract import type_of
 from .event import Event
 from .follow import cloudevent_of, event_of
@@ -222,6 +223,10 @@ class Subscribing(TaskRegistry):
 
     def _cloudevent_of(self, row: LogRow) -> str:
         return cloudevent_of(row)
+
+    def _rows_as(self, what: str, classes: Sequence[Any]) -> Callable[[LogRow], LogRow] | None:
+        """For such a shape: what makes of a row the row that it sends. It raises OtherVersion where it cannot."""
+        return row_maker(what, classes)
 
 
 def declared(tasks: TaskSet) -> list[Declared]:

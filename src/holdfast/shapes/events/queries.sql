@@ -573,6 +573,15 @@ SELECT s.name, s.shard, s.shards, s.kind, s.status, s.position, g.events, g.seco
 FROM holdfast.subscriptions s JOIN holdfast.subscription_lag g ON g.name = s.name AND g.shard = s.shard
 ORDER BY s.name, s.shard LIMIT 1000;
 
+-- name: set_aside
+-- What subscriptions passed without doing it: (name, kind of subscription, kind of failure, events, keys, seconds since the oldest, the newest error). Of
+-- each subscription the first 10,000 events.
+SELECT s.name, s.kind, f.kind, count(*), count(DISTINCT f.key), extract(epoch FROM holdfast.now() - min(f.at))::float8,
+       (array_agg(f.error ORDER BY f.position DESC) FILTER (WHERE f.error IS NOT NULL))[1]
+FROM (SELECT DISTINCT s.name, s.kind FROM holdfast.subscriptions s) s
+CROSS JOIN LATERAL (SELECT f.kind, f.key, f.at, f.error, f.position FROM holdfast.event_failures f WHERE f.subscription = s.name ORDER BY f.position LIMIT 10000) f
+GROUP BY s.name, s.kind, f.kind ORDER BY s.name, f.kind LIMIT 1000;
+
 -- name: log_health
 -- Whether the log is of another server, how many events wait for a position for long (up to 1,000), and for how long the oldest of them.
 -- $1 seconds

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from ...errors import TaskDefinitionError
-from ...follow import Follower, Start
+from ...follow import Follower, LogRow, Start
 from ...tasks.definition import Place
 from ...tasks.payload import shown
 from ...transport import Transport, from_url
@@ -28,6 +28,7 @@ class Relaying:
         _things: dict[str, dict[str, Any]]
 
         def _follow(self, follower: Follower) -> Followed: ...
+        def _rows_as(self, what: str, classes: Sequence[Any]) -> Callable[[LogRow], LogRow] | None: ...
 
     def relay(
         self,
@@ -41,6 +42,7 @@ class Relaying:
         refused: Policy = "park_key",
         hold: bool = True,
         start: Start = "now",
+        as_version: Sequence[type] = (),
     ) -> "Followed":
         """Send events to a broker: `app.relay("orders", nats("nats://..."), on=["order.*"], route="shop.{type}.{key}")`.
 
@@ -48,7 +50,8 @@ class Relaying:
         try. `route` says where to: a template of {type}, {key} and {version}, or a function of the event. `window`: messages
         in flight, at most. `refused`: what becomes of a message that the broker will never take: its key waits (park_key),
         it is passed (skip), or the relay stops. A new relay begins with the events that are committed after a worker has
-        made it known, or as `start` says."""
+        made it known, or as `start` says. `as_version`: event classes; older events of their types are upcast to them, and a
+        newer one is refused. Without it each is sent as it was published."""
         carrier = from_url(transport) if isinstance(transport, str) else transport
         if not isinstance(carrier, Transport):
             raise TaskDefinitionError(
@@ -57,7 +60,8 @@ class Relaying:
             )
         if isinstance(on, str | type):
             raise TaskDefinitionError(f"relay {name!r}: on must be a list, such as [{on!r}]")
-        spec = Spec(carrier, _route(name, route), _window(name, window), _policy(name, refused))
+        sent = self._rows_as(f"relay {name!r}", as_version)
+        spec = Spec(carrier, _route(name, route), _window(name, window), _policy(name, refused), sent)
         where = sys._getframe(1)
         line = where.f_lineno
         place = Place(where.f_code.co_filename, line, f"{name}:{line}")  # a module may be run again

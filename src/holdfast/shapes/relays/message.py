@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ...errors import TaskDefinitionError
-from ...follow import Cursor, LogRow
+from ...follow import Cursor, LogRow, OtherVersion
 from ...tasks.payload import shown
 from ...transport import OutMessage, Refused
 
@@ -63,12 +63,18 @@ class Unsendable(Exception):
 
 
 class Maker:
-    """`most_bytes` and `key_bytes` are those of the transport."""
+    """`most_bytes` and `key_bytes` are those of the transport. `sent` makes of an event the version that is sent."""
 
     def __init__(
-        self, route: Template | Route, cursor: Cursor, most_bytes: int, key_bytes: int | None = None
+        self,
+        route: Template | Route,
+        cursor: Cursor,
+        most_bytes: int,
+        key_bytes: int | None = None,
+        sent: Callable[[LogRow], LogRow] | None = None,
     ) -> None:
         self._route = route
+        self._sent = sent
         self._cursor = cursor
         self._most = most_bytes
         self._key_bytes = key_bytes
@@ -76,6 +82,11 @@ class Maker:
     def message(self, row: LogRow, *, late: bool = False) -> OutMessage:
         if row.data is None:
             raise Unsendable(Refused("malformed", "its data was erased"))
+        if self._sent is not None:
+            try:
+                row = self._sent(row)
+            except OtherVersion as error:
+                raise Unsendable(Refused("malformed", str(error))) from error
         body = self._cursor.cloudevent(row).encode()
         if len(body) > self._most:
             raise Unsendable(Refused("too_large", f"{len(body)} bytes, and {self._most} may be sent"))

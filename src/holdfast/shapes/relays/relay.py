@@ -40,7 +40,7 @@ class Relay:
         self._able = able
         self._timeout = min(10.0, 0.4 * cursor.lease)
         self._link = Link(spec.transport, self._timeout, self._make_certain)
-        self._maker = Maker(spec.route, cursor, able.max_bytes, able.key_bytes)
+        self._maker = Maker(spec.route, cursor, able.max_bytes, able.key_bytes, spec.sent)
         self._waves: set[asyncio.Task[Wave]] = set()
         self._reading: asyncio.Task[LogPage | None] | None = None
         self._moving: asyncio.Task[None] | None = None

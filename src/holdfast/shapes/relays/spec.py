@@ -1,8 +1,10 @@
 """What a relay is declared with, as a value."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...follow import LogRow
 from ...model.backoff import Backoff
 from ...transport import Transport
 from .message import Route, Template
@@ -16,6 +18,7 @@ class Spec:
     route: Template | Route
     window: int = 1000  # messages in flight, at most
     refused: Policy = "park_key"
+    sent: Callable[[LogRow], LogRow] | None = None  # what makes of an event the version that is sent
     retry: Backoff = field(
         default_factory=lambda: Backoff(first=0.1, cap=30.0)
     )  # of a key, of the destination

@@ -46,6 +46,7 @@ class Hooking(TaskRegistry):
         def _follow(self, follower: Follower) -> Followed: ...
         def _event_of(self, row: LogRow, era: int) -> Event[Any]: ...
         def _cloudevent_of(self, row: LogRow) -> str: ...
+        def _rows_as(self, what: str, classes: Sequence[Any]) -> Callable[[LogRow], LogRow] | None: ...
 
     def webhooks(
         self,
@@ -59,13 +60,15 @@ class Hooking(TaskRegistry):
         retention: Duration = 30 * DAY,
         keep_body: bool = False,
         start: Start = "now",
+        as_version: Sequence[type] = (),
     ) -> Webhooks:
         """Send events to the endpoints of tenants: `hooks = app.webhooks(on=["order.*"], tenant="tenant")`.
 
         `tenant`: the header of an event that says whose it is, or a function of the event; None is nobody's. `schedule`: the
         pauses after each failed attempt. `disable_after`: how long an endpoint may do nothing but fail. `egress`: which
         addresses may be called. `payload`: the body: "standard", "cloudevents", or a function of the event. `retention`: how
-        long attempts and ended deliveries are kept. `keep_body`: also keep the first 4 KiB of each reply."""
+        long attempts and ended deliveries are kept. `keep_body`: also keep the first 4 KiB of each reply. `as_version`:
+        event classes; older events of their types are upcast to them, and the delivery of a newer one fails."""
         if isinstance(on, str | type):
             raise TaskDefinitionError(f"webhooks: on must be a list, such as [{on!r}]")
         spec = _spec(tenant, schedule, disable_after, egress, payload, retention, keep_body)
@@ -82,7 +85,8 @@ class Hooking(TaskRegistry):
                 lambda cursor: FanOut(spec, self._database_of_app, cursor),
             )
         )
-        deliverer = Deliverer(spec, self._database_of_app, self._cloudevent_of, self._event_of)
+        sent = self._rows_as("webhooks", as_version)
+        deliverer = Deliverer(spec, self._database_of_app, self._cloudevent_of, self._event_of, sent)
 
         async def deliver(job: Job, endpoint: UUID, event: UUID) -> None:
             await deliverer.deliver(job, endpoint, event)

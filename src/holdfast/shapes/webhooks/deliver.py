@@ -7,13 +7,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from uuid import UUID
 
 from ... import failpoints, telemetry
 from ...db.database import Database
 from ...egress import Client, Reply, SendFailed
 from ...errors import DatabaseUnavailable, SecretUnreadable
+from ...follow import OtherVersion
 from ...model.sealing import key_ring
 from ...model.signals import Cancel, DeadLetter, Retry, Snooze
 from ...runtime.job import Job
@@ -45,11 +46,13 @@ class Deliverer:
         database: Callable[[], Database],
         cloudevent: Callable[[Any], str],
         event: Callable[..., Any],
+        sent: Callable[[Any], Any] | None = None,
     ) -> None:
         self._spec = spec
         self._database = database
         self._cloudevent = cloudevent
         self._event = event
+        self._sent = sent
         self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = weakref.WeakKeyDictionary()
         self._backoff = {
             queue: spec.backoff(ordered=queue == store.ORDERED) for queue in (store.QUEUE, store.ORDERED)
@@ -118,6 +121,11 @@ class Deliverer:
     async def _attempt(self, job: Job, endpoint: UUID, ready: Ready, line: Line) -> None:
         event = request.ping_of(ready) if ready.cause == "ping" else ready.event
         assert event is not None
+        if self._sent is not None and ready.cause != "ping":
+            try:
+                event = cast(Stored, self._sent(event))
+            except OtherVersion as error:
+                self._drop(job, endpoint, "failed", str(error))
         try:
             ring = key_ring()
             secrets = request.secrets_of(ready, endpoint, ring)

@@ -30,6 +30,22 @@ def subscription_health(dead_after: float) -> Statement[list[Health]]:
     return named("subscription_health", (dead_after,), lambda rows: [Health(*row) for row in rows])
 
 
+class SetAside(NamedTuple):
+    """Events of a subscription that it passed without doing them."""
+
+    name: str
+    of: str  # kind of the subscription
+    kind: str  # skipped, parked, spilled, behind
+    events: int  # up to 10,000
+    keys: int
+    seconds: float  # the oldest of them
+    error: str | None  # the newest
+
+
+def set_aside() -> Statement[list[SetAside]]:
+    return named("set_aside", (), lambda rows: [SetAside(*row) for row in rows])
+
+
 class LogHealth(NamedTuple):
     foreign: bool
     waiting: int  # events without a position for long, up to 1,000
