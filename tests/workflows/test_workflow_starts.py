@@ -1,6 +1,7 @@
 """Many starts in one statement: in SQL, and of callers that start at the same time."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,10 @@ from holdfast import Holdfast, InvalidOption, Workflow
 from holdfast.shapes.workflows import starting, store
 from holdfast.testing import Kit
 
-MANY = "SELECT run_id, created, conflict FROM holdfast.workflow_start_many(%s, %s::text[]::jsonb[], %s::text[], 1, %s{}) ORDER BY ordinal"
+MANY = (
+    "SELECT run_id, created, conflict"
+    " FROM holdfast.workflow_start_many(%s, %s::text[]::jsonb[], %s::text[], 1, %s{}) ORDER BY ordinal"
+)
 
 
 @pytest.fixture
@@ -25,7 +29,7 @@ def runs(kit: Kit) -> Iterator[Runs]:
 
 
 def many(runs: Runs, ids: list[str | None], more: str = "", queue: str = QUEUE) -> list[tuple[Any, ...]]:
-    inputs = ['{"n": %d}' % n for n in range(len(ids))]
+    inputs = [json.dumps({"n": n}) for n in range(len(ids))]
     found = runs.conn.execute(MANY.format(more).encode(), [TYPE, inputs, ids, queue]).fetchall()
     return [tuple(row.values()) for row in found]
 
@@ -78,7 +82,9 @@ def test_what_is_wrong_is_said_and_nothing_is_started(runs: Runs) -> None:
             "SELECT holdfast.workflow_start_many('x', ARRAY['{}', '{}']::jsonb[], ARRAY['a'], 1, 'workflows')"
         )
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="input 1 must be a JSON object"):
-        runs.conn.execute("SELECT holdfast.workflow_start_many('x', ARRAY['1']::jsonb[], NULL, 1, 'workflows')")
+        runs.conn.execute(
+            "SELECT holdfast.workflow_start_many('x', ARRAY['1']::jsonb[], NULL, 1, 'workflows')"
+        )
     assert (count(runs, "workflow_runs"), count(runs, "work")) == (0, 0)
 
 
@@ -157,9 +163,7 @@ async def test_a_start_that_is_refused_harms_itself_alone(runs: Runs, kit: Kit) 
         assert [run.created for run in found] == [True, True]
 
 
-async def test_a_batch_that_the_database_refuses_is_tried_one_by_one(
-    runs: Runs, kit: Kit
-) -> None:
+async def test_a_batch_that_the_database_refuses_is_tried_one_by_one(runs: Runs, kit: Kit) -> None:
     """One of them has an id with a NUL, which a caller's check would refuse."""
     app, greets = declared(kit)
     async with app:
@@ -168,7 +172,9 @@ async def test_a_batch_that_the_database_refuses_is_tried_one_by_one(
         bad = greets.using(id="bad")._new((2,), {})
         bad = type(bad)(bad.workflow, bad.version, "a\0b", bad.payload, bad.queue)
         starter = starting.starter_of(app.database)
-        found = await asyncio.gather(starter.start(new, None), starter.start(bad, None), return_exceptions=True)
+        found = await asyncio.gather(
+            starter.start(new, None), starter.start(bad, None), return_exceptions=True
+        )
         assert found[0].created
         assert isinstance(found[1], Exception)
     assert "good" in jobs(runs)
