@@ -1,4 +1,4 @@
-"""`workflow-peers`: DBOS and Absurd on the same server, in turns with ours, each through its public API (bench.peers.workflows).
+"""`workflow-peers`: DBOS and Absurd on the same server, in turns with ours, each through its public API (peers.workflows).
 
 Ours is measured by an adapter of its own, the way the others are: so it differs a little from `workflow`. A peer that cannot
 be installed or run is told and left out.

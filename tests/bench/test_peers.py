@@ -79,7 +79,9 @@ def test_the_table_is_complete_and_pinned() -> None:
 def test_every_adapter_belongs_to_a_peer() -> None:
     folder = Path(peers.__file__).parent / "adapters"
     shared = {"common", "closed_loop"}
-    scripts = {path for path in folder.iterdir() if path.suffix in {".py", ".mjs"} and path.stem not in shared}
+    scripts = {
+        path for path in folder.iterdir() if path.suffix in {".py", ".mjs"} and path.stem not in shared
+    }
     of_workflows = {peer.adapter for n in IN_FLIGHT for peer in (own(n), *others(n).values())}
     assert scripts == {peer.adapter for peer in (peers.OWN, *PEERS.values())} | of_workflows
 

@@ -229,6 +229,7 @@ workflow_settle_lost -         -         -       X       -            -
 empty_workflow_slots -         -         -       X       -            -
 workflow_begin       -         -         -       -       -            -
 workflow_send        -         -         -       -       -            -
+workflow_tell        -         -         -       -       -            -
 workflow_run         -         -         -       -       -            -
 workflow_rouse       -         -         -       -       -            -
 workflow_ask_cancel  -         -         -       -       -            -

@@ -1,6 +1,7 @@
 """Many starts in one statement: in SQL, and of callers that start at the same time."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,10 @@ from holdfast import Holdfast, InvalidOption, Workflow
 from holdfast.shapes.workflows import starting, store
 from holdfast.testing import Kit
 
-MANY = "SELECT run_id, created, conflict FROM holdfast.workflow_start_many(%s, %s::text[]::jsonb[], %s::text[], 1, %s{}) ORDER BY ordinal"
+MANY = (
+    "SELECT run_id, created, conflict"
+    " FROM holdfast.workflow_start_many(%s, %s::text[]::jsonb[], %s::text[], 1, %s{}) ORDER BY ordinal"
+)
 
 
 @pytest.fixture
@@ -25,7 +29,7 @@ def runs(kit: Kit) -> Iterator[Runs]:
 
 
 def many(runs: Runs, ids: list[str | None], more: str = "", queue: str = QUEUE) -> list[tuple[Any, ...]]:
-    inputs = ['{"n": %d}' % n for n in range(len(ids))]
+    inputs = [json.dumps({"n": n}) for n in range(len(ids))]
     found = runs.conn.execute(MANY.format(more).encode(), [TYPE, inputs, ids, queue]).fetchall()
     return [tuple(row.values()) for row in found]
 

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.conftest import await_until
+from tests.conftest import await_until, within
 
 from holdfast import Holdfast, telemetry
+from holdfast.settings import Settings
+from holdfast.shapes.workflows import database_journal, recorder
 from holdfast.shapes.workflows.messages import Signal
 from holdfast.shapes.workflows.workflow import Workflow
 from holdfast.testing import Kit
@@ -103,6 +105,14 @@ def look(kit: Kit, run: str) -> dict[str, Any]:
         return found
 
 
+def send(kit: Kit, run: str) -> None:
+    with kit.connect(autocommit=True) as conn:
+        conn.execute(
+            "SELECT holdfast.workflow_signal(r.workflow, r.key, 'go', '7') FROM holdfast.workflow_runs r WHERE r.id = %s",
+            [run],
+        )
+
+
 async def ended(kit: Kit, run: str) -> dict[str, Any]:
     await await_until(lambda: look(kit, run)["ended_at"], f"the end of {run}")
     return look(kit, run)
@@ -155,3 +165,35 @@ async def test_a_cancel_reaches_a_run_that_sleeps(akit: Kit) -> None:
             conn.execute("SELECT holdfast.workflow_cancel('sleeps', %s, 'enough')", [run])
         found = await ended(akit, run)
     assert found["state"] == "cancelled"
+
+
+async def test_a_run_that_rests_hears_of_a_signal_before_its_worker_looks(
+    akit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is not among the sleepers while it rests, and must be told all the same."""
+    monkeypatch.setattr(recorder, "BEAT", 3600.0)
+    monkeypatch.setattr(recorder, "SLOW", 3600.0)
+    monkeypatch.setattr(database_journal, "BUSY", 3600.0)
+    listens, rests = asyncio.Event(), asyncio.Event()
+    stop = telemetry.subscribe(lambda event: listens.set() if event.name == "listen.ready" else None)
+    real = recorder.Recorder.closely
+
+    def closely(self: recorder.Recorder, run: str) -> Any:
+        rests.set()
+        return real(self, run)
+
+    monkeypatch.setattr(recorder.Recorder, "closely", closely)
+    async with Holdfast(akit.url, settings=Settings()) as app:  # its worker listens: that of the kit polls
+        app.workflow(name="stays", sticky=3600.0)(waits)
+        worker = asyncio.create_task(app.run_worker(queues=["workflows"]))
+        run = await start(akit, "stays")
+        async with asyncio.timeout(within(30)):
+            await listens.wait()
+            await rests.wait()
+        await asyncio.to_thread(send, akit, run)
+        found = await ended(akit, run)
+        assert (found["state"], found["result"]) == ("completed", 9)
+        worker.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await worker
+    stop()

@@ -40,9 +40,9 @@ CALLS = (  # of all that reads or writes recorded steps; what functions do insid
     " WHERE d.datname = current_database() AND s.query ~ 'workflow_steps'"
 )
 ASLEEP = (
-    "SELECT count(*) FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.id = r.id AND w.queue = r.queue"
-    " WHERE w.status = 'pending'"
-)
+    "SELECT count(*), (SELECT a.sleepers > 0 FROM holdfast.asleep a WHERE a.queue = 'workflows' ORDER BY a.number DESC LIMIT 1)"
+    " FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.id = r.id AND w.queue = r.queue WHERE w.status = 'pending'"
+)  # a run that was put away, and a worker that is to be notified
 REST = 0.3  # seconds in which a run comes to its wait
 
 
@@ -252,7 +252,7 @@ async def signals(url: str, sticky: float, count: int) -> list[float]:
         for n in range(count + 1):
             run = await listens.astart()
             await asyncio.sleep(REST)
-            while sticky < 1 and (await (await conn.execute(ASLEEP)).fetchone()) != (1,):  # noqa: ASYNC110 the server knows
+            while sticky < 1 and (await (await conn.execute(ASLEEP)).fetchone()) != (1, True):  # noqa: ASYNC110 the server knows
                 await asyncio.sleep(0.01)
             await run.asignal(GO(time.perf_counter()))
             async with asyncio.timeout(60):

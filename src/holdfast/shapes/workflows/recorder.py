@@ -348,7 +348,7 @@ class Recording(Service):
 
     name = "record"
     outlives_jobs = True
-    topic = "workflows"
+    topic = "+workflows"  # as holdfast.workflow_tell() names it
 
     def __init__(self, database: Database) -> None:
         super().__init__()

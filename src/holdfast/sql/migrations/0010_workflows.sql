@@ -375,7 +375,22 @@ END $$;
 
 -- Messages --------------------------------------------------------------------------------------------------------
 
--- Leave a message for a run: sent, duplicate, ended or unknown. A run that rests in a worker is looked at when its queue is notified, or a moment later.
+-- Tell workers that something came for a run that is in memory. Its worker may not sleep, so wake() would tell nobody. Who is not told looks a moment later.
+CREATE FUNCTION holdfast.workflow_tell() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF current_setting('holdfast.notify', true) = 'off' THEN RETURN; END IF;
+    FOR place IN 0..3 LOOP   -- as wake(): of many at once not all
+        IF pg_try_advisory_xact_lock(7236839, hashtext('+workflows') # place) THEN
+            PERFORM pg_notify('holdfast_+workflows', '');
+            RETURN;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Leave a message for a run: sent, duplicate, ended or unknown.
 CREATE FUNCTION holdfast.workflow_send(run uuid, signal text, body jsonb, once_key text) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -400,8 +415,12 @@ BEGIN
     IF known.paused_at IS NULL AND signal = ANY (known.waits) THEN
         UPDATE holdfast.work w SET available_at = holdfast.now()
         WHERE w.queue = known.queue AND w.id = run AND w.status = 'pending' AND w.lease_generation = known.asleep AND w.available_at > holdfast.now();
+        IF FOUND THEN
+            PERFORM holdfast.wake(ARRAY[known.queue]);
+            RETURN 'sent';
+        END IF;
     END IF;
-    PERFORM holdfast.wake(ARRAY[known.queue]);
+    PERFORM holdfast.workflow_tell();
     RETURN 'sent';
 END $$;
 
@@ -459,7 +478,11 @@ BEGIN
     SET available_at = least(w.available_at, holdfast.now()),
         metadata = CASE WHEN cancels AND w.lease_generation = 0 THEN jsonb_set(w.metadata, '{workflow,cancel}', 'true') ELSE w.metadata END
     WHERE w.queue = of_queue AND w.id = run AND w.status = 'pending';
-    PERFORM holdfast.wake(ARRAY[of_queue]);
+    IF FOUND THEN
+        PERFORM holdfast.wake(ARRAY[of_queue]);
+    ELSE
+        PERFORM holdfast.workflow_tell();
+    END IF;
 END $$;
 
 -- Ask these runs to end, and their open children with them. One that is at work hears of it with the next look of its worker.
@@ -1188,7 +1211,7 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     RETURN gone + n;
 END $$;
-REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_send, holdfast.workflow_run, holdfast.workflow_signal, holdfast.workflow_result,
+REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_tell, holdfast.workflow_send, holdfast.workflow_run, holdfast.workflow_signal, holdfast.workflow_result,
     holdfast.workflow_rouse, holdfast.workflow_ask_cancel, holdfast.workflow_cancel, holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_end,
     holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend,
     holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era,
