@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from holdfast.model.job import Grant
 from holdfast.shapes.workflows import store
 from holdfast.shapes.workflows.journal import Record
 from holdfast.shapes.workflows.runs import LOOKED_AT, listed
-from holdfast.shapes.workflows.timeline import timeline
+from holdfast.shapes.workflows.timeline import Entry, timeline
 
 Call = Callable[..., Result]
 
@@ -124,6 +125,32 @@ def test_a_timeline_has_all_eras(runs: Runs) -> None:
     runs.run(store.next_era(grant, 0, "{}"))
     runs.record(grant, step("one"), step("two"))
     assert [(e.era, e.key) for e in runs.run(timeline(grant.id))] == [(0, "one"), (1, "one"), (1, "two")]
+
+
+def test_what_has_not_ended_is_running_or_retrying_and_the_last_owner_is_known(
+    runs: Runs, call: Call
+) -> None:
+    grant = runs.claim(runs.start("order:1"))
+    runs.conn.execute(
+        "INSERT INTO holdfast.claims (token, queue, worker, job_ids, claimed_at, lease_expires_at)"
+        " VALUES (%s, %s, 'host:1:x', %s, holdfast.now(), holdfast.now() + interval '1 minute')",
+        [grant.token, QUEUE, [grant.id]],
+    )
+    runs.record(grant, step("reserve"), Record("thumbs", "call", "calling", 1))
+    runs.record(grant, Record("charge", "step", "retrying", 2, error='{"kind": "Down"}', attempts=2))
+    found = said(call("timeline", "order:1", "--json"))["entries"]
+    assert [(e["key"], e["outcome"], e["ended_at"] is None, e["worker"]) for e in found] == [
+        ("reserve", "done", False, "host:1:x"),
+        ("thumbs", "running", True, "host:1:x"),
+        ("charge", "retrying", True, "host:1:x"),
+    ]
+    assert {field.name for field in fields(Entry)} == set(found[0]), "the rows are those of run.timeline()"
+    lines = call("show", "order:1").stdout.splitlines()[-2:]
+    assert ["▒" in line for line in lines] == [True, True]
+    assert "running" in lines[0]
+    again = runs.take_over(grant)
+    runs.record(again, step("label"))
+    assert [e.worker for e in runs.run(timeline(grant.id))] == [None, None, None, None], "no claim has it now"
 
 
 def test_show_says_how_a_run_stands_and_draws_its_timeline(runs: Runs, call: Call) -> None:

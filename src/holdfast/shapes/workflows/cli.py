@@ -133,10 +133,10 @@ def _print_entries(whole: Whole) -> None:
     heads = ("n", "at", "key", "kind", "outcome", "took", "attempts", "result or error")
     rows = []
     for e in whole.entries:
-        took = render.seconds((e.ended_at - e.began_at).total_seconds())
+        took = "-" if e.ended_at is None else render.seconds((e.ended_at - e.began_at).total_seconds())
         said = e.error if e.error is not None else "" if e.result is None else json.dumps(e.result)
         key = f"{e.era}: {e.key}" if eras else e.key
-        at = render.moment(e.ended_at)
+        at = render.moment(e.ended_at or e.began_at)
         rows.append([str(e.n), at, key, e.kind, e.outcome, took, str(e.attempts), render.one_line(said)])
     render.print_table(heads, rows, right=("n", "took", "attempts"))
 

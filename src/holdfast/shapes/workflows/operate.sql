@@ -70,7 +70,14 @@ SELECT r.id FROM holdfast.workflow_runs r WHERE r.id < coalesce($1::uuid, 'fffff
 -- name: workflow_timeline
 -- What a run recorded, in all its eras, in the order in which it was written: of an open era from its steps, of a folded one from the history.
 -- $1 run
-SELECT s.era, s.key, s.kind, s.outcome, s.ordinal, s.began_at, s.ended_at, s.attempts, s.generation, s.result::text, s.error::text, s.linked
+WITH owner AS MATERIALIZED (   -- the last one; of those before nothing is kept
+    SELECT w.lease_generation, c.worker FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.queue = r.queue AND w.id = r.id
+    JOIN holdfast.claims c ON c.token = w.claim_token AND w.status = 'processing' WHERE r.id = $1::uuid
+    UNION ALL SELECT d.lease_generation, d.claimed_by FROM holdfast.dead_letters d WHERE d.id = $1::uuid
+    UNION ALL SELECT a.lease_generation, a.claimed_by FROM holdfast.archive a WHERE a.slot = ANY (holdfast.archive_slots_of($1::uuid)) AND a.id = $1::uuid
+)
+SELECT s.era, s.key, s.kind, s.outcome, s.ordinal, s.began_at, s.ended_at, s.attempts, s.generation,
+       (SELECT o.worker FROM owner o WHERE o.lease_generation = s.generation LIMIT 1), s.result::text, s.error::text, s.linked
 FROM (
     SELECT r.era, p.* FROM holdfast.workflow_runs r JOIN holdfast.workflow_steps p ON p.run_id = r.id WHERE r.id = $1::uuid
     UNION ALL
