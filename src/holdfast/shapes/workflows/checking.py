@@ -60,6 +60,8 @@ class Checked:
 class Past:
     """A journal that has a history and takes nothing more."""
 
+    paused = False
+
     def __init__(self, history: History) -> None:
         self._history = history
         self.cancelled = asyncio.Event()

@@ -198,7 +198,7 @@ def cancel_command(
 @app.command("pause")
 @command
 def pause_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Any]:
-    """Let a run rest until it is resumed. One that is at work goes on until it waits for something."""
+    """Let a run rest until it is resumed. One that is at work ends the step that is under way, and begins no other."""
     act = _verbs(operator).pause(run, workflow=workflow)
     return _done(act, f"{_as_subject(act)} {'is paused' if act.changed else 'was paused already'}.")
 

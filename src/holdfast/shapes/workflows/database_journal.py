@@ -36,6 +36,7 @@ class DatabaseJournal:
         self._sticky = sticky
         self._history: History | None = None
         self.cancelled = asyncio.Event()
+        self.paused = False
         self._news = asyncio.Event()
         self._seen = self._known = _NOTHING
         if job._claimed.cancel_requested:
@@ -50,6 +51,7 @@ class DatabaseJournal:
         """By the recorder: what the latest look found."""
         if seen.cancelled or self._job._cancelled:
             self.cancelled.set()
+        self.paused = seen.paused
         self._seen = seen
         if seen != self._known:
             self._news.set()

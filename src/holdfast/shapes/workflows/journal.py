@@ -117,6 +117,7 @@ class RecordRefused(HoldfastError):
 
 class Journal(Protocol):
     cancelled: asyncio.Event  # set once somebody asked for a cancel, also when the history said so
+    paused: bool  # an operator asked for a pause, as far as is known here
 
     def now(self) -> datetime:
         """The worker's estimate of the database's clock."""

@@ -107,7 +107,7 @@ def cancel(given: str, reason: str = "", *, workflow: str | None = None) -> Proc
 
 
 def pause(given: str, *, workflow: str | None = None) -> Procedure[Act]:
-    """It rests from its next wait on. Not changed: it was paused."""
+    """It rests from its next step or wait on. Not changed: it was paused."""
     return (yield from _act("pause", given, workflow, _acting("pause"), "paused", {}))
 
 
