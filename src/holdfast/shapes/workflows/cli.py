@@ -4,7 +4,6 @@ terminate, check histories against code."""
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 
@@ -18,10 +17,12 @@ from holdfast.cli.apps import (
     load_app,
     open_database,
 )
+from holdfast.cli.arguments import parse_span
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import Offer, offered, operator_of
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.cli.exits import ENVIRONMENT
+from holdfast.cli.filters import AfterOption, LimitOption, TagOption
 from holdfast.cli.producing import known_tasks
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
@@ -29,7 +30,7 @@ from holdfast.operate.wording import several
 from holdfast.shapes.workflows import bars
 from holdfast.shapes.workflows.checking import Checked, check
 from holdfast.shapes.workflows.finding import Act
-from holdfast.shapes.workflows.runs import RunView
+from holdfast.shapes.workflows.runs import RunFilter, RunView
 from holdfast.shapes.workflows.sending import check_signal
 from holdfast.shapes.workflows.verbs import Page, WorkflowVerbs
 from holdfast.shapes.workflows.verbs import Shown as Whole
@@ -72,13 +73,18 @@ def list_command(
     states: Annotated[
         list[str] | None, typer.Option("--state", "-s", help="In this state; may be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 50,
-    after: Annotated[UUID | None, typer.Option(help="Go on where a page ended.")] = None,
+    tag: TagOption = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Only started within: 90s, 15m, 2h, 3d.")
+    ] = None,
+    limit: LimitOption = 50,
+    after: AfterOption = None,
     *,
     operator: Operator,
 ) -> Shown[Page]:
     """List runs, the newest first: how each stands, and what it waits for."""
-    page = _verbs(operator).list_runs(workflow, states, after, limit)
+    age = None if since is None else parse_span(since, "--since")
+    page = _verbs(operator).list_runs(RunFilter(workflow, states, tag, age), after=after, limit=limit)
     return Shown(page, _print_page)
 
 
