@@ -57,7 +57,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def most_rows(plan: dict[str, Any]) -> float:
-    return max(node["Actual Rows"] * node["Actual Loops"] for node in nodes(plan))
+    return max(float(node["Actual Rows"]) * float(node["Actual Loops"]) for node in nodes(plan))
 
 
 def test_what_list_and_show_read_is_bounded(runs: Runs) -> None:

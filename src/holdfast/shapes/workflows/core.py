@@ -12,13 +12,12 @@ from ...errors import ConfigurationError
 from ...model.outcome import DeadLettered, Held, Outcome, Released
 from ...model.text import describe, storable
 from .faults import Diverged, Evicted, StepFailed, UnscopedTask, WorkflowCancelled, WorkflowFailed
-from .journal import History, Journal, Kind, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .journal import STICKY, History, Journal, Kind, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
 from .replay import Place, Replay
 from .waits import Waits
 
 MAX_HISTORY = 10_000
 UNDECIDED = ("retrying", "calling")  # records that another follows
-STICKY = 2.0
 
 
 @dataclass(frozen=True, slots=True)

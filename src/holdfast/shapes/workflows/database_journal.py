@@ -17,11 +17,10 @@ from ...runtime.job import Job
 from ...store.statement import Flow, Statement
 from . import store
 from .faults import Evicted
-from .journal import History, NewJobs, NewRun, Record, Stored, Wait
+from .journal import STICKY, History, NewJobs, NewRun, Record, Stored, Wait
 from .recorder import BUSY, Recorder, recorder_of
 
 T = TypeVar("T")
-STICKY = 2.0  # seconds that a run rests before it is put away
 _LEAST = 0.005  # seconds between two looks at a time that is over by our clock, and not by the database's
 _NOTHING = store.Seen(0, 0, False, False)
 

@@ -28,6 +28,7 @@ Kind = Literal[
     "compensation",
     "continued",
 ]
+STICKY = 2.0  # seconds that a wait stays in memory before the run is put away
 Decided = Literal["done", "failed", "timed_out", "cancelled", "retrying", "calling"]
 
 
