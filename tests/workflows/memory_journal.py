@@ -64,6 +64,8 @@ class Store:
 class MemoryJournal:
     """`crash_at`: the owner is lost before its n-th write."""
 
+    paused = False
+
     def __init__(self, store: Store, crash_at: int | None = None) -> None:
         self.store = store
         self.cancelled = asyncio.Event()

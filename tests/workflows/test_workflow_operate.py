@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ from holdfast.errors import ConfigurationError, InvalidPayload
 from holdfast.model.job import Grant
 from holdfast.shapes.workflows import store
 from holdfast.shapes.workflows.journal import Record
-from holdfast.shapes.workflows.runs import LOOKED_AT, listed
-from holdfast.shapes.workflows.timeline import timeline
+from holdfast.shapes.workflows.timeline import Entry, timeline
 
 Call = Callable[..., Result]
 
@@ -126,6 +126,32 @@ def test_a_timeline_has_all_eras(runs: Runs) -> None:
     assert [(e.era, e.key) for e in runs.run(timeline(grant.id))] == [(0, "one"), (1, "one"), (1, "two")]
 
 
+def test_what_has_not_ended_is_running_or_retrying_and_the_last_owner_is_known(
+    runs: Runs, call: Call
+) -> None:
+    grant = runs.claim(runs.start("order:1"))
+    runs.conn.execute(
+        "INSERT INTO holdfast.claims (token, queue, worker, job_ids, claimed_at, lease_expires_at)"
+        " VALUES (%s, %s, 'host:1:x', %s, holdfast.now(), holdfast.now() + interval '1 minute')",
+        [grant.token, QUEUE, [grant.id]],
+    )
+    runs.record(grant, step("reserve"), Record("thumbs", "call", "calling", 1))
+    runs.record(grant, Record("charge", "step", "retrying", 2, error='{"kind": "Down"}', attempts=2))
+    found = said(call("timeline", "order:1", "--json"))["entries"]
+    assert [(e["key"], e["outcome"], e["ended_at"] is None, e["worker"]) for e in found] == [
+        ("reserve", "done", False, "host:1:x"),
+        ("thumbs", "running", True, "host:1:x"),
+        ("charge", "retrying", True, "host:1:x"),
+    ]
+    assert {field.name for field in fields(Entry)} == set(found[0]), "the rows are those of run.timeline()"
+    lines = call("show", "order:1").stdout.splitlines()[-2:]
+    assert ["▒" in line for line in lines] == [True, True]
+    assert "running" in lines[0]
+    again = runs.take_over(grant)
+    runs.record(again, step("label"))
+    assert [e.worker for e in runs.run(timeline(grant.id))] == [None, None, None, None], "no claim has it now"
+
+
 def test_show_says_how_a_run_stands_and_draws_its_timeline(runs: Runs, call: Call) -> None:
     grant = runs.claim(runs.start("order:1"))
     runs.record(grant, step("reserve"), step("charge", None, outcome="failed", error='{"kind": "Refused"}'))
@@ -187,45 +213,18 @@ def test_list_shows_the_newest_first_by_workflow_and_state(runs: Runs, call: Cal
     assert of("--state", "suspended", "--state", "completed") == ["order:2", "order:1"]
     assert of("--workflow", "checkout", "-n", "1") == ["order:3"]
     assert of("--workflow", "refund") == []
+    runs.start("order:4", tags=["vip"])
+    assert of("--tag", "vip") == ["order:4"]
+    runs.conn.execute(
+        "UPDATE holdfast.workflow_runs SET created_at = created_at - interval '20 s' WHERE key <> 'order:4'"
+    )
+    assert of("--since", "10s") == ["order:4"]
+    assert of("--since", "1h") == ["order:4", "order:3", "order:2", "order:1"]
+    runs.conn.execute("DELETE FROM holdfast.workflow_runs WHERE key = 'order:4'")
     page = said(call("list", "-n", "2", "--json"))
     assert of("-n", "2", "--after", page["next"]) == ["order:1"]
     text = call("list").stdout
     assert "signal decided" in text
-
-
-def test_a_search_in_many_runs_looks_at_few_of_them(runs: Runs) -> None:
-    """Each page looks at a bounded number of rows, whatever it finds."""
-    runs.conn.execute(
-        "INSERT INTO holdfast.workflow_runs (id, workflow, key, queue, version, root_id, created_at, era_at, state,"
-        " ended_at)"
-        " SELECT gen_random_uuid(), 'bulk', 'b' || n, %s, 1, gen_random_uuid(), now(), now(), 'completed', now()"
-        " FROM generate_series(1, %s) n",
-        [QUEUE, LOOKED_AT + 100],
-    )
-    runs.conn.execute("ANALYZE holdfast.workflow_runs")
-    assert runs.run(listed(None, ["failed"], None, 50)) == []
-    what = listed(None, None, None, 50)
-    plan = runs.conn.execute(
-        "EXPLAIN (ANALYZE, FORMAT JSON) "
-        + what.text.replace("$1", "NULL")
-        .replace("$2", "NULL")
-        .replace("$3", "NULL")
-        .replace("$4", str(LOOKED_AT))
-        .replace("$5", "50")
-    ).fetchone()
-    assert plan is not None
-    rows = max(_rows(node) for node in _nodes(plan["QUERY PLAN"][0]["Plan"]))
-    assert rows <= 1000, "it looked at more rows than it had to"
-
-
-def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield node
-    for inner in node.get("Plans", ()):
-        yield from _nodes(inner)
-
-
-def _rows(node: dict[str, Any]) -> float:
-    return float(node["Actual Rows"]) * float(node["Actual Loops"])
 
 
 def test_a_run_is_found_by_either_id_and_two_of_one_name_are_told_apart(

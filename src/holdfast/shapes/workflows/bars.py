@@ -123,11 +123,12 @@ def drawn(run: RunView, entries: Sequence[Entry], width: int | None = None) -> I
         if entry.era != era:
             era = entry.era
             yield f"era {era}"
-        bar = scale.bar(entry.began_at, entry.ended_at, _ink(entry))
-        took = span((entry.ended_at - entry.began_at).total_seconds())
+        end = entry.ended_at or run.now
+        bar = scale.bar(entry.began_at, end, _ink(entry))
+        took = span((end - entry.began_at).total_seconds())
         yield f"{_fit(_label(entry), label)} |{bar}| {took:>7}{_note(entry)}".rstrip()
     for name in waiting:
-        bar = scale.bar(entries[-1].ended_at, run.now, _OPEN)
+        bar = scale.bar(entries[-1].ended_at or run.now, run.now, _OPEN)
         yield f"{_fit(name, label)} |{bar}| waits"
 
 
@@ -156,7 +157,7 @@ def _fit(text: str, width: int) -> str:
 
 
 def _ink(entry: Entry) -> str:
-    if entry.outcome in ("retrying", "calling"):
+    if entry.ended_at is None:
         return _OPEN
     if entry.outcome != "done":
         return _BAD

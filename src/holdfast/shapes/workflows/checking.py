@@ -11,6 +11,7 @@ from uuid import UUID
 from ...db.database import Database
 from ...tasks.taskset import TaskSet
 from . import runs, store
+from .declare import KIND
 from .drive import Code, replay
 from .faults import Diverged, Evicted
 from .journal import History, Stored
@@ -59,6 +60,8 @@ class Checked:
 
 class Past:
     """A journal that has a history and takes nothing more."""
+
+    paused = False
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -124,7 +127,7 @@ def _divergence(found: Diverged) -> Divergence:
 
 def check(database: Database, tasks: TaskSet, workflow: str | None = None) -> Checked:
     """All open runs, or those of one workflow."""
-    codes = {(one.name, one.version): one.code for one in tasks.declared("workflows").values()}
+    codes = {(one.name, one.version): one.code for one in tasks.declared(KIND).values()}
     checked, broken = 0, list[Broken]()
     unknown = Counter[tuple[str, int]]()
     after: UUID | None = None

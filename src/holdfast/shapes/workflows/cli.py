@@ -4,7 +4,6 @@ terminate, check histories against code."""
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 
@@ -18,10 +17,12 @@ from holdfast.cli.apps import (
     load_app,
     open_database,
 )
+from holdfast.cli.arguments import parse_span
 from holdfast.cli.command import Shown, command
 from holdfast.cli.completion import Offer, offered, operator_of
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.cli.exits import ENVIRONMENT
+from holdfast.cli.filters import AfterOption, LimitOption, TagOption
 from holdfast.cli.producing import known_tasks
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
@@ -29,7 +30,7 @@ from holdfast.operate.wording import several
 from holdfast.shapes.workflows import bars
 from holdfast.shapes.workflows.checking import Checked, check
 from holdfast.shapes.workflows.finding import Act
-from holdfast.shapes.workflows.runs import RunView
+from holdfast.shapes.workflows.runs import RunFilter, RunView
 from holdfast.shapes.workflows.sending import check_signal
 from holdfast.shapes.workflows.verbs import Page, WorkflowVerbs
 from holdfast.shapes.workflows.verbs import Shown as Whole
@@ -72,13 +73,18 @@ def list_command(
     states: Annotated[
         list[str] | None, typer.Option("--state", "-s", help="In this state; may be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 50,
-    after: Annotated[UUID | None, typer.Option(help="Go on where a page ended.")] = None,
+    tag: TagOption = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Only started within: 90s, 15m, 2h, 3d.")
+    ] = None,
+    limit: LimitOption = 50,
+    after: AfterOption = None,
     *,
     operator: Operator,
 ) -> Shown[Page]:
     """List runs, the newest first: how each stands, and what it waits for."""
-    page = _verbs(operator).list_runs(workflow, states, after, limit)
+    age = None if since is None else parse_span(since, "--since")
+    page = _verbs(operator).list_runs(RunFilter(workflow, states, tag, age), after=after, limit=limit)
     return Shown(page, _print_page)
 
 
@@ -136,10 +142,10 @@ def _print_entries(whole: Whole) -> None:
     heads = ("n", "at", "key", "kind", "outcome", "took", "attempts", "result or error")
     rows = []
     for e in whole.entries:
-        took = render.seconds((e.ended_at - e.began_at).total_seconds())
+        took = "-" if e.ended_at is None else render.seconds((e.ended_at - e.began_at).total_seconds())
         said = e.error if e.error is not None else "" if e.result is None else json.dumps(e.result)
         key = f"{e.era}: {e.key}" if eras else e.key
-        at = render.moment(e.ended_at)
+        at = render.moment(e.ended_at or e.began_at)
         rows.append([str(e.n), at, key, e.kind, e.outcome, took, str(e.attempts), render.one_line(said)])
     render.print_table(heads, rows, right=("n", "took", "attempts"))
 
@@ -201,7 +207,7 @@ def cancel_command(
 @app.command("pause")
 @command
 def pause_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Any]:
-    """Let a run rest until it is resumed. One that is at work goes on until it waits for something."""
+    """Let a run rest until it is resumed. One that is at work ends the step that is under way, and begins no other."""
     act = _verbs(operator).pause(run, workflow=workflow)
     return _done(act, f"{_as_subject(act)} {'is paused' if act.changed else 'was paused already'}.")
 

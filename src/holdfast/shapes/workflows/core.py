@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, NoReturn
 
 from ...db.faults import BadRow
@@ -13,14 +13,13 @@ from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.outcome import DeadLettered, Held, Outcome, Released
 from ...model.text import describe, storable
 from .faults import Diverged, Evicted, StepFailed, UnscopedTask, WorkflowCancelled, WorkflowFailed
-from .journal import History, Journal, Kind, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .journal import STICKY, History, Journal, Kind, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
 from .replay import Place, Replay
 from .waits import Waits, interrupted
 
 MAX_HISTORY = 10_000
 UNDECIDED = ("retrying", "calling")  # records that another follows
-STICKY = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +152,14 @@ class Core:
     def may_cancel(self, scope: Scope) -> bool:
         """Whether a cancel would be raised at a call that begins now."""
         return scope.cancellable and not self.cancel_raised
+
+    async def while_paused(self, key: str) -> None:
+        """A pause keeps a call back that is not made yet. What is under way ends, and then the run is put away. Looked at
+        again now and then, because a pause may end before that."""
+        while self.journal.paused:
+            until = self.journal.now() + timedelta(seconds=self.sticky + 1.0)
+            if not await self.waits.until_due(Wait(key, None, "retry", until=until)):
+                return  # cancelled
 
     def cancel_with(self, body: "asyncio.Task[Any]") -> None:
         """A cancel of the run ends this body."""

@@ -19,14 +19,13 @@ from ...store.statement import Flow, Statement
 from . import store
 from .blocking import Handover, in_thread
 from .faults import Evicted
-from .journal import History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .journal import STICKY, History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 
 T = TypeVar("T")
 First = Callable[[], Flow[bool]]  # before the body of a transaction
 Finish = Callable[[str], Flow[bool]]  # after it, with what it returned
-STICKY = 2.0  # seconds that a run rests before it is put away
 _LEAST = 0.005  # seconds between two looks at a time that is over by our clock, and not by the database's
 _NOTHING = store.Seen(0, 0, False, False)
 
@@ -41,6 +40,7 @@ class DatabaseJournal:
         self._sticky = sticky
         self._history: History | None = None
         self.cancelled = asyncio.Event()
+        self.paused = False
         self._news = asyncio.Event()
         self._beating = threading.Lock()
         self._beats: dict[str, str] = {}  # what steps at work said last
@@ -57,6 +57,7 @@ class DatabaseJournal:
         """By the recorder: what the latest look found."""
         if seen.cancelled or self._job._cancelled:
             self.cancelled.set()
+        self.paused = seen.paused
         self._seen = seen
         if seen != self._known:
             self._news.set()

@@ -21,10 +21,11 @@ from ...tasks.definition import Definition, Place
 from ...tasks.options import TaskSettings
 from ...tasks.registry import TaskRegistry
 from ...tasks.signature import HandlerSignature, Unresolved, analyse, call_line
-from .core import MAX_HISTORY, STICKY, Rules
+from .core import MAX_HISTORY, Rules
 from .database_journal import DatabaseJournal
 from .drive import Code, drive
 from .handles import WorkflowType
+from .journal import STICKY
 from .outgoing import Events
 from .sync import SyncWorkflow, run_in_thread
 from .workflow import Workflow

@@ -63,7 +63,7 @@ def _check(run: RunView, era: Sequence[Entry], before: Sequence[Entry]) -> None:
             f"run {run.id!r} of {run.workflow} has undone what is before that step: {', '.join(gone)} ran. Fork it from the "
             "step that was undone first, or an earlier one",
         )
-    if calling := [entry.key for entry in before if entry.outcome == "calling"]:
+    if calling := [entry.key for entry in before if entry.outcome == "running"]:
         raise still_open(run, "jobs that it called", calling)
 
 

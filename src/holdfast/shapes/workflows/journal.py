@@ -30,6 +30,7 @@ Kind = Literal[
     "continued",
     "event",
 ]
+STICKY = 2.0  # seconds that a wait stays in memory before the run is put away
 Decided = Literal["done", "failed", "timed_out", "cancelled", "retrying", "calling"]
 
 
@@ -119,6 +120,7 @@ class RecordRefused(HoldfastError):
 
 class Journal(Protocol):
     cancelled: asyncio.Event  # set once somebody asked for a cancel, also when the history said so
+    paused: bool  # an operator asked for a pause, as far as is known here
 
     def now(self) -> datetime:
         """The worker's estimate of the database's clock."""

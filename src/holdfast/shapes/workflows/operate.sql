@@ -39,19 +39,43 @@ FROM found f JOIN holdfast.workflow_runs r ON r.id = f.id
 -- with part: workflow_job
 ORDER BY r.workflow, r.id;
 
+-- part: workflow_listed
+-- The rows that a page looks at, the newest first: ids begin with the time, by another clock than ours, so the first of them are a minute too many.
+looked AS (
+    SELECT r.id, r.workflow, r.queue, r.state, r.tags, r.created_at, r.ended_at, r.paused_at, r.asleep FROM holdfast.workflow_runs r
+    WHERE r.id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+      AND r.id >= coalesce(rpad(lpad(to_hex((extract(epoch FROM holdfast.now() - make_interval(secs => $2::float8 + 60)) * 1000)::bigint), 12, '0'), 32, '0')::uuid,
+                           '00000000-0000-0000-0000-000000000000')
+    ORDER BY r.id DESC LIMIT $3::int
+)
+
 -- name: workflow_list
--- Runs, the newest first, of those before a place: of the next $4 rows those that fit.
--- $1 workflow, $2 states, $3 the place: a run's id, $4 rows to look at, $5 how many
-SELECT v.* FROM (
-    SELECT
+-- Runs, the newest first, of those before a place: of the next $3 rows those that fit. What is shown of a run is read for those alone.
+-- $1 the place: a run's id, $2 seconds since it was started at most, $3 rows to look at, $4 how many, $5 workflow, $6 states, $7 tag
+WITH
+-- with part: workflow_listed
+, found AS MATERIALIZED (
+    SELECT r.id FROM looked r
+    LEFT JOIN LATERAL (SELECT w.status, w.lease_generation FROM holdfast.work w WHERE $6::text[] IS NOT NULL AND w.queue = r.queue AND w.id = r.id AND r.ended_at IS NULL OFFSET 0) w ON true
+    WHERE ($5::text IS NULL OR r.workflow = $5) AND ($7::text IS NULL OR $7 = ANY (r.tags))
+      AND ($2::float8 IS NULL OR r.created_at >= holdfast.now() - make_interval(secs => $2::float8))
+      AND ($6::text[] IS NULL OR CASE WHEN r.ended_at IS NOT NULL THEN r.state WHEN r.paused_at IS NOT NULL THEN 'paused'
+               WHEN r.state = 'diverged' AND w.status = 'held' THEN 'diverged' WHEN r.state = 'compensating' THEN 'compensating'
+               WHEN w.status = 'pending' AND w.lease_generation = r.asleep THEN 'suspended' ELSE 'open' END = ANY ($6::text[]))
+    LIMIT $4::int
+)
+SELECT
 -- with part: workflow_view
-    FROM (SELECT r.* FROM holdfast.workflow_runs r WHERE r.id < coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY r.id DESC LIMIT $4::int) r
+FROM found f JOIN holdfast.workflow_runs r ON r.id = f.id
 -- with part: workflow_job
-    WHERE ($1::text IS NULL OR r.workflow = $1)
-    ORDER BY r.id DESC OFFSET 0
-) v
-WHERE $2::text[] IS NULL OR v.state = ANY ($2::text[])
-LIMIT $5::int;
+ORDER BY r.id DESC;
+
+-- name: workflow_list_end
+-- The last of the rows that a page looks at; none: they are fewer, so there are no more.
+-- $1 the place, $2 seconds since they were started, $3 rows to look at
+WITH
+-- with part: workflow_listed
+SELECT r.id FROM looked r ORDER BY r.id DESC OFFSET $3::int - 1 LIMIT 1;
 
 -- name: workflow_open
 -- Open runs with their input, in the order of their ids.
@@ -62,15 +86,17 @@ CROSS JOIN LATERAL (SELECT w.payload FROM holdfast.work w WHERE w.queue = r.queu
 WHERE r.ended_at IS NULL AND ($1::text IS NULL OR r.workflow = $1) AND r.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
 ORDER BY r.id LIMIT $3::int;
 
--- name: workflow_list_end
--- The last of the next $2 rows; none: there are fewer.
--- $1 the place, $2 rows to look at
-SELECT r.id FROM holdfast.workflow_runs r WHERE r.id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') ORDER BY r.id DESC OFFSET $2::int - 1 LIMIT 1;
-
 -- name: workflow_timeline
 -- What a run recorded, in all its eras, in the order in which it was written: of an open era from its steps, of a folded one from the history.
 -- $1 run
-SELECT s.era, s.key, s.kind, s.outcome, s.ordinal, s.began_at, s.ended_at, s.attempts, s.generation, s.result::text, s.error::text, s.linked
+WITH owner AS MATERIALIZED (   -- the last one; of those before nothing is kept
+    SELECT w.lease_generation, c.worker FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.queue = r.queue AND w.id = r.id
+    JOIN holdfast.claims c ON c.token = w.claim_token AND w.status = 'processing' WHERE r.id = $1::uuid
+    UNION ALL SELECT d.lease_generation, d.claimed_by FROM holdfast.dead_letters d WHERE d.id = $1::uuid
+    UNION ALL SELECT a.lease_generation, a.claimed_by FROM holdfast.archive a WHERE a.slot = ANY (holdfast.archive_slots_of($1::uuid)) AND a.id = $1::uuid
+)
+SELECT s.era, s.key, s.kind, s.outcome, s.ordinal, s.began_at, s.ended_at, s.attempts, s.generation,
+       (SELECT o.worker FROM owner o WHERE o.lease_generation = s.generation LIMIT 1), s.result::text, s.error::text, s.linked
 FROM (
     SELECT r.era, p.* FROM holdfast.workflow_runs r JOIN holdfast.workflow_steps p ON p.run_id = r.id WHERE r.id = $1::uuid
     UNION ALL

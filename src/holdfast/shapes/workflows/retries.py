@@ -12,6 +12,7 @@ from ...store.wake import wake
 from ...tasks.taskset import TaskSet
 from . import runs, store
 from .checking import Divergence, displaced
+from .declare import KIND
 from .drive import Code
 from .finding import Act, ended_already, find_one, named_in_audit
 from .journal import History
@@ -116,7 +117,7 @@ def _moved(found: RunView) -> Refused:
 
 
 def _code(found: RunView, tasks: TaskSet) -> Code:
-    for one in tasks.declared("workflows").values():
+    for one in tasks.declared(KIND).values():
         if (one.name, one.version) == (found.workflow, found.version):
             code: Code = one.code
             return code

@@ -83,20 +83,30 @@ def find(given: str, workflow: str | None) -> Statement[list[RunView]]:
     return named("workflow_find", (own, given, workflow), _views)
 
 
-def listed(
-    workflow: str | None, states: Sequence[str] | None, before: UUID | None, limit: int
-) -> Statement[list[RunView]]:
-    wanted = None if states is None else list(states)
-    return named("workflow_list", (workflow, wanted, before, LOOKED_AT, limit), _views)
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs. None: any."""
+
+    workflow: str | None = None
+    states: Sequence[str] | None = None
+    tag: str | None = None
+    since: float | None = None  # seconds since they were started, at most
 
 
-def listed_to(before: UUID | None) -> Statement[UUID | None]:
+def listed(wanted: RunFilter, before: UUID | None, limit: int) -> Statement[list[RunView]]:
+    """The newest first."""
+    states = list(wanted.states) if wanted.states else None
+    params = (before, wanted.since, LOOKED_AT, limit, wanted.workflow, states, wanted.tag)
+    return named("workflow_list", params, _views)
+
+
+def listed_to(wanted: RunFilter, before: UUID | None) -> Statement[UUID | None]:
     """Where the rows that listed() looks at end; None: it saw all."""
 
     def decode(rows: Sequence[Row]) -> UUID | None:
         return rows[0][0] if rows else None
 
-    return named("workflow_list_end", (before, LOOKED_AT), decode)
+    return named("workflow_list_end", (before, wanted.since, LOOKED_AT), decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from ...db.database import Database
 from ...runtime.service import Service
 from ...tasks.taskset import TaskSet
 from . import ends
+from .declare import KIND
 from .recorder import Recording
 
-KIND = "workflows"
 MOST = 5000  # runs that one look reads
 _EVERY = 10.0  # seconds between two looks of all workers together
 _SAY = 3600.0

@@ -71,6 +71,7 @@ class Step(Generic[T_co]):
             if self._going is None:
                 self._going = asyncio.get_running_loop().create_future()
                 try:
+                    await self._core.while_paused(self.key)
                     self._row = await self._act(self._found)
                 finally:
                     self._going.set_result(None)

@@ -4,11 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from ...model.outcome import ErrorText
 from ...store.statement import Row, Statement, named
+from .journal import Kind
+
+Outcome = Literal["running", "retrying", "done", "failed", "timed_out", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +22,16 @@ class Entry:
     era: int  # continue_as_new() begins another
     scope: str
     key: str
-    kind: str
+    kind: Kind
     outcome: (
-        str  # done, failed, timed_out, cancelled, retrying, or calling: jobs that it called are not all done
+        Outcome  # running: jobs that it called have not all ended; retrying: it failed, and is tried again
     )
     ordinal: int | None  # its place in its scope; None: it has none
     began_at: datetime
-    ended_at: datetime
+    ended_at: datetime | None  # None: it is running or retrying
     attempts: int
     generation: int  # of the claim under which it was written: how many owners the run had by then
+    worker: str | None  # that had the run then; known of its last owner alone
     size: int  # of the result, in bytes of JSON
     result: Any
     error: str | None
@@ -74,19 +78,21 @@ def error_of(text: str | None) -> str | None:
 
 
 def _entry(n: int, row: Row) -> Entry:
-    era, key, kind, outcome, ordinal, began, ended, attempts, generation, result, error, linked = row
+    era, key, kind, outcome, ordinal, began, ended, attempts, generation, worker, result, error, linked = row
+    stands: Outcome = "running" if outcome == "calling" else outcome
     return Entry(
         n,
         era,
         key.rpartition("/")[0],
         key,
         kind,
-        outcome,
+        stands,
         ordinal,
         began,
-        ended,
+        None if stands in ("running", "retrying") else ended,
         attempts,
         generation,
+        worker,
         len((result or "").encode()),
         value(result),
         error_of(error),

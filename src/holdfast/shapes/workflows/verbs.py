@@ -10,6 +10,7 @@ from ...model.text import storable
 from ...operate.procedure import Method, Procedure, Runner, actor, run
 from ...operate.refusal import Refused
 from ...store.audit import audit
+from ...store.queue_load import prefer_indexes
 from ...store.show import Progress, show_progress
 from ...store.statement import Flow, Statement
 from ...tasks import checks
@@ -18,7 +19,7 @@ from . import forks, runs, store
 from .finding import Act, ended_already, find_one, named_in_audit
 from .forks import Forked
 from .retries import accept, retry
-from .runs import RunView
+from .runs import RunFilter, RunView
 from .timeline import Entry, Sent, messages, timeline
 
 MOST = 1000
@@ -50,6 +51,7 @@ def get(given: str, workflow: str | None = None) -> Procedure[RunView]:
 
 def show(given: str, workflow: str | None = None) -> Procedure[Shown]:
     def flow() -> Flow[Shown]:
+        yield from prefer_indexes()
         found = yield from find_one(given, workflow)
         entries = yield from timeline(found.run_id)
         sent, said = (yield from messages(found.run_id)), (yield from show_progress(found.run_id))
@@ -62,23 +64,22 @@ def show(given: str, workflow: str | None = None) -> Procedure[Shown]:
 
 
 def list_runs(
-    workflow: str | None = None,
-    states: Sequence[str] | None = None,
-    before: UUID | None = None,
-    limit: int = 50,
+    wanted: RunFilter | None = None, *, after: UUID | None = None, limit: int = 50
 ) -> Procedure[Page]:
     """The newest first. With many runs a search for few of them stops now and then, and says where to go on."""
+    wanted = wanted or RunFilter()
     if not 1 <= limit <= MOST:
         raise Refused("limit", f"the limit must be between 1 and {MOST}, not {limit}", most=MOST, limit=limit)
-    for state in states or ():
+    for state in wanted.states or ():
         if state not in runs.STATES:
             raise ConfigurationError(f"there is no state {state!r} of runs (known: {', '.join(runs.STATES)})")
 
     def flow() -> Flow[Page]:
-        found = yield from runs.listed(workflow, states or None, before, limit)
+        yield from prefer_indexes()
+        found = yield from runs.listed(wanted, after, limit)
         if len(found) == limit:
             return Page(found, found[-1].run_id, False)
-        end = yield from runs.listed_to(before)
+        end = yield from runs.listed_to(wanted, after)
         return Page(found, end, end is not None)
 
     return (yield from run(flow))
@@ -113,7 +114,7 @@ def cancel(given: str, reason: str = "", *, workflow: str | None = None) -> Proc
 
 
 def pause(given: str, *, workflow: str | None = None) -> Procedure[Act]:
-    """It rests from its next wait on. Not changed: it was paused."""
+    """It rests from its next step or wait on. Not changed: it was paused."""
     return (yield from _act("pause", given, workflow, _acting("pause"), "paused", {}))
 
 

@@ -532,7 +532,7 @@ BEGIN
     RETURN CASE WHEN EXISTS (SELECT FROM holdfast.workflow_runs r WHERE r.id = known.id AND r.ended_at IS NULL) THEN 'already' ELSE 'ended' END;
 END $$;
 
--- Let a run rest until workflow_resume(): paused, already, ended or unknown. One that is at work goes on until it waits for something.
+-- Let a run rest until workflow_resume(): paused, already, ended or unknown. One that is at work ends the step that is under way, and begins no other.
 CREATE FUNCTION holdfast.workflow_pause(workflow text, id text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
