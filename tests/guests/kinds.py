@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from holdfast import Holdfast, Job, JobHandle, Published, Receipt, Receiver
+from holdfast import Holdfast, Job, JobHandle, Message, Published, Receipt, Receiver, Run, WorkflowType
 from holdfast.tasks.newjob import NewJob
 from holdfast.tasks.task import Task
 
@@ -116,6 +116,15 @@ class Kind:
 
     def version(self, app: Holdfast, stream: str) -> int:
         return app.events.version(stream, conn=self.conn)
+
+    def start(self, flow: WorkflowType[..., Any], *args: Any, **options: Any) -> Run[Any]:
+        return flow.using(conn=self.conn, **options).start(*args)
+
+    def signal(self, run: Run[Any], message: Message, **options: Any) -> bool:
+        return run.signal(message, conn=self.conn, **options)
+
+    def cancel(self, run: Run[Any], reason: str) -> bool:
+        return run.cancel(reason, conn=self.conn)
 
     def guard(self, job: Job, resource: str) -> None:
         job.guard(conn=self.conn, resource=resource)
@@ -226,6 +235,15 @@ class AsyncKind(Kind):
 
     def version(self, app: Holdfast, stream: str) -> int:
         return self._run(app.events.aversion(stream, conn=self.conn))
+
+    def start(self, flow: WorkflowType[..., Any], *args: Any, **options: Any) -> Run[Any]:
+        return self._run(flow.using(conn=self.conn, **options).astart(*args))
+
+    def signal(self, run: Run[Any], message: Message, **options: Any) -> bool:
+        return self._run(run.asignal(message, conn=self.conn, **options))
+
+    def cancel(self, run: Run[Any], reason: str) -> bool:
+        return self._run(run.acancel(reason, conn=self.conn))
 
     def guard(self, job: Job, resource: str) -> None:
         self._run(job.aguard(conn=self.conn, resource=resource))

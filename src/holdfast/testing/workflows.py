@@ -26,6 +26,7 @@ from ..shapes.workflows.handles import Run, WorkflowType
 from ..shapes.workflows.runs import listed
 from ..shapes.workflows.store import histories
 from ..shapes.workflows.timeline import Entry, timeline
+from . import lint
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,8 +111,9 @@ class WorkflowKit:
 
     def run(self, run: Run[T], *, skip_time: bool = True) -> T:
         """Run workers here until it ends, and return its result. With `skip_time` the clock of the kit moves on whenever
-        nothing else is to be done: sleeps, retries and timeouts pass by themselves. Raises what run.result() raises, and
-        StillWaiting when it waits for a signal without a timeout."""
+        nothing else is to be done: sleeps, retries and timeouts pass by themselves. Raises what run.result() raises,
+        StillWaiting when it waits for a signal without a timeout, and SwallowsEviction when its code catches BaseException
+        and does not raise it again."""
         return self._sync(lambda: self.arun(run, skip_time=skip_time))
 
     async def arun(self, run: Run[T], *, skip_time: bool = True) -> T:
@@ -209,6 +211,9 @@ class WorkflowKit:
 
     async def _go(self, run: Run[Any], skip_time: bool, *, stops: bool) -> bool:
         """Whether it has ended."""
+        for one in self._kit.app.tasks.declared(KIND).values():
+            if one.name == run._workflow:
+                lint.check(one.name, one.codec.signature.func)
         with self._put_away_soon():
             for _ in range(_LOOKS):
                 await self._kit.arun_worker()

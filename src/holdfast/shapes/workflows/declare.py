@@ -105,8 +105,10 @@ class WorkflowDefinition(Definition):
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     async def _drive(self, job: Job, arguments: dict[str, Any]) -> Outcome:
-        code = self.versions[job._claimed.version].code
-        journal = DatabaseJournal(job, sticky=code.rules.sticky)
+        version = self.versions[job._claimed.version]
+        code = version.code
+        # A plain function that rests would keep its thread: it is put away at once.
+        journal = DatabaseJournal(job, sticky=code.rules.sticky if version.codec.signature.is_async else 0.0)
         ended = await drive(code, journal, arguments, job.fence)
         if isinstance(ended, Held):
             return Misfit(ended.reason, self._fingerprint(), newer=True)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from ...errors import ConfigurationError
+from ...model.state import PROCESSING
 from ...model.text import storable
 from ...operate.procedure import Method, Procedure, Runner, actor, run
 from ...operate.refusal import Refused
@@ -55,9 +56,7 @@ def show(given: str, workflow: str | None = None) -> Procedure[Shown]:
         found = yield from find_one(given, workflow)
         entries = yield from timeline(found.run_id)
         sent, said = (yield from messages(found.run_id)), (yield from show_progress(found.run_id))
-        current = (
-            said is not None and said.generation == found.generation and found.job_status == "processing"
-        )
+        current = said is not None and said.generation == found.generation and found.job_status == PROCESSING
         return Shown(found, entries, sent, said if current else None)
 
     return (yield from run(flow))
