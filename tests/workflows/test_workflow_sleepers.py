@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from tests.conftest import wait_until
 from tests.sql.support import register
 from tests.workflows.support import QUEUE, TYPE, Runs, waits
 
@@ -69,7 +70,8 @@ def test_a_claim_reads_no_more_with_many_runs_that_sleep(runs: Runs) -> None:
     runs.conn.execute(FILL, [QUEUE, TYPE, "2020-01-01Z", SLEEPERS])
     before = buffers(runs, worker)
     runs.conn.execute(FILL, [QUEUE, TYPE, "9999-01-01Z", SLEEPERS])
-    assert buffers(runs, worker) <= before * 1.1 + 1
+    # Versions that were undone are passed by too, for as long as somebody's snapshot keeps them.
+    wait_until(lambda: buffers(runs, worker) <= before * 1.1 + 1, "a claim reads what it did before")
 
 
 @pytest.mark.long

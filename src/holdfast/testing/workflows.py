@@ -23,7 +23,7 @@ from ..shapes.workflows.checking import Divergence, replay_run
 from ..shapes.workflows.declare import KIND
 from ..shapes.workflows.faults import WorkflowFailed
 from ..shapes.workflows.handles import Run, WorkflowType
-from ..shapes.workflows.runs import listed
+from ..shapes.workflows.runs import RunFilter, listed
 from ..shapes.workflows.store import histories
 from ..shapes.workflows.timeline import Entry, timeline
 from . import lint
@@ -156,7 +156,7 @@ class WorkflowKit:
         kit.workflows.histories(checkout): ...`."""
         if limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
-        found = await self._kit.database.arun(lambda: listed(workflow.name, None, None, limit))
+        found = await self._kit.database.arun(lambda: listed(RunFilter(workflow=workflow.name), None, limit))
         for run in found:
             entries = await self._kit.database.arun(functools.partial(timeline, run.run_id))
             yield entries
