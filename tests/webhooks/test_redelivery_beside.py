@@ -7,10 +7,11 @@ from tests.conftest import await_until
 from tests.flow.test_run import working
 from tests.webhooks.support import OK, STEADY, Request, Site, hooks_of
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Rate
 from holdfast.testing import Kit
 
 ACME = {"tenant": "acme"}
+QUICKLY = Rate(10_000)  # as many wait as the engine lets wait
 PART = 10_000  # events of one publish
 
 
@@ -42,8 +43,12 @@ async def beside(app: Holdfast, akit: Kit, site: Site, past: int, live: int, mos
     between: list[int] = []
     async with working(akit, concurrency=8):
         await await_until(lambda: akit.sql("SELECT 1 FROM holdfast.subscriptions"), "the follower is known")
-        assert await hooks.aredeliver_range(late.id, tenant="acme", since=0, only="missing") == past
-        await await_until(lambda: seen["/late"] > 0, "the redelivery is under way", 60)
+        assert (
+            await hooks.aredeliver_range(late.id, tenant="acme", since=0, only="missing", rate=QUICKLY)
+            == past
+        )
+        waiting = "SELECT 1 FROM holdfast.webhook_deliveries WHERE status = 'pending' OFFSET 800"
+        await await_until(lambda: akit.sql(waiting), "many wait", 60)
         for n in range(live):
             before = seen["/late"]
             await app.apublish("order.live", {"n": n}, headers=ACME)
@@ -57,11 +62,11 @@ async def beside(app: Holdfast, akit: Kit, site: Site, past: int, live: int, mos
 
 
 async def test_live_events_do_not_wait_for_a_redelivery(app: Holdfast, akit: Kit, site: Site) -> None:
-    await beside(app, akit, site, past=1500, live=5, most_between=500)
+    await beside(app, akit, site, past=1500, live=5, most_between=200)
 
 
 @pytest.mark.long
 async def test_live_events_do_not_wait_for_a_redelivery_of_a_hundred_thousand(
     app: Holdfast, akit: Kit, site: Site
 ) -> None:
-    await beside(app, akit, site, past=100_000, live=100, most_between=2000)
+    await beside(app, akit, site, past=100_000, live=100, most_between=200)
