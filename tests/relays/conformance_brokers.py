@@ -17,6 +17,7 @@ import psycopg
 import redis.asyncio
 from nats.js.api import DiscardPolicy, StreamConfig
 from tests.brokers import Server
+from tests.conftest import await_until
 from tests.crash.proxy import Proxy
 from tests.kafka_mock import Kafka
 
@@ -203,6 +204,22 @@ class RabbitBroker(_OnServer):
         async with await aio_pika.connect(self.url) as connection:
             channel = await connection.channel()
             await channel.default_exchange.publish(aio_pika.Message(b"first"), made)
+        return made
+
+
+class QuorumBroker(RabbitBroker):
+    """Destinations are quorum queues, of one member."""
+
+    _kind: Mapping[str, str] = {"x-queue-type": "quorum"}
+
+    async def destination(self, name: str) -> str:
+        """Returns when the server has written down whose log it is, a second after it was declared: a server that is killed
+        before has a queue without a log, which takes nothing ever after."""
+        made = await super().destination(name)
+        found = list((self.server.folder / "data").glob("*/quorum/*/names.dets"))
+        await await_until(
+            lambda: any(made.encode() in file.read_bytes() for file in found), f"{made} is known"
+        )
         return made
 
 

@@ -10,6 +10,7 @@ from tests.relays.conformance_brokers import (
     HttpBroker,
     KafkaBroker,
     NatsBroker,
+    QuorumBroker,
     RabbitBroker,
     RedisBroker,
     SqsBroker,
@@ -96,6 +97,17 @@ def _rabbit() -> Broker:
 @pytest.mark.long
 class TestRabbit(transport_conformance(_rabbit)):  # type: ignore[misc]
     """RabbitMQ. It takes many seconds to start."""
+
+
+def _quorum() -> Broker:
+    if "rabbit" not in _servers:
+        _servers["rabbit"] = rabbit_server()
+    return QuorumBroker(_servers["rabbit"])
+
+
+@pytest.mark.long
+class TestRabbitQuorum(transport_conformance(_quorum)):  # type: ignore[misc]
+    """RabbitMQ with quorum queues."""
 
 
 class TestHoldfast(transport_conformance(lambda: _brokers["holdfast"])):  # type: ignore[misc]

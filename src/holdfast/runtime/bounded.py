@@ -1,7 +1,7 @@
 """Code of others is awaited in a task of its own, and with a limit.
 
 A client of a broker swallows a cancellation now and then: it takes it for its own, or makes another error of it. Whoever
-awaits such code directly is not heard when it is told to stop. A task of our own always is.
+awaits such code directly may miss its own end. A task that awaits it from outside does not.
 """
 
 import asyncio
