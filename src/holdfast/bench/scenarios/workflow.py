@@ -17,6 +17,7 @@ import psycopg
 from ... import telemetry
 from ...app import Holdfast
 from ...model.state import JOB_COMPLETED
+from ...runtime.gc_tuning import tuned_gc
 from ...settings import Settings
 from ...shapes.workflows.messages import Signal
 from ...shapes.workflows.workflow import Workflow
@@ -110,7 +111,7 @@ def run(bench: Bench) -> None:
 
 
 def in_a_loop(url: str, in_flight: int, runs: int, *, counted: bool = False) -> Loop:
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with tuned_gc(), asyncio.Runner(loop_factory=loop_factory()) as runner:  # as `holdfast worker` runs
         return runner.run(closed_loop(url, in_flight, runs, counted=counted))
 
 
