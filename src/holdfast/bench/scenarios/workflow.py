@@ -41,7 +41,8 @@ CALLS = (  # of all that reads or writes recorded steps; what functions do insid
     " WHERE d.datname = current_database() AND s.query ~ 'workflow_steps'"
 )
 ASLEEP = (
-    "SELECT count(*), (SELECT a.sleepers > 0 FROM holdfast.asleep a WHERE a.queue = 'workflows' ORDER BY a.number DESC LIMIT 1)"
+    "SELECT count(*),"
+    " (SELECT a.sleepers > 0 FROM holdfast.asleep a WHERE a.queue = 'workflows' ORDER BY a.number DESC LIMIT 1)"
     " FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.id = r.id AND w.queue = r.queue WHERE w.status = 'pending'"
 )  # a run that was put away, and a worker that is to be notified
 REST = 0.3  # seconds in which a run comes to its wait
