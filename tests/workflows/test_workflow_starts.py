@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -28,9 +28,9 @@ def runs(kit: Kit) -> Iterator[Runs]:
     made.conn.close()
 
 
-def many(runs: Runs, ids: list[str | None], more: str = "", queue: str = QUEUE) -> list[tuple[Any, ...]]:
+def many(runs: Runs, ids: Sequence[str | None], more: str = "", queue: str = QUEUE) -> list[tuple[Any, ...]]:
     inputs = [json.dumps({"n": n}) for n in range(len(ids))]
-    found = runs.conn.execute(MANY.format(more).encode(), [TYPE, inputs, ids, queue]).fetchall()
+    found = runs.conn.execute(MANY.format(more).encode(), [TYPE, inputs, list(ids), queue]).fetchall()
     return [tuple(row.values()) for row in found]
 
 
@@ -130,11 +130,11 @@ async def test_starts_of_one_moment_are_one_statement(
         sizes.append(len(news))
         return real(news, *args, **kwargs)
 
-    monkeypatch.setattr(starting.store, "start_many", counted)
+    monkeypatch.setattr(store, "start_many", counted)
     app, greets = declared(kit)
     async with app:
         await greets.using(id="first").astart(-1)  # the queue is looked for once
-        found = await asyncio.gather(
+        found: Any = await asyncio.gather(
             *(greets.astart(n) for n in range(40)), greets.using(priority=5).astart(40)
         )
         assert sizes == [40]
@@ -149,18 +149,13 @@ async def test_a_start_that_is_refused_harms_itself_alone(runs: Runs, kit: Kit) 
     async with app:
         await greets.using(id="there").astart(0)
         refuses = greets.using(id="there", if_exists="refuse")
-        found = await asyncio.gather(
+        found: Any = await asyncio.gather(
             refuses.astart(1),
             greets.using(id="new", if_exists="refuse").astart(2),
             return_exceptions=True,
         )
         assert isinstance(found[0], InvalidOption)
         assert found[1].created
-        bad = "x" * 600
-        found = await asyncio.gather(
-            *(greets.using(id=given).astart(3) for given in ("fine", bad[:512])), return_exceptions=True
-        )
-        assert [run.created for run in found] == [True, True]
 
 
 async def test_a_batch_that_the_database_refuses_is_tried_one_by_one(runs: Runs, kit: Kit) -> None:
@@ -172,7 +167,7 @@ async def test_a_batch_that_the_database_refuses_is_tried_one_by_one(runs: Runs,
         bad = greets.using(id="bad")._new((2,), {})
         bad = type(bad)(bad.workflow, bad.version, "a\0b", bad.payload, bad.queue)
         starter = starting.starter_of(app.database)
-        found = await asyncio.gather(
+        found: Any = await asyncio.gather(
             starter.start(new, None), starter.start(bad, None), return_exceptions=True
         )
         assert found[0].created
@@ -186,6 +181,6 @@ async def test_a_start_that_nobody_waits_for_any_more_does_not_stop_the_others(r
         tasks = [asyncio.ensure_future(greets.astart(n)) for n in range(3)]
         await asyncio.sleep(0)
         tasks[0].cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
+        found: Any = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(found[0], asyncio.CancelledError)
         assert [run.created for run in found[1:]] == [True, True]

@@ -17,6 +17,7 @@ import psycopg
 from ... import telemetry
 from ...app import Holdfast
 from ...model.state import JOB_COMPLETED
+from ...runtime.gc_tuning import tuned_gc
 from ...settings import Settings
 from ...shapes.workflows.messages import Signal
 from ...shapes.workflows.workflow import Workflow
@@ -40,7 +41,8 @@ CALLS = (  # of all that reads or writes recorded steps; what functions do insid
     " WHERE d.datname = current_database() AND s.query ~ 'workflow_steps'"
 )
 ASLEEP = (
-    "SELECT count(*), (SELECT a.sleepers > 0 FROM holdfast.asleep a WHERE a.queue = 'workflows' ORDER BY a.number DESC LIMIT 1)"
+    "SELECT count(*),"
+    " (SELECT a.sleepers > 0 FROM holdfast.asleep a WHERE a.queue = 'workflows' ORDER BY a.number DESC LIMIT 1)"
     " FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.id = r.id AND w.queue = r.queue WHERE w.status = 'pending'"
 )  # a run that was put away, and a worker that is to be notified
 REST = 0.3  # seconds in which a run comes to its wait
@@ -110,7 +112,7 @@ def run(bench: Bench) -> None:
 
 
 def in_a_loop(url: str, in_flight: int, runs: int, *, counted: bool = False) -> Loop:
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with tuned_gc(), asyncio.Runner(loop_factory=loop_factory()) as runner:  # as `holdfast worker` runs
         return runner.run(closed_loop(url, in_flight, runs, counted=counted))
 
 

@@ -129,10 +129,10 @@ class Attempts:
         if self.cancellable:
             core.cancel_with(task)
         try:
-            await asyncio.wait({task})
+            await _ended(task)
         except asyncio.CancelledError:
             task.cancel()
-            await asyncio.wait({task})
+            await _ended(task)
             raise
         finally:
             core.running.discard(task)
@@ -156,12 +156,14 @@ class Attempts:
         left = [self.options.timeout] if self.options.timeout is not None else []
         if self.options.deadline is not None:
             left.append(max(0.0, self.began + self.options.deadline - self.core.journal.now().timestamp()))
-        limit = asyncio.timeout(min(left, default=None))
+        limit = asyncio.timeout(min(left)) if left else None
         try:
+            if limit is None:
+                return await self.attempt(number, self.began)
             async with limit:
                 return await self.attempt(number, self.began)
         except TimeoutError:
-            if not limit.expired():
+            if limit is None or not limit.expired():
                 raise
             raise StepTimeout(f"ran longer than its timeout of {min(left):g} s") from None
         except asyncio.CancelledError:
@@ -239,6 +241,21 @@ class Attempts:
         if self.cancellable and core.journal.cancelled.is_set():
             raise WorkflowCancelled("the run was cancelled")
         core.journal.beat(self.place.key, "" if detail is None else detail_text(detail))
+
+
+async def _ended(task: "asyncio.Task[Any]") -> None:
+    """As asyncio.wait({task}), for less: a cancel of the caller leaves the task alone."""
+    waiter = asyncio.get_running_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        task.remove_done_callback(wake)
 
 
 class StepTimeout(Exception):

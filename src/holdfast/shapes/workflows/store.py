@@ -9,7 +9,7 @@ from uuid import UUID
 from ...model.job import Owned
 from ...model.outcome import ErrorText
 from ...sql import query_in
-from ...store.arrays import plain_array, text_array, uuid_array
+from ...store.arrays import int_array, plain_array, text_array, uuid_array
 from ...store.statement import Row, Statement, named
 from .journal import History, Look, NewJobs, NewRun, Record, Started, StartRun, Stored, Wait
 from .outgoing import NewEvent, event_json
@@ -117,7 +117,16 @@ class Written(NamedTuple):
 
 def _values(values: Iterable[object]) -> str:
     """An array of numbers, uuids and words of ours, as text."""
-    return plain_array("NULL" if value is None else str(value) for value in values)
+    return plain_array(["NULL" if value is None else str(value) for value in values])
+
+
+def _texts(values: Sequence[str | None]) -> str:
+    """An array of texts that often are NULL, all of them."""
+    return text_array(values) if any(value is not None for value in values) else _nulls(len(values))
+
+
+def _nulls(count: int) -> str:
+    return "{" + ",".join(["NULL"] * count) + "}"
 
 
 def _grants(grants: Sequence[Owned]) -> tuple[object, object, object]:
@@ -133,18 +142,18 @@ def record(queue: str, entries: Sequence[Entry]) -> Statement[Written]:
     params = (
         queue,
         *_grants([entry.grant for entry in entries]),
-        text_array([entry.shown for entry in entries]),
-        _values(n for n, _ in rows),
+        _texts([entry.shown for entry in entries]),
+        int_array([n for n, _ in rows]),
         text_array([row.key for _, row in rows]),
-        _values(row.kind for _, row in rows),
-        _values(row.outcome for _, row in rows),
-        _values(row.ordinal for _, row in rows),
-        text_array([row.result for _, row in rows]),
-        text_array([row.error for _, row in rows]),
-        _values(row.attempts for _, row in rows),
-        _values(row.began for _, row in rows),
-        text_array([None if row.input_hash is None else row.input_hash.hex() for _, row in rows]),
-        _values(row.linked for _, row in rows),
+        plain_array([row.kind for _, row in rows]),
+        plain_array([row.outcome for _, row in rows]),
+        _values([row.ordinal for _, row in rows]),
+        _texts([row.result for _, row in rows]),
+        _texts([row.error for _, row in rows]),
+        int_array([row.attempts for _, row in rows]),
+        _values([row.began for _, row in rows]),
+        plain_array(["NULL" if row.input_hash is None else row.input_hash.hex() for _, row in rows]),
+        _values([row.linked for _, row in rows]),
         len(rows),
     )
 
