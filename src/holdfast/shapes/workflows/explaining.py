@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
+from ...model.state import PENDING
 from ...operate.advice import Advice, advise
 from ...operate.reason import Meaning, Reason
 from ...operate.wording import cut, moment, span
@@ -23,7 +24,7 @@ def means(job_id: UUID) -> Flow[Meaning | None]:
         return None
     trying = (yield from _retrying(run.run_id)) if run.state == "suspended" else []
     instead = (
-        _WAITING if run.job_status == "pending" else _ENDED if run.ended_at is not None else frozenset[str]()
+        _WAITING if run.job_status == PENDING else _ENDED if run.ended_at is not None else frozenset[str]()
     )
     if run.state == "diverged":
         instead |= _HELD
@@ -67,7 +68,7 @@ def _reasons(run: RunView, trying: Sequence[str]) -> Iterator[Reason]:
 
 def _waiting(run: RunView, the: str, trying: Sequence[str]) -> Iterator[Reason]:
     """Nothing, once what it waited for is there: then it waits its turn, as every job does."""
-    if run.job_status != "pending" or run.due_at is None or run.due_at <= run.now:
+    if run.job_status != PENDING or run.due_at is None or run.due_at <= run.now:
         return
     advice = [_do(run, "show")]
     if run.waits:
