@@ -291,6 +291,7 @@ webhook_fan_out      -         -         -       X       -            -
 webhook_begin        -         -         -       X       -            -
 webhook_settle       -         -         -       X       -            -
 empty_webhook_slots  -         -         -       X       -            -
+empty_day_slots      -         -         -       -       -            -
 held_log_position    -         -         -       -       -            -
 webhook_key          -         -         -       -       -            -
 webhook_shown        -         -         -       -       -            -

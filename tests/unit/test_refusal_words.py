@@ -40,7 +40,11 @@ def test_operate_names_no_command_and_no_option(module: Path) -> None:
 
 
 def test_the_command_line_has_words_only_for_codes_that_there_are() -> None:
-    places = [*MODULES, *(OPERATE.parent / "shapes").rglob("verbs.py")]
+    shapes = OPERATE.parent / "shapes"
+    more = [
+        shapes / "workflows" / f"{name}.py" for name in ("finding", "retries", "forks")
+    ]  # what its verbs are made of
+    places = [*MODULES, *shapes.rglob("verbs.py"), *more]
     raised = {text for module in places for text in texts(module)} | {*STATES}
     assert {*said._WAYS_OUT, *said._INSTEAD, "no_keys"} <= raised
 

@@ -177,15 +177,18 @@ OWN_WORDS = {  # that are no states there
     "testing/workflows.py": {"cancelled", "completed"},  # of runs
     "shapes/workflows/bars.py": {"completed", "held"},  # of runs and steps
     "shapes/workflows/calls.py": {"cancelled"},  # of runs and steps
-    "shapes/workflows/checks.py": {"lost"},  # of runs and steps
     "shapes/workflows/core.py": {"cancelled"},  # of runs and steps
     "shapes/workflows/database_journal.py": {"lost"},  # of runs and steps
-    "shapes/workflows/ends.py": {"cancelled", "completed", "lost"},  # of runs and steps
+    "shapes/workflows/ends.py": {"cancelled", "completed"},  # of runs and steps
+    "shapes/workflows/explaining.py": {"cancelled", "held", "scheduled", "snoozed"},  # codes of explain
+    "shapes/workflows/finding.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/handles.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/journal.py": {"cancelled"},  # of runs and steps
     "shapes/workflows/recorder.py": {"lost"},  # of runs and steps
+    "shapes/workflows/retries.py": {"held"},  # of runs and steps
     "shapes/workflows/runs.py": {"cancelled", "completed"},  # of runs and steps
-    "shapes/workflows/verbs.py": {"cancelled", "completed", "held"},  # of runs and steps
+    "shapes/workflows/timeline.py": {"cancelled"},  # of runs and steps
+    "shapes/workflows/troubles.py": {"lost"},  # of runs and steps
 }  # fmt: skip
 
 

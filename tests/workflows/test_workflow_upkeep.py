@@ -59,3 +59,21 @@ def test_who_has_not_the_turn_reads_nothing_and_waits_for_nobody(runs: Runs, dsn
     assert runs.run(ends.settle_lost(1000, 10.0)) == ends.Lost(0, 0)
     let_time_pass(runs)
     assert runs.run(ends.settle_lost(1000, 10.0)) == ends.Lost(0, 1)
+
+
+def test_a_day_that_the_ring_has_come_round_to_loses_its_old_rows_alone(runs: Runs) -> None:
+    runs.conn.execute(
+        "INSERT INTO holdfast.workflow_history (slot, run_id, era, at, steps, signals)"
+        " SELECT holdfast.archive_slot(holdfast.now()), gen_random_uuid(), n, holdfast.now() - n * interval '32 days',"
+        " '[]', '[]' FROM unnest(ARRAY[1, 1, 1, 0]) n"
+    )
+    left = "SELECT array_agg(era ORDER BY era) FROM holdfast.workflow_history"
+    runs.one("SELECT holdfast.empty_workflow_slots(2)")
+    assert runs.one(left) == [0, 1], "two at a time"
+    runs.one("SELECT holdfast.empty_workflow_slots(2)")
+    assert runs.one(left) == [0]
+    runs.conn.execute(
+        "UPDATE holdfast.workflow_history SET at = at - interval '20 days', slot = (slot + 12) % 32"
+    )
+    runs.one("SELECT holdfast.empty_workflow_slots(2)")
+    assert runs.one(left) is None, "a day that is past goes as a whole"

@@ -675,6 +675,38 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Empty the slots of another ring of 32 days, tables `<ring>_00` to `<ring>_31` with a time `at`: as above, and with at most `most` rows deleted where a
+-- slot is in use again. Returns how many rows or slots went. Called by functions of shapes, with their owner's rights.
+CREATE FUNCTION holdfast.empty_day_slots(ring text, kept int, most int) RETURNS int
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '200ms'
+    AS $$
+DECLARE
+    today  date := (holdfast.now() AT TIME ZONE 'UTC')::date;
+    before timestamptz := (today - kept)::timestamp AT TIME ZONE 'UTC';
+    leaf   text;
+    oldest timestamptz;
+    gone   int := 0;
+    n      int;
+BEGIN
+    FOR slot IN 0..31 LOOP
+        leaf := format('holdfast.%I', ring || '_' || lpad(slot::text, 2, '0'));
+        EXECUTE format('SELECT t.at FROM %s t LIMIT 1', leaf) INTO oldest;
+        CONTINUE WHEN oldest IS NULL OR oldest >= before;
+        IF EXISTS (SELECT FROM generate_series(-kept, 1) d WHERE holdfast.archive_slot((today + d)::timestamp AT TIME ZONE 'UTC') = slot) THEN
+            EXECUTE format('DELETE FROM %1$s t WHERE t.ctid = ANY (ARRAY(SELECT o.ctid FROM %1$s o WHERE o.at < $1 LIMIT $2))', leaf) USING before, most;
+            GET DIAGNOSTICS n = ROW_COUNT;
+        ELSE
+            EXECUTE format('TRUNCATE %s', leaf);
+            n := 1;
+        END IF;
+        gone := gone + n;
+    END LOOP;
+    RETURN gone;
+END $$;
+REVOKE ALL ON FUNCTION holdfast.empty_day_slots FROM PUBLIC;
+
 CREATE TABLE holdfast.dead_letters (
     id               uuid        PRIMARY KEY,
     claim_token      uuid        NOT NULL,

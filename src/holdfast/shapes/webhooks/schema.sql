@@ -614,25 +614,11 @@ CREATE FUNCTION holdfast.empty_webhook_slots(most int) RETURNS int
     SET lock_timeout = '200ms'
     AS $$
 DECLARE
-    today  date := (holdfast.now() AT TIME ZONE 'UTC')::date;
-    kept   int := (SELECT s.retention_days FROM holdfast.webhook_settings s);
-    oldest timestamptz;
-    gone   int := 0;
-    n      int;
+    kept int := (SELECT s.retention_days FROM holdfast.webhook_settings s);
+    gone int;
+    n    int;
 BEGIN
-    FOR slot IN 0..31 LOOP
-        EXECUTE format('SELECT a.at FROM holdfast.webhook_attempts_%s a LIMIT 1', lpad(slot::text, 2, '0')) INTO oldest;
-        CONTINUE WHEN oldest IS NULL OR oldest >= (today - kept)::timestamp AT TIME ZONE 'UTC';
-        IF EXISTS (SELECT FROM generate_series(-kept, 1) d WHERE holdfast.archive_slot((today + d)::timestamp AT TIME ZONE 'UTC') = slot) THEN
-            EXECUTE format('DELETE FROM holdfast.webhook_attempts_%1$s a WHERE a.ctid = ANY (ARRAY(SELECT b.ctid FROM holdfast.webhook_attempts_%1$s b WHERE b.at < $1 LIMIT $2))',
-                           lpad(slot::text, 2, '0')) USING (today - kept)::timestamp AT TIME ZONE 'UTC', most;
-            GET DIAGNOSTICS n = ROW_COUNT;
-        ELSE
-            EXECUTE format('TRUNCATE holdfast.webhook_attempts_%s', lpad(slot::text, 2, '0'));
-            n := 1;
-        END IF;
-        gone := gone + n;
-    END LOOP;
+    gone := holdfast.empty_day_slots('webhook_attempts', kept, most);
     DELETE FROM holdfast.webhook_deliveries d
     WHERE d.id IN (SELECT o.id FROM holdfast.webhook_deliveries o
                    WHERE o.status <> 'pending' AND o.settled_at < holdfast.now() - make_interval(days => kept) ORDER BY o.settled_at LIMIT most FOR UPDATE SKIP LOCKED);

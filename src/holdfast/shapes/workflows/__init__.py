@@ -14,7 +14,7 @@ runs              runs as operators see them; operate.sql beside it has the text
 verbs             what operators do; retries and forks have how a run goes on, finding which run is meant
 bars              a run in words, and its timeline drawn
 explaining        what `holdfast explain` says of a run
-troubles          what the doctor asks
+troubles          what the doctor and metrics ask
 measure           what Prometheus reads
 sending           the payload of a signal that is sent by hand
 cli               `holdfast workflow`

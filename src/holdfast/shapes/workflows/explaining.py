@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
+from ...model.state import PENDING
 from ...operate.advice import Advice, advise
 from ...operate.reason import Meaning, Reason
 from ...operate.wording import cut, moment, span
-from ...store.statement import Flow, Row, Statement, named
+from ...store.statement import Flow
 from . import runs
 from .bars import FAR, waits_for
-from .runs import RunView
-from .timeline import error_of
+from .runs import Retrying, RunView
 
 _WAITING = frozenset({"suspended", "snoozed", "scheduled", "waits"})
 _HELD = frozenset({"held", "misfit"})
@@ -21,28 +21,16 @@ def means(job_id: UUID) -> Flow[Meaning | None]:
     run = next((found for found in (yield from runs.find(str(job_id), None)) if found.run_id == job_id), None)
     if run is None:
         return None
-    trying = (yield from _retrying(run.run_id)) if run.state == "suspended" else []
+    trying = (yield from runs.retrying(run.run_id)) if run.state == "suspended" else []
     instead = (
-        _WAITING if run.job_status == "pending" else _ENDED if run.ended_at is not None else frozenset[str]()
+        _WAITING if run.job_status == PENDING else _ENDED if run.ended_at is not None else frozenset[str]()
     )
     if run.state == "diverged":
         instead |= _HELD
     return Meaning(list(_reasons(run, trying)), instead)
 
 
-def _retrying(run_id: UUID) -> Statement[list[str]]:
-    """Steps that failed and are tried again, each with its last error."""
-
-    def decode(rows: Sequence[Row]) -> list[str]:
-        return [
-            f"step {key} is tried again after {n} failed: {cut(error_of(error) or '')}"
-            for key, n, error in rows
-        ]
-
-    return named("workflow_retrying", (run_id,), decode)
-
-
-def _reasons(run: RunView, trying: Sequence[str]) -> Iterator[Reason]:
+def _reasons(run: RunView, trying: Sequence[Retrying]) -> Iterator[Reason]:
     show = _do(run, "show")
     the = f"Run {cut(run.id)} of {run.workflow}"
     if run.ended_at is not None:
@@ -65,9 +53,9 @@ def _reasons(run: RunView, trying: Sequence[str]) -> Iterator[Reason]:
     yield from _waiting(run, the, trying)
 
 
-def _waiting(run: RunView, the: str, trying: Sequence[str]) -> Iterator[Reason]:
+def _waiting(run: RunView, the: str, trying: Sequence[Retrying]) -> Iterator[Reason]:
     """Nothing, once what it waited for is there: then it waits its turn, as every job does."""
-    if run.job_status != "pending" or run.due_at is None or run.due_at <= run.now:
+    if run.job_status != PENDING or run.due_at is None or run.due_at <= run.now:
         return
     advice = [_do(run, "show")]
     if run.waits:
@@ -77,7 +65,7 @@ def _waiting(run: RunView, the: str, trying: Sequence[str]) -> Iterator[Reason]:
     elif run.due_at.year < FAR:
         until = f"until {moment(run.due_at)} (in {span((run.due_at - run.now).total_seconds())})"
         if trying:
-            yield Reason("run_retries", f"{the} waits {until}: {'; '.join(trying)}", advice)
+            yield Reason("run_retries", f"{the} waits {until}: {'; '.join(map(_again, trying))}", advice)
         elif run.state == "suspended":
             yield Reason("run_sleeps", f"{the} sleeps {until}.", advice)
         elif run.generation == 0:
@@ -86,3 +74,7 @@ def _waiting(run: RunView, the: str, trying: Sequence[str]) -> Iterator[Reason]:
 
 def _do(run: RunView, verb: str) -> Advice:
     return advise("run", verb=verb, id=run.run_id)
+
+
+def _again(step: Retrying) -> str:
+    return f"step {step.key} is tried again after {step.failed} failed: {cut(step.error or '')}"

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ...operate.refusal import Refused
-from ...store.statement import Row, Statement, named
 from .runs import RunView
 from .timeline import Entry
 
@@ -74,20 +73,3 @@ def still_open(run: RunView, what: str, keys: Sequence[str]) -> Refused:
         f"{what} before that step have not ended: {', '.join(keys)}. Only run {run.id!r} of {run.workflow} would hear of "
         "their end. Fork it when they have ended, or from an earlier step",
     )
-
-
-def open_children(run_id: UUID, keys: Sequence[str]) -> Statement[list[str]]:
-    params = (run_id, list(keys))
-    return named("workflow_open_children", params, lambda rows: [str(row[0]) for row in rows])
-
-
-def fork(
-    run_id: UUID, keys: Sequence[str], step: str, new_id: str | None, version: int | None
-) -> Statement[tuple[UUID | None, str | None]]:
-    """The new run, or why there is none: exists, queue, input."""
-
-    def decode(rows: Sequence[Row]) -> tuple[UUID | None, str | None]:
-        ((found, conflict),) = rows
-        return found, conflict
-
-    return named("workflow_fork", (run_id, list(keys), step, new_id, version), decode)

@@ -1,11 +1,12 @@
 """What Prometheus reads of workflows. How runs end is counted with the jobs that they are: jobs_settled."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...shape import Counted, Gauge, Measures
 from ...store.queue_load import CAP
-from ...store.statement import Flow, Row, named
+from ...store.statement import Flow
+from .troubles import measured, parted_for
 
 STATES = ("open", "suspended", "compensating", "paused", "diverged")
 
@@ -16,12 +17,8 @@ class Seen(NamedTuple):
 
 
 def look(dead_after: float) -> Flow[Seen]:
-    def decode(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
-        return {(workflow, state): number for workflow, state, number in rows}
-
-    runs = yield from named("workflow_measured", (CAP,), decode)
-    parted = yield from named("workflow_parted_for", (CAP,), lambda rows: float(rows[0][0] or 0.0))
-    return Seen(runs, parted)
+    runs = yield from measured()
+    return Seen(runs, (yield from parted_for()))
 
 
 def gauges(seen: Seen) -> Iterator[Gauge]:

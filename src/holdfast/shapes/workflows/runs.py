@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...store.statement import Row, Statement, ids, named, nothing
@@ -155,3 +155,35 @@ def forget_failures(run_id: UUID) -> Statement[list[str]]:
 
 def reopen(run_id: UUID) -> Statement[None]:
     return named("workflow_reopen_now", (run_id,), nothing)
+
+
+class Retrying(NamedTuple):
+    """A step that failed and is tried again."""
+
+    key: str
+    failed: int  # attempts
+    error: str | None  # the last
+
+
+def retrying(run_id: UUID) -> Statement[list[Retrying]]:
+    def decode(rows: Sequence[Row]) -> list[Retrying]:
+        return [Retrying(key, attempts, error_of(error)) for key, attempts, error in rows]
+
+    return named("workflow_retrying", (run_id,), decode)
+
+
+def open_children(run_id: UUID, keys: Sequence[str]) -> Statement[list[str]]:
+    params = (run_id, list(keys))
+    return named("workflow_open_children", params, lambda rows: [str(row[0]) for row in rows])
+
+
+def fork(
+    run_id: UUID, keys: Sequence[str], step: str, new_id: str | None, version: int | None
+) -> Statement[tuple[UUID | None, str | None]]:
+    """The new run, or why there is none: exists, queue, input."""
+
+    def decode(rows: Sequence[Row]) -> tuple[UUID | None, str | None]:
+        ((found, conflict),) = rows
+        return found, conflict
+
+    return named("workflow_fork", (run_id, list(keys), step, new_id, version), decode)

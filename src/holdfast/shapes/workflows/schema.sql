@@ -1130,25 +1130,11 @@ CREATE FUNCTION holdfast.empty_workflow_slots(most int) RETURNS int
     SET lock_timeout = '200ms'
     AS $$
 DECLARE
-    today  date := (holdfast.now() AT TIME ZONE 'UTC')::date;
-    kept   int := (SELECT e.retention_days FROM holdfast.engine e);
-    oldest timestamptz;
-    gone   int := 0;
-    n      int;
+    kept int := (SELECT e.retention_days FROM holdfast.engine e);
+    gone int;
+    n    int;
 BEGIN
-    FOR slot IN 0..31 LOOP
-        EXECUTE format('SELECT h.at FROM holdfast.workflow_history_%s h LIMIT 1', lpad(slot::text, 2, '0')) INTO oldest;
-        CONTINUE WHEN oldest IS NULL OR oldest >= (today - kept)::timestamp AT TIME ZONE 'UTC';
-        IF EXISTS (SELECT FROM generate_series(-kept, 1) d WHERE holdfast.archive_slot((today + d)::timestamp AT TIME ZONE 'UTC') = slot) THEN
-            EXECUTE format('DELETE FROM holdfast.workflow_history_%1$s h WHERE h.ctid = ANY (ARRAY(SELECT o.ctid FROM holdfast.workflow_history_%1$s o WHERE o.at < $1 LIMIT $2))',
-                           lpad(slot::text, 2, '0')) USING (today - kept)::timestamp AT TIME ZONE 'UTC', most;
-            GET DIAGNOSTICS n = ROW_COUNT;
-        ELSE
-            EXECUTE format('TRUNCATE holdfast.workflow_history_%s', lpad(slot::text, 2, '0'));
-            n := 1;
-        END IF;
-        gone := gone + n;
-    END LOOP;
+    gone := holdfast.empty_day_slots('workflow_history', kept, most);
     DELETE FROM holdfast.workflow_runs r
     WHERE r.id = ANY (ARRAY(SELECT o.id FROM holdfast.workflow_runs o
                             WHERE o.ended_at < holdfast.now() - make_interval(days => kept) AND NOT coalesce('forever' = ANY (o.tags), false)

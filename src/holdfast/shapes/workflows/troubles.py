@@ -1,4 +1,4 @@
-"""Runs in trouble, as the doctor looks for them; operate.sql has the text. Each look reads a bounded number of rows."""
+"""Runs as the doctor and metrics look at them; operate.sql has the text. Each look reads a bounded number of rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -64,3 +64,17 @@ def unknown(dead_after: float) -> Statement[list[UnknownVersion]]:
 
 def parted() -> Statement[list[Parted]]:
     return named("workflow_parted", (CAP,), lambda rows: [Parted(*row) for row in rows])
+
+
+def measured() -> Statement[dict[tuple[str, str], int]]:
+    """Open runs by workflow and state, of the oldest."""
+
+    def decode(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
+        return {(workflow, state): number for workflow, state, number in rows}
+
+    return named("workflow_measured", (CAP,), decode)
+
+
+def parted_for() -> Statement[float]:
+    """Seconds for which the first run is set aside that parted from its code; 0: none is."""
+    return named("workflow_parted_for", (CAP,), lambda rows: float(rows[0][0] or 0.0))

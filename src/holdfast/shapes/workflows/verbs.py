@@ -163,9 +163,9 @@ def fork(
         yield from runs.hold(found.run_id)
         first, before = forks.kept(found, (yield from timeline(found.run_id)), step)
         keys = [entry.key for entry in before]
-        if children := (yield from forks.open_children(found.run_id, keys)):
+        if children := (yield from runs.open_children(found.run_id, keys)):
             raise forks.still_open(found, "children that it started", children)
-        made, conflict = yield from forks.fork(found.run_id, keys, first.key, new_id, version)
+        made, conflict = yield from runs.fork(found.run_id, keys, first.key, new_id, version)
         if made is None or conflict is not None:
             raise _not_forked(found, conflict, new_id)
         more = {"from": first.key, "new": made, "version": version}

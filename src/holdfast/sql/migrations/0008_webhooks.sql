@@ -609,6 +609,38 @@ BEGIN
     RETURN 'rotated';
 END $$;
 
+-- Empty the slots of another ring of 32 days, tables `<ring>_00` to `<ring>_31` with a time `at`: as above, and with at most `most` rows deleted where a
+-- slot is in use again. Returns how many rows or slots went. Called by functions of shapes, with their owner's rights.
+CREATE FUNCTION holdfast.empty_day_slots(ring text, kept int, most int) RETURNS int
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '200ms'
+    AS $$
+DECLARE
+    today  date := (holdfast.now() AT TIME ZONE 'UTC')::date;
+    before timestamptz := (today - kept)::timestamp AT TIME ZONE 'UTC';
+    leaf   text;
+    oldest timestamptz;
+    gone   int := 0;
+    n      int;
+BEGIN
+    FOR slot IN 0..31 LOOP
+        leaf := format('holdfast.%I', ring || '_' || lpad(slot::text, 2, '0'));
+        EXECUTE format('SELECT t.at FROM %s t LIMIT 1', leaf) INTO oldest;
+        CONTINUE WHEN oldest IS NULL OR oldest >= before;
+        IF EXISTS (SELECT FROM generate_series(-kept, 1) d WHERE holdfast.archive_slot((today + d)::timestamp AT TIME ZONE 'UTC') = slot) THEN
+            EXECUTE format('DELETE FROM %1$s t WHERE t.ctid = ANY (ARRAY(SELECT o.ctid FROM %1$s o WHERE o.at < $1 LIMIT $2))', leaf) USING before, most;
+            GET DIAGNOSTICS n = ROW_COUNT;
+        ELSE
+            EXECUTE format('TRUNCATE %s', leaf);
+            n := 1;
+        END IF;
+        gone := gone + n;
+    END LOOP;
+    RETURN gone;
+END $$;
+REVOKE ALL ON FUNCTION holdfast.empty_day_slots FROM PUBLIC;
+
 -- Empties days of the ring of attempts that are past retention. A day that the ring has come round to before anybody tidied up loses its old rows
 -- one by one. Deliveries that ended go as well, and what is left of endpoints that are gone. Returns how many slots or rows went.
 CREATE FUNCTION holdfast.empty_webhook_slots(most int) RETURNS int
@@ -617,25 +649,11 @@ CREATE FUNCTION holdfast.empty_webhook_slots(most int) RETURNS int
     SET lock_timeout = '200ms'
     AS $$
 DECLARE
-    today  date := (holdfast.now() AT TIME ZONE 'UTC')::date;
-    kept   int := (SELECT s.retention_days FROM holdfast.webhook_settings s);
-    oldest timestamptz;
-    gone   int := 0;
-    n      int;
+    kept int := (SELECT s.retention_days FROM holdfast.webhook_settings s);
+    gone int;
+    n    int;
 BEGIN
-    FOR slot IN 0..31 LOOP
-        EXECUTE format('SELECT a.at FROM holdfast.webhook_attempts_%s a LIMIT 1', lpad(slot::text, 2, '0')) INTO oldest;
-        CONTINUE WHEN oldest IS NULL OR oldest >= (today - kept)::timestamp AT TIME ZONE 'UTC';
-        IF EXISTS (SELECT FROM generate_series(-kept, 1) d WHERE holdfast.archive_slot((today + d)::timestamp AT TIME ZONE 'UTC') = slot) THEN
-            EXECUTE format('DELETE FROM holdfast.webhook_attempts_%1$s a WHERE a.ctid = ANY (ARRAY(SELECT b.ctid FROM holdfast.webhook_attempts_%1$s b WHERE b.at < $1 LIMIT $2))',
-                           lpad(slot::text, 2, '0')) USING (today - kept)::timestamp AT TIME ZONE 'UTC', most;
-            GET DIAGNOSTICS n = ROW_COUNT;
-        ELSE
-            EXECUTE format('TRUNCATE holdfast.webhook_attempts_%s', lpad(slot::text, 2, '0'));
-            n := 1;
-        END IF;
-        gone := gone + n;
-    END LOOP;
+    gone := holdfast.empty_day_slots('webhook_attempts', kept, most);
     DELETE FROM holdfast.webhook_deliveries d
     WHERE d.id IN (SELECT o.id FROM holdfast.webhook_deliveries o
                    WHERE o.status <> 'pending' AND o.settled_at < holdfast.now() - make_interval(days => kept) ORDER BY o.settled_at LIMIT most FOR UPDATE SKIP LOCKED);
