@@ -1,8 +1,8 @@
 from holdfast import sharded_key
 from holdfast import Event, GitHub, Job, ReceivedMessage, Transaction, event, upcast
 from good import app, billing, both, index, order_totals, receipt, send_receipt, settle, nightly, crunch, OrderPaid, OrderPaidLater, OrderRefunded
-from holdfast import Workflow as Wf
-from workflow_examples import CANCELLED, album, app as flows, charge, checkout, thumbnail
+from holdfast import SyncWorkflow, Workflow as Wf
+from workflow_examples import CANCELLED, album, app as flows, book_paper, charge, checkout, thumbnail
 send_receipt.enqueue("1")  # error
 send_receipt.enqueue()  # error
 send_receipt.using(delya=1)  # error
@@ -72,3 +72,9 @@ async def wrong_flow(wf: Wf) -> int:
     got = await wf.signal(CANCELLED, timeout=3)
     got["by"]  # error
     return a + r
+@flows.workflow()
+def wrong_plain(wf: SyncWorkflow) -> int:
+    wf.transact(book_paper, "many")  # error
+    wf.transact(charge, 1, 2)  # error
+    wf.publish("x", 3)  # error
+    return wf.transact(book_paper, 3)

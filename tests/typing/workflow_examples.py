@@ -1,5 +1,6 @@
 """Four workflows, and what a type checker makes of them."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from typing_extensions import TypedDict
@@ -12,9 +13,12 @@ from holdfast import (
     Signal,
     StepFailed,
     SyncWorkflow,
+    Transaction,
     Workflow,
     current_step,
+    event,
 )
+from holdfast.testing.workflows import WorkflowKit
 
 app = Registry()
 
@@ -150,6 +154,50 @@ async def subscription(wf: Workflow, customer: int, period: int = 0) -> str:
         if stop := await wf.signal(STOP, timeout=timedelta(days=30)):
             return f"stopped: {stop.value}"
     wf.continue_as_new(customer, period=period)  # a new history; unread signals, id and tags move along
+
+
+# 5. A plain workflow with a transaction, events out, and a step that says how far it is ------------------------------
+
+
+@event("album.printed", key="album:{number}")
+@dataclass
+class AlbumPrinted:
+    number: int
+    pages: int
+
+
+def book_paper(tx: Transaction, pages: int) -> int:
+    tx.execute("UPDATE paper SET sheets = sheets - %s", [pages])
+    return pages
+
+
+def print_pages(number: int, pages: int) -> int:
+    for page in range(pages):
+        current_step().heartbeat(f"page {page} of {pages} of album {number}")
+    return pages
+
+
+@app.workflow(sticky=0.1)
+def printing(wf: SyncWorkflow, number: int, pages: int) -> int:
+    sheets: int = wf.transact(book_paper, pages)
+    done: int = wf.step(print_pages, number, sheets)
+    wf.publish(AlbumPrinted(number, done))
+    return done
+
+
+@app.workflow(sticky=0.1)
+async def announce(wf: Workflow, number: int) -> None:
+    wf.publish("album.announced", {"number": number}, key=f"album:{number}")  # with the next record
+    await wf.publish(AlbumPrinted(number, 0))  # now
+
+
+async def test_printing(kit: WorkflowKit) -> None:
+    report = kit.crash_everywhere(lambda: printing.start(1, pages=2), also=["printed"])
+    report.assert_same()
+    async with kit.mock(print_pages, lambda number, pages: pages):
+        pages: int = await kit.arun(printing.start(1, pages=2))
+    async for entries in kit.histories(printing, limit=10):
+        print([entry.key for entry in entries], pages)
 
 
 # From the outside ------------------------------------------------------------------------------------------------------

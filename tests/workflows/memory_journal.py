@@ -62,12 +62,13 @@ class Store:
 
 
 class MemoryJournal:
-    """`crash_at`: the owner is lost before its n-th write."""
+    """`crash_at`: the owner is lost before its n-th write, or `after` it: it is there, and nobody heard of it."""
 
     paused = False
 
-    def __init__(self, store: Store, crash_at: int | None = None) -> None:
+    def __init__(self, store: Store, crash_at: int | None = None, *, after: bool = False) -> None:
         self.store = store
+        self._after = after
         self.cancelled = asyncio.Event()
         self._left = crash_at
         if store.cancel:
@@ -88,9 +89,13 @@ class MemoryJournal:
 
     def _write(self) -> None:
         if self._left is not None:
-            if self._left == 0:
+            if self._left == 0 and not self._after:
                 raise Crash
             self._left -= 1
+
+    def _wrote(self) -> None:
+        if self._left is not None and self._left < 0:
+            raise Crash
 
     async def record(
         self, rows: Sequence[Record], *, state: str | None = None, events: Sequence[NewEvent] = ()
@@ -107,6 +112,7 @@ class MemoryJournal:
                 if any(old.record is row for row in rows):
                     self.store.rows[n] = dataclasses.replace(old, at=at)
         self.store.shown = state if state is not None else self.store.shown
+        self._wrote()
         return at
 
     async def decide(self, wait: Wait, rows: Sequence[Record] = ()) -> Stored | None:
@@ -117,7 +123,9 @@ class MemoryJournal:
         self._write()
         for row in rows:
             self.store.put(row)
-        return self.store.put(made)
+        stored = self.store.put(made)
+        self._wrote()
+        return stored
 
     def _decision(self, wait: Wait) -> Record | None:
         s = self.store
@@ -152,7 +160,9 @@ class MemoryJournal:
     async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
         text = await run(None)
         self._write()
-        return self.store.put(row(text))
+        stored = self.store.put(row(text))
+        self._wrote()
+        return stored
 
     async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
         async def body(tx: Any) -> str:

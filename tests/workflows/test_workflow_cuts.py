@@ -1,27 +1,35 @@
-"""Random programs, cut at random writes: they end as an undisturbed run does, and no body runs after its record."""
+"""Random programs, cut at random writes, before them and after: they end as a model says that they must, without an engine,
+and no body runs after its record."""
 
 import asyncio
+import hashlib
 import json
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.workflows.memory_journal import MemoryJournal, Store, code_of
+from tests.workflows.memory_journal import RUN, MemoryJournal, Store, code_of
 
 from holdfast.model.outcome import Completed, Released, Suspended
 from holdfast.shapes.workflows.bodies import current_step
 from holdfast.shapes.workflows.drive import drive
 from holdfast.shapes.workflows.faults import StepFailed
 from holdfast.shapes.workflows.messages import Signal
+from holdfast.shapes.workflows.outgoing import event_id
 from holdfast.shapes.workflows.workflow import Workflow
 
 NOTE = Signal("note", int)
+LOST = "lost"  # of a branch that another wins against
 Program = list[Any]
 
 leaf = st.one_of(
     st.tuples(st.just("step"), st.sampled_from("abc")),
     st.tuples(st.just("fail"), st.sampled_from("ab")),
+    st.tuples(st.just("transact"), st.sampled_from("ab")),
+    st.tuples(st.just("first"), st.sampled_from("ab")),
     st.tuples(st.just("sleep"), st.integers(1, 9)),
     st.tuples(st.just("signal"), st.integers(1, 9)),
     st.tuples(st.just("patch"), st.sampled_from("pq")),
@@ -53,6 +61,20 @@ def made(  # noqa: C901 one way for each operation
             raise ValueError(word)
         return f"{word}:{key}"
 
+    async def writes(_: Any, word: str) -> str:
+        return await body(word, False)
+
+    async def slow(word: str) -> str:
+        for _ in range(12):
+            await asyncio.sleep(0)
+        return await body(word, False)
+
+    async def loses(wf: Workflow) -> str:
+        """Its step may be recorded before the other has won, or not."""
+        await wf.using(name=LOST).step(body, LOST, fails=False)
+        await wf.sleep(999 * 3600)
+        return LOST
+
     async def play(wf: Workflow, ops: Program) -> list[Any]:  # noqa: C901 as above
         found: list[Any] = []
         for op, value in ops:
@@ -63,6 +85,11 @@ def made(  # noqa: C901 one way for each operation
                     await wf.using(name=f"f{value}", max_attempts=1).step(body, value, fails=True)
                 except StepFailed as error:
                     found.append(str(error))
+            elif op == "transact":
+                found.append(await wf.using(name=value).transact(writes, value))
+            elif op == "first":
+                wins = wf.using(name=value).step(slow, value)
+                found.append(await wf.first(loses(wf), wins))
             elif op == "sleep":
                 await wf.sleep(value * 3600)
             elif op == "signal":
@@ -85,19 +112,81 @@ def made(  # noqa: C901 one way for each operation
     return flow
 
 
-async def ended(program: Program, cuts: list[int]) -> tuple[Any, dict[str, str], Counter[str]]:
+@dataclass
+class Model:
+    """What the program returns and records, by the rules of keys alone."""
+
+    rows: dict[str, str] = field(default_factory=dict)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def key(self, scope: str, name: str, outcome: str = "done") -> str:
+        self.counts[scope, name] += 1
+        number = self.counts[scope, name]
+        key = f"{scope}/" * bool(scope) + name + (f"#{number}" if number > 1 else "")
+        self.rows[key] = outcome
+        return key
+
+    def inner(self, scope: str) -> str:
+        """Where the branches of the next parallel call of this scope are."""
+        self.counts[scope, "+"] += 1
+        return f"{scope}/" * bool(scope) + f"g{self.counts[scope, '+']}"
+
+    def play(self, program: Program, scope: str = "") -> list[Any]:
+        found: list[Any] = []
+        for op, value in program:
+            found += self.one(op, value, scope, len(found))
+        return found
+
+    def one(self, op: str, value: Any, scope: str, before: int) -> list[Any]:
+        """What this operation adds to the result."""
+        match op:
+            case "step" | "transact":
+                return [f"{value}:{RUN}:{self.key(scope, value)}"]
+            case "fail":
+                key = self.key(scope, f"f{value}", "failed")
+                return [f"{key} failed after 1 attempt: ValueError: {value}"]
+            case "first":
+                step = self.key(scope, value)
+                self.inner(scope)
+                self.key(scope, "first")
+                return [[1, f"{value}:{RUN}:{step}"]]
+            case "sleep":
+                self.key(scope, "sleep")
+                return []
+            case "signal":
+                self.key(scope, "note", "timed_out")
+                return [False]
+            case "patch":
+                return [True]
+            case "uuid":
+                self.counts[scope, "-"] += 1
+                text = f"{RUN}\n0\n{scope}\nuuid\n{self.counts[scope, '-']}"
+                return [str(UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))]
+            case "publish" | "publish now":
+                number = event_id(RUN, 0, self.key(scope, f"{value}.published"))
+                self.rows[f"event {number}"] = str((value, {"after": before}))
+                return []
+        branches = self.inner(scope)
+        return [[self.play(inner, f"{branches}.{n}") for n, inner in enumerate(value)]]
+
+
+async def ended(program: Program, cuts: list[tuple[int, bool]]) -> tuple[Any, dict[str, str], Counter[str]]:
     """Until it ends, with its owner lost at these writes. The events that it published are those of its records."""
     store, bodies = Store(), Counter[str]()
     flow = made(program, bodies, store)
     left = list(cuts)
     for _ in range(200):
-        journal = MemoryJournal(store, left.pop() if left else None)
+        at, after = left.pop() if left else (None, False)
+        journal = MemoryJournal(store, at, after=after)
         outcome = await drive(code_of(flow), journal, {}, verify=True)
         if isinstance(outcome, Suspended):
             store.clock = max(store.clock, min(w.until for w in store.waits if w.until is not None))
         elif not isinstance(outcome, Released):
             assert isinstance(outcome, Completed), outcome
             rows = {row.record.key: str(row.record.outcome) for row in store.rows}
+            for found in (rows, bodies):
+                for key in [key for key in found if key.rpartition("/")[2] == LOST]:
+                    del found[key]
             assert store.events.keys() == {
                 row.record.linked for row in store.rows if row.record.kind == "event"
             }
@@ -107,11 +196,18 @@ async def ended(program: Program, cuts: list[int]) -> tuple[Any, dict[str, str],
 
 
 @settings(max_examples=150, deadline=None)
-@given(programs, st.lists(st.integers(0, 6), max_size=6))
-def test_a_program_that_is_cut_anywhere_ends_as_if_it_was_not(program: Program, cuts: list[int]) -> None:
+@given(programs, st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=6))
+def test_a_program_that_is_cut_anywhere_ends_as_if_it_was_not(
+    program: Program, cuts: list[tuple[int, bool]]
+) -> None:
+    model = Model()
+    wanted = model.play(program)
     whole, keys, once = asyncio.run(ended(program, []))
     cut, keys_of_cut, bodies = asyncio.run(ended(program, cuts))
-    assert (cut, keys_of_cut) == (whole, keys)
+    assert cut == whole == wanted
+    assert keys_of_cut == keys
+    # A marker of a patch is written if anything comes after it.
+    assert {key: row for key, row in keys.items() if not key.startswith("patch/")} == model.rows
     assert once.keys() == bodies.keys()
     assert set(once.values()) <= {1}
     assert all(count <= 1 + len(cuts) for count in bodies.values())

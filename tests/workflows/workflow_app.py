@@ -5,10 +5,11 @@ import os
 import time
 from pathlib import Path
 
-from holdfast import Holdfast, Workflow, current_step, telemetry
+from holdfast import Holdfast, Signal, Workflow, current_step, telemetry
 
 FOLDER = Path(os.environ.get("CRASH_FOLDER", "/nonexistent"))
 app = Holdfast()
+GO = Signal("go", str)
 
 
 def _keep(event: telemetry.Event) -> None:
@@ -38,3 +39,10 @@ async def lanes(wf: Workflow) -> list[str]:
     first = await wf.step(note, "first")
     found = await wf.gather(*(lane(wf, number) for number in range(4)))
     return [first, *found, await wf.step(note, "last")]
+
+
+@app.workflow(sticky=600)
+async def rests(wf: Workflow) -> str:
+    """Would stay in memory for ten minutes."""
+    await wf.step(note, "once")
+    return await wf.signal(GO)

@@ -3,7 +3,7 @@
 journal           the line between the code of a run and what is stored
 database_journal  the journal of one run, on the database
 outgoing          the line between runs and the log of events
-blocking          the transactions of plain functions
+handover          a transaction, and whoever no longer waits for it
 recorder          what all runs of a worker have ready, in one statement; lanes has what waits for that
 service           what a worker does beside that
 ends              the end of runs, and those whose job is gone

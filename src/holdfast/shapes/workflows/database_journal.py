@@ -5,7 +5,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -17,8 +17,9 @@ from ...model.signals import DeadLetter
 from ...runtime.job import Job
 from ...store.statement import Flow, Statement
 from . import store
-from .blocking import Handover, in_thread
+from .bodies import threads
 from .faults import Evicted
+from .handover import Handover, settled
 from .journal import STICKY, History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
@@ -158,30 +159,23 @@ class DatabaseJournal:
         return await self._recorder.suspend(self._grant, waits)
 
     async def transact(self, run: Callable[[Any], Awaitable[str]], row: Callable[[str], Record]) -> Stored:
-        def go(finish: Finish, first: First) -> Awaitable[str]:
-            return self._database.atransact(run, finish, None, first)
-
-        return await self._transact(go, row)
+        return await self._transact(
+            lambda finish, first: self._database.atransact(run, finish, None, first), row
+        )
 
     async def transact_blocking(self, run: Callable[[Any], str], row: Callable[[str], Record]) -> Stored:
-        def go(finish: Finish, first: First) -> Awaitable[str]:
-            handover = Handover()
-
-            def last(result: str) -> Flow[bool]:
-                done = yield from finish(result)
-                return done and handover.commits()
-
-            return in_thread(lambda: self._database.transact(run, last, None, first), handover)
-
-        return await self._transact(go, row)
+        return await self._transact(
+            lambda finish, first: threads.run(lambda: self._database.transact(run, finish, None, first)), row
+        )
 
     async def _transact(
-        self, go: Callable[[Finish, First], Awaitable[str]], row: Callable[[str], Record]
+        self, go: Callable[[Finish, First], Coroutine[Any, Any, str]], row: Callable[[str], Record]
     ) -> Stored:
         """In doubt whether it was committed: the history says. A second one under the same key waits for the first at the
         key of the record, and finds that it is there."""
         while True:
             made: list[tuple[Record, datetime]] = []
+            handover = Handover()
 
             def first() -> Flow[bool]:
                 state, _ = yield from store.lock(self._grant, "")
@@ -192,10 +186,10 @@ class DatabaseJournal:
                 new, at = yield from store.put(self._grant, [record])
                 made.append((record, at))  # noqa: B023
                 failpoints.point("transact.before")
-                return new == 1
+                return new == 1 and handover.commits()  # noqa: B023
 
             try:
-                await go(finish, first)
+                await settled(asyncio.get_running_loop().create_task(go(finish, first)), handover)
                 failpoints.point("transact.done")
             except LeaseLost:
                 return await self._found(made)

@@ -1,28 +1,34 @@
-"""Transaction steps of plain workflows: in a thread, exactly once, and without a trace where nobody waits for them."""
+"""Transaction steps: exactly once, in a thread too, and without a trace where nobody waits for them."""
 
 import asyncio
 import threading
+import time
 
 import pytest
-from tests.conftest import await_until
+from tests.conftest import await_until, wait_until
 from tests.workflows.test_workflow_worker import working
 
 from holdfast import (
+    AsyncTransaction,
     Holdfast,
     NonRetryable,
     Run,
     StepFailed,
     SyncWorkflow,
     Transaction,
+    Workflow,
     WorkflowFailed,
     WorkflowType,
     current_step,
+    failpoints,
 )
-from holdfast.shapes.workflows.blocking import Handover, in_thread
+from holdfast.shapes.workflows.bodies import threads
+from holdfast.shapes.workflows.handover import Handover, settled
 from holdfast.testing import Kit
 
 begun = threading.Event()
 go_on = threading.Event()
+HOLDS = "SELECT FROM pg_locks WHERE relation = 'public.reserved'::regclass"
 
 
 def reserve(tx: Transaction, n: int) -> tuple[int, str]:
@@ -119,19 +125,18 @@ async def test_a_transaction_that_nobody_waits_for_any_more_does_not_commit(
 
     kit.create_queues()
     run = await waits.astart(7)
+
+    def before_the_record() -> None:
+        """The caller has left, and not recorded that yet: now the function returns, and its transaction ends."""
+        go_on.set()
+        wait_until(lambda: not kit.sql(HOLDS), "its transaction has ended")
+
     async with working(akit):
         await await_until(begun.is_set, "its function has begun")
+        failpoints.arm("record.before", before_the_record)
         assert await run.acancel("enough")
         await await_until(lambda: run.state()[0] == "cancelled", "the run ends")
-        go_on.set()
-        await await_until(
-            lambda: (
-                not akit.sql(
-                    "SELECT FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()"
-                )
-            ),
-            "its transaction has ended",
-        )
+    assert go_on.is_set()
     assert rows(kit) == []
     assert [(e.key, e.outcome) for e in await run.atimeline()] == [("slow", "cancelled")]
 
@@ -146,7 +151,7 @@ async def test_a_commit_under_way_is_waited_for() -> None:
         return "committed"
 
     go_on.clear()
-    task = asyncio.create_task(in_thread(commit, handover))
+    task = asyncio.create_task(settled(asyncio.create_task(threads.run(commit)), handover))
     await await_until(commits.is_set, "it commits")
     task.cancel()
     await asyncio.sleep(0)
@@ -155,6 +160,26 @@ async def test_a_commit_under_way_is_waited_for() -> None:
     left = Handover()
     assert left.leaves()
     assert not left.commits()
+
+
+async def areserve(tx: AsyncTransaction, n: int) -> int:
+    await tx.execute("INSERT INTO public.reserved (n) VALUES (%s)", [n])
+    return n
+
+
+def test_a_time_that_is_over_while_it_commits_changes_nothing(app: Holdfast, kit: Kit) -> None:
+    """The loop stands still before the commit, so the timeout of the step comes while it is under way."""
+
+    @app.workflow(sticky=0.05)
+    async def late(wf: Workflow) -> int:
+        return await wf.using(timeout=0.3, max_attempts=1).transact(areserve, 1)
+
+    kit.create_queues()
+    failpoints.arm("transaction.commit", lambda: time.sleep(0.5))
+    run = late.start()
+    assert kit.workflows.run(run) == 1
+    assert rows(kit) == [1]
+    assert [(e.key, e.outcome) for e in run.timeline()] == [("areserve", "done")]
 
 
 def test_an_async_function_is_refused_in_words(app: Holdfast, kit: Kit) -> None:
