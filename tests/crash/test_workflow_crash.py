@@ -121,7 +121,8 @@ class Theatre:
         """Send what it waits for; whether it has ended."""
         row = self.kit.sql("SELECT * FROM holdfast.workflow_runs WHERE id = %s", [run.run_id])[0]
         if "go" in (row["waits"] or []):
-            with contextlib.suppress(DatabaseUnavailable):  # this one was cut off too: the next look sends it again
+            # This one was cut off too: the next look sends it again.
+            with contextlib.suppress(DatabaseUnavailable):
                 if program == "saga":
                     run.cancel("enough")
                 else:

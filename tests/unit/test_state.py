@@ -174,6 +174,7 @@ OWN_WORDS = {  # that are no states there
     "shapes/relays/relay.py": {"parked"},
     "shapes/relays/aside.py": {"parked"},
     "shapes/events/calling.py": {"held"},  # a phase
+    "shapes/events/checks.py": {"parked"},  # of events
     "testing/workflows.py": {"cancelled", "completed"},  # of runs
     "shapes/workflows/bars.py": {"completed", "held"},  # of runs and steps
     "shapes/workflows/calls.py": {"cancelled"},  # of runs and steps

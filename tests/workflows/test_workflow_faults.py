@@ -58,7 +58,8 @@ def test_the_time_of_a_run_that_starts_later_begins_then(app: Holdfast, kit: Kit
     start = row["at"]
     if many:
         kit.sql(
-            "SELECT FROM holdfast.workflow_start_many('late', ARRAY['{}']::jsonb[], ARRAY['x'], 1, 'workflows', delay => '1 hour')"
+            "SELECT FROM holdfast.workflow_start_many('late', ARRAY['{}']::jsonb[], ARRAY['x'], 1, 'workflows',"
+            " delay => '1 hour')"
         )
         run = late.get("x")
     else:

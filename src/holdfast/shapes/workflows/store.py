@@ -21,20 +21,7 @@ TABLE = "workflow_runs"  # of the recorder that ends a run with its job
 
 
 def start(run: StartRun, metadata: str | None = None, timeout: float | None = None) -> Statement[Started]:
-    params = (
-        run.workflow,
-        run.payload,
-        run.id or None,
-        run.version,
-        run.queue,
-        run.if_exists,
-        run.delay,
-        timeout,
-        run.priority,
-        text_array(list(run.tags)) if run.tags else None,
-        metadata,
-    )
-
+    params = (run.workflow, run.payload, run.id or None, *_options(run, metadata, timeout))
     return named("workflow_start", params, lambda rows: _started(rows[0]))
 
 
@@ -42,21 +29,14 @@ def start_many(
     runs: Sequence[StartRun], metadata: str | None = None, timeout: float | None = None
 ) -> Statement[list[Started]]:
     """Runs of one workflow, all with the options of the first."""
-    run = runs[0]
-    params = (
-        run.workflow,
-        text_array([new.payload for new in runs]),
-        text_array([new.id or None for new in runs]),
-        run.version,
-        run.queue,
-        run.if_exists,
-        run.delay,
-        timeout,
-        run.priority,
-        text_array(list(run.tags)) if run.tags else None,
-        metadata,
-    )
+    payloads, ids = [run.payload for run in runs], [run.id or None for run in runs]
+    params = (runs[0].workflow, text_array(payloads), text_array(ids), *_options(runs[0], metadata, timeout))
     return named("workflow_start_many", params, lambda rows: [_started(row) for row in rows])
+
+
+def _options(run: StartRun, metadata: str | None, timeout: float | None) -> tuple[object, ...]:
+    tags = text_array(list(run.tags)) if run.tags else None
+    return run.version, run.queue, run.if_exists, run.delay, timeout, run.priority, tags, metadata
 
 
 def _started(row: Row) -> Started:
