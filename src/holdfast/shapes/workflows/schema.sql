@@ -571,7 +571,7 @@ BEGIN
     RETURN cardinality(gone.runs);
 END $$;
 
--- The end of a run, as those are told who wait for it.
+-- The end of a run, as the message that goes to those who wait for it.
 CREATE FUNCTION holdfast.workflow_outcome(state text, result jsonb, error jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     SET search_path = pg_catalog, pg_temp
@@ -784,7 +784,7 @@ BEGIN
     END IF;
 END $$;
 
--- A run waits for another that somebody else has started, or it itself under another key or in an era before. What has ended is told at once.
+-- A run waits for another that somebody else has started, or it itself under another key or in an era before. If that one has ended, the message comes at once.
 CREATE FUNCTION holdfast.workflow_watch(watched uuid, by_run uuid, by_key text) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
