@@ -195,10 +195,14 @@ def test_the_page_says_the_level_of_every_finding() -> None:
 
 def test_the_page_has_a_row_for_every_reason_of_explain() -> None:
     text = PAGE.read_text(encoding="utf-8").split("## holdfast explain")[1]
-    rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", text, re.MULTILINE)
+    rows = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
     folder = Path(operate.__path__[0])
-    source = "".join(
-        (folder / name).read_text(encoding="utf-8") for name in ("explain.py", "limit_reasons.py")
-    )
+    places = [*(folder / name for name in ("explain.py", "limit_reasons.py"))]
+    places += (folder.parent / "shapes").glob("*/explaining.py")
+    source = "".join(place.read_text(encoding="utf-8") for place in places)
     said = set(re.findall(r'Reason\(\s*"(\w+)"', source)) | set(re.findall(r'return "(\w+)", said', source))
-    assert sorted(rows) == sorted(said | {"no_such_job"})
+    ended = (
+        {f"run_{state}" for state in ("cancelled", "terminated")} if 'f"run_{run.state}"' in source else set()
+    )
+    assert sorted(rows) == sorted(said | ended | {"no_such_job"})

@@ -295,7 +295,8 @@ def test_a_check_that_a_role_may_not_make_says_so(case: Case) -> None:
     try:
         case.sql(f"GRANT USAGE ON SCHEMA holdfast TO {role}")
         case.sql(
-            f"GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.engine, holdfast.archive_slots TO {role}"
+            "GRANT SELECT ON holdfast.migrations, holdfast.queues, holdfast.engine, holdfast.archive_slots,"
+            f" holdfast.workflow_upkeep TO {role}"
         )
         case.url = psycopg.conninfo.make_conninfo(case.url, user=role)
         report = json.loads(case.doctor("--json").stdout)

@@ -83,7 +83,7 @@ def read_catalog() -> Flow[Catalog]:
         objects |= yield from _part(kind, statement())
     has = {key.of for key in objects if key.kind == "table"}
     queues = (yield from _queues()) if "queues" in has else []
-    if {"engine", "archive_slots"} <= has:
+    if {"engine", "archive_slots", "workflow_upkeep"} <= has:  # a schema of before has not all of them
         objects |= yield from _part("rows", query("catalog_rows"))
     return Catalog(major, queues, objects)
 
