@@ -28,6 +28,7 @@ DIFFERS = (
     "doctor/test_doctor_schema.py",
     "events/test_log_order.py",
     "events/test_log_plans.py",
+    "events/test_log_random.py",
     "flow/test_first_thread.py",
     "flow/test_own.py",
     "rights/test_grants.py",
