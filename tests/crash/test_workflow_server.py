@@ -95,7 +95,9 @@ def test_the_server_ends_where_a_run_writes(
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [point for point in POINTS if point != "claim.after"]
+)  # an idle worker is there first
 @pytest.mark.parametrize("program", ["order", "saga", "fails", "eras", "plain"])
 def test_the_server_ends_anywhere(
     stage: Stage, undisturbed: dict[str, Ending], program: str, point: str
