@@ -93,10 +93,15 @@ class Proxy:
 
     def refuse(self) -> None:
         """Close what is open and everything that comes."""
+        self.refuse_newcomers()
         with self._lock:
-            self._refusing = True
             for link in self._links:
                 link.close()
+
+    def refuse_newcomers(self) -> None:
+        """What is open goes on."""
+        with self._lock:
+            self._refusing = True
 
     def heal(self) -> None:
         """New connections work again. What is silent stays so: its peer has to notice."""

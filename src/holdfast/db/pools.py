@@ -14,11 +14,10 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
-from ..errors import DatabaseUnavailable
 from ..model.clock import Clock
 from ..settings import Settings
+from .async_pool import AsyncPool
 from .connect import (
     CONFIGURE,
     PIN,
@@ -31,9 +30,7 @@ from .connect import (
     connect_arguments,
     waiting_to_be_read,
 )
-
-_SyncPool = ConnectionPool[psycopg.Connection[Any]]
-_AsyncPool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
+from .sync_pool import SyncPool
 
 # RESET ALL leaves the role alone.
 RESET = (
@@ -56,8 +53,8 @@ class Pools:
         self._clock = clock
         self._size = settings.pool_size
         self._lock = threading.Lock()
-        self._sync: dict[int, _SyncPool] = {}
-        self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, _AsyncPool]]
+        self._sync: dict[int, SyncPool] = {}
+        self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, AsyncPool]]
         self._async = weakref.WeakKeyDictionary()
         self._of_loop: dict[asyncio.AbstractEventLoop, weakref.WeakSet[psycopg.AsyncConnection[Any]]] = {}
         self._offsets: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
@@ -75,19 +72,14 @@ class Pools:
             return
         self._size = size
         for sync_pool in self._sync.values():
-            sync_pool.resize(0, size)
+            sync_pool.resize(size)
         _, pool = self._async.get(asyncio.get_running_loop(), (0, None))
         if pool is not None:
-            await pool.resize(0, size)
+            pool.resize(size)
 
-    def _options(self) -> dict[str, Any]:
-        return {
-            "min_size": 0,
-            "max_size": self._size,
-            "timeout": self._settings.connect_timeout,
-            "max_idle": 120.0,
-            "kwargs": connect_arguments(self._settings, "holdfast"),
-        }
+    def _options(self) -> tuple[str, dict[str, Any], int, float]:
+        arguments = connect_arguments(self._settings, "holdfast")
+        return self._dsn, arguments, self._size, self._settings.connect_timeout
 
     def _parameters(self, conn: AnyConnection) -> Configuration:
         self._offsets[conn] = self._clock.offset
@@ -138,14 +130,6 @@ class Pools:
         used_at = self._used_at.get(conn, 0.0)
         return time.monotonic() - used_at < _FRESH and not waiting_to_be_read(conn.pgconn.socket)
 
-    def _check(self, conn: psycopg.Connection[Any]) -> None:
-        if not self._is_fresh(conn):
-            ConnectionPool.check_connection(conn)
-
-    async def _acheck(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        if not self._is_fresh(conn):
-            await AsyncConnectionPool.check_connection(conn)
-
     def _configure(self, conn: psycopg.Connection[Any]) -> None:
         with psycopg.RawCursor(conn) as cursor:
             rows = cursor.execute(CONFIGURE, self._parameters(conn)).fetchall()
@@ -166,18 +150,9 @@ class Pools:
         with self._lock:
             pool = self._sync.get(os.getpid())
             if pool is None:
-                pool = ConnectionPool(
-                    self._dsn,
-                    open=True,
-                    configure=self._configure,
-                    check=self._check,
-                    **self._options(),
-                )
+                pool = SyncPool(*self._options(), self._is_fresh, self._configure)
                 self._sync[os.getpid()] = pool  # a parent's pool stays: it is not ours to close
-        try:
-            conn = pool.getconn()
-        except PoolTimeout as error:
-            raise self._unavailable() from error
+        conn = pool.take()
         try:
             if self._offsets.get(conn) != self._clock.offset:
                 self._configure(conn)
@@ -197,7 +172,7 @@ class Pools:
                 except psycopg.Error:
                     conn.close()  # what a handler left on it is not for the next one
             self._used_at[conn] = time.monotonic()
-            pool.putconn(conn)
+            pool.give_back(conn)
 
     @contextlib.asynccontextmanager
     async def aconnection(self, *, lent: bool | None = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -205,19 +180,9 @@ class Pools:
         pid, pool = self._async.get(loop, (0, None))
         if pool is None or pid != os.getpid():
             self._forget_ended_loops()
-            pool = AsyncConnectionPool(
-                self._dsn,
-                open=False,
-                configure=self._aconfigure,
-                check=self._acheck,
-                **self._options(),
-            )
+            pool = AsyncPool(*self._options(), self._is_fresh, self._aconfigure)
             self._async[loop] = (os.getpid(), pool)
-            await pool.open()
-        try:
-            conn = await pool.getconn()
-        except PoolTimeout as error:
-            raise await asyncio.to_thread(self._unavailable) from error
+        conn = await pool.take()
         try:
             if self._offsets.get(conn) != self._clock.offset:
                 await self._aconfigure(conn)
@@ -234,7 +199,7 @@ class Pools:
                 await asyncio.shield(back)
             else:
                 self._used_at[conn] = time.monotonic()
-                await pool.putconn(conn)
+                pool.give_back(conn)
 
     def _forget_ended_loops(self) -> None:
         """A loop that ended without aclose() left connections that nobody can await any more; its pool keeps it alive."""
@@ -244,7 +209,7 @@ class Pools:
                 if pid == os.getpid():
                     conn.pgconn.finish()
 
-    async def _reset(self, pool: _AsyncPool, conn: psycopg.AsyncConnection[Any]) -> None:
+    async def _reset(self, pool: AsyncPool, conn: psycopg.AsyncConnection[Any]) -> None:
         try:
             _restore(conn)
             if conn in self._pooled:
@@ -256,18 +221,7 @@ class Pools:
             await conn.close()
         finally:
             self._used_at[conn] = time.monotonic()
-            await pool.putconn(conn)
-
-    def _unavailable(self) -> DatabaseUnavailable:
-        """Tell a full pool from a server that is away: only a connection of its own can."""
-        try:
-            psycopg.connect(self._dsn, connect_timeout=2).close()
-        except psycopg.Error as error:
-            return DatabaseUnavailable(f"the database cannot be reached: {str(error).strip()}")
-        return DatabaseUnavailable(
-            f"all {self._size} connections of the pool were in use for "
-            f"{self._settings.connect_timeout:g} s; raise pool_size or hold connections for less time"
-        )
+            pool.give_back(conn)
 
     def close(self) -> None:
         pool = self._sync.pop(os.getpid(), None)
@@ -279,4 +233,4 @@ class Pools:
         pid, pool = self._async.pop(loop, (0, None))
         self._of_loop.pop(loop, None)
         if pool is not None and pid == os.getpid():
-            await pool.close()
+            pool.close()

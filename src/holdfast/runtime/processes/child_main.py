@@ -45,10 +45,7 @@ _BETWEEN_REPORTS = 0.1
 _MESSAGE = 8192
 _FIELDS = 100
 _LEFT = 0.5  # for what a handler left in the event loop, to end
-_STAY = (
-    "holdfast",
-    "psycopg_pool",
-)  # whose tasks are no handler's, though one may have been the first to need them
+_STAY = ("holdfast",)  # whose tasks are no handler's, though one may have been the first to need them
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER = 36
 

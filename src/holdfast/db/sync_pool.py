@@ -1,0 +1,126 @@
+"""The pool of a process, for its threads."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic
+
+import psycopg
+
+from .pool import FIRST_PAUSE, LONGEST_PAUSE, C, Closed, Pool, away, received
+
+
+class _Thread(Generic[C]):
+    """Of a thread that waits."""
+
+    def __init__(self) -> None:
+        self.got: list[C | Closed | None] = []
+        self._arrived = threading.Event()
+
+    def hand(self, what: C | Closed | None) -> bool:
+        self.got.append(what)
+        self._arrived.set()
+        return True
+
+    def wait(self, seconds: float) -> bool:
+        return self._arrived.wait(seconds)
+
+
+class SyncPool(Pool[psycopg.Connection[Any]]):
+    def __init__(
+        self,
+        dsn: str,
+        arguments: dict[str, Any],
+        size: int,
+        patience: float,
+        is_fresh: Callable[[psycopg.Connection[Any]], bool],
+        configure: Callable[[psycopg.Connection[Any]], None],
+    ) -> None:
+        super().__init__(dsn, arguments, size, patience, is_fresh)
+        self._configure = configure
+
+    def _call_later(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, self._close_unused)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def take(self) -> psycopg.Connection[Any]:
+        deadline = time.monotonic() + self._patience
+        while True:
+            served, conn = self._take()
+            if not served:
+                conn = self._wait(deadline)
+            if conn is None:
+                return self._open(deadline)
+            if self._is_alive(conn):
+                return conn
+
+    def _is_alive(self, conn: psycopg.Connection[Any]) -> bool:
+        if self._is_fresh(conn):
+            return True
+        try:
+            conn.execute("")
+        except psycopg.Error:
+            self._close_dead(conn)
+            return False
+        except BaseException:  # interrupted: nobody knows what is on the wire
+            self._discard(conn)
+            raise
+        return True
+
+    def _wait(self, deadline: float) -> psycopg.Connection[Any] | None:
+        waiting = _Thread[psycopg.Connection[Any]]()
+        served, conn = self._take(waiting.hand)
+        if served:
+            return conn
+        try:
+            if not waiting.wait(max(0.0, deadline - time.monotonic())):
+                raise self._none_came()
+        except BaseException:
+            self._leave(self._line, waiting.hand, lambda: waiting.got[0])
+            raise
+        return received(waiting.got[0])
+
+    def _open(self, deadline: float) -> psycopg.Connection[Any]:
+        pause, conn = FIRST_PAUSE, None
+        try:
+            while True:
+                try:
+                    conn = self._connect()
+                    return conn
+                except psycopg.Error as error:
+                    if self._is_over(error, pause, deadline):
+                        raise away(error) from error
+                other = self._returned_within(pause)
+                if other is not None and self._is_alive(other):
+                    return other
+                pause = min(pause * 2, LONGEST_PAUSE)
+        finally:
+            self._end_opening(conn)
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        conn = psycopg.connect(self._dsn, **self._arguments)
+        try:
+            self._configure(conn)
+        except BaseException:
+            conn.pgconn.finish()
+            raise
+        return conn
+
+    def _returned_within(self, seconds: float) -> psycopg.Connection[Any] | None:
+        """A connection that came back meanwhile."""
+        waiting = _Thread[psycopg.Connection[Any]]()
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()[0]
+            self._retrying.append(waiting.hand)
+        try:
+            waiting.wait(seconds)
+        except BaseException:
+            self._leave(self._retrying, waiting.hand, lambda: waiting.got[0])
+            raise
+        with self._lock:
+            if waiting.hand in self._retrying:
+                self._retrying.remove(waiting.hand)
+        return received(waiting.got[0]) if waiting.got else None
