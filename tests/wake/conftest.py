@@ -13,6 +13,7 @@ from tests.doctor.conftest import odd_server as odd_server
 from tests.doctor.conftest import pgbouncer as pgbouncer
 
 from holdfast import Holdfast
+from holdfast.runtime.claim_loop import ClaimLoop
 from holdfast.testing import Kit
 
 SLEEPY = replace(QUICK, poll=600.0)
@@ -45,6 +46,12 @@ class Notes:
 
     async def until(self, *ran: int) -> None:
         await await_until(lambda: self.ran == list(ran), f"{ran} ran")
+
+
+@pytest.fixture(autouse=True)
+def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers here are of the same process as the worker, which would not need to be notified of them."""
+    monkeypatch.setattr(ClaimLoop, "_enqueued_here", lambda _: None)
 
 
 @pytest.fixture

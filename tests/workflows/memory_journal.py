@@ -15,7 +15,7 @@ from holdfast.shapes.workflows.bodies import Result
 from holdfast.shapes.workflows.core import Rules
 from holdfast.shapes.workflows.drive import Code, drive
 from holdfast.shapes.workflows.faults import Evicted
-from holdfast.shapes.workflows.journal import History, NewJobs, NewRun, Record, Stored, Wait
+from holdfast.shapes.workflows.journal import CancelAsked, History, NewJobs, NewRun, Record, Stored, Wait
 from holdfast.shapes.workflows.outgoing import NewEvent
 
 RUN = UUID(int=14)
@@ -69,7 +69,7 @@ class MemoryJournal:
     def __init__(self, store: Store, crash_at: int | None = None, *, after: bool = False) -> None:
         self.store = store
         self._after = after
-        self.cancelled = asyncio.Event()
+        self.cancelled = CancelAsked()
         self._left = crash_at
         if store.cancel:
             self.cancelled.set()

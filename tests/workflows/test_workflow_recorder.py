@@ -14,6 +14,7 @@ from holdfast.shapes.workflows.faults import Evicted
 from holdfast.shapes.workflows.journal import RecordRefused
 from holdfast.shapes.workflows.lanes import MOST_ROWS, Asked, Lane
 from holdfast.shapes.workflows.recorder import Recorder
+from holdfast.shapes.workflows.store import Seen
 from holdfast.testing import Kit
 
 
@@ -35,13 +36,35 @@ def keys(runs: Runs, run: UUID) -> list[str]:
     return [row["key"] for row in runs.steps(run)]
 
 
+class Watching:
+    """A run that is at work."""
+
+    def heard(self, seen: Seen) -> None: ...
+
+
 async def test_one_statement_writes_what_all_runs_have_ready(runs: Runs, recorder: Recorder) -> None:
     owners = [runs.started() for _ in range(20)]
+    at_work = [Watching() for _ in range(40)]
+    for n, run in enumerate(at_work):
+        recorder.watch(str(UUID(int=n)), run)
     writes: list[str] = []
     failpoints.arm("record.before", lambda: writes.append("record"))
     await asyncio.gather(*(recorder.record(o, [step("a"), step("b")], None) for o in owners))
     assert len(writes) <= 2  # the first was on its way alone, perhaps
     assert all(keys(runs, owner.id) == ["a", "b"] for owner in owners)
+
+
+async def test_half_of_the_runs_go_on_while_the_others_are_written(runs: Runs, recorder: Recorder) -> None:
+    """Or the worker would wait for the server, and the server for the worker, in turns."""
+    owners = [runs.started() for _ in range(20)]
+    at_work = [Watching() for _ in owners]
+    for owner, run in zip(owners, at_work, strict=True):
+        recorder.watch(owner.id_text, run)
+    writes: list[str] = []
+    failpoints.arm("record.before", lambda: writes.append("record"))
+    await asyncio.gather(*(recorder.record(owner, [step("a")], None) for owner in owners))
+    assert len(writes) == 2
+    assert all(keys(runs, owner.id) == ["a"] for owner in owners)
 
 
 async def test_a_bad_a_locked_and_a_lost_row_harm_themselves_alone(
@@ -134,6 +157,6 @@ async def test_runs_take_turns_in_a_batch() -> None:
     for n in range(2 * MOST_ROWS):
         lane.add(Asked(greedy, n))
     lane.add(Asked(other, 0))
-    batch = lane.take()
+    batch = lane.take(MOST_ROWS)
     assert len(batch) == MOST_ROWS
     assert [asked.grant for asked in batch[:2]] == [greedy, other]

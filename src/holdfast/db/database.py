@@ -23,7 +23,7 @@ from .executors import adrive, drive
 from .faults import Contended, translate
 from .migrate.address import parts_of
 from .pools import Pools
-from .reach import Reach
+from .reach import Calls, Reach
 from .session import Session
 from .transaction import AsyncTransaction, Transaction
 
@@ -78,6 +78,7 @@ class Database:
         self.settings = settings
         self.clock = clock or Clock()
         self.reach = Reach()
+        self.enqueued = Calls()  # jobs were committed on a connection of our own
         self._lock = threading.Lock()
         self._resolved: tuple[int, str, Pools] | None = None
         self._inherited: list[Pools] = []

@@ -8,25 +8,23 @@ import threading
 from collections.abc import Callable, Iterator
 
 
-class Reach:
+class Calls:
+    """Functions to call when something happens, in the thread in which it does."""
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # sessions live in several threads
-        self._lost = False
+        self._lock = threading.Lock()
         self._calls: list[Callable[[], None]] = []
 
-    def lost(self) -> None:
-        self._lost = True
-
-    def connected(self) -> None:
-        with self._lock:
-            calls = list(self._calls) if self._lost else []
-            self._lost = False
-        for call in calls:
-            call()
+    def __call__(self) -> None:
+        if self._calls:
+            with self._lock:
+                calls = list(self._calls)
+            for call in calls:
+                call()
 
     @contextlib.contextmanager
-    def on_return(self, call: Callable[[], None]) -> Iterator[None]:
-        """Call this when a session reconnects after an outage, in the thread of that session, until the block ends."""
+    def during(self, call: Callable[[], None]) -> Iterator[None]:
+        """Call this one too, until the block ends."""
         with self._lock:
             self._calls.append(call)
         try:
@@ -34,3 +32,17 @@ class Reach:
         finally:
             with self._lock:
                 self._calls.remove(call)
+
+
+class Reach:
+    def __init__(self) -> None:
+        self._lost = False
+        self.returned = Calls()  # a session has reconnected after an outage
+
+    def lost(self) -> None:
+        self._lost = True
+
+    def connected(self) -> None:
+        if self._lost:
+            self._lost = False
+            self.returned()

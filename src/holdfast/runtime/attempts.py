@@ -124,7 +124,10 @@ class Attempts:
             self._conclude_otherwise(running, settlement)
         self._pause.seconds = FIRST_PAUSE
         dispatcher = self.dispatcher
-        if 4 * (len(dispatcher.ready) + len(dispatcher.early)) <= 3 * self._slots.ahead:
+        if (
+            not self._slots.enough
+            and 4 * (len(dispatcher.ready) + len(dispatcher.early)) <= 3 * self._slots.ahead
+        ):
             self._pause.end()
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:

@@ -25,6 +25,7 @@ from .sleep import Nap, Sleep
 from .slots import Slots
 
 _LONGEST_PAUSE = 1.0  # while the database is away; the first session that reaches it ends all pauses
+_BETWEEN_LOOKS = 0.002  # seconds, for jobs that this process enqueues
 _UNSETTLED = 4000  # outcomes that wait to be written: no more claims until they are fewer
 
 
@@ -53,12 +54,29 @@ class ClaimLoop:
         self._suspects = suspects
         self._breakers = breakers
         self._sleep = sleep
+        self._enqueued = context.database.enqueued
         self.ticked_at = time.monotonic()  # when it last came round
 
     async def run(self) -> None:
         """Until it is stopped."""
-        while not self._stopping.is_set():
-            await self._rest(await self._turn())
+        loop = asyncio.get_running_loop()
+
+        def enqueued() -> None:
+            """In the thread of the producer."""
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._enqueued_here)
+
+        with self._enqueued.during(enqueued):
+            while not self._stopping.is_set():
+                await self._rest(await self._turn())
+
+    def _enqueued_here(self) -> None:
+        """By this very process, which needs no notification. A worker with little to do looks at once, though not for each
+        of many; a busy one finds it in its next turn."""
+        if self._pause.ended.is_set() or 2 * self._slots.free < self._slots.concurrency:
+            return
+        self._pause.restart()
+        self._pause.end_in(max(0.0, self.ticked_at + _BETWEEN_LOOKS - time.monotonic()))
 
     async def run_until_idle(self, services: Sequence[Service]) -> None:
         """Until nothing is due, or it is stopped."""
@@ -110,6 +128,7 @@ class ClaimLoop:
         if ask.want and not (jobs := await self._queues.claim(ask)):
             await self._claim_suspects(spare=True)
         self._dispatcher.admit(self._hold(jobs, began))
+        self._slots.enough = len(jobs) < ask.want
         return len(jobs)
 
     async def _claim_suspects(self, *, spare: bool) -> None:
@@ -178,15 +197,15 @@ class ClaimLoop:
             if claimed is not None:
                 nap = await self._sleep.rest(pause.seconds, able=able, again=again)
             if claimed and (self._slots.free > 0 or self._want(len(dispatcher.ready)) > 0):
+                if self._slots.enough:  # what it started goes first
+                    await self._pause.wait(_BETWEEN_LOOKS)
                 return
             if nap.seconds <= 0:
                 self._queues.look_again()
                 self._suspects.look_again()
                 return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(nap.seconds, self._queues.again_in or nap.seconds)):
-                    await pause.ended.wait()
-                    return
+            if await pause.wait(min(nap.seconds, self._queues.again_in or nap.seconds)):
+                return
             pause.seconds = min(pause.seconds * 1.6, max(self._settings.poll, pause.seconds))
             if not nap.deep:
                 return

@@ -129,7 +129,7 @@ class Lifecycle:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(retry)
 
-        return self._context.database.reach.on_return(returned)
+        return self._context.database.reach.returned.during(returned)
 
     async def _drain(self) -> None:
         of = self._services

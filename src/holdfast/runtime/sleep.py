@@ -49,6 +49,15 @@ class Pause:
     def end_in(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self.ended.set)
 
+    async def wait(self, seconds: float) -> bool:
+        """Whether something happened before they were over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def restart(self) -> None:
         """The next ones are short again."""
         self.seconds = FIRST_PAUSE

@@ -99,7 +99,11 @@ class Writer:
     ) -> T:
         guest = None if conn is None else sync_guest(conn, verb, f"a{verb}")
         self.ready(queues_of(rows))
-        return self._database().run(make) if guest is None else guest.run(make())
+        if guest is not None:
+            return guest.run(make())
+        written = self._database().run(make)
+        self._database().enqueued()
+        return written
 
     def ready(self, wanted: set[str]) -> None:
         """These queues exist, as far as we may look; on our own embedded server a declared one is made."""
@@ -116,7 +120,11 @@ class Writer:
     ) -> T:
         guest = None if conn is None else async_guest(conn, f"a{verb}", verb)
         await self.aready(queues_of(rows))
-        return await self._database().arun(make) if guest is None else await guest.arun(make())
+        if guest is not None:
+            return await guest.arun(make())
+        written = await self._database().arun(make)
+        self._database().enqueued()
+        return written
 
     async def aready(self, wanted: set[str]) -> None:
         if missing := wanted - self._known:

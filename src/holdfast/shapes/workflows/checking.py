@@ -14,7 +14,7 @@ from . import runs, store
 from .declare import KIND
 from .drive import Code, replay
 from .faults import Diverged, Evicted
-from .journal import History, Stored
+from .journal import CancelAsked, History, Stored
 
 PAGE = 200
 
@@ -65,7 +65,7 @@ class Past:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self.cancelled = asyncio.Event()
+        self.cancelled = CancelAsked()
 
     def now(self) -> datetime:
         return datetime.now(UTC)

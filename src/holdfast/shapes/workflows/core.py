@@ -67,7 +67,7 @@ class Core:
         self.root: asyncio.Task[Any] | None = None
         self.runnable = 1  # scopes and steps that do not wait for anybody else
         self.stopped: BaseException | None = None  # what every call raises from now on
-        self.leaving = asyncio.Event()  # set with it
+        self.leave: Callable[[], None] | None = None  # called with it
         self.outcome: Outcome | None = None  # how it ends, if not as its function says
         self.cancel_raised = False
         self.running: set[asyncio.Task[Any]] = set()  # bodies that a cancel ends
@@ -98,7 +98,8 @@ class Core:
         """Nothing is recorded from now on, and the code leaves memory."""
         if self.stopped is None:
             self.stopped, self.outcome = raised, outcome
-            self.leaving.set()
+            if self.leave is not None:
+                self.leave()
         if self.root is not None:
             self.root.cancel()
 

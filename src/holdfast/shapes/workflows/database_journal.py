@@ -20,7 +20,7 @@ from . import store
 from .bodies import threads
 from .faults import Evicted
 from .handover import Handover, settled
-from .journal import STICKY, History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .journal import STICKY, CancelAsked, History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 
@@ -40,7 +40,7 @@ class DatabaseJournal:
         self._recorder = recorder or recorder_of(job._database)
         self._sticky = sticky
         self._history: History | None = None
-        self.cancelled = asyncio.Event()
+        self.cancelled = CancelAsked()
         self.paused = False
         self._news = asyncio.Event()
         self._beating = threading.Lock()

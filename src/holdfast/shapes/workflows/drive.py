@@ -66,11 +66,22 @@ async def replay(code: Code, journal: Journal, arguments: dict[str, Any]) -> Div
 async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | ContinueAsNew:
     loop = asyncio.get_running_loop()
     core.root = root = loop.create_task(_root(core, code, arguments))
-    root.add_done_callback(_noted)
-    cancels = loop.create_task(_cancels(core))
-    leaving = loop.create_task(core.leaving.wait())
+    news = loop.create_future()  # it has ended, or is to leave memory
+
+    def tell() -> None:
+        if not news.done():
+            news.set_result(None)
+
+    def ended(root: "asyncio.Task[Any]") -> None:
+        if not root.cancelled():
+            root.exception()  # part of the outcome: asyncio would report it as forgotten
+        tell()
+
+    root.add_done_callback(ended)
+    core.leave = tell
+    core.journal.cancelled.then = core.cancel_bodies
     try:
-        await asyncio.wait({root, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await news
         if not root.done():
             await _leave(core, root)
     except asyncio.CancelledError:  # the worker wants it out of memory: it stops, or the run is another's
@@ -78,8 +89,7 @@ async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
         await _leave(core, root)
         raise
     finally:
-        cancels.cancel()
-        leaving.cancel()
+        core.journal.cancelled.then = core.leave = None
         await core.waits.close()
     if core.outcome is not None:
         return core.outcome
@@ -93,17 +103,6 @@ async def _leave(core: Core, root: "asyncio.Task[Any]") -> None:
         telemetry.emit(
             "workflow.abandoned", level=logging.ERROR, run_id=str(core.history.run_id), seconds=PATIENCE
         )
-
-
-def _noted(root: "asyncio.Task[Any]") -> None:
-    """What it raised is part of the outcome. asyncio would report it as forgotten."""
-    if not root.cancelled():
-        root.exception()
-
-
-async def _cancels(core: Core) -> None:
-    await core.journal.cancelled.wait()
-    core.cancel_bodies()
 
 
 async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | ContinueAsNew:

@@ -118,8 +118,21 @@ class RecordRefused(HoldfastError):
     """The database does not take a row, whatever is tried (a NUL in a text, say). Nothing of its entry was written."""
 
 
+class CancelAsked(asyncio.Event):
+    """Somebody asked for a cancel of the run."""
+
+    then: Callable[[], None] | None = None  # called once, when that happens
+
+    def set(self) -> None:
+        if self.is_set():
+            return
+        super().set()
+        if self.then is not None:
+            self.then()
+
+
 class Journal(Protocol):
-    cancelled: asyncio.Event  # set once somebody asked for a cancel, also when the history said so
+    cancelled: CancelAsked  # set once somebody asked for a cancel, also when the history said so
     paused: bool  # an operator asked for a pause, as far as is known here
 
     def now(self) -> datetime:

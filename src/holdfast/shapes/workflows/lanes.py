@@ -43,12 +43,14 @@ class Lane(Generic[T]):
     def add(self, asked: Asked[T]) -> None:
         self._runs.setdefault(asked.grant.id_text, deque()).append(asked)
 
-    def take(self) -> list[Asked[T]]:
-        """The next batch: one of each run, then another, up to its size. They leave."""
+    def take(self, most_runs: int) -> list[Asked[T]]:
+        """The next batch: one of each run, then another, up to its size, of at most so many runs. They leave."""
         batch: list[Asked[T]] = []
         rows = size = 0
         while self._runs:
             for run in list(self._runs):
+                if len(batch) >= most_runs:
+                    return batch
                 waiting = self._runs[run]
                 if batch and (rows + waiting[0].rows > MOST_ROWS or size + waiting[0].size > MOST_BYTES):
                     return batch

@@ -27,6 +27,7 @@ from .journal import History, Record, RecordRefused, Stored, Wait
 from .lanes import MOST_ROWS, Asked, Lane
 
 T = TypeVar("T")
+LEAST_RUNS = 8  # of a batch that is cut in half
 BUSY = 0.05  # seconds until a row is tried again that somebody holds
 BEAT = 0.1  # seconds between two looks at what came for runs that rest
 SLOW = 1.0  # and for those that are at work
@@ -171,7 +172,7 @@ class Recorder:
     async def _in_batches(
         self, lane: Lane[T], write: Callable[[str, list[Asked[T]]], Awaitable[None]]
     ) -> None:
-        batch = lane.take()
+        batch = lane.take(max(LEAST_RUNS, (len(self._watched) + 1) // 2))
         by_queue: dict[str, list[Asked[T]]] = {}
         for asked in batch:
             by_queue.setdefault(asked.grant.queue, []).append(asked)

@@ -69,6 +69,7 @@ class Starter:
             if len(batch) > 1:
                 news = [asked.new for asked in batch]
                 found = await database.arun(lambda: store.start_many(news, timeout=batch[0].timeout))
+                database.enqueued()
                 for asked, one in zip(batch, found, strict=True):
                     _end(asked, one)
                 return
@@ -87,7 +88,9 @@ class Starter:
         if asked.done.done():
             return
         try:
-            _end(asked, await database.arun(lambda: store.start(asked.new, timeout=asked.timeout)))
+            started = await database.arun(lambda: store.start(asked.new, timeout=asked.timeout))
+            database.enqueued()
+            _end(asked, started)
         except (Exception, asyncio.CancelledError) as error:
             _fail(asked, error)
             if isinstance(error, asyncio.CancelledError):

@@ -1,0 +1,89 @@
+"""A worker finds at once what its own process enqueues, without a notification."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from tests.conftest import QUICK, await_until
+
+from holdfast import Holdfast, Workflow
+from holdfast.runtime import sleep
+from holdfast.testing import Kit
+
+DEAF = replace(QUICK, poll=3600.0, notify=False)  # it hears of nothing, and does not look by itself
+
+
+@asynccontextmanager
+async def deaf(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """A worker whose first pause outlasts the test."""
+    looks: list[float] = []
+    monkeypatch.setattr(sleep, "FIRST_PAUSE", 3600.0)
+    wait = sleep.Pause.wait
+
+    async def waiting(self: sleep.Pause, seconds: float) -> bool:
+        looks.append(seconds)
+        return await wait(self, seconds)
+
+    monkeypatch.setattr(sleep.Pause, "wait", waiting)
+    worker = asyncio.create_task(kit.app.run_worker(concurrency=4))
+    try:
+        await await_until(lambda: bool(looks) and looks[-1] > 1000, "it pauses for an hour")
+        yield
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        await kit.database.aclose()
+
+
+async def test_jobs_and_runs_of_the_same_process_start_at_once(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    @app.workflow()
+    async def flow(wf: Workflow, n: int) -> None:
+        ran.append(n)
+
+    kit = holdfast_kit(app, DEAF)
+    async with deaf(kit, monkeypatch):
+        await note.aenqueue(1)
+        await await_until(lambda: ran == [1], "a job of this event loop")
+        await asyncio.to_thread(note.enqueue, 2)
+        await await_until(lambda: ran == [1, 2], "a job of another thread")
+        await app.aenqueue_many([note.job(3)])
+        await await_until(lambda: ran == [1, 2, 3], "one of many")
+        await flow.astart(4)
+        await await_until(lambda: ran == [1, 2, 3, 4], "a run")
+        await asyncio.gather(flow.astart(5), flow.astart(6))
+        await await_until(lambda: sorted(ran) == [1, 2, 3, 4, 5, 6], "runs that were started together")
+
+
+async def test_a_busy_worker_is_not_woken_for_each_job(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    started: list[int] = []
+
+    @app.task
+    async def wait(n: int) -> None:
+        started.append(n)
+        await gate.wait()
+
+    kit = holdfast_kit(app, DEAF)
+    async with deaf(kit, monkeypatch):
+        for n in range(3):
+            await wait.aenqueue(n)
+            await await_until(lambda wanted=n + 1: len(started) == wanted, "it runs")  # type: ignore[misc]
+        await wait.aenqueue(3)  # one slot of four is free
+        calls: list[None] = []
+        asyncio.get_running_loop().call_later(0.1, calls.append, None)
+        await await_until(lambda: bool(calls), "a moment has passed")
+        assert started == [0, 1, 2]
+        gate.set()
+        await await_until(lambda: len(started) == 4, "found when a slot came free")
