@@ -116,6 +116,9 @@ class Pool(Generic[C]):
             else:
                 self._trouble = None
                 self._opened_at[conn] = time.monotonic()
+                conn._pool = (
+                    None  # the driver's mark of a pooled one: that it ends with the program is normal
+                )
             self._invite()
 
     def give_back(self, conn: C) -> None:

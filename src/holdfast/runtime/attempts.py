@@ -123,11 +123,7 @@ class Attempts:
         else:
             self._conclude_otherwise(running, settlement)
         self._pause.seconds = FIRST_PAUSE
-        dispatcher = self.dispatcher
-        if (
-            not self._slots.enough
-            and 4 * (len(dispatcher.ready) + len(dispatcher.early)) <= 3 * self._slots.ahead
-        ):
+        if self._slots.lacks(len(self.dispatcher.ready) + len(self.dispatcher.early)):
             self._pause.end()
 
     def _conclude_otherwise(self, running: Running, settlement: Settlement) -> None:

@@ -1,7 +1,5 @@
 """The claim loop: claim what the free slots need, start it, rest until there is more to do."""
 
-import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -20,12 +18,12 @@ from .claim.suspects import SuspectClaimer, Suspects
 from .claim.trials import TrialClaimer
 from .context import WorkerContext
 from .inflight import Running
+from .nearby import BETWEEN_LOOKS, Nearby
 from .service import Service
 from .sleep import Nap, Sleep
 from .slots import Slots
 
 _LONGEST_PAUSE = 1.0  # while the database is away; the first session that reaches it ends all pauses
-_BETWEEN_LOOKS = 0.002  # seconds, for jobs that this process enqueues
 _UNSETTLED = 4000  # outcomes that wait to be written: no more claims until they are fewer
 
 
@@ -54,29 +52,14 @@ class ClaimLoop:
         self._suspects = suspects
         self._breakers = breakers
         self._sleep = sleep
-        self._enqueued = context.database.enqueued
+        self._nearby = Nearby(context.database.enqueued, self._pause, slots)
         self.ticked_at = time.monotonic()  # when it last came round
 
     async def run(self) -> None:
         """Until it is stopped."""
-        loop = asyncio.get_running_loop()
-
-        def enqueued() -> None:
-            """In the thread of the producer."""
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._enqueued_here)
-
-        with self._enqueued.during(enqueued):
+        with self._nearby.heard():
             while not self._stopping.is_set():
                 await self._rest(await self._turn())
-
-    def _enqueued_here(self) -> None:
-        """By this very process, which needs no notification. A worker with little to do looks at once, though not for each
-        of many; a busy one finds it in its next turn."""
-        if self._pause.ended.is_set() or 2 * self._slots.free < self._slots.concurrency:
-            return
-        self._pause.restart()
-        self._pause.end_in(max(0.0, self.ticked_at + _BETWEEN_LOOKS - time.monotonic()))
 
     async def run_until_idle(self, services: Sequence[Service]) -> None:
         """Until nothing is due, or it is stopped."""
@@ -88,8 +71,7 @@ class ClaimLoop:
 
     async def _turn(self, *, hurry: bool = False) -> int | None:
         """Claim and start. `hurry`: when there is nothing more, batches go as they are. Returns what _claim() does."""
-        self._pause.begin()
-        self.ticked_at = time.monotonic()
+        self.ticked_at = self._pause.begin()
         claimed = await self._claim()
         batches = self._dispatcher.batches
         if hurry and claimed == 0 and self._slots.free > 0 and not batches.due:
@@ -198,7 +180,7 @@ class ClaimLoop:
                 nap = await self._sleep.rest(pause.seconds, able=able, again=again)
             if claimed and (self._slots.free > 0 or self._want(len(dispatcher.ready)) > 0):
                 if self._slots.enough:  # what it started goes first
-                    await self._pause.wait(_BETWEEN_LOOKS)
+                    await self._pause.wait(BETWEEN_LOOKS)
                 return
             if nap.seconds <= 0:
                 self._queues.look_again()

@@ -39,9 +39,13 @@ class Pause:
     def __init__(self) -> None:
         self.seconds = FIRST_PAUSE
         self.ended = asyncio.Event()
+        self.looked_at = 0.0
 
-    def begin(self) -> None:
+    def begin(self) -> float:
+        """A look now, and a pause from then on."""
         self.ended.clear()
+        self.looked_at = time.monotonic()
+        return self.looked_at
 
     def end(self) -> None:
         self.ended.set()

@@ -30,7 +30,7 @@ class Slots:
         self._finished_at = 0.0
         self.running = 0
         self.ahead = prefetch  # jobs to hold beyond the free slots, as last computed
-        self.enough = False  # the last claim left slots free: one more free slot finds nothing either
+        self.enough = False  # the last claim found less than it asked for
         self._coming_back: deque[asyncio.Future[None]] = deque()  # from a rest, and waiting for a slot
 
     def want(self, ready: int, batches: int = 0) -> int:
@@ -39,6 +39,10 @@ class Slots:
         if ready and (ahead < _FEW or 4 * ready >= 3 * ahead):
             return 0
         return max(0, self.free + ahead - ready, batches if self.free > 0 and not ready else 0)
+
+    def lacks(self, ahead: int) -> bool:
+        """Whether a slot that comes free is a reason to look for more, with so many at hand."""
+        return not self.enough and 4 * ahead <= 3 * self.ahead
 
     def _ahead(self) -> int:
         if self._mean >= self._QUICK or not self._prefetch:
