@@ -160,3 +160,12 @@ async def test_runs_take_turns_in_a_batch() -> None:
     batch = lane.take(MOST_ROWS)
     assert len(batch) == MOST_ROWS
     assert [asked.grant for asked in batch[:2]] == [greedy, other]
+
+
+async def test_a_run_with_many_branches_has_them_in_one_statement(runs: Runs, recorder: Recorder) -> None:
+    owner, run = runs.started(), Watching()
+    recorder.watch(owner.id_text, run)
+    writes: list[str] = []
+    failpoints.arm("record.before", lambda: writes.append("record"))
+    await asyncio.gather(*(recorder.record(owner, [step(f"s{n}")], None) for n in range(50)))
+    assert len(writes) == 1

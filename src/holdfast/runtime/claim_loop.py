@@ -18,9 +18,9 @@ from .claim.suspects import SuspectClaimer, Suspects
 from .claim.trials import TrialClaimer
 from .context import WorkerContext
 from .inflight import Running
-from .nearby import BETWEEN_LOOKS, Nearby
+from .nearby import Nearby
 from .service import Service
-from .sleep import Nap, Sleep
+from .sleep import FIRST_PAUSE, Nap, Sleep
 from .slots import Slots
 
 _LONGEST_PAUSE = 1.0  # while the database is away; the first session that reaches it ends all pauses
@@ -180,7 +180,7 @@ class ClaimLoop:
                 nap = await self._sleep.rest(pause.seconds, able=able, again=again)
             if claimed and (self._slots.free > 0 or self._want(len(dispatcher.ready)) > 0):
                 if self._slots.enough:  # what it started goes first
-                    await self._pause.wait(BETWEEN_LOOKS)
+                    await self._pause.wait(FIRST_PAUSE)
                 return
             if nap.seconds <= 0:
                 self._queues.look_again()

@@ -9,7 +9,7 @@ from ..db.reach import Calls
 from .sleep import Pause
 from .slots import Slots
 
-BETWEEN_LOOKS = 0.002  # seconds
+BETWEEN_LOOKS = 0.001  # seconds
 
 
 class Nearby:

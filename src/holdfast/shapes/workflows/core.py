@@ -189,6 +189,12 @@ class Core:
         """To be written with the next record."""
         self._pending.append(row)
 
+    def known(self) -> list[Stored]:
+        """What is recorded, and the markers of patches that wait for another record: at the end there is none."""
+        at = self.journal.now()
+        markers = [Stored(row, 0, at) for row in self._pending if row.kind == "patch"]
+        return [*self.replay.rows(), *markers]
+
     def publish_later(self, row: Record, event: NewEvent) -> None:
         """The same, with the event that it stands for."""
         self._outgoing[row.key] = (row, event)

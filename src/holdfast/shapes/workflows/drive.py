@@ -141,7 +141,7 @@ async def _verified(core: Core, code: Code, arguments: dict[str, Any], ended: Ou
     """The same end, if a replay of what was recorded comes to it too."""
     if not isinstance(ended, Completed):
         return ended
-    history = replace(core.history, rows=core.replay.rows())
+    history = replace(core.history, rows=core.known())
     again = await _once(Core(core.journal, history, code.rules, core.fence, behind="refuse"), code, arguments)
     if isinstance(again, Completed) and again.result != ended.result:
         return Held(

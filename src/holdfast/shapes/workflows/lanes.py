@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from ...model.job import Owned
@@ -47,10 +48,9 @@ class Lane(Generic[T]):
         """The next batch: one of each run, then another, up to its size, of at most so many runs. They leave."""
         batch: list[Asked[T]] = []
         rows = size = 0
-        while self._runs:
-            for run in list(self._runs):
-                if len(batch) >= most_runs:
-                    return batch
+        runs = list(islice(self._runs, most_runs))
+        while runs:
+            for run in runs:
                 waiting = self._runs[run]
                 if batch and (rows + waiting[0].rows > MOST_ROWS or size + waiting[0].size > MOST_BYTES):
                     return batch
@@ -61,4 +61,5 @@ class Lane(Generic[T]):
                 del self._runs[run]
                 if waiting:
                     self._runs[run] = waiting  # behind the others
+            runs = [run for run in runs if run in self._runs]
         return batch
