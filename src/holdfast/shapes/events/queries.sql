@@ -575,10 +575,10 @@ ORDER BY s.name, s.shard LIMIT 1000;
 
 -- name: set_aside
 -- What subscriptions passed without doing it: (name, kind of subscription, kind of failure, events, keys, seconds since the oldest, the newest error). Of
--- each subscription the first 10,000 events.
+-- each subscription the first 10,000 events; not of rebuilds, whose failures become those of the projection with the swap.
 SELECT s.name, s.kind, f.kind, count(*), count(DISTINCT f.key), extract(epoch FROM holdfast.now() - min(f.at))::float8,
        (array_agg(f.error ORDER BY f.position DESC) FILTER (WHERE f.error IS NOT NULL))[1]
-FROM (SELECT DISTINCT s.name, s.kind FROM holdfast.subscriptions s) s
+FROM (SELECT DISTINCT s.name, s.kind FROM holdfast.subscriptions s WHERE s.kind <> 'projection' OR s.replay_of IS NULL) s
 CROSS JOIN LATERAL (SELECT f.kind, f.key, f.at, f.error, f.position FROM holdfast.event_failures f WHERE f.subscription = s.name ORDER BY f.position LIMIT 10000) f
 GROUP BY s.name, s.kind, f.kind ORDER BY s.name, f.kind LIMIT 1000;
 

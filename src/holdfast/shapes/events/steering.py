@@ -72,7 +72,15 @@ def _changed(name: str, changed: int) -> Procedure[int]:
 
 def _expired(listed: Listed) -> Refused:
     text = f"{listed.name} is expired: it missed {listed.missed} events"
-    return Refused("expired", text, subscription=listed.name)
+    if listed.replay_of is None:
+        return Refused("expired", text, subscription=listed.name)
+    return _made_for(listed, text)
+
+
+def _made_for(listed: Listed, text: str) -> Refused:
+    """For a rebuild or a replay, which can only be given up."""
+    code = "is_rebuild" if listed.is_rebuild else "is_replay"
+    return Refused(code, text, subscription=listed.name, projection=listed.replay_of)
 
 
 def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Procedure[int]:
@@ -80,10 +88,10 @@ def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Pro
     again, unless `again`."""
     check_to(to)
     who = yield from actor()
-    yield from turn()
+    (listed, *_) = yield from find(name)
+    check_reset(listed)
     place: Place = yield from run(lambda: store.place_in_log(to))
     if place.seq is None:
-        yield from find(name)
         raise _not_in_log(place.position, place)
 
     def flow() -> Flow[store.Moved]:
@@ -98,6 +106,15 @@ def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Pro
         yield from find(name)
         raise _not_in_log(place.position, (yield from run(lambda: store.place_in_log(to))))
     return place.position
+
+
+def check_reset(listed: Listed) -> None:
+    """A rebuild that was moved would take the place of the live tables with events left out, or counted twice."""
+    if listed.is_rebuild:
+        text = f"{listed.name} is the rebuild of {listed.replay_of}: its tables would lack events, or count them twice"
+        raise _made_for(listed, text)
+    if listed.replay_of is not None:
+        raise _made_for(listed, f"{listed.name} is a replay to {listed.replay_of}, of one range")
 
 
 def _not_in_log(position: int, place: Place) -> EventsGone:
@@ -167,6 +184,8 @@ def begin_replay(
 
 
 def _check_replayed(listed: Listed) -> None:
+    if listed.is_rebuild:
+        raise _made_for(listed, f"{listed.name} is the rebuild of {listed.replay_of}, and reads all events")
     if listed.kind == "projection":
         text = f"{listed.name} is a projection: events that it applied would count twice"
         raise Refused("applied_twice", text, subscription=listed.name)

@@ -188,6 +188,11 @@ class Listed:
     workers: int = 0  # that are alive and whose code declares it
     rate: float | None = None  # of a replay
 
+    @property
+    def is_rebuild(self) -> bool:
+        """It makes the tables of a projection anew."""
+        return self.replay_of is not None and self.until is None
+
 
 def list_subscriptions(name: str | None = None) -> Statement[list[Listed]]:
     return named("list_subscriptions", (name,), lambda rows: [Listed(*row) for row in rows])
