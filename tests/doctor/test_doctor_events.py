@@ -282,8 +282,9 @@ def rebuild(case: Case, status: str, more: str = "position = position") -> None:
     subscribe(case)
     case.sql("CREATE SCHEMA holdfast_new_totals; CREATE SCHEMA holdfast_old_totals")
     case.sql(
-        "INSERT INTO holdfast.projection_builds VALUES"
-        " ('totals@1', 'totals', 1, '{}', 'holdfast_new_totals', 'holdfast_old_totals', 0, NULL, 'ann', now())"
+        "INSERT INTO holdfast.projection_builds"
+        " (name, projection, version, tables, shadow, old, since, started_by, started_at) VALUES"
+        " ('totals@1', 'totals', 1, '{}', 'holdfast_new_totals', 'holdfast_old_totals', 0, 'ann', now())"
     )
     case.sql(
         "INSERT INTO holdfast.subscriptions (name, kind, patterns, position, seq, replay_of, status, created_at, moved_at)"

@@ -648,8 +648,8 @@ SELECT ARRAY[holdfast.seed_shadow($1::pg_catalog.oid[], $2::text, $3::text)];
 -- The subscription that builds, and what it builds. Returns no row where one is there.
 -- $1 its name, $2 projection, $3 version, $4 tables, $5 schema of the new ones, $6 of the old ones, $7 position, $8 rate, $9 who, $10 patterns
 WITH made AS (
-    INSERT INTO holdfast.projection_builds (name, projection, version, tables, shadow, old, since, rate, started_by, started_at)
-    VALUES ($1::text, $2::text, $3::int, $4::pg_catalog.oid[], $5::text, $6::text, $7::bigint, $8::float8, $9::text, holdfast.now())
+    INSERT INTO holdfast.projection_builds (name, projection, version, tables, shadow, old, since, rate, parts, started_by, started_at)
+    VALUES ($1::text, $2::text, $3::int, $4::pg_catalog.oid[], $5::text, $6::text, $7::bigint, $8::float8, holdfast.table_parts($4::pg_catalog.oid[]), $9::text, holdfast.now())
     ON CONFLICT DO NOTHING RETURNING name
 )
 INSERT INTO holdfast.subscriptions (name, shard, shards, kind, patterns, position, seq, replay_of, status, hold, created_at, moved_at, version)
