@@ -24,6 +24,10 @@ def totals(tx: Transaction, event: Event[Any]) -> None:
         raise ValueError("no such order")
     while event.data["n"] > 100 and not Path("go").exists():
         tx.execute("SELECT pg_sleep(0.02)")
+
+
+@app.on("parcel.*", start="start")
+async def send(event: Event[Any]) -> None: ...
 """
 HERE = ("-a", "events_app:app")
 WORKER = "holdfast worker events_app:app"
@@ -272,6 +276,21 @@ def test_half_of_the_bytes_is_found_too(case: Case, app: Holdfast) -> None:
     finding = case.found("held_log", *HERE)
     assert finding is not None
     assert finding["fix"] == ["holdfast events retention --hold-days 30 --hold-bytes 131072"]
+
+
+def test_what_a_consumer_skipped(case: Case, app: Holdfast) -> None:
+    app.publish("parcel.sent", {})
+    app.events.last_position()
+    case.sql(
+        "INSERT INTO holdfast.subscriptions (name, kind, patterns, position, seq, status, created_at, moved_at)"
+        " VALUES ('send', 'jobs', '{parcel.*}', 0, 0, 'paused', now(), now())"
+    )
+    case.run("holdfast subscriptions skip send")
+    case.run("holdfast subscriptions resume send")
+    case.start("events_app:app")
+    finding = case.cure("skipped_events", *HERE)
+    assert finding["fix"] == ["holdfast subscriptions retry send"]
+    assert case.sql("SELECT task FROM holdfast.archive UNION SELECT task FROM holdfast.work") == [{"task": "send"}]
 
 
 # Rebuilds -----------------------------------------------------------------------------------------------------------

@@ -282,9 +282,13 @@ def failures_command(name: NameArgument, operator: Operator, key: KeyOption = No
 @app.command("retry")
 @command
 def retry_command(name: NameArgument, operator: Operator, key: KeyOption = None) -> Shown[int]:
-    """Let a relay send after all what it skipped or parked, in order."""
-    found = verbs(operator).retry(name, key)
+    """Do after all what was skipped or parked: a relay sends it in order, a consumer or webhooks read it once more."""
+    looks = verbs(operator)
+    (listed, *_) = looks.find(name)
+    found = looks.retry(name, key)
     said = f"{several(found, 'event')} of {name} will be sent, and those that wait behind them."
+    if listed.kind != "relay":
+        said = f"{several(found, 'event')} that {name} skipped will be read to it once more."
     return Shown(found, partial(_say, said), {"subscription": name, "retried": found})
 
 

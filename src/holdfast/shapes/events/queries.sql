@@ -479,6 +479,10 @@ RETURNING ARRAY[s.name];
 -- $1 subscription, $2 positions
 DELETE FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.position = ANY ($2::bigint[]) RETURNING ARRAY[f.position::text];
 
+-- name: forget_skipped
+-- A replay passes these: what was skipped there is not any more. $1 subscription, $2 after this position, $3 up to this one
+DELETE FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.position > $2::bigint AND f.position <= $3::bigint AND f.kind = 'skipped';
+
 -- name: event_positions
 -- Where events are, by seq; NULL: without a position. $1 seqs
 SELECT holdfast.event_position(u.seq) FROM unnest($1::bigint[]) WITH ORDINALITY AS u(seq, ord) ORDER BY u.ord;

@@ -4,7 +4,7 @@ With `conn`, pause, resume and reset are part of the caller's transaction. One t
 and not yet committed is waited for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 from uuid import uuid4
@@ -22,6 +22,7 @@ from .lookups import To, check_to, find, per_second, turn, unknown
 from .store import Failure, Listed, Place
 
 T = TypeVar("T")
+_MOST_RETRIED = 100  # events at once: each may need a replay of its own
 
 
 def run_on(conn: object | None, verb: str, flow: Callable[[], Flow[T]]) -> Step[T]:
@@ -167,7 +168,7 @@ def begin_replay(
         raise EventsGone(
             f"the log has positions {log.start} to {last}; a replay from {begin} to {end} is not in it"
         )
-    replayed = f"{name[:190]}@{uuid4().hex[:8]}"
+    replayed = _replay_name(name)
     who = yield from actor()
 
     def flow() -> Flow[int | None]:
@@ -181,6 +182,42 @@ def begin_replay(
     if left_out is None:
         yield from find(name)
     return Begun(replayed, begin, end, left_out or 0)
+
+
+def _replay_name(name: str) -> str:
+    return f"{name[:190]}@{uuid4().hex[:8]}"
+
+
+def replay_failures(name: str, key: str | None = None) -> Procedure[int]:
+    """Read events that it skipped to it once more, the first of them where there are many; returns how many. What it could
+    not do again is noted again."""
+    who = yield from actor()
+    log = yield from run(store.log_state)
+    found: list[Failure] = yield from run(lambda: store.list_failures(name, key, _MOST_RETRIED))
+    if found and found[0].position <= log.start:
+        raise EventsGone(
+            f"the log has no event {found[0].position}: it begins after position {log.start}. Give that one up"
+        )
+
+    def flow() -> Flow[int]:
+        for since, until in _runs([failure.position for failure in found]):
+            yield from store.add_replay(_replay_name(name), name, since, until, again=False, rate=None)
+        if found:
+            yield from audit(who, "retry_failures", {"subscription": name, "key": key}, len(found))
+        return len(found)
+
+    return (yield from run(flow))
+
+
+def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Each run of neighbours, as the position before its first and that of its last."""
+    found: list[tuple[int, int]] = []
+    for position in positions:
+        if found and found[-1][1] == position - 1:
+            found[-1] = (found[-1][0], position)
+        else:
+            found.append((position - 1, position))
+    return found
 
 
 def _check_replayed(listed: Listed) -> None:

@@ -64,6 +64,11 @@ class Owned:
         return self.replay_of or self.name
 
     @property
+    def noted_as(self) -> str:
+        """Where it is noted what it passes: a replay goes, and what it could not do is of its subscription."""
+        return self.name if self.until is None else self.of
+
+    @property
     def key(self) -> tuple[str, int, int]:
         return (self.name, self.shard, self.generation)
 
