@@ -24,7 +24,14 @@ from holdfast.testing import Kit
 __all__ = ["scene"]
 
 REBUILD = "tests.crash.rebuild_app"
-READ = ["subscribe", "own_subscriptions", "turn_and_look", "read_events", "parked_event_keys", "hold_position"]
+READ = [
+    "subscribe",
+    "own_subscriptions",
+    "turn_and_look",
+    "read_events",
+    "parked_event_keys",
+    "hold_position",
+]
 OWNER = [*READ, "want_shards", "advance", "advance_jobs"]
 BUILDER = [
     *(*READ, "want_shards", "advance"),
@@ -32,7 +39,13 @@ BUILDER = [
     *("written_beside", "swap_projection"),
 ]
 BEGIN = {"subscribe", "parked_event_keys", "want_shards"}  # once in the life of a worker
-OTHERWISE = {"empty_event_slots", "prune_event_ids", "owned_subscriptions", "end_backend", "release_subscriptions"}
+OTHERWISE = {
+    "empty_event_slots",
+    "prune_event_ids",
+    "owned_subscriptions",
+    "end_backend",
+    "release_subscriptions",
+}
 OURS = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 TOTALS = "SELECT key, n FROM totals ORDER BY key"
 
@@ -122,7 +135,9 @@ def publish_surely(count: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_after_any_statement_of_an_owner_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_after_any_statement_of_an_owner_loses_and_repeats_nothing(
+    tmp_path: Path,
+) -> None:
     with own_server(None, synchronous_commit="on") as server:
         kit = Kit(app, server.dsn(), QUICK)
         kit.sql(TABLES)
@@ -142,7 +157,9 @@ def test_a_server_that_is_killed_after_any_statement_of_an_owner_loses_and_repea
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_after_any_statement_of_a_rebuild_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_after_any_statement_of_a_rebuild_loses_and_repeats_nothing(
+    tmp_path: Path,
+) -> None:
     with own_server(None, synchronous_commit="on") as server:
         kit = Kit(rebuild_app.app, server.dsn(), QUICK)
         kit.sql(rebuild_app.TABLE)
@@ -150,7 +167,9 @@ def test_a_server_that_is_killed_after_any_statement_of_a_rebuild_loses_and_repe
         try:
             count(100)
             scene.start(ready=False, module=REBUILD)
-            wait_until(lambda: kit.sql("SELECT 1 FROM holdfast.subscriptions WHERE position = 100"), "applied", 60)
+            wait_until(
+                lambda: kit.sql("SELECT 1 FROM holdfast.subscriptions WHERE position = 100"), "applied", 60
+            )
             kit.sql("UPDATE totals SET n = 0")
             steps = [name for name in BUILDER if name not in OWNER]
             first, *others = steps

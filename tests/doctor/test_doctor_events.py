@@ -290,7 +290,9 @@ def test_what_a_consumer_skipped(case: Case, app: Holdfast) -> None:
     case.start("events_app:app")
     finding = case.cure("skipped_events", *HERE)
     assert finding["fix"] == ["holdfast subscriptions retry send"]
-    assert case.sql("SELECT task FROM holdfast.archive UNION SELECT task FROM holdfast.work") == [{"task": "send"}]
+    assert case.sql("SELECT task FROM holdfast.archive UNION SELECT task FROM holdfast.work") == [
+        {"task": "send"}
+    ]
 
 
 # Rebuilds -----------------------------------------------------------------------------------------------------------
@@ -316,11 +318,17 @@ def rebuild(case: Case, status: str, more: str = "position = position") -> None:
 @pytest.mark.parametrize(
     ("code", "status", "more"),
     [
-        ("stopped_subscription", "paused", "paused_by = 'poison', paused_at = now(), problem = 'it wrote to x'"),
+        (
+            "stopped_subscription",
+            "paused",
+            "paused_by = 'poison', paused_at = now(), problem = 'it wrote to x'",
+        ),
         ("expired_subscription", "expired", "missed = 3"),
     ],
 )
-def test_a_rebuild_that_cannot_go_on_is_given_up(case: Case, app: Holdfast, code: str, status: str, more: str) -> None:
+def test_a_rebuild_that_cannot_go_on_is_given_up(
+    case: Case, app: Holdfast, code: str, status: str, more: str
+) -> None:
     """It is neither reset nor removed: its tables would lack events, or stay behind."""
     publish(app, 1, 2, 3)
     rebuild(case, status, more)

@@ -327,7 +327,7 @@ def test_what_the_log_has_no_more_is_not_read_once_more(app: Holdfast, kit: Kit)
     kit.run_worker()
     kit.sql("UPDATE holdfast.event_log SET start_pos = 1")
     with pytest.raises(
-        EventsGone, match="the log has no event 1: it begins after position 1. Give that one up"
+        EventsGone, match=r"the log has no event 1: it begins after position 1\. Give that one up"
     ):
         verbs.retry("send")
 

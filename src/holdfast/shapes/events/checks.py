@@ -87,7 +87,9 @@ def _stopped(found: Sequence[Health]) -> Iterator[Finding]:
     if stopped := [h for h in found if h.status == "paused" and h.paused_by == POISON]:
         what = f"{several(len(stopped), 'subscription')} stopped at an event that failed again and again"
         # Of a rebuild the tables or the function may be at fault, and then a skip would lose an event.
-        fix = once([a for h in stopped for a in ([_give_up(h)] if h.rebuilds else _each(h.name, "skip", "resume"))])
+        fix = once(
+            [a for h in stopped for a in ([_give_up(h)] if h.rebuilds else _each(h.name, "skip", "resume"))]
+        )
         tries = [_verb("resume", name) for name in _names(stopped)]
         yield Finding("stopped_subscription", "error", what, fix, listed([_line(h) for h in stopped]), tries)
 
@@ -99,7 +101,9 @@ def _expired(found: Sequence[Health]) -> Iterator[Finding]:
             f"{several(len(expired), 'subscription')} expired: the log was emptied before "
             f"{several(missed, 'event')} were read"
         )
-        fix = once([_verb("reset", h.name, to="start") if h.replay_of is None else _give_up(h) for h in expired])
+        fix = once(
+            [_verb("reset", h.name, to="start") if h.replay_of is None else _give_up(h) for h in expired]
+        )
         drops = once([_give_up(h) for h in expired])
         yield Finding("expired_subscription", "error", what, fix, listed([_line(h) for h in expired]), drops)
 

@@ -71,8 +71,12 @@ class FollowedLog:
             await self._following.run()
             if self._is_over(self.owned.position):
                 await self._database.arun(lambda: store.end_replay(self.owned))
-                done = {"subscription": self.owned.of, "replay": self.owned.name}
-                telemetry.emit("replay.done", **done, position=self.owned.position)
+                telemetry.emit(
+                    "replay.done",
+                    subscription=self.owned.of,
+                    replay=self.owned.name,
+                    position=self.owned.position,
+                )
         except LeaseLost:
             await self._let_go()
         except asyncio.CancelledError:

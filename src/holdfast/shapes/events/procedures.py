@@ -184,7 +184,9 @@ def _seqs(what: Passing) -> list[int]:
     if isinstance(what, int) and not isinstance(what, bool):
         return []
     many = [what] if isinstance(what, Published) else what
-    if isinstance(many, str | bool) or not all(isinstance(one, Published) for one in many):
+    if isinstance(many, str) or not (
+        isinstance(many, Sequence) and all(isinstance(one, Published) for one in many)
+    ):
         raise ConfigurationError(
             f"read_your_writes takes what publish() returned, a list of that, or a position, not {shown(what)}"
         )
