@@ -5,6 +5,7 @@ import os
 import time
 from typing import Any
 
+from tests.crash import statements
 from tests.crash.crash_app import QUICK, is_open, write_line
 
 from holdfast import AsyncTransaction, Event, Holdfast, Job, Transaction, telemetry
@@ -50,3 +51,4 @@ def _write_event(event: telemetry.Event) -> None:
 
 if "CRASH_FOLDER" in os.environ:
     telemetry.subscribe(_write_event)
+    statements.mark()

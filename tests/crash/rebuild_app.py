@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from tests.crash import statements
 from tests.crash.crash_app import QUICK
 
 from holdfast import AsyncTransaction, Event, Holdfast
@@ -21,3 +22,4 @@ async def totals(tx: AsyncTransaction, events: list[Event[Any]]) -> None:
 
 if "CRASH_FOLDER" in os.environ:  # in the worker's process only
     rebuild.BATCH = 40
+    statements.mark()

@@ -24,6 +24,10 @@ def totals(tx: Transaction, event: Event[Any]) -> None:
         raise ValueError("no such order")
     while event.data["n"] > 100 and not Path("go").exists():
         tx.execute("SELECT pg_sleep(0.02)")
+
+
+@app.on("parcel.*", start="start")
+async def send(event: Event[Any]) -> None: ...
 """
 HERE = ("-a", "events_app:app")
 WORKER = "holdfast worker events_app:app"
@@ -272,3 +276,91 @@ def test_half_of_the_bytes_is_found_too(case: Case, app: Holdfast) -> None:
     finding = case.found("held_log", *HERE)
     assert finding is not None
     assert finding["fix"] == ["holdfast events retention --hold-days 30 --hold-bytes 131072"]
+
+
+def test_what_a_consumer_skipped(case: Case, app: Holdfast) -> None:
+    app.publish("parcel.sent", {})
+    app.events.last_position()
+    case.sql(
+        "INSERT INTO holdfast.subscriptions (name, kind, patterns, position, seq, status, created_at, moved_at)"
+        " VALUES ('send', 'jobs', '{parcel.*}', 0, 0, 'paused', now(), now())"
+    )
+    case.run("holdfast subscriptions skip send")
+    case.run("holdfast subscriptions resume send")
+    case.start("events_app:app")
+    finding = case.cure("skipped_events", *HERE)
+    assert finding["fix"] == ["holdfast subscriptions retry send"]
+    assert case.sql("SELECT task FROM holdfast.archive UNION SELECT task FROM holdfast.work") == [
+        {"task": "send"}
+    ]
+
+
+# Rebuilds -----------------------------------------------------------------------------------------------------------
+
+
+def rebuild(case: Case, status: str, more: str = "position = position") -> None:
+    """As `holdfast projection rebuild` makes it."""
+    subscribe(case)
+    case.sql("CREATE SCHEMA holdfast_new_totals; CREATE SCHEMA holdfast_old_totals")
+    case.sql(
+        "INSERT INTO holdfast.projection_builds"
+        " (name, projection, version, tables, shadow, old, since, started_by, started_at) VALUES"
+        " ('totals@1', 'totals', 1, '{}', 'holdfast_new_totals', 'holdfast_old_totals', 0, 'ann', now())"
+    )
+    case.sql(
+        "INSERT INTO holdfast.subscriptions (name, kind, patterns, position, seq, replay_of, status, created_at, moved_at)"
+        " VALUES ('totals@1', 'projection', '{order.*}', 0, 0, 'totals', %s, now(), now())",
+        [status],
+    )
+    case.sql(f"UPDATE holdfast.subscriptions SET {more} WHERE name = 'totals@1'")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "more"),
+    [
+        (
+            "stopped_subscription",
+            "paused",
+            "paused_by = 'poison', paused_at = now(), problem = 'it wrote to x'",
+        ),
+        ("expired_subscription", "expired", "missed = 3"),
+    ],
+)
+def test_a_rebuild_that_cannot_go_on_is_given_up(
+    case: Case, app: Holdfast, code: str, status: str, more: str
+) -> None:
+    """It is neither reset nor removed: its tables would lack events, or stay behind."""
+    publish(app, 1, 2, 3)
+    rebuild(case, status, more)
+    finding = case.cure(code)
+    assert finding["fix"] == ["holdfast projection cancel totals"]
+    assert case.sql("SELECT name FROM holdfast.subscriptions") == [{"name": "totals"}]
+    assert case.sql("SELECT 1 FROM pg_namespace WHERE starts_with(nspname, 'holdfast_')") == []
+
+
+def test_a_rebuild_that_holds_the_log_can_be_given_up(case: Case, app: Holdfast) -> None:
+    publish(app, 1)
+    rebuild(case, "building")
+    case.sql("UPDATE holdfast.subscriptions SET position = 1, seq = 1 WHERE name = 'totals'")
+    older(case, "15 days")
+    finding = case.found("held_log", *HERE)
+    assert finding is not None
+    assert finding["otherwise"] == ["holdfast projection cancel totals"]
+    for line in finding["otherwise"]:
+        case.run(line)
+    assert case.found("held_log", *HERE) is None
+
+
+def test_what_a_rebuild_skipped_is_found_when_it_is_swapped(case: Case, app: Holdfast) -> None:
+    """Before that nobody could apply it: the tables are not there yet."""
+    publish(app, 1)
+    rebuild(case, "building")
+    case.sql(
+        "INSERT INTO holdfast.event_failures VALUES"
+        " ('totals@1', 1, 1, 0, 'skipped', gen_random_uuid(), 'order.paid', NULL, 'no', now())"
+    )
+    assert case.found("skipped_events", *HERE) is None
+    case.sql("UPDATE holdfast.event_failures SET subscription = 'totals'")
+    finding = case.found("skipped_events", *HERE)
+    assert finding is not None
+    assert finding["fix"] == ["holdfast projection retry totals"]

@@ -14,6 +14,7 @@ from holdfast import (
     Backoff,
     DeadLetter,
     Event,
+    EventsGone,
     Holdfast,
     Job,
     Registry,
@@ -268,6 +269,67 @@ def test_an_event_that_cannot_become_a_job_is_noted_and_the_others_go_on(
     Subscriptions(kit.database, "ann").replay("send", 0)
     kit.run_worker()
     assert sorted(seen) == list(range(1, 31)), "a replay makes the job that was missing, and no other"
+    assert Subscriptions(kit.database, "ann").failures("send") == [], "it is not skipped any more"
+
+
+def test_what_a_consumer_skipped_is_read_to_it_once_more(app: Holdfast, kit: Kit) -> None:
+    """By replays of these events and of no other. What fails again is noted where it was, though the replay is gone."""
+    seen: list[int] = []
+
+    @app.on("*", start="start")
+    async def send(event: Event[Any]) -> None:
+        seen.append(event.position)
+
+    verbs = Subscriptions(kit.database, "ann")
+    kit.sql("ALTER TABLE holdfast.inbox ADD CONSTRAINT refuse CHECK (payload::text NOT LIKE '%poison%')")
+    bad, never = (3, 4, 8), {1, 6}  # positions
+    app.publish_many(
+        [("thing.done", {"what": "poison" if n in bad else "food"}, f"k{n}") for n in range(1, 10)]
+    )
+    kit.run_worker()
+    assert [f.position for f in verbs.failures("send")] == [3, 4, 8]
+    for position in never:  # as a reset forward leaves them: they were never to become jobs
+        seen.remove(position)
+        kit.sql(
+            "UPDATE holdfast.subscriptions SET delivered = delivered - int8multirange(int8range(%s::int8, %s::int8))",
+            [position, position + 1],
+        )
+
+    assert verbs.retry("send", "k8") == 1
+    kit.run_worker()
+    assert kit.sql("SELECT name FROM holdfast.subscriptions") == [{"name": "send"}]
+    (*_, again) = verbs.failures("send")
+    assert again.position == 8, "it failed once more, and is noted of the subscription"
+
+    kit.sql("ALTER TABLE holdfast.inbox DROP CONSTRAINT refuse")
+    assert verbs.retry("send") == 3
+    kit.run_worker()
+    assert sorted(seen) == [2, 3, 4, 5, 7, 8, 9]
+    assert verbs.failures("send") == []
+    assert kit.sql("SELECT count FROM holdfast.audit WHERE action = 'retry_failures' ORDER BY id") == [
+        {"count": 1},
+        {"count": 3},
+    ]
+    assert verbs.retry("send") == 0
+
+
+def test_what_the_log_has_no_more_is_not_read_once_more(app: Holdfast, kit: Kit) -> None:
+    @app.on("*", start="start")
+    async def send(event: Event[Any]) -> None: ...
+
+    verbs = Subscriptions(kit.database, "ann")
+    kit.run_worker()
+    verbs.pause("send")
+    app.publish("thing.done", {})
+    app.publish("thing.done", {})
+    verbs.skip("send")
+    verbs.resume("send")
+    kit.run_worker()
+    kit.sql("UPDATE holdfast.event_log SET start_pos = 1")
+    with pytest.raises(
+        EventsGone, match=r"the log has no event 1: it begins after position 1\. Give that one up"
+    ):
+        verbs.retry("send")
 
 
 async def test_a_fault_that_is_not_of_the_event_is_waited_out(app: Holdfast, akit: Kit) -> None:

@@ -13,6 +13,7 @@ from tests.events.test_projections_rebuild import run_until_swapped
 from tests.surface.running import Cli
 
 from holdfast import Event, Holdfast, Transaction
+from holdfast.operate.refusal import Refused
 from holdfast.shapes.events.builds import cancel
 from holdfast.shapes.events.cli_projections import bar
 from holdfast.shapes.events.procedures import Subscriptions
@@ -166,6 +167,45 @@ def test_a_projection_that_is_run_is_not_forgotten_and_nothing_is_dropped(kit: K
     assert kit.sql("SELECT 1 FROM pg_namespace WHERE starts_with(nspname, 'holdfast_')") == []
     again = cli("projection", "drop", "totals", "--forget", "--yes")
     assert "there is no subscription 'totals'" in again.err
+
+
+def test_a_rebuild_is_listed_and_cannot_be_moved(kit: Kit, cli: Cli) -> None:
+    """Moved, it would take the place of the live tables with events left out, or counted twice."""
+    for n in (1, 2, 3):
+        app.publish("counted", {"n": n})
+    run_until(kit, 3)
+    cli("projection", "rebuild", "totals", "--no-wait")
+    listed = cli("subscriptions", "list")
+    assert listed.code == 0
+    assert listed.out.rstrip().endswith("rebuild of totals")
+    assert "is            rebuild of totals\n" in cli("subscriptions", "show", "totals@1").out
+    way_out = ". Give it up: holdfast projection cancel totals\n"
+    for place, sure in (("2", "--yes"), ("end", "--yes"), ("2", "--dry-run")):
+        refused = cli("subscriptions", "reset", "totals@1", "--to", place, sure)
+        assert (refused.code, refused.err) == (
+            2,
+            "holdfast: totals@1 is the rebuild of totals: its tables would lack events, or count them twice"
+            + way_out,
+        )
+    with pytest.raises(Refused, match="would lack events"):
+        Subscriptions(kit.database, "ann").reset("totals@1", 2)
+    refused = cli("subscriptions", "replay", "totals@1", "--from", "0", "--yes")
+    assert refused.err == "holdfast: totals@1 is the rebuild of totals, and reads all events" + way_out
+    kit.sql("UPDATE holdfast.subscriptions SET status = 'expired', missed = 2 WHERE name = 'totals@1'")
+    refused = cli("subscriptions", "resume", "totals@1")
+    assert refused.err == "holdfast: totals@1 is expired: it missed 2 events" + way_out
+    kit.sql("UPDATE holdfast.subscriptions SET status = 'building', missed = NULL WHERE name = 'totals@1'")
+    run_until_swapped(kit)
+    assert count(kit) == 3
+
+
+def test_a_name_that_no_projection_has_is_refused(kit: Kit, cli: Cli) -> None:
+    run_until(kit, 0)
+    for verb, *more in (("cancel",), ("drop", "--yes"), ("pause",), ("resume",), ("failures",)):
+        refused = cli("projection", verb, "totaIs", *more)
+        assert refused.code == 2, verb
+        assert "there is no subscription 'totaIs' (known: totals)" in refused.err
+    assert cli("projection", "failures", "totals").out == "Nothing was skipped or parked.\n"
 
 
 def test_a_rebuild_goes_with_the_projection_that_is_forgotten(kit: Kit, cli: Cli) -> None:

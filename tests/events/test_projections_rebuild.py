@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from tests.conftest import QUICK, await_until
 from tests.events.test_projections_calls import run_until, standing
@@ -24,7 +25,7 @@ from holdfast import (
 )
 from holdfast.cli.refusals import words
 from holdfast.operate.refusal import Refused
-from holdfast.shapes.events.builds import restart, start
+from holdfast.shapes.events.builds import cancel, restart, start
 from holdfast.shapes.events.procedures import Subscriptions
 from holdfast.testing import Kit
 
@@ -385,6 +386,53 @@ async def test_what_is_made_meanwhile_stops_the_swap(app: Holdfast, akit: Kit, m
     assert akit.sql("SELECT relrowsecurity AS on FROM pg_class WHERE oid = 'public.totals'::regclass") == [
         {"on": "SECURITY" in make}
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ("ADD COLUMN note text DEFAULT 'x'", "column note text DEFAULT 'x'::text"),
+        ("ADD CONSTRAINT few CHECK (n < 10)", "constraint few CHECK ((n < 10))"),
+        ("ADD CONSTRAINT alone UNIQUE (id)", "CREATE UNIQUE INDEX alone ON public.totals USING btree (id)"),
+        ("ALTER n TYPE bigint", "column n bigint NOT NULL DEFAULT 0"),
+    ],
+)
+async def test_a_table_that_changed_meanwhile_is_not_replaced(
+    app: Holdfast, akit: Kit, change: str, part: str
+) -> None:
+    """What a migration made of the live table would be lost with it."""
+    if "bigint" in change:
+        akit.sql("ALTER TABLE totals DROP COLUMN twice")
+    totals = Totals(app)
+    async with working(akit):
+        await await_until(lambda: standing(akit)["position"] == 0, "it is there")
+        failpoints.arm("rebuild.locked", "raise")
+        await totals.projection.arebuild()
+        akit.sql(f"ALTER TABLE totals {change}")
+        failpoints.disarm()
+        await await_until(lambda: standing(akit, "totals@1").get("status") == "paused", "stopped")
+        problem = standing(akit, "totals@1")["problem"]
+        assert problem.startswith("the tables cannot be swapped: they have changed since the rebuild began (")
+        assert f"public.totals: {part}" in problem
+        await Subscriptions(akit.database, "ann").arun(cancel("totals"))
+        await totals.projection.arebuild()
+        await swapped(akit, totals.projection)
+
+
+async def test_a_view_that_is_made_while_the_swap_waits_is_seen(app: Holdfast, akit: Kit) -> None:
+    totals = Totals(app)
+    with psycopg.connect(akit.url, autocommit=True) as other:
+        other.execute("BEGIN; CREATE VIEW sums AS SELECT sum(n) FROM totals")
+        async with working(akit):
+            await await_until(lambda: standing(akit)["position"] == 0, "it is there")
+            await totals.projection.arebuild()
+            waits = "SELECT 1 FROM pg_locks WHERE relation = 'totals'::regclass AND NOT granted"
+            await await_until(lambda: bool(akit.sql(waits)), "the swap waits for the view")
+            other.execute("COMMIT")
+            await await_until(lambda: standing(akit, "totals@1").get("status") == "paused", "stopped")
+    problem = "the tables cannot be swapped: public.totals is used by the view public.sums"
+    assert standing(akit, "totals@1")["problem"] == problem
+    assert akit.sql("SELECT * FROM sums") == [{"sum": None}]
 
 
 def test_a_rebuild_is_refused_without_tables_or_without_the_start_of_the_log(app: Holdfast, kit: Kit) -> None:

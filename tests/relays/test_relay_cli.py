@@ -12,7 +12,7 @@ from tests.flow.test_run import working
 from tests.relays.support import STEADY, Memory, n_of, position
 from tests.surface.running import Cli
 
-from holdfast import Event, Holdfast
+from holdfast import Event, Holdfast, Transaction
 from holdfast.testing import Kit
 from holdfast.transport import Health, Refused
 
@@ -94,14 +94,25 @@ def run_until(kit: Kit, condition: Callable[[], object]) -> None:
     asyncio.run(main())
 
 
-def test_what_is_no_relay_is_not_retried(app: Holdfast, kit: Kit, cli: Cli) -> None:
+def test_a_projection_is_retried_by_its_own_command_and_a_consumer_by_this_one(
+    app: Holdfast, kit: Kit, cli: Cli
+) -> None:
     @app.on("order.*", name="send")
     def send(event: Event[Any]) -> None: ...
 
+    @app.projection("totals", on=["order.*"])
+    def totals(tx: Transaction, event: Event[Any]) -> None: ...
+
     kit.run_worker()
-    assert cli.refused("subscriptions", "retry", "send") == (
-        "send is no relay but of kind jobs: what it skipped cannot be sent. "
-        "Of a projection: holdfast projection retry send"
+    assert cli.refused("subscriptions", "retry", "totals") == (
+        "totals is no relay but of kind projection: what it skipped cannot be sent. "
+        "Of a projection: holdfast projection retry totals"
+    )
+    publish(app, 2)
+    for name in ("pause", "skip", "resume"):
+        cli.text("subscriptions", name, "send")
+    assert cli.text("subscriptions", "retry", "send") == (
+        "1 event that send skipped will be read to it once more.\n"
     )
 
 

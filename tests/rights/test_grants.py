@@ -245,6 +245,7 @@ restart_projection   -         -         -       X       -            X
 begin_reshard        -         -         -       X       -            X
 finish_reshard       -         -         -       X       -            X
 rebuild_obstacle     -         -         -       X       -            X
+table_parts          -         -         -       X       -            X
 make_shadow          -         -         -       X       -            X
 seed_shadow          -         -         -       X       -            X
 written_beside       -         -         -       X       -            X

@@ -79,6 +79,41 @@ def test_a_function_says_whose_an_event_is(app: Holdfast, kit: Kit, site: Site) 
     assert "KeyError" in (failure.error or "")
 
 
+def test_what_a_function_could_not_tell_is_tried_once_more(app: Holdfast, kit: Kit, site: Site) -> None:
+    known: set[int] = {0, 1, 3}
+
+    def owner(event: Event[Any]) -> str:
+        if event.data["n"] not in known:
+            raise KeyError("nobody knows")
+        return "acme"
+
+    hooks = ready(app, kit, site, tenant=owner)
+    hooks.endpoints.create(tenant="acme", url=site.url("/all"))
+    publish(app, 5)
+    kit.run_worker()
+    assert sorted(numbers(site, "/all")) == [0, 1, 3]
+    known.add(4)
+    assert hooks.subscription.retry_failures() == 2
+    kit.run_worker()
+    assert sorted(numbers(site, "/all")) == [0, 1, 3, 4], "those and no others"
+    assert [f.position for f in hooks.subscription.failures()] == [3], "what failed again is noted again"
+
+
+def test_a_replay_to_webhooks_ends_where_it_was_to_end(app: Holdfast, kit: Kit, site: Site) -> None:
+    hooks = ready(app, kit, site)
+    publish(app, 6)
+    kit.run_worker()
+    hooks.endpoints.create(tenant="acme", url=site.url("/late"))  # it has got none of them
+    begun = hooks.subscription.replay(2, 4, rate=Rate(1000))
+    kit.run_worker()
+    assert sorted(numbers(site, "/late")) == [2, 3]
+    assert kit.sql("SELECT 1 FROM holdfast.subscriptions WHERE replay_of IS NOT NULL") == [], "it is gone"
+    assert begun.progress() == (2, 2)
+    publish(app, 1)
+    kit.run_worker()
+    assert sorted(numbers(site, "/late")) == [0, 2, 3]
+
+
 async def others_have_all(app: Holdfast, akit: Kit, site: Site, good: int, each: int, waiting: int) -> None:
     """By counts and order alone: all others have everything while the dead one has not replied to anything, though most of
     what waits is for it and came first."""

@@ -199,5 +199,6 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "subscription": _subscription,
     "check_relay": _holdfast("relays", "check", "{name}"),
     "retry_projection": _holdfast("projection", "retry", "{name}"),
+    "cancel_rebuild": _holdfast("projection", "cancel", "{name}"),
     "remove_schedule": _holdfast("schedule", "remove", "{name}"),
 }

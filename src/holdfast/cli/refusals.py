@@ -37,6 +37,8 @@ _WAYS_OUT = {
     "expired": ". Reset it: holdfast subscriptions reset {subscription} --to start",
     "is_run": ": holdfast subscriptions pause {subscription}",
     "is_built": ": holdfast projection cancel {projection}",
+    "is_rebuild": ". Give it up: holdfast projection cancel {projection}",
+    "is_replay": ". End it: holdfast subscriptions remove {subscription}",
     "schedule_exists": ": holdfast schedule remove {name}",
     "schedule_in_code": ": holdfast schedule pause {name}",
     "no_run": ". The list: holdfast workflow list",

@@ -111,7 +111,7 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.work, holdfast.dead_letters, holdfast.errors, holdfast.limits, holdfast.misfits, holdfast.claims, holdfast.workers, holdfast.key_limits, holdfast.key_holds, holdfast.paused_tasks, holdfast.quarantine,
         holdfast.once, holdfast.progress, holdfast.fences, holdfast.throughput, holdfast.firings TO {{worker}};
     GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds TO {{worker}};
-    GRANT EXECUTE ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
+    GRANT EXECUTE ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.table_parts, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
         holdfast.drop_old_tables TO {{worker}}, {{operator_rw}};   -- they do what their caller may: the tables are the users' own
     GRANT SELECT, DELETE ON holdfast.event_ids TO {{worker}};
     GRANT SELECT ON holdfast.event_log, holdfast.event_pages, holdfast.event_streams, holdfast.event_seq, holdfast.subscription_lag TO {{worker}};

@@ -52,6 +52,14 @@ def schema_of(prefix: str, name: str) -> str:
     return whole if len(whole) <= 63 else f"{whole[:54]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
+def _name_of(name: str, version: int) -> str:
+    """Of the subscription that builds: as long as a name may be."""
+    whole = f"{name}@{version}"
+    if len(whole) <= 200:
+        return whole
+    return f"{name[:180]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}@{version}"
+
+
 def start(
     name: str,
     tables: Sequence[str],
@@ -72,7 +80,7 @@ def start(
     yield from find(name)
     last = yield from turn()
     build = Build(name, version, schema_of("new", name), schema_of("old", name), since or 0, rate)
-    begun = f"{name}@{version}"
+    begun = _name_of(name, version)
 
     def work(database: Database) -> None:  # under the search_path of the role, which the function has too
         database.transact(lambda _: None, lambda _: _make(begun, build, last, tables, patterns, seed, who))
@@ -154,13 +162,19 @@ def cancel(name: str) -> Procedure[int]:
             yield from audit(who, "projection cancel", {"projection": name}, given_up)
         return given_up
 
-    return (yield from run(flow))
+    given_up: int = yield from run(flow)
+    if not given_up:
+        yield from find(name)
+    return given_up
 
 
 def drop_old(name: str) -> Procedure[list[str]]:
     """Drop the tables that the last rebuild has replaced; returns their names."""
     who = yield from actor()
-    return (yield from run(lambda: _drop_old(name, who)))
+    gone: list[str] = yield from run(lambda: _drop_old(name, who))
+    if not gone:
+        yield from find(name)
+    return gone
 
 
 def _drop_old(name: str, who: str) -> Flow[list[str]]:

@@ -66,8 +66,17 @@ def check_subscriptions(p: Patient) -> Iterator[Finding]:
     if pressed:
         what = f"{several(len(pressed), 'subscription')} near the limit up to which the log is kept for it"
         fix = once([_relief(x, [h for h in found if h.name == x.name]) for x in pressed])
-        drops = [_verb("remove", x.name) for x in pressed]
+        drops = once([_give_up(h) for x in pressed for h in found if h.name == x.name])
         yield Finding("held_log", "warning", what, fix, listed([_pressure(x) for x in pressed]), drops)
+
+
+def _each(name: str, *verbs: str) -> list[Advice]:
+    return [_verb(verb, name) for verb in verbs]
+
+
+def _give_up(h: Health) -> Advice:
+    """Nobody reads to it any more. A rebuild goes with its tables."""
+    return _verb("remove", h.name) if h.rebuilds is None else advise("cancel_rebuild", name=h.rebuilds)
 
 
 def _names(found: Sequence[Health]) -> list[str]:
@@ -77,7 +86,10 @@ def _names(found: Sequence[Health]) -> list[str]:
 def _stopped(found: Sequence[Health]) -> Iterator[Finding]:
     if stopped := [h for h in found if h.status == "paused" and h.paused_by == POISON]:
         what = f"{several(len(stopped), 'subscription')} stopped at an event that failed again and again"
-        fix = [_verb(verb, name) for name in _names(stopped) for verb in ("skip", "resume")]
+        # Of a rebuild the tables or the function may be at fault, and then a skip would lose an event.
+        fix = once(
+            [a for h in stopped for a in ([_give_up(h)] if h.rebuilds else _each(h.name, "skip", "resume"))]
+        )
         tries = [_verb("resume", name) for name in _names(stopped)]
         yield Finding("stopped_subscription", "error", what, fix, listed([_line(h) for h in stopped]), tries)
 
@@ -89,8 +101,10 @@ def _expired(found: Sequence[Health]) -> Iterator[Finding]:
             f"{several(len(expired), 'subscription')} expired: the log was emptied before "
             f"{several(missed, 'event')} were read"
         )
-        fix = [_verb("reset", name, to="start") for name in _names(expired)]
-        drops = [_verb("remove", name) for name in _names(expired)]
+        fix = once(
+            [_verb("reset", h.name, to="start") if h.replay_of is None else _give_up(h) for h in expired]
+        )
+        drops = once([_give_up(h) for h in expired])
         yield Finding("expired_subscription", "error", what, fix, listed([_line(h) for h in expired]), drops)
 
 

@@ -24,6 +24,7 @@ from holdfast.shapes.events.builds import (
     was_swapped,
 )
 from holdfast.shapes.events.builds import forget as forget_projection
+from holdfast.shapes.events.cli_subscriptions import print_failures
 from holdfast.shapes.events.declare import Declared, declared
 from holdfast.shapes.events.procedures import Subscriptions
 from holdfast.shapes.events.retry import Retrying, in_a_loop
@@ -221,9 +222,8 @@ def failures_command(
         found = _verbs(database).failures(name, key)
     if as_json:
         render.print_json({"failures": found})
-        return
-    rows = [[str(f.position), f.kind, f.type, f.key or "-", render.one_line(f.error) or "-"] for f in found]
-    render.print_table(("position", "kind", "type", "key", "error"), rows)
+    else:
+        print_failures(found)
 
 
 @app.command("retry")

@@ -13,6 +13,7 @@ from holdfast.cli.confirm import How, confirm
 from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
 from holdfast.shapes.events.cli import PLACES, KeyOption, parse_place, shard_name, verbs
+from holdfast.shapes.events.steering import check_reset
 from holdfast.shapes.events.store import Failure, Listed
 
 app = typer.Typer(help="Who reads the log of events: pause, resume, reset, replay.", no_args_is_help=True)
@@ -70,10 +71,17 @@ def _note(row: Listed) -> str:
     elif row.problem is not None:
         notes.append(render.one_line(row.problem))
     if row.replay_of is not None:
-        notes.append(f"replay of {row.replay_of}, to position {row.until:,}")
+        notes.append(_made_for(row))
     if row.failures:
         notes.append(f"{several(row.failures, 'event')} not {_DONE.get(row.kind, 'applied')}")
     return "; ".join(notes) or "-"
+
+
+def _made_for(row: Listed) -> str:
+    """What a subscription is that no code declares."""
+    if row.until is None:
+        return f"rebuild of {row.replay_of}"
+    return f"replay of {row.replay_of}, to position {row.until:,}"
 
 
 @app.command("show")
@@ -99,7 +107,7 @@ def _print_shown(found: list[Listed]) -> None:
             "paused": None if row.paused_seconds is None else render.since(row.paused_seconds, row.paused_by),
             "missed": None if row.missed is None else several(row.missed, "event"),
             "problem": None if row.problem is None else render.one_line(row.problem, 300),
-            "replay of": None if row.replay_of is None else f"{row.replay_of}, to position {row.until:,}",
+            "is": None if row.replay_of is None else _made_for(row),
             f"not {_DONE.get(row.kind, 'applied')}": _failures(row),
         }
         for name, value in facts.items():
@@ -146,6 +154,7 @@ def reset_command(
     looks = verbs(operator)
     wanted = parse_place(to, "--to", ("start", "end"))
     listed = looks.find(name)
+    check_reset(listed[0])
     target = looks.place_of(wanted)
     effect = _effect(listed, target)
     if how.dry_run:
@@ -267,19 +276,23 @@ def forget_failures_command(
 def failures_command(name: NameArgument, operator: Operator, key: KeyOption = None) -> Shown[list[Failure]]:
     """List the events that a subscription skipped, parked or set aside, in order, with the error of each."""
     found = verbs(operator).failures(name, key)
-    return Shown(found, _print_failures, {"subscription": name, "failures": found})
+    return Shown(found, print_failures, {"subscription": name, "failures": found})
 
 
 @app.command("retry")
 @command
 def retry_command(name: NameArgument, operator: Operator, key: KeyOption = None) -> Shown[int]:
-    """Let a relay send after all what it skipped or parked, in order."""
-    found = verbs(operator).retry(name, key)
+    """Do after all what was skipped or parked: a relay sends it in order, a consumer or webhooks read it once more."""
+    looks = verbs(operator)
+    (listed, *_) = looks.find(name)
+    found = looks.retry(name, key)
     said = f"{several(found, 'event')} of {name} will be sent, and those that wait behind them."
+    if listed.kind != "relay":
+        said = f"{several(found, 'event')} that {name} skipped will be read to it once more."
     return Shown(found, partial(_say, said), {"subscription": name, "retried": found})
 
 
-def _print_failures(found: list[Failure]) -> None:
+def print_failures(found: list[Failure]) -> None:
     if not found:
         typer.echo("Nothing was skipped or parked.")
         return

@@ -85,6 +85,7 @@ class Consume:
             return (yield from store.advance_jobs(owned, page.position, page.seq, self._lease, becoming))
         if not (yield from store.advance(owned, page.position, page.seq, self._lease)):
             return None
+        yield from store.forget_skipped(owned, page.position)
         return (yield from store.deliver(owned.replay_of, becoming))
 
     async def _set_aside(self, page: Page, error: BadRow) -> None:

@@ -231,7 +231,21 @@ class Subscribing(TaskRegistry):
 
 def declared(tasks: TaskSet) -> list[Declared]:
     """Every subscription that the code declares."""
-    return list(tasks.declared(KIND).values())
+    found: list[Declared] = list(tasks.declared(KIND).values())
+    _check_tables(found)
+    return found
+
+
+def _check_tables(found: Sequence[Declared]) -> None:
+    """A rebuild makes a table of what one projection wrote: what another had written to it would be lost."""
+    owners: dict[str, str] = {}
+    for d in found:
+        for table in d.apply.tables if d.apply is not None else ():
+            if (other := owners.setdefault(table, d.name)) != d.name:
+                raise TaskDefinitionError(
+                    f"projections {other!r} and {d.name!r} both name the table {table!r}: a rebuild or a reset of one would "
+                    "lose what the other wrote. Let one projection write it"
+                )
 
 
 def _replace(registry: TaskRegistry, made: Declared, other: Declared) -> bool:

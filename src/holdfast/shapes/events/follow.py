@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from ... import failpoints
+from ... import failpoints, telemetry
 from ...db.database import Database
 from ...errors import DatabaseError, EventsGone, LeaseLost
 from ...follow import Follower, LogPage, LogRow, Note
@@ -50,7 +50,8 @@ class FollowedLog:
         self._until = max(self._until, until)
 
     def is_behind(self, last: int) -> bool:
-        return self.owned.position < last and not self.stuck
+        until = self.owned.until
+        return self.owned.position < (last if until is None else min(last, until)) and not self.stuck
 
     @property
     def stuck(self) -> bool:
@@ -68,6 +69,14 @@ class FollowedLog:
     async def run(self) -> None:
         try:
             await self._following.run()
+            if self._is_over(self.owned.position):
+                await self._database.arun(lambda: store.end_replay(self.owned))
+                telemetry.emit(
+                    "replay.done",
+                    subscription=self.owned.of,
+                    replay=self.owned.name,
+                    position=self.owned.position,
+                )
         except LeaseLost:
             await self._let_go()
         except asyncio.CancelledError:
@@ -75,6 +84,10 @@ class FollowedLog:
                 async with asyncio.timeout(_LAST_WORD):
                     await self._let_go()
             raise
+
+    def _is_over(self, position: int) -> bool:
+        """A replay is at its end."""
+        return self.owned.until is not None and position >= self.owned.until
 
     async def _let_go(self) -> None:
         """It sends no more: nobody need wait for the end of its lease."""
@@ -99,16 +112,24 @@ class FollowedLog:
         return self.owned.seq
 
     async def read(self, position: int, seq: int, most: int, most_bytes: int) -> LogPage | None:
-        what = self.owned.patterns
-        while not self.left.is_set():
+        owned = self.owned
+        most = most if owned.rate is None else max(1, min(most, int(owned.rate)))
+        while not self.left.is_set() and not self._is_over(position):
             if self._log.last <= position:
-                found = await self._log.beyond(replace(self.owned, position=position, seq=seq), self.left)
-                if found is None or len(found.events) > most:
+                found = await self._log.beyond(replace(owned, position=position, seq=seq), self.left)
+                if found is None or len(found.events) > most or owned.until is not None:
                     continue
                 page = found
             else:
                 page = await self._database.arun(
-                    lambda: store.read_events(position, seq, most, patterns=what, most_bytes=most_bytes)
+                    lambda: store.read_events(
+                        position,
+                        seq,
+                        most,
+                        patterns=owned.patterns,
+                        most_bytes=most_bytes,
+                        until=owned.until,
+                    )
                 )
             failpoints.point("relay.read")
             if page.position != position:
@@ -129,6 +150,8 @@ class FollowedLog:
         def flow() -> Flow[bool]:
             if not (yield from store.advance(owned, position, seq, self.lease)):
                 return False
+            if owned.until is not None:
+                yield from store.forget_skipped(owned, position)
             if notes:
                 yield from store.note_failures(owned, _failed(notes))
             if effect is not None:
@@ -138,9 +161,12 @@ class FollowedLog:
         if not await self._database.arun(flow):
             raise LeaseLost
         self.renewed(began + self.lease)
-        self.moved += position - owned.position
+        passed = position - owned.position
+        self.moved += passed
         owned.position, owned.seq = position, seq
         self.failed = False
+        if owned.rate is not None:
+            await self.rest(passed / owned.rate)
 
     def certain_for(self) -> float:
         return self._until - now()

@@ -20,7 +20,7 @@ from . import erase as erasing
 from . import store
 from .event import Event, EventConverter, EventRow
 from .lookups import find, list_all, turn, unknown
-from .steering import forget_failures, pause, remove, replay, reset, resume, skip
+from .steering import forget_failures, pause, remove, replay, replay_failures, reset, resume, skip
 from .store import Failure, Listed, LogState, Published
 
 _CONVERTER = EventConverter(Any)
@@ -90,8 +90,11 @@ def failures(name: str, key: str | None = None) -> Procedure[list[Failure]]:
 
 
 def retry(name: str, key: str | None = None) -> Procedure[int]:
-    """Let a relay send what it skipped or parked, in order; returns how many. Its owner begins anew."""
+    """Do after all what it skipped or parked; returns how many events. A relay sends them in order, and its owner begins
+    anew; to a consumer or to webhooks they are read once more, by replays."""
     (listed, *_) = yield from find(name)
+    if listed.kind in ("jobs", "webhooks"):
+        return (yield from replay_failures(name, key))
     _check_relay(listed)
     who = yield from actor()
 
@@ -181,7 +184,9 @@ def _seqs(what: Passing) -> list[int]:
     if isinstance(what, int) and not isinstance(what, bool):
         return []
     many = [what] if isinstance(what, Published) else what
-    if isinstance(many, str | bool) or not all(isinstance(one, Published) for one in many):
+    if isinstance(many, str) or not (
+        isinstance(many, Sequence) and all(isinstance(one, Published) for one in many)
+    ):
         raise ConfigurationError(
             f"read_your_writes takes what publish() returned, a list of that, or a position, not {shown(what)}"
         )

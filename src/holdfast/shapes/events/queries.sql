@@ -479,6 +479,10 @@ RETURNING ARRAY[s.name];
 -- $1 subscription, $2 positions
 DELETE FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.position = ANY ($2::bigint[]) RETURNING ARRAY[f.position::text];
 
+-- name: forget_skipped
+-- A replay passes these: what was skipped there is not any more. $1 subscription, $2 after this position, $3 up to this one
+DELETE FROM holdfast.event_failures f WHERE f.subscription = $1::text AND f.position > $2::bigint AND f.position <= $3::bigint AND f.kind = 'skipped';
+
 -- name: event_positions
 -- Where events are, by seq; NULL: without a position. $1 seqs
 SELECT holdfast.event_position(u.seq) FROM unnest($1::bigint[]) WITH ORDINALITY AS u(seq, ord) ORDER BY u.ord;
@@ -575,10 +579,10 @@ ORDER BY s.name, s.shard LIMIT 1000;
 
 -- name: set_aside
 -- What subscriptions passed without doing it: (name, kind of subscription, kind of failure, events, keys, seconds since the oldest, the newest error). Of
--- each subscription the first 10,000 events.
+-- each subscription the first 10,000 events; not of rebuilds, whose failures become those of the projection with the swap.
 SELECT s.name, s.kind, f.kind, count(*), count(DISTINCT f.key), extract(epoch FROM holdfast.now() - min(f.at))::float8,
        (array_agg(f.error ORDER BY f.position DESC) FILTER (WHERE f.error IS NOT NULL))[1]
-FROM (SELECT DISTINCT s.name, s.kind FROM holdfast.subscriptions s) s
+FROM (SELECT DISTINCT s.name, s.kind FROM holdfast.subscriptions s WHERE s.kind <> 'projection' OR s.replay_of IS NULL) s
 CROSS JOIN LATERAL (SELECT f.kind, f.key, f.at, f.error, f.position FROM holdfast.event_failures f WHERE f.subscription = s.name ORDER BY f.position LIMIT 10000) f
 GROUP BY s.name, s.kind, f.kind ORDER BY s.name, f.kind LIMIT 1000;
 
@@ -648,8 +652,8 @@ SELECT ARRAY[holdfast.seed_shadow($1::pg_catalog.oid[], $2::text, $3::text)];
 -- The subscription that builds, and what it builds. Returns no row where one is there.
 -- $1 its name, $2 projection, $3 version, $4 tables, $5 schema of the new ones, $6 of the old ones, $7 position, $8 rate, $9 who, $10 patterns
 WITH made AS (
-    INSERT INTO holdfast.projection_builds (name, projection, version, tables, shadow, old, since, rate, started_by, started_at)
-    VALUES ($1::text, $2::text, $3::int, $4::pg_catalog.oid[], $5::text, $6::text, $7::bigint, $8::float8, $9::text, holdfast.now())
+    INSERT INTO holdfast.projection_builds (name, projection, version, tables, shadow, old, since, rate, parts, started_by, started_at)
+    VALUES ($1::text, $2::text, $3::int, $4::pg_catalog.oid[], $5::text, $6::text, $7::bigint, $8::float8, holdfast.table_parts($4::pg_catalog.oid[]), $9::text, holdfast.now())
     ON CONFLICT DO NOTHING RETURNING name
 )
 INSERT INTO holdfast.subscriptions (name, shard, shards, kind, patterns, position, seq, replay_of, status, hold, created_at, moved_at, version)

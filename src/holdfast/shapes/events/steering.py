@@ -4,7 +4,7 @@ With `conn`, pause, resume and reset are part of the caller's transaction. One t
 and not yet committed is waited for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 from uuid import uuid4
@@ -22,6 +22,7 @@ from .lookups import To, check_to, find, per_second, turn, unknown
 from .store import Failure, Listed, Place
 
 T = TypeVar("T")
+_MOST_RETRIED = 100  # events at once: each may need a replay of its own
 
 
 def run_on(conn: object | None, verb: str, flow: Callable[[], Flow[T]]) -> Step[T]:
@@ -72,7 +73,15 @@ def _changed(name: str, changed: int) -> Procedure[int]:
 
 def _expired(listed: Listed) -> Refused:
     text = f"{listed.name} is expired: it missed {listed.missed} events"
-    return Refused("expired", text, subscription=listed.name)
+    if listed.replay_of is None:
+        return Refused("expired", text, subscription=listed.name)
+    return _made_for(listed, text)
+
+
+def _made_for(listed: Listed, text: str) -> Refused:
+    """For a rebuild or a replay, which can only be given up."""
+    code = "is_rebuild" if listed.is_rebuild else "is_replay"
+    return Refused(code, text, subscription=listed.name, projection=listed.replay_of)
 
 
 def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Procedure[int]:
@@ -80,10 +89,10 @@ def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Pro
     again, unless `again`."""
     check_to(to)
     who = yield from actor()
-    yield from turn()
+    (listed, *_) = yield from find(name)
+    check_reset(listed)
     place: Place = yield from run(lambda: store.place_in_log(to))
     if place.seq is None:
-        yield from find(name)
         raise _not_in_log(place.position, place)
 
     def flow() -> Flow[store.Moved]:
@@ -98,6 +107,15 @@ def reset(name: str, to: To, *, again: bool = False, conn: object = None) -> Pro
         yield from find(name)
         raise _not_in_log(place.position, (yield from run(lambda: store.place_in_log(to))))
     return place.position
+
+
+def check_reset(listed: Listed) -> None:
+    """A rebuild that was moved would take the place of the live tables with events left out, or counted twice."""
+    if listed.is_rebuild:
+        text = f"{listed.name} is the rebuild of {listed.replay_of}: its tables would lack events, or count them twice"
+        raise _made_for(listed, text)
+    if listed.replay_of is not None:
+        raise _made_for(listed, f"{listed.name} is a replay to {listed.replay_of}, of one range")
 
 
 def _not_in_log(position: int, place: Place) -> EventsGone:
@@ -150,7 +168,7 @@ def begin_replay(
         raise EventsGone(
             f"the log has positions {log.start} to {last}; a replay from {begin} to {end} is not in it"
         )
-    replayed = f"{name[:190]}@{uuid4().hex[:8]}"
+    replayed = _replay_name(name)
     who = yield from actor()
 
     def flow() -> Flow[int | None]:
@@ -166,7 +184,45 @@ def begin_replay(
     return Begun(replayed, begin, end, left_out or 0)
 
 
+def _replay_name(name: str) -> str:
+    return f"{name[:190]}@{uuid4().hex[:8]}"
+
+
+def replay_failures(name: str, key: str | None = None) -> Procedure[int]:
+    """Read events that it skipped to it once more, the first of them where there are many; returns how many. What it could
+    not do again is noted again."""
+    who = yield from actor()
+    log = yield from run(store.log_state)
+    found: list[Failure] = yield from run(lambda: store.list_failures(name, key, _MOST_RETRIED))
+    if found and found[0].position <= log.start:
+        raise EventsGone(
+            f"the log has no event {found[0].position}: it begins after position {log.start}. Give that one up"
+        )
+
+    def flow() -> Flow[int]:
+        for since, until in _runs([failure.position for failure in found]):
+            yield from store.add_replay(_replay_name(name), name, since, until, again=False, rate=None)
+        if found:
+            yield from audit(who, "retry_failures", {"subscription": name, "key": key}, len(found))
+        return len(found)
+
+    return (yield from run(flow))
+
+
+def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Each run of neighbours, as the position before its first and that of its last."""
+    found: list[tuple[int, int]] = []
+    for position in positions:
+        if found and found[-1][1] == position - 1:
+            found[-1] = (found[-1][0], position)
+        else:
+            found.append((position - 1, position))
+    return found
+
+
 def _check_replayed(listed: Listed) -> None:
+    if listed.is_rebuild:
+        raise _made_for(listed, f"{listed.name} is the rebuild of {listed.replay_of}, and reads all events")
     if listed.kind == "projection":
         text = f"{listed.name} is a projection: events that it applied would count twice"
         raise Refused("applied_twice", text, subscription=listed.name)

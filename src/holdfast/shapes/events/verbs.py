@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from uuid import UUID
 
 from ...db.database import Database
-from ...errors import InvalidEvent
+from ...errors import ConfigurationError, InvalidEvent
 from ...model.duration import Duration, seconds
 from ...model.queue import Rate
 from ...operate.procedure import Procedure, run
@@ -228,11 +228,11 @@ class Events:
         return await self._publisher.aversion(_stream(stream), conn)
 
     def read(self, after: int = 0, most: int = 100, types: Sequence[str] | None = None) -> _Read:
-        """Events after a position, in order."""
-        return self._verbs.read(after, most, types)
+        """Events after a position, in order, at most so many; of `types`, which may be patterns such as "order.*"."""
+        return self._verbs.read(*_what_to_read(after, most, types))
 
     async def aread(self, after: int = 0, most: int = 100, types: Sequence[str] | None = None) -> _Read:
-        return await self._verbs.read.arun(after, most, types)
+        return await self._verbs.read.arun(*_what_to_read(after, most, types))
 
     def last_position(self) -> int:
         """The position of the newest committed event."""
@@ -240,6 +240,19 @@ class Events:
 
     async def alast_position(self) -> int:
         return await self._verbs.turn.arun()
+
+
+def _what_to_read(
+    after: int, most: int, types: Sequence[str] | None
+) -> tuple[int, int, Sequence[str] | None]:
+    for what, value, low in (("after", after, 0), ("most", most, 1)):
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < 2**63:
+            raise ConfigurationError(f"{what} must be a number, {low} or more, not {shown(value)}")
+    if types is not None and (isinstance(types, str) or not all(isinstance(one, str) for one in types)):
+        raise ConfigurationError(
+            f'types are a list of names or patterns, such as ["order.*"], not {shown(types)}'
+        )
+    return after, most, types
 
 
 def _stream(stream: str) -> str:

@@ -168,6 +168,7 @@ CREATE TABLE holdfast.projection_builds (
     old        text        NOT NULL,          -- and of the old ones, from the swap on
     since      bigint      NOT NULL,          -- the position that it began at
     rate       float8,                        -- events per second, at most
+    parts      text[],                        -- what the live tables were made of when it began
     started_by text        NOT NULL,
     started_at timestamptz NOT NULL
 );
@@ -985,6 +986,26 @@ CREATE FUNCTION holdfast.rebuild_obstacle(tables oid[]) RETURNS text
               WHERE d.classid = 'pg_proc'::regclass AND ((d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid) OR (d.refclassid = 'pg_type'::regclass AND d.refobjid = c.reltype))
           ) AS o(why) LIMIT 1 $$;
 
+-- What a table is made of, a line for each part, and what others may do with it: a rebuild whose live tables have changed since it began has
+-- made something else.
+CREATE FUNCTION holdfast.table_parts(tables oid[]) RETURNS text[]
+    LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT array_agg(format('%s: %s', t.oid::regclass, p.part) ORDER BY t.oid, p.part)
+          FROM unnest(tables) AS t(oid)
+          CROSS JOIN LATERAL (
+              SELECT concat_ws(' ', 'column', quote_ident(a.attname), format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 'NOT NULL' END,
+                               'DEFAULT ' || pg_get_expr(d.adbin, d.adrelid), nullif(a.attidentity, ''), nullif(a.attgenerated, ''), a.attacl::text)
+              FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+              WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
+            UNION ALL
+              SELECT pg_get_indexdef(i.indexrelid) FROM pg_index i WHERE i.indrelid = t.oid
+            UNION ALL
+              SELECT format('constraint %I %s', k.conname, pg_get_constraintdef(k.oid)) FROM pg_constraint k WHERE k.conrelid = t.oid
+            UNION ALL
+              SELECT concat_ws(' ', 'owner', c.relowner::regrole, 'rights', c.relacl::text, 'options', c.reloptions::text) FROM pg_class c WHERE c.oid = t.oid
+          ) AS p(part) $$;
+
 -- Empty tables like these in a schema of their own, with the same indexes, sequences, rights and comments.
 CREATE FUNCTION holdfast.make_shadow(tables oid[], shadow text, old text) RETURNS text
     LANGUAGE plpgsql
@@ -1094,8 +1115,15 @@ DECLARE
     found text;
 BEGIN
     SELECT * INTO b FROM holdfast.projection_builds p WHERE p.name = build;
-    found := holdfast.rebuild_obstacle(b.tables);
+    FOR t IN SELECT c.relname, n.nspname FROM unnest(b.tables) AS u(oid) JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace LOOP
+        EXECUTE format('LOCK TABLE %I.%I IN ACCESS EXCLUSIVE MODE', t.nspname, t.relname);
+    END LOOP;
+    found := holdfast.rebuild_obstacle(b.tables);   -- a new statement: it sees what was made while we waited for the locks
     IF found IS NOT NULL THEN RETURN found; END IF;
+    SELECT string_agg(x.part, '; ' ORDER BY x.part) INTO found
+    FROM (SELECT unnest(holdfast.table_parts(b.tables)) AS part EXCEPT SELECT unnest(b.parts)
+          UNION ALL (SELECT unnest(b.parts) EXCEPT SELECT unnest(holdfast.table_parts(b.tables)))) x;
+    IF found IS NOT NULL THEN RETURN format('they have changed since the rebuild began (%s). Give it up, and begin again', left(found, 500)); END IF;
     FOR t IN SELECT c.relname, n.nspname FROM unnest(b.tables) AS u(oid) JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace LOOP
         EXECUTE format('ALTER TABLE %I.%I SET SCHEMA %I', t.nspname, t.relname, b.old);
         EXECUTE format('ALTER TABLE %I.%I SET SCHEMA %I', b.shadow, t.relname, t.nspname);
@@ -1216,7 +1244,7 @@ REVOKE ALL ON FUNCTION holdfast.event_snapshot, holdfast.event_fault, holdfast.c
     holdfast.turn_page,
     holdfast.read_events, holdfast.event_seq_at, holdfast.event_position_at, holdfast.event_position, holdfast.empty_event_slots, holdfast.rebase_events,
     holdfast.turn_or_look, holdfast.event_seq_of, holdfast.hold_log_start, holdfast.erase_events, holdfast.erase_event_key, holdfast.blanked FROM PUBLIC;
-REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
+REVOKE ALL ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.table_parts, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,
     holdfast.drop_old_tables FROM PUBLIC;
 
 -- Events: to the last position, or to the end of a replay. Seconds: the age of the next event that it has not passed.

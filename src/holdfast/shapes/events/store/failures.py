@@ -31,7 +31,7 @@ def note_failures(o: Owned, failed: Sequence[tuple[EventRow, str, str | None]]) 
     """(event, kind, error) of each."""
     rows = [row for row, _, _ in failed]
     params = (
-        o.name,
+        o.noted_as,
         o.shard,
         [row.position for row in rows],
         [row.seq for row in rows],
@@ -84,6 +84,11 @@ def send_behind(name: str) -> Statement[None]:
 
 def forget_failures(name: str, positions: Sequence[int]) -> Statement[None]:
     return named("forget_failures", (name, list(positions)), nothing)
+
+
+def forget_skipped(o: Owned, position: int) -> Statement[None]:
+    """What a replay passes, up to this position, is not skipped any more."""
+    return named("forget_skipped", (o.noted_as, o.position, position), nothing)
 
 
 def lock_failures(name: str, positions: Sequence[int]) -> Statement[int]:

@@ -24,6 +24,11 @@ class Health(NamedTuple):
     failures: int
     replay_of: str | None
 
+    @property
+    def rebuilds(self) -> str | None:
+        """The projection whose tables it makes anew."""
+        return self.replay_of if self.kind == "projection" else None
+
 
 def subscription_health(dead_after: float) -> Statement[list[Health]]:
     """`dead_after`: seconds after which a silent worker counts as gone."""

@@ -64,6 +64,11 @@ class Owned:
         return self.replay_of or self.name
 
     @property
+    def noted_as(self) -> str:
+        """Where it is noted what it passes: a replay goes, and what it could not do is of its subscription."""
+        return self.name if self.until is None else self.of
+
+    @property
     def key(self) -> tuple[str, int, int]:
         return (self.name, self.shard, self.generation)
 
@@ -187,6 +192,11 @@ class Listed:
     unowned_seconds: float | None = None  # since its last owner had it; None: it has one
     workers: int = 0  # that are alive and whose code declares it
     rate: float | None = None  # of a replay
+
+    @property
+    def is_rebuild(self) -> bool:
+        """It makes the tables of a projection anew."""
+        return self.replay_of is not None and self.until is None
 
 
 def list_subscriptions(name: str | None = None) -> Statement[list[Listed]]:
