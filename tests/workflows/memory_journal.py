@@ -15,7 +15,7 @@ from holdfast.shapes.workflows.bodies import Result
 from holdfast.shapes.workflows.core import Rules
 from holdfast.shapes.workflows.drive import Code, drive
 from holdfast.shapes.workflows.faults import Evicted
-from holdfast.shapes.workflows.journal import History, NewJobs, NewRun, Record, Stored, Wait
+from holdfast.shapes.workflows.journal import History, NewChild, NewJobs, Record, Stored, Wait
 from holdfast.shapes.workflows.outgoing import NewEvent
 
 RUN = UUID(int=14)
@@ -39,7 +39,7 @@ class Store:
     shown: str | None = None
     waits: list[Wait] = field(default_factory=list)
     calls: dict[str, NewJobs] = field(default_factory=dict)
-    children: dict[str, NewRun] = field(default_factory=dict)
+    children: dict[str, NewChild] = field(default_factory=dict)
     lost: bool = False
     beats: list[tuple[str, str | None]] = field(default_factory=list)
     events: dict[UUID | None, tuple[str, Any]] = field(default_factory=dict)  # the log keeps one of an id
@@ -170,7 +170,7 @@ class MemoryJournal:
 
         return await self.transact(body, row)
 
-    async def start(self, child: NewRun, row: Record) -> Stored:
+    async def start(self, child: NewChild, row: Record) -> Stored:
         self._write()
         self.store.children[row.key] = child
         return self.store.put(row)

@@ -17,7 +17,7 @@ from tests.workflows.support import QUEUE, TYPE, Runs, step, waits
 
 from holdfast.model.job import Grant
 from holdfast.shapes.workflows import store
-from holdfast.shapes.workflows.journal import NewRun, Wait
+from holdfast.shapes.workflows.journal import NewChild, Wait
 
 LEVELS = (psycopg.IsolationLevel.READ_COMMITTED, psycopg.IsolationLevel.REPEATABLE_READ)
 SEND = "SELECT holdfast.workflow_signal(%s, %s, 'go', %s, %s)"
@@ -196,7 +196,7 @@ def test_a_timeout_of_the_whole_run_cancels_it(runs: Runs) -> None:
 def test_a_child_that_ends_while_its_parent_suspends(runs: Runs) -> None:
     parent = runs.started()
     made = runs.run(
-        store.child(parent, NewRun(TYPE, "kid", 1, "{}", QUEUE), step("ship", None, kind="child"))
+        store.child(parent, NewChild(TYPE, "kid", 1, "{}", QUEUE), step("ship", None, kind="child"))
     )
     with runs.conn.transaction():
         assert (
@@ -224,7 +224,7 @@ def test_the_end_of_a_parent_cancels_its_children_but_for_those_left_alone(runs:
     kids = []
     kinds: tuple[Literal["cancel", "abandon"], ...] = ("cancel", "abandon")
     for name in kinds:
-        new = NewRun(TYPE, name, 1, "{}", QUEUE, on_cancel=name)
+        new = NewChild(TYPE, name, 1, "{}", QUEUE, on_cancel=name)
         kids.append(runs.run(store.child(parent, new, step(name, None, kind="child"))).child)
     runs.one("SELECT holdfast.workflow_end(%s, '{completed}', '{1}', '{NULL}')", [parent.id])
     assert [runs.of(kid)["cancel_requested_at"] is not None for kid in kids] == [True, False]

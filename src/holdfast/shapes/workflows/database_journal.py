@@ -20,7 +20,7 @@ from . import store
 from .bodies import threads
 from .faults import Evicted
 from .handover import Handover, settled
-from .journal import STICKY, History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .journal import STICKY, History, NewChild, NewJobs, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
 
@@ -217,7 +217,7 @@ class DatabaseJournal:
             raise Evicted(f"run {self._grant.id_text} is no longer ours")
         return found
 
-    async def start(self, child: NewRun, row: Record) -> Stored:
+    async def start(self, child: NewChild, row: Record) -> Stored:
         while True:
             answer = await self._between("child", lambda: store.child(self._grant, child, row))
             if answer.answer == "ours" and answer.at is not None:

@@ -94,7 +94,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class NewRun:
+class NewChild:
     """A child to start."""
 
     workflow: str
@@ -171,7 +171,7 @@ class Journal(Protocol):
         """The same for a plain function, which is called in a thread."""
         ...
 
-    async def start(self, child: NewRun, row: Record) -> Stored:
+    async def start(self, child: NewChild, row: Record) -> Stored:
         """The child, its job and the record that it was started, together. The record has the child's run as `linked`."""
         ...
 

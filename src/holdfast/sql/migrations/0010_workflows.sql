@@ -266,7 +266,7 @@ CREATE FUNCTION holdfast.workflow_start(
           FROM holdfast.workflow_begin(workflow, input, id, version, queue, if_exists, delay, timeout, priority, tags, metadata, quiet, NULL, NULL, 'cancel') b $$;
 
 -- Start many runs of one workflow with the same options, in one statement: `inputs` and `ids` go together, and a NULL among the ids gives a run its own. What
--- workflow_start() would return for each, in their order. All or nothing where a queue does not exist.
+-- workflow_start() would return for each, in their order. All or nothing: where the queue does not exist, or one of them is refused, none is started.
 --   SELECT * FROM holdfast.workflow_start_many('checkout', ARRAY['{"order_id": 1}', '{"order_id": 2}']::jsonb[], ARRAY['checkout:1', 'checkout:2']);
 CREATE FUNCTION holdfast.workflow_start_many(
     workflow text, inputs jsonb[], ids text[] DEFAULT NULL, version int DEFAULT NULL, queue text DEFAULT NULL, if_exists text DEFAULT 'same',
@@ -370,6 +370,13 @@ BEGIN
         fresh[item.place] := known.created;
         refused[item.place] := known.conflict;
     END LOOP;
+    IF if_exists = 'refuse' AND array_position(refused, 'exists') IS NOT NULL THEN
+        mine := ARRAY(SELECT u.run FROM unnest(runs, fresh) AS u(run, fresh) WHERE u.fresh);
+        DELETE FROM holdfast.workflow_runs r WHERE r.id = ANY (mine);
+        DELETE FROM holdfast.work w WHERE w.queue = workflow_start_many.queue AND w.id = ANY (mine);
+        RETURN QUERY SELECT g.o, CASE WHEN refused[g.o] IS NOT NULL THEN runs[g.o] END, false, refused[g.o] FROM generate_series(1, n) AS g(o) ORDER BY g.o;
+        RETURN;
+    END IF;
     RETURN QUERY SELECT g.o, runs[g.o], fresh[g.o], refused[g.o] FROM generate_series(1, n) AS g(o) ORDER BY g.o;
 END $$;
 
