@@ -108,8 +108,8 @@ webhook_attempts S      S            S
 webhook_ranges  S       S            S
 webhook_requests -      -            -
 webhook_writes  -       S            S
-workflow_runs   SU      S            SU
-workflow_steps  SIU     S            SUD
+workflow_runs   SU      S            Su
+workflow_steps  SIU     S            SuD
 workflow_signals S      S            S
 workflow_history S      S            S
 workflow_types  SIU     S            S
@@ -129,6 +129,9 @@ COLUMNS = {
     ("event_log.hold_bytes", "operator_rw"): "UPDATE",
     ("event_log.hold_days", "operator_rw"): "UPDATE",
     ("event_log.retention_days", "operator_rw"): "UPDATE",
+    ("workflow_runs.error", "operator_rw"): "UPDATE",
+    ("workflow_runs.state", "operator_rw"): "UPDATE",
+    ("workflow_steps.ordinal", "operator_rw"): "UPDATE",
     **{
         (f"webhook_{table}.{column}", role): "SELECT"
         for table, role, columns in (

@@ -146,15 +146,16 @@ def test_a_run_that_waits_for_another_names_it(app: Holdfast, kit: Kit) -> None:
         (
             run,
             (
-                "Run(outer 'o') is suspended, and waits for the end of child inner: Run(middle 'm') is suspended, and waits for "
-                "the end of child asks: Run(asks 'm/asks') is suspended, and waits for decided. Send it, and run it again"
+                "Run(outer 'o') is suspended, and waits for the end of child inner: Run(middle 'm') is suspended, and "
+                "waits for the end of child asks: Run(asks 'm/asks') is suspended, and waits for decided. Send it, and run "
+                "it again"
             ),
         ),
         (
             calls.using(id="c").start(),
             (
-                "Run(calls 'c') is suspended, and waits for the end of call far: job JOB of far is pending in queue 'nobodys', "
-                "in which no task of the app is"
+                "Run(calls 'c') is suspended, and waits for the end of call far: job JOB of far is pending in queue "
+                "'nobodys', in which no task of the app is"
             ),
         ),
     ):

@@ -160,8 +160,8 @@ def test_what_cannot_be_started_together_is_named_by_its_place(
                 ],
                 InvalidOption,
                 (
-                    "runs[2] has timeout=6.0, and runs[0] has timeout=5.0. The runs of one call differ in their input and id "
-                    "alone: call start_many() once for each"
+                    "runs[2] has timeout=6.0, and runs[0] has timeout=5.0. The runs of one call differ in their input and "
+                    "id alone: call start_many() once for each"
                 ),
             ),
             (
