@@ -115,6 +115,7 @@ workflow_history S      S            S
 workflow_types  SIU     S            S
 workflow_calls  -       S            S
 workflow_upkeep -       S            S
+workflow_at_work SIUD   S            S
 """
 OTHERS = {"worker": "", "operator_ro": "S", "operator_rw": "S"}  # archive_00 and so on, and the other views
 

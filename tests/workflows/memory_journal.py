@@ -15,7 +15,7 @@ from holdfast.shapes.workflows.bodies import Result
 from holdfast.shapes.workflows.core import Rules
 from holdfast.shapes.workflows.drive import Code, drive
 from holdfast.shapes.workflows.faults import Evicted
-from holdfast.shapes.workflows.journal import History, NewChild, NewJobs, Record, Stored, Wait
+from holdfast.shapes.workflows.journal import History, Kind, NewChild, NewJobs, Record, Stored, Wait
 from holdfast.shapes.workflows.outgoing import NewEvent
 
 RUN = UUID(int=14)
@@ -83,6 +83,9 @@ class MemoryJournal:
 
     def lost(self) -> bool:
         return self.store.lost
+
+    def begins(self, key: str, kind: Kind, ordinal: int | None, began: float, attempt: int) -> None:
+        pass
 
     def beat(self, key: str, detail: str | None) -> None:
         self.store.beats.append((key, detail))

@@ -96,6 +96,7 @@ BEGIN
     GRANT SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types TO {{worker}};
     GRANT INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types TO {{worker}};
     GRANT UPDATE ON holdfast.workflow_runs TO {{worker}};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.workflow_at_work TO {{worker}};
     GRANT USAGE ON SEQUENCE holdfast.workflow_seq TO {{worker}};
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.

@@ -134,6 +134,10 @@ class Journal(Protocol):
         """Whether the worker knows that the run is another owner's. Asked from any thread."""
         ...
 
+    def begins(self, key: str, kind: Kind, ordinal: int | None, began: float, attempt: int) -> None:
+        """A body runs from now on, until beat(key, None) says that it has ended. For those who look at the run."""
+        ...
+
     def beat(self, key: str, detail: str | None) -> None:
         """A step is at work, and says how far; None: it no longer is. Called from any thread; written now and then."""
         ...

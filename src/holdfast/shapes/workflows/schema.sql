@@ -113,6 +113,14 @@ CREATE TABLE holdfast.workflow_calls (
     jobs     uuid[] NOT NULL
 );
 
+-- Steps of open runs that are at work for a while, as their owners said last. It counts as long as the run's job is at work under that claim.
+CREATE TABLE holdfast.workflow_at_work (
+    run_id     uuid PRIMARY KEY,
+    generation bigint NOT NULL,
+    era        int    NOT NULL,
+    steps      jsonb  NOT NULL   -- [{"key": ..., "kind": ..., "began": seconds, "attempts": ..., "ordinal": ...}]
+);
+
 -- The workflows that workers have in their code.
 CREATE TABLE holdfast.workflow_types (
     workflow text NOT NULL,
@@ -1146,6 +1154,13 @@ BEGIN
     WHERE r.id = ANY (ARRAY(SELECT o.id FROM holdfast.workflow_runs o
                             WHERE o.ended_at < holdfast.now() - make_interval(days => kept) AND NOT coalesce('forever' = ANY (o.tags), false)
                             LIMIT most FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS n = ROW_COUNT;
+    gone := gone + n;
+    -- What owners that died said of their steps.
+    DELETE FROM holdfast.workflow_at_work a
+    WHERE a.run_id = ANY (ARRAY(SELECT o.run_id FROM holdfast.workflow_at_work o JOIN holdfast.workflow_runs r ON r.id = o.run_id
+                                WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = r.queue AND w.id = r.id AND w.status = 'processing'
+                                                    AND w.lease_generation = o.generation OFFSET 0) LIMIT most));
     GET DIAGNOSTICS n = ROW_COUNT;
     gone := gone + n;
     -- What a sender committed after the end of its run.

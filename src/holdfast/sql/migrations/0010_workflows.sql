@@ -161,6 +161,14 @@ CREATE TABLE holdfast.workflow_calls (
     jobs     uuid[] NOT NULL
 );
 
+-- Steps of open runs that are at work for a while, as their owners said last. It counts as long as the run's job is at work under that claim.
+CREATE TABLE holdfast.workflow_at_work (
+    run_id     uuid PRIMARY KEY,
+    generation bigint NOT NULL,
+    era        int    NOT NULL,
+    steps      jsonb  NOT NULL   -- [{"key": ..., "kind": ..., "began": seconds, "attempts": ..., "ordinal": ...}]
+);
+
 -- The workflows that workers have in their code.
 CREATE TABLE holdfast.workflow_types (
     workflow text NOT NULL,
@@ -1196,6 +1204,13 @@ BEGIN
                             LIMIT most FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS n = ROW_COUNT;
     gone := gone + n;
+    -- What owners that died said of their steps.
+    DELETE FROM holdfast.workflow_at_work a
+    WHERE a.run_id = ANY (ARRAY(SELECT o.run_id FROM holdfast.workflow_at_work o JOIN holdfast.workflow_runs r ON r.id = o.run_id
+                                WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = r.queue AND w.id = r.id AND w.status = 'processing'
+                                                    AND w.lease_generation = o.generation OFFSET 0) LIMIT most));
+    GET DIAGNOSTICS n = ROW_COUNT;
+    gone := gone + n;
     -- What a sender committed after the end of its run.
     DELETE FROM holdfast.workflow_signals s
     WHERE s.ctid = ANY (ARRAY(SELECT o.ctid FROM holdfast.workflow_signals o
@@ -1223,8 +1238,9 @@ BEGIN
             ('INSERT', 'claims', 'SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types'),
             ('INSERT', 'claims', 'INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types'),
             ('INSERT', 'claims', 'UPDATE ON holdfast.workflow_runs'),
+            ('INSERT', 'claims', 'SELECT, INSERT, UPDATE, DELETE ON holdfast.workflow_at_work'),
             ('INSERT', 'claims', 'USAGE ON SEQUENCE holdfast.workflow_seq'),
-            ('SELECT', 'jobs',   'SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types, holdfast.workflow_calls')
+            ('SELECT', 'jobs',   'SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types, holdfast.workflow_calls, holdfast.workflow_at_work')
         ) AS n(had, before, rights)
         JOIN pg_class c ON c.relnamespace = 'holdfast'::regnamespace AND c.relname = n.before
         CROSS JOIN LATERAL aclexplode(c.relacl) AS had
