@@ -39,6 +39,7 @@ class Watcher(Protocol):
 
     def at_work(self, before: float) -> Said:
         """What there is to say of its steps."""
+        ...
 
 
 class Recorder:
