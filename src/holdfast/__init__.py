@@ -99,12 +99,13 @@ from .shapes.workflows.faults import (
     WorkflowCancelled,
     WorkflowFailed,
 )
-from .shapes.workflows.handles import Run, WorkflowType, WorkflowUsing
+from .shapes.workflows.handles import Run
 from .shapes.workflows.messages import Message, Received, Signal
 from .shapes.workflows.steps import Step
-from .shapes.workflows.sync import SyncWorkflow
+from .shapes.workflows.sync import SyncSteps, SyncWorkflow
 from .shapes.workflows.timeline import Entry
 from .shapes.workflows.workflow import Workflow
+from .shapes.workflows.workflow_type import NewRun, WorkflowType, WorkflowUsing
 from .store.chains import GroupStatus
 from .tasks.batching import BatchDecorator
 from .tasks.group import GroupHandle
@@ -179,6 +180,7 @@ __all__ = [
     "Middleware",
     "MigrationFailed",
     "NewJob",
+    "NewRun",
     "Next",
     "NoDatabase",
     "NonRetryable",
@@ -227,6 +229,7 @@ __all__ = [
     "Stripe",
     "Subscription",
     "SubscriptionStopped",
+    "SyncSteps",
     "SyncWorkflow",
     "Task",
     "TaskDecorator",

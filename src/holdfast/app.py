@@ -261,7 +261,8 @@ class Holdfast(Registry, Verbs):
 
         known = {name for name, _ in tasks.known()}
         measures = [shape.measures for shape in self._shapes if shape.measures is not None]
-        port = HealthPort(self.database, known, address, measures)
+        ends = [(m.ends, frozenset(m.ends.tasks(tasks))) for m in measures if m.ends is not None]
+        port = HealthPort(self.database, known, address, measures, ends)
         return (await stack.enter_async_context(port)).attach
 
     async def _open_processes(

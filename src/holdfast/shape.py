@@ -49,6 +49,16 @@ class Counted(NamedTuple):
     amount: str | None = None  # the field that says by how much; None: by one
 
 
+class CountedEnds(NamedTuple):
+    """A counter of how jobs of the shape's own tasks ended, once per job that ended here."""
+
+    name: str
+    text: str
+    task: str  # the name of the label that has the task
+    outcomes: Mapping[str, str]  # outcome of jobs_settled -> what it is called here; others are not counted
+    tasks: Callable[[TaskSet], Iterable[str]]  # whose jobs
+
+
 @dataclass(frozen=True)
 class Measures:
     """What Prometheus reads of a shape. A scrape never asks the database: `look` is part of the snapshot that a worker takes
@@ -57,6 +67,7 @@ class Measures:
     look: Callable[[float], Flow[Any]]  # is given after how many seconds a silent worker counts as gone
     gauges: Callable[[Any], Iterable[Gauge]]  # of what `look` returned
     counters: Mapping[str, Counted] = field(default_factory=dict)  # by the name of the event
+    ends: CountedEnds | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The owner of a run is killed, stopped or cut off at each place where it writes. The run must come to the same end, with
-the same effects and the same history, as one that nothing befell, and no body may run again once its record is there."""
+the same effects and the same history, as one that nothing befell, and no body may run again once its record is there. What
+must hold at every moment is looked at all the while: tests/crash/invariants.py."""
 
 import contextlib
 import json
@@ -16,9 +17,12 @@ from typing import Any
 import psycopg
 import pytest
 from tests.conftest import wait_until
+from tests.crash.invariants import Invariants
 from tests.crash.process import lines
 from tests.crash.proxy import Proxy
 from tests.crash.workflow_app import GO, POINTS, TABLE, TIMINGS, Order, build, work
+from tests.workflows.support import Runs, waits
+from tests.workflows.support import step as recorded
 
 from holdfast import DatabaseUnavailable, ResultExpired
 from holdfast.testing import Kit, TestServer
@@ -27,6 +31,8 @@ SILENT = """UPDATE holdfast.workers SET last_seen_at = last_seen_at - interval '
             WHERE pid = ANY (%s) AND status <> 'gone'"""
 SIGNALS = "SELECT name FROM holdfast.workflow_signals WHERE run_id = %s"
 FENCED = "SELECT id FROM holdfast.workers WHERE pid = %s AND fenced_at IS NOT NULL"
+SENT = """INSERT INTO holdfast.workflow_signals (run_id, name, sent_at, taken_by)
+          SELECT id, '{}', holdfast.now(), {} FROM holdfast.workflow_runs"""
 LEFT = """SELECT (SELECT count(*) FROM holdfast.work w WHERE w.queue = 'workflows') AS work,
                  (SELECT count(*) FROM holdfast.workflow_steps) AS steps,
                  (SELECT count(*) FROM holdfast.workflow_calls) AS calls,
@@ -55,6 +61,7 @@ class Theatre:
         self._forks.set_forkserver_preload(["tests.crash.workflow_app"])
         self._workers: list[Any] = []
         self._number = 0
+        self.invariants = Invariants(kit)
 
     def worker(self, order: Order = Order(), url: str | None = None) -> Any:  # noqa: B008 it is never changed
         process = self._forks.Process(
@@ -101,7 +108,9 @@ class Theatre:
                     os.kill(lost.pid, signal.SIGCONT)
                 elif stands:
                     stopped.append(lost)
-            return self.push(program, run)
+            ended = self.push(program, run)
+            self.look()
+            return ended
 
         try:
             wait_until(step, f"{name} ends", 60)
@@ -116,6 +125,10 @@ class Theatre:
             self.end()
             self.kit.sql("SELECT holdfast.workflow_terminate(%s, %s)", [program, name])
         return before, len(lines(self.folder / "struck")) == len(orders)
+
+    def look(self) -> None:
+        """At what must hold at every moment."""
+        self.invariants.look()
 
     def push(self, program: str, run: Any) -> bool:
         """Send what it waits for; whether it has ended."""
@@ -261,6 +274,32 @@ def test_an_owner_is_lost(
     assert struck, "nothing befell it"
     assert ending == undisturbed[program]
     assert theatre.kit.sql(LEFT) == [{"work": 0, "steps": 0, "calls": 0, "open": 0}]
+
+
+@pytest.mark.parametrize(
+    ("which", "broken"),
+    [
+        ("I1", "UPDATE holdfast.workflow_steps SET result = '2'"),
+        ("I2", "UPDATE holdfast.workflow_steps SET generation = 9"),
+        ("I4", "DELETE FROM holdfast.work"),
+        ("I4", "UPDATE holdfast.workflow_runs SET ended_at = holdfast.now()"),
+        ("I5", "UPDATE holdfast.workflow_runs SET waits = '{child:ship}'"),
+        ("I6", SENT.format("go", "NULL")),
+        ("I7", SENT.format("note", "'nothing'")),
+        ("I8", "UPDATE holdfast.workflow_runs SET parent_id = gen_random_uuid(), parent_key = 'ship'"),
+    ],
+)
+def test_the_look_finds_what_must_not_be(kit: Kit, which: str, broken: str) -> None:
+    runs = Runs.on(kit.url)
+    grant = runs.started()
+    runs.record(grant, recorded())
+    assert runs.suspend(grant, waits()) == "suspended"
+    invariants = Invariants(kit)
+    invariants.look()
+    runs.conn.execute(broken.encode())
+    runs.conn.close()
+    with pytest.raises(AssertionError, match=which):
+        invariants.look()
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ def test_a_run_that_nothing_can_wake_is_found_until_it_looks_again(case: Case) -
     case.sql(asleep)
     case.sql("UPDATE holdfast.workflow_runs SET asleep = 1, waits = '{paid}'")
     assert case.found("stuck_run") is None
+    case.sql(
+        "INSERT INTO holdfast.workflow_signals (run_id, name, sent_at)"
+        " SELECT id, 'paid', holdfast.now() FROM holdfast.workflow_runs"
+    )
+    finding = case.found("stuck_run")
+    assert finding is not None
+    assert finding["details"] == [f"checkout 'order:2' ({run}): it has unread messages that it waits for"]
+    case.sql("DELETE FROM holdfast.workflow_signals")
     case.sql("UPDATE holdfast.workflow_runs SET waits = '{child:ship}'")
     finding = case.cure("stuck_run")
     assert finding["details"] == [f"checkout 'order:2' ({run}): it waits for nothing that is open"]

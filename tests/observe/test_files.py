@@ -143,7 +143,7 @@ def test_the_alerts_cover_what_goes_wrong() -> None:
             "expired_claims",
             "loop_blocked_total",
         ),
-        *("snapshot_age_seconds", "claim_failures_total"),
+        *("snapshot_age_seconds", "claim_failures_total", "workflow_diverged_seconds"),
     ):
         assert f"holdfast_{name}" in asked
     assert 'outcome="lost"' in asked

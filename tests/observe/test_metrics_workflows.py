@@ -62,6 +62,36 @@ def test_runs_by_workflow_and_state(app: Holdfast, holdfast_kit: MakeKit) -> Non
         assert port.value("workflow_runs_began_total", workflow="asks") == 3
 
 
+def test_runs_that_ended_are_counted_by_outcome(app: Holdfast, holdfast_kit: MakeKit) -> None:
+    """Once each, however often they were put away; jobs of plain tasks are none of them."""
+
+    @app.workflow(sticky=0.01)
+    async def decides(wf: Workflow) -> str:
+        word = await wf.signal(GO)
+        if word == "fail":
+            raise ValueError(word)
+        return word
+
+    @app.task(queue="workflows")
+    async def plain() -> None: ...
+
+    kit = holdfast_kit(app, with_port(metrics_snapshot=0.05))
+    kit.create_queues()
+    with ready(kit) as port:
+        for outcome in ("completed", "failed", "cancelled"):
+            assert port.value("workflow_runs_ended_total", workflow="decides", outcome=outcome) == 0
+        runs = [decides.start() for _ in range(4)]
+        plain.enqueue()
+        _until(port, 4, "workflow_runs", workflow="decides", state="suspended")
+        for run, word in zip(runs, ("yes", "fail", "yes"), strict=False):
+            run.signal(GO(word))
+        runs[3].cancel()
+        for outcome, number in (("completed", 2), ("failed", 1), ("cancelled", 1)):
+            _until(port, number, "workflow_runs_ended_total", workflow="decides", outcome=outcome)
+        _until(port, 1, "jobs_settled_total", queue="workflows", task="plain", outcome="completed")
+        assert port.value("workflow_runs_ended_total", workflow="plain", outcome="completed") is None
+
+
 def test_a_look_stops_at_the_cap(kit: Kit) -> None:
     kit.sql("SELECT holdfast.create_queue('workflows')")
     with kit.connect() as conn:

@@ -108,13 +108,14 @@ webhook_attempts S      S            S
 webhook_ranges  S       S            S
 webhook_requests -      -            -
 webhook_writes  -       S            S
-workflow_runs   SU      S            SU
-workflow_steps  SIU     S            SUD
+workflow_runs   SU      S            Su
+workflow_steps  SIU     S            SuD
 workflow_signals S      S            S
 workflow_history S      S            S
 workflow_types  SIU     S            S
 workflow_calls  -       S            S
 workflow_upkeep -       S            S
+workflow_at_work SIUD   S            S
 """
 OTHERS = {"worker": "", "operator_ro": "S", "operator_rw": "S"}  # archive_00 and so on, and the other views
 
@@ -129,6 +130,9 @@ COLUMNS = {
     ("event_log.hold_bytes", "operator_rw"): "UPDATE",
     ("event_log.hold_days", "operator_rw"): "UPDATE",
     ("event_log.retention_days", "operator_rw"): "UPDATE",
+    ("workflow_runs.error", "operator_rw"): "UPDATE",
+    ("workflow_runs.state", "operator_rw"): "UPDATE",
+    ("workflow_steps.ordinal", "operator_rw"): "UPDATE",
     **{
         (f"webhook_{table}.{column}", role): "SELECT"
         for table, role, columns in (

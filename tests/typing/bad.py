@@ -66,6 +66,8 @@ async def wrong_flow(wf: Wf) -> int:
     await wf.call(thumbnail, 3)  # error
     await wf.start(album, "x")  # error
     checkout.start(1)  # error
+    checkout.new("1", cents=2)  # error
+    checkout.start_many([1])  # error
     run = checkout.start(1, cents=2)
     run.signal(CANCELLED({"who": "x"}))  # error
     r: int = run.result()  # error
@@ -77,4 +79,6 @@ def wrong_plain(wf: SyncWorkflow) -> int:
     wf.transact(book_paper, "many")  # error
     wf.transact(charge, 1, 2)  # error
     wf.publish("x", 3)  # error
+    wf.using(max_attempts=2).transact(book_paper, "many")  # error
+    wf.using(id="x")  # error
     return wf.transact(book_paper, 3)

@@ -180,7 +180,7 @@ def print_pages(number: int, pages: int) -> int:
 @app.workflow(sticky=0.1)
 def printing(wf: SyncWorkflow, number: int, pages: int) -> int:
     sheets: int = wf.transact(book_paper, pages)
-    done: int = wf.step(print_pages, number, sheets)
+    done: int = wf.using(max_attempts=3, timeout=60).step(print_pages, number, sheets)
     wf.publish(AlbumPrinted(number, done))
     return done
 
@@ -204,6 +204,9 @@ async def test_printing(kit: WorkflowKit) -> None:
 
 
 async def shop(conn: object) -> str:
+    many = await checkout.astart_many((checkout.using(id=f"checkout:{n}").new(n, cents=5) for n in (1, 2)), conn=conn)
+    first: str = many[0].id
+    print(first)
     run = await checkout.using(id="checkout:9182", conn=conn).astart(9182, cents=995)
     await run.asignal(CANCELLED({"by": "customer"}), idempotency_key="click-1", conn=conn)
     return await run.aresult(timeout=10)

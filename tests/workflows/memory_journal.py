@@ -15,7 +15,16 @@ from holdfast.shapes.workflows.bodies import Result
 from holdfast.shapes.workflows.core import Rules
 from holdfast.shapes.workflows.drive import Code, drive
 from holdfast.shapes.workflows.faults import Evicted
-from holdfast.shapes.workflows.journal import CancelAsked, History, NewJobs, NewRun, Record, Stored, Wait
+from holdfast.shapes.workflows.journal import (
+    CancelAsked,
+    History,
+    Kind,
+    NewChild,
+    NewJobs,
+    Record,
+    Stored,
+    Wait,
+)
 from holdfast.shapes.workflows.outgoing import NewEvent
 
 RUN = UUID(int=14)
@@ -39,7 +48,7 @@ class Store:
     shown: str | None = None
     waits: list[Wait] = field(default_factory=list)
     calls: dict[str, NewJobs] = field(default_factory=dict)
-    children: dict[str, NewRun] = field(default_factory=dict)
+    children: dict[str, NewChild] = field(default_factory=dict)
     lost: bool = False
     beats: list[tuple[str, str | None]] = field(default_factory=list)
     events: dict[UUID | None, tuple[str, Any]] = field(default_factory=dict)  # the log keeps one of an id
@@ -83,6 +92,9 @@ class MemoryJournal:
 
     def lost(self) -> bool:
         return self.store.lost
+
+    def begins(self, key: str, kind: Kind, ordinal: int | None, began: float, attempt: int) -> None:
+        pass
 
     def beat(self, key: str, detail: str | None) -> None:
         self.store.beats.append((key, detail))
@@ -170,7 +182,7 @@ class MemoryJournal:
 
         return await self.transact(body, row)
 
-    async def start(self, child: NewRun, row: Record) -> Stored:
+    async def start(self, child: NewChild, row: Record) -> Stored:
         self._write()
         self.store.children[row.key] = child
         return self.store.put(row)

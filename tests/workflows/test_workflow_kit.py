@@ -1,6 +1,7 @@
 """The test kit of workflows, as users have it."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -112,6 +113,61 @@ def test_a_signal_that_nobody_sends_is_said(shop: Shop) -> None:
     assert shop.kit.workflows.run(run) is False
     with pytest.raises(StillWaiting, match="a time, which does not pass by itself here"):
         shop.kit.workflows.run(shop.checkout.start(2), skip_time=False)
+
+
+def test_a_run_that_waits_for_another_names_it(app: Holdfast, kit: Kit) -> None:
+    """And what that one waits for; also a job that nobody here runs."""
+
+    @app.task(queue="far")
+    async def far() -> None: ...
+
+    @app.workflow()
+    async def asks(wf: Workflow) -> bool:
+        return await wf.signal(DECIDED)
+
+    @app.workflow()
+    async def middle(wf: Workflow) -> bool:
+        child = await wf.start(asks)
+        return await child.result()
+
+    @app.workflow()
+    async def outer(wf: Workflow) -> bool:
+        child = await wf.using(name="inner", id="m").start(middle)
+        return await child.result()
+
+    @app.workflow()
+    async def calls(wf: Workflow) -> None:
+        await wf.using(queue="nobodys").call(far)
+
+    kit.create_queues()
+    kit.sql("SELECT holdfast.create_queue('nobodys')")
+    run = outer.using(id="o").start()
+    for program, says in (
+        (
+            run,
+            (
+                "Run(outer 'o') is suspended, and waits for the end of child inner: Run(middle 'm') is suspended, and "
+                "waits for the end of child asks: Run(asks 'm/asks') is suspended, and waits for decided. Send it, and run "
+                "it again"
+            ),
+        ),
+        (
+            calls.using(id="c").start(),
+            (
+                "Run(calls 'c') is suspended, and waits for the end of call far: job JOB of far is pending in queue "
+                "'nobodys', in which no task of the app is"
+            ),
+        ),
+    ):
+        with pytest.raises(StillWaiting) as said:
+            kit.workflows.run(program)
+        assert re.sub("[0-9a-f-]{36}", "JOB", str(said.value)) == says
+    kit.sql("SELECT holdfast.workflow_pause('outer', 'o')")
+    with pytest.raises(StillWaiting, match=r"^Run\(outer 'o'\) is paused\. Resume it, and run it again$"):
+        kit.workflows.run(run)
+    kit.sql("SELECT holdfast.workflow_resume('outer', 'o')")
+    assert asks.get("m/asks").signal(DECIDED(True))
+    assert kit.workflows.run(run) is True
 
 
 def test_steps_are_mocked_under_their_own_keys(shop: Shop) -> None:

@@ -27,7 +27,7 @@ from ..model.state import (
     SUSPENDED,
     TABLE,
 )
-from ..shape import Counted, Measures
+from ..shape import Counted, CountedEnds, Measures
 from ..store.queue_load import CAP
 from ..telemetry import Event
 from .health import Health
@@ -46,7 +46,12 @@ _QUEUED = tuple(row.word for row in TABLE.values() if row.metric == QUEUE_JOBS)
 class Counts:
     """Fed by telemetry events, in whichever thread emits them."""
 
-    def __init__(self, tasks: Iterable[str], counters: Mapping[str, Counted] | None = None) -> None:
+    def __init__(
+        self,
+        tasks: Iterable[str],
+        counters: Mapping[str, Counted] | None = None,
+        ends: Sequence[tuple[CountedEnds, frozenset[str]]] = (),
+    ) -> None:
         self._tasks = frozenset(tasks)
         self._seen: set[tuple[str, str]] = set()
         self.registry = CollectorRegistry()
@@ -59,6 +64,7 @@ class Counts:
         self._wait = self._histogram(
             "job_wait_seconds", "From the moment a job is due until an attempt starts.", "queue"
         )
+        self._ends = [self._ended(counted, names) for counted, names in ends]
         self._started = self._counter("jobs_started", "Attempts started here.", "task")
         self._swept = self._counter("jobs_swept", "Jobs taken back from workers that are gone.", "state")
         self._services = self._counter(
@@ -100,6 +106,19 @@ class Counts:
 
         return on_event
 
+    def _ended(self, counted: CountedEnds, names: frozenset[str]) -> Callable[[str, str], None]:
+        """Of a shape, by task and outcome; all of them from 0 on."""
+        counter = self._counter(counted.name, counted.text, counted.task, "outcome")
+        for name in sorted(names):
+            for word in counted.outcomes.values():
+                counter.labels(name, word)
+
+        def on_end(task: str, outcome: str) -> None:
+            if task in names and outcome in counted.outcomes:
+                counter.labels(task, counted.outcomes[outcome]).inc()
+
+        return on_end
+
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, namespace="holdfast", registry=self.registry, buckets=_BUCKETS)
 
@@ -121,6 +140,8 @@ class Counts:
             for expected in _EXPECTED:
                 self._settled.labels(queue, task, expected)
         self._settled.labels(queue, task, outcome).inc()
+        for on_end in self._ends:
+            on_end(task, outcome)
         if "waited" in fields:
             self._wait.labels(queue).observe(fields["waited"])
         if "seconds" in fields and outcome in _HANDLED:
@@ -135,10 +156,15 @@ class Metrics(Collector):
     """Everything that /metrics shows."""
 
     def __init__(
-        self, tasks: Iterable[str], health: Health, snapshots: Snapshots, measures: Sequence[Measures] = ()
+        self,
+        tasks: Iterable[str],
+        health: Health,
+        snapshots: Snapshots,
+        measures: Sequence[Measures] = (),
+        ends: Sequence[tuple[CountedEnds, frozenset[str]]] = (),
     ) -> None:
         counters = {name: counted for m in measures for name, counted in m.counters.items()}
-        self._counts = Counts(tasks, counters)
+        self._counts = Counts(tasks, counters, ends)
         self._measures = measures
         self._health = health
         self._snapshots = snapshots

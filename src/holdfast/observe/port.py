@@ -12,7 +12,7 @@ from typing import Self
 from .. import telemetry
 from ..db.database import Database
 from ..runtime.worker import Worker
-from ..shape import Measures
+from ..shape import CountedEnds, Measures
 from .health import Health
 from .metrics import Metrics
 from .server import Server, listen
@@ -30,12 +30,14 @@ class HealthPort:
         tasks: Iterable[str],
         where: tuple[str, int] | socket.socket,
         measures: Sequence[Measures] = (),
+        ends: Sequence[tuple[CountedEnds, frozenset[str]]] = (),
     ) -> None:
-        """`where`: host and port, or a socket that listens already. `measures` are those of the shapes."""
+        """`where`: host and port, or a socket that listens already. `measures` are those of the shapes, `ends` theirs with
+        the tasks that are counted."""
         self._where = where
         self._snapshots = Snapshots(database, measures)
         self._health = Health(database.settings, self._snapshots)
-        self._metrics = Metrics(tasks, self._health, self._snapshots, measures)
+        self._metrics = Metrics(tasks, self._health, self._snapshots, measures, ends)
         self._server = Server(
             {
                 "/livez": lambda _: self._health.live().reply(),

@@ -96,6 +96,7 @@ BEGIN
     GRANT SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types TO {{worker}};
     GRANT INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types TO {{worker}};
     GRANT UPDATE ON holdfast.workflow_runs TO {{worker}};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.workflow_at_work TO {{worker}};
     GRANT USAGE ON SEQUENCE holdfast.workflow_seq TO {{worker}};
 
     -- To lock a row, and to find the one to change, needs more than SELECT: hence UPDATE beside DELETE.
@@ -148,8 +149,9 @@ BEGIN
         holdfast.erase_event_key TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
 
     GRANT EXECUTE ON FUNCTION holdfast.workflow_reopen, holdfast.workflow_fork TO {{operator_rw}};
-    GRANT UPDATE ON holdfast.workflow_runs TO {{operator_rw}};
-    GRANT UPDATE, DELETE ON holdfast.workflow_steps TO {{operator_rw}};   -- a failure that is to be tried again, a record that code no longer asks for
+    -- What was recorded is nobody's to change: a failure that is to be tried again is removed, a record that code no longer asks for loses its place.
+    GRANT UPDATE (state, error) ON holdfast.workflow_runs TO {{operator_rw}};
+    GRANT UPDATE (ordinal), DELETE ON holdfast.workflow_steps TO {{operator_rw}};
 
     -- Statements name the table of one queue. A queue that is made later gets the same: create_queue() copies from `work`.
     FOR queue IN SELECT q.relation FROM holdfast.queues q LOOP

@@ -22,11 +22,12 @@ from ..shapes.workflows import bodies
 from ..shapes.workflows.checking import Divergence, replay_run
 from ..shapes.workflows.declare import KIND
 from ..shapes.workflows.faults import WorkflowFailed
-from ..shapes.workflows.handles import Run, WorkflowType
+from ..shapes.workflows.handles import Run
 from ..shapes.workflows.runs import RunFilter, listed
 from ..shapes.workflows.store import histories
 from ..shapes.workflows.timeline import Entry, timeline
-from . import lint
+from ..shapes.workflows.workflow_type import WorkflowType
+from . import lint, waiting
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -112,17 +113,15 @@ class WorkflowKit:
     def run(self, run: Run[T], *, skip_time: bool = True) -> T:
         """Run workers here until it ends, and return its result. With `skip_time` the clock of the kit moves on whenever
         nothing else is to be done: sleeps, retries and timeouts pass by themselves. Raises what run.result() raises,
-        StillWaiting when it waits for a signal without a timeout, and SwallowsEviction when its code catches BaseException
-        and does not raise it again."""
+        StillWaiting when it waits for something that nobody sends or runs, and SwallowsEviction when its code catches
+        BaseException and does not raise it again."""
         return self._sync(lambda: self.arun(run, skip_time=skip_time))
 
     async def arun(self, run: Run[T], *, skip_time: bool = True) -> T:
         """`await kit.workflows.arun(run)`: see run()."""
         if await self._go(run, skip_time, stops=False):
             return await run.aresult(timeout=0)
-        state, _ = await run.astate()
-        names = ", ".join(self._waits(run)) or "a time, which does not pass by itself here"
-        raise StillWaiting(f"{run!r} is {state}, and waits for {names}. Send it, and run it again")
+        raise StillWaiting(waiting.why(self._kit, waiting.view(self._kit, run.run_id), self._queues()))
 
     def run_until_waiting(self, run: Run[Any], *, skip_time: bool = True) -> list[str]:
         """The same until it waits for a signal, also for one with a timeout. Returns the names; none: it has ended, or
@@ -242,16 +241,18 @@ class WorkflowKit:
 
     def _waits(self, run: Run[Any]) -> list[str]:
         """The signals that it waits for."""
-        (row,) = self._kit.sql(
-            "SELECT r.waits FROM holdfast.workflow_runs r WHERE r.id = %s", [run.run_id]
-        ) or [{"waits": None}]
-        return [name for name in row["waits"] or [] if ":" not in name]
+        return [name for name in waiting.view(self._kit, run.run_id).waits or [] if ":" not in name]
+
+    def _queues(self) -> list[str]:
+        """Those that workers of the kit run."""
+        return list(self._kit.app.tasks.queues())
 
     def _next(self) -> float | None:
-        """Seconds until the next job is due; None: none has a time."""
+        """Seconds until the next job is due in a queue that is run here; None: none has a time."""
         (row,) = self._kit.sql(
             "SELECT date_part('epoch', min(w.available_at) - holdfast.now()) AS ahead FROM holdfast.work w"
-            " WHERE w.status = 'pending' AND w.available_at < '9000-01-01'"
+            " WHERE w.status = 'pending' AND w.available_at < '9000-01-01' AND w.queue = ANY (%s)",
+            [self._queues()],
         )
         return None if row["ahead"] is None else max(float(row["ahead"]), 0.0) + 0.001
 

@@ -8,8 +8,9 @@ recorder          what all runs of a worker have ready, in one statement; lanes 
 service           what a worker does beside that
 ends              the end of runs, and those whose job is gone
 checks            what the doctor looks at
+workflow_type     a declared workflow and its starts; starting has those that come together, handles their runs
 store             its statements; queries.sql and schema.sql beside it have the text
-timeline          what a run recorded, for those who look at it
+timeline          what a run recorded, for those who look at it; working has the steps that are at work
 runs              runs as operators see them; operate.sql beside it has the text
 verbs             what operators do; retries and forks have how a run goes on, finding which run is meant
 bars              a run in words, and its timeline drawn

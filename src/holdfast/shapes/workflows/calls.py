@@ -18,11 +18,11 @@ from ...tasks.payload import shown
 from ...tasks.task import Task
 from .bodies import Options, Result, begin, call, fingerprint, name_of
 from .core import Core, Scope
-from .handles import WorkflowType
-from .journal import Kind, NewJobs, NewRun, Record, Stored, Wait
+from .journal import Kind, NewChild, NewJobs, Record, Stored, Wait
 from .messages import Message
 from .replay import Place
 from .steps import Attempts, Step, idempotency_key
+from .workflow_type import WorkflowType
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -156,7 +156,7 @@ class Steps:
             if core.may_cancel(scope) and core.journal.cancelled.is_set():
                 return await core.record(Record(place.key, "child", "cancelled", place.ordinal, began=began))
             await core.flush()
-            new = NewRun(
+            new = NewChild(
                 workflow.name,
                 child_id,
                 workflow.version,

@@ -14,7 +14,7 @@ from . import runs, store
 from .declare import KIND
 from .drive import Code, replay
 from .faults import Diverged, Evicted
-from .journal import CancelAsked, History, Stored
+from .journal import CancelAsked, History, Kind, Stored
 
 PAGE = 200
 
@@ -72,6 +72,9 @@ class Past:
 
     def lost(self) -> bool:
         return False
+
+    def begins(self, key: str, kind: Kind, ordinal: int | None, began: float, attempt: int) -> None:
+        """No body runs."""
 
     def beat(self, key: str, detail: str | None) -> None:
         """No body runs."""

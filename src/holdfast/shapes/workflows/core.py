@@ -13,7 +13,7 @@ from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.outcome import DeadLettered, Held, Outcome, Released
 from ...model.text import describe, storable
 from .faults import Diverged, Evicted, StepFailed, UnscopedTask, WorkflowCancelled, WorkflowFailed
-from .journal import STICKY, History, Journal, Kind, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .journal import STICKY, History, Journal, Kind, NewChild, NewJobs, Record, RecordRefused, Stored, Wait
 from .outgoing import NewEvent
 from .replay import Place, Replay
 from .waits import Waits, interrupted
@@ -330,7 +330,7 @@ class Core:
         self.replay.keep(kept)
         return kept
 
-    async def start(self, child: NewRun, row: Record) -> Stored:
+    async def start(self, child: NewChild, row: Record) -> Stored:
         self._check_length(row)
         try:
             kept = await self.journal.start(child, row)

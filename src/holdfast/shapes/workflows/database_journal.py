@@ -20,9 +20,21 @@ from . import store
 from .bodies import threads
 from .faults import Evicted
 from .handover import Handover, settled
-from .journal import STICKY, CancelAsked, History, NewJobs, NewRun, Record, RecordRefused, Stored, Wait
+from .journal import (
+    STICKY,
+    CancelAsked,
+    History,
+    Kind,
+    NewChild,
+    NewJobs,
+    Record,
+    RecordRefused,
+    Stored,
+    Wait,
+)
 from .outgoing import NewEvent
 from .recorder import BUSY, Recorder, recorder_of
+from .working import AtWork, Said, steps_text
 
 T = TypeVar("T")
 First = Callable[[], Flow[bool]]  # before the body of a transaction
@@ -45,6 +57,7 @@ class DatabaseJournal:
         self._news = asyncio.Event()
         self._beating = threading.Lock()
         self._beats: dict[str, str] = {}  # what steps at work said last
+        self._at_work: dict[str, AtWork] = {}
         self._seen = self._known = _NOTHING
         if job._claimed.cancel_requested:
             self.cancelled.set()
@@ -66,8 +79,19 @@ class DatabaseJournal:
     def lost(self) -> bool:
         return self._job.lost
 
+    def begins(self, key: str, kind: Kind, ordinal: int | None, began: float, attempt: int) -> None:
+        self._at_work[key] = AtWork(kind, began, attempt, ordinal)
+
+    def at_work(self, before: float) -> Said:
+        """By the recorder: the steps that began before this moment, and have not ended."""
+        era = 0 if self._history is None else self._history.era
+        steps = steps_text(list(self._at_work.items()), before)
+        return Said(self._grant.id_text, self._grant.generation, era, steps)
+
     def beat(self, key: str, detail: str | None) -> None:
         """The progress of its job: the renewing thread writes the latest."""
+        if detail is None:
+            self._at_work.pop(key, None)
         with self._beating:
             if detail is None and self._beats.pop(key, None) is None:
                 return
@@ -217,7 +241,7 @@ class DatabaseJournal:
             raise Evicted(f"run {self._grant.id_text} is no longer ours")
         return found
 
-    async def start(self, child: NewRun, row: Record) -> Stored:
+    async def start(self, child: NewChild, row: Record) -> Stored:
         while True:
             answer = await self._between("child", lambda: store.child(self._grant, child, row))
             if answer.answer == "ours" and answer.at is not None:

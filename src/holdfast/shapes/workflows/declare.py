@@ -24,11 +24,11 @@ from ...tasks.signature import HandlerSignature, Unresolved, analyse, call_line
 from .core import MAX_HISTORY, Rules
 from .database_journal import DatabaseJournal
 from .drive import Code, drive
-from .handles import WorkflowType
 from .journal import STICKY
 from .outgoing import Events
 from .sync import SyncWorkflow, run_in_thread
 from .workflow import Workflow
+from .workflow_type import WorkflowType
 
 KIND = "workflows"
 QUEUE = "workflows"

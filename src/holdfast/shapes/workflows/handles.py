@@ -1,12 +1,11 @@
-"""A declared workflow and its runs, as everybody outside of them sees them."""
+"""Runs as everybody outside of them sees them."""
 
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from ...db.guests import async_guest, sync_guest
 from ...errors import InvalidOption, ResultError, ResultExpired, ResultTimeout
@@ -14,12 +13,10 @@ from ...model.duration import Duration, seconds
 from ...runtime.handler import PayloadError
 from ...store.statement import Flow, Statement
 from ...tasks import checks
-from ...tasks.codec import Codec
 from ...tasks.definition import Binding
 from ...tasks.handle import growing_pauses
 from ...tasks.payload import shown
 from ...tasks.producer import AppProducer
-from ...tasks.writer import unknown_queue
 from . import store
 from .faults import WorkflowFailed
 from .journal import Look, Started, StartRun
@@ -45,7 +42,7 @@ State = Literal[
 _ENDED = ("completed", "failed", "cancelled", "terminated")
 
 
-class _Reach:
+class Reach:
     """The database of the app that a workflow belongs to, or the caller's connection."""
 
     __slots__ = ("_binding", "_name")
@@ -86,7 +83,7 @@ class Run(Generic[T_co]):
 
     def __init__(
         self,
-        reach: _Reach,
+        reach: Reach,
         workflow: str,
         run_id: UUID | None,
         given: str,
@@ -230,138 +227,3 @@ class Run(Generic[T_co]):
 
 
 _WORDS = {"failed": "failed", "cancelled": "was cancelled", "terminated": "was terminated"}
-
-
-@dataclass(frozen=True, slots=True)
-class Starting:
-    """Checked options of a start."""
-
-    id: str | None = None
-    conn: object = None
-    if_exists: Literal["same", "restart_ended", "refuse"] = "same"
-    delay: float = 0.0
-    timeout: float | None = None
-    priority: int = 0
-    tags: tuple[str, ...] = ()
-
-
-class WorkflowUsing(Generic[P, T]):
-    """A workflow with the options of a start: `checkout.using(id="checkout:9182", conn=conn).start(9182, cents=995)`."""
-
-    __slots__ = ("_options", "_workflow")
-
-    def __init__(self, workflow: "WorkflowType[P, T]", options: Starting) -> None:
-        self._workflow = workflow
-        self._options = options
-
-    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
-        """Start a run, when the transaction of `conn` commits. The same id gives the same run."""
-        flow, options = self._workflow, self._options
-        new = self._new(args, kwargs)
-        reach = flow._reach()
-        reach.ready(flow.queue)
-        made = reach.run(lambda: store.start(new, timeout=options.timeout), options.conn, "start")
-        return self._run(reach, new, made)
-
-    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
-        """`await checkout.using(conn=tx).astart(9182, cents=995)`: see start()."""
-        flow, options = self._workflow, self._options
-        new = self._new(args, kwargs)
-        reach = flow._reach()
-        await reach.aready(flow.queue)
-        made = await reach.astart(new, options.timeout, options.conn)
-        return self._run(reach, new, made)
-
-    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StartRun:
-        flow, options = self._workflow, self._options
-        return StartRun(
-            flow.name,
-            flow.version,
-            options.id or str(uuid4()),
-            flow._encode(args, kwargs),
-            flow.queue,
-            options.delay,
-            options.priority,
-            options.tags,
-            options.if_exists,
-        )
-
-    def _run(self, reach: _Reach, new: StartRun, made: Started) -> Run[T]:
-        if made.conflict == "queue":
-            raise unknown_queue(new.queue, [])
-        if made.conflict is not None:
-            raise InvalidOption(
-                f"there is a run {new.id!r} of {new.workflow} already. Take another id, or leave if_exists out to get it"
-            )
-        return Run(reach, new.workflow, made.run_id, new.id, self._workflow._decode, created=made.created)
-
-
-class WorkflowType(Generic[P, T]):
-    """A declared workflow: `run = checkout.start(9182, cents=995)`. Made by `@app.workflow()`."""
-
-    __slots__ = ("_binding", "_codec", "func", "name", "queue", "version")
-
-    def __init__(
-        self, name: str, version: int, queue: str, codec: Codec, binding: Binding, func: Callable[..., Any]
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.queue = queue
-        self.func = func  # as it was written
-        self._codec = codec
-        self._binding = binding
-
-    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
-        """Start a run: `run = checkout.start(9182, cents=995)`."""
-        return WorkflowUsing(self, Starting()).start(*args, **kwargs)
-
-    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
-        """`run = await checkout.astart(9182, cents=995)`."""
-        return await WorkflowUsing(self, Starting()).astart(*args, **kwargs)
-
-    def using(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002 the word for it everywhere
-        conn: object = None,
-        if_exists: Literal["same", "restart_ended", "refuse"] = "same",
-        delay: Duration | None = None,
-        timeout: Duration | None = None,
-        priority: int = 0,
-        tags: Sequence[str] = (),
-    ) -> WorkflowUsing[P, T]:
-        """Options of a start: `checkout.using(id="checkout:9182", conn=conn).start(9182, cents=995)`.
-
-        `id`: one run per id and workflow. `timeout`: of the whole run, which is cancelled then."""
-        fail = InvalidOption
-        if id is not None:
-            checks.key(id, "id", fail, empty=False)
-        if if_exists not in ("same", "restart_ended", "refuse"):
-            raise fail(f"if_exists must be same, restart_ended or refuse, not {shown(if_exists)}")
-        options = Starting(
-            id,
-            conn,
-            if_exists,
-            0.0 if delay is None else checks.period(delay, "delay", fail),
-            None if timeout is None else checks.period(timeout, "timeout", fail),
-            checks.integer(priority, "priority", -100, 100, fail),
-            checks.tags(tags, fail),
-        )
-        return WorkflowUsing(self, options)
-
-    def get(self, id: str) -> Run[T]:  # noqa: A002 as above
-        """A handle of the run with that id; the database is asked when something is."""
-        checks.key(id, "id", InvalidOption, empty=False)
-        return Run(self._reach(), self.name, None, id, self._decode, created=False)
-
-    def __repr__(self) -> str:
-        return f"WorkflowType({self.name!r}, version {self.version})"
-
-    def _reach(self) -> _Reach:
-        return _Reach(self._binding, self.name)
-
-    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return self._codec.encode(args, kwargs)
-
-    def _decode(self, text: str | None) -> Any:
-        return self._codec.decode_result(text)

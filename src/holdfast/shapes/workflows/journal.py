@@ -94,7 +94,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class NewRun:
+class NewChild:
     """A child to start."""
 
     workflow: str
@@ -147,6 +147,10 @@ class Journal(Protocol):
         """Whether the worker knows that the run is another owner's. Asked from any thread."""
         ...
 
+    def begins(self, key: str, kind: Kind, ordinal: int | None, began: float, attempt: int) -> None:
+        """A body runs from now on, until beat(key, None) says that it has ended. For those who look at the run."""
+        ...
+
     def beat(self, key: str, detail: str | None) -> None:
         """A step is at work, and says how far; None: it no longer is. Called from any thread; written now and then."""
         ...
@@ -184,7 +188,7 @@ class Journal(Protocol):
         """The same for a plain function, which is called in a thread."""
         ...
 
-    async def start(self, child: NewRun, row: Record) -> Stored:
+    async def start(self, child: NewChild, row: Record) -> Stored:
         """The child, its job and the record that it was started, together. The record has the child's run as `linked`."""
         ...
 

@@ -1,11 +1,13 @@
-"""What Prometheus reads of workflows. How runs end is counted with the jobs that they are: jobs_settled."""
+"""What Prometheus reads of workflows."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...shape import Counted, Gauge, Measures
+from ...model.state import CANCELLED, COMPLETED, DEAD_LETTER
+from ...shape import Counted, CountedEnds, Gauge, Measures
 from ...store.queue_load import CAP
 from ...store.statement import Flow
+from .declare import KIND
 from .troubles import measured, parted_for
 
 STATES = ("open", "suspended", "compensating", "paused", "diverged")
@@ -51,4 +53,11 @@ MEASURES = Measures(
             "runs",
         ),
     },
+    CountedEnds(
+        "workflow_runs_ended",
+        "Runs that ended here, by outcome.",
+        "workflow",
+        {COMPLETED: "completed", DEAD_LETTER: "failed", CANCELLED: "cancelled"},
+        lambda tasks: {one.name for one in tasks.declared(KIND).values()},
+    ),
 )

@@ -87,7 +87,8 @@ WHERE r.ended_at IS NULL AND ($1::text IS NULL OR r.workflow = $1) AND r.id > co
 ORDER BY r.id LIMIT $3::int;
 
 -- name: workflow_timeline
--- What a run recorded, in all its eras, in the order in which it was written: of an open era from its steps, of a folded one from the history.
+-- What a run recorded, in all its eras, in the order in which it was written: of an open era from its steps, of a folded one from the history. Behind them
+-- the steps that its owner says are at work.
 -- $1 run
 WITH owner AS MATERIALIZED (   -- the last one; of those before nothing is kept
     SELECT w.lease_generation, c.worker FROM holdfast.workflow_runs r JOIN holdfast.work w ON w.queue = r.queue AND w.id = r.id
@@ -104,6 +105,15 @@ FROM (
     FROM holdfast.workflow_history h CROSS JOIN LATERAL jsonb_array_elements(h.steps) AS e(row)
     CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_steps, e.row || jsonb_build_object('run_id', h.run_id)) p
     WHERE h.run_id = $1::uuid
+    UNION ALL
+    SELECT a.era, p.*
+    FROM holdfast.workflow_at_work a JOIN holdfast.workflow_runs r ON r.id = a.run_id AND r.era = a.era AND r.ended_at IS NULL
+    JOIN holdfast.work w ON w.queue = r.queue AND w.id = r.id AND w.status = 'processing' AND w.lease_generation = a.generation
+    CROSS JOIN LATERAL jsonb_array_elements(a.steps) AS e(row)
+    CROSS JOIN LATERAL jsonb_populate_record(NULL::holdfast.workflow_steps, e.row || jsonb_build_object(
+        'generation', a.generation, 'outcome', 'running', 'began_at', to_timestamp((e.row->>'began')::float8))) p
+    WHERE a.run_id = $1::uuid
+      AND NOT EXISTS (SELECT FROM holdfast.workflow_steps s WHERE s.run_id = a.run_id AND s.key = p.key AND s.outcome <> 'retrying')
 ) s
 ORDER BY s.era, s.n;
 

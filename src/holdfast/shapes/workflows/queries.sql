@@ -103,6 +103,18 @@ ORDER BY d.n;
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 the names of each as JSON, $6 untils, $7 cancellable
 SELECT s.answer FROM holdfast.workflow_suspend($1, $2::uuid[], $3::text::bigint[], $4::uuid[], $5::text::jsonb, $6::timestamptz[], $7::text::boolean[]) s ORDER BY s.ordinal;
 
+-- name: workflow_at_work
+-- Steps of runs that are at work for a while, as their owners say now and then. What an older owner says comes too late.
+-- $1 runs, $2 generations, $3 eras, $4 steps; NULL: none is any more
+WITH given AS MATERIALIZED (
+    SELECT g.* FROM ROWS FROM (unnest($1::uuid[]), unnest($2::bigint[]), unnest($3::int[]), unnest($4::text::text[])) AS g(run_id, generation, era, steps)
+), over AS (
+    DELETE FROM holdfast.workflow_at_work a USING given g WHERE g.steps IS NULL AND a.run_id = g.run_id AND a.generation <= g.generation
+)
+INSERT INTO holdfast.workflow_at_work AS a (run_id, generation, era, steps)
+SELECT g.run_id, g.generation, g.era, g.steps::jsonb FROM given g WHERE g.steps IS NOT NULL ORDER BY g.run_id
+ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, era = excluded.era, steps = excluded.steps WHERE a.generation <= excluded.generation;
+
 -- name: workflow_changed
 -- What came for runs that rest, or are at work: how many messages are unread, the last of them, and whether a cancel or a pause was asked for.
 -- $1 ids

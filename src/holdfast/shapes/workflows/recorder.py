@@ -25,6 +25,7 @@ from . import store
 from .faults import Evicted
 from .journal import History, Record, RecordRefused, Stored, Wait
 from .lanes import MOST_ROWS, Asked, Lane
+from .working import LONG, Said, Told, say
 
 T = TypeVar("T")
 LEAST_RUNS = 8  # of a batch that is cut in half
@@ -36,6 +37,10 @@ SLOW = 1.0  # and for those that are at work
 class Watcher(Protocol):
     def heard(self, seen: store.Seen) -> None:
         """What the latest look found for its run."""
+
+    def at_work(self, before: float) -> Said:
+        """What there is to say of its steps."""
+        ...
 
 
 class Recorder:
@@ -54,6 +59,7 @@ class Recorder:
         self._watched: weakref.WeakValueDictionary[str, Watcher] = weakref.WeakValueDictionary()
         self._resting: set[str] = set()  # of them, those that wait for nothing else
         self._looked_at = 0.0
+        self._told = Told()
         self.drift = 0.0  # of the database's clock against ours
         self._tasks: list[asyncio.Task[None]] = []
         self.users = 0
@@ -325,9 +331,18 @@ class Recorder:
             for run, seen in (await self._looking.run(store.changed(runs))).items():
                 if (watcher := self._watched.get(run)) is not None:
                     watcher.heard(seen)
+        if everybody:
+            await self._say_at_work()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BEAT if self._resting else SLOW):
                 await self._look.wait()
+
+    async def _say_at_work(self) -> None:
+        """For those who look at runs; nobody waits for it."""
+        before = self.time() - LONG
+        if news := self._told.news([watcher.at_work(before) for watcher in list(self._watched.values())]):
+            await self._looking.run(say(news))
+            self._told.keep(news)
 
 
 _RECORDERS: (

@@ -70,9 +70,10 @@ class Starter:
                 news = [asked.new for asked in batch]
                 found = await database.arun(lambda: store.start_many(news, timeout=batch[0].timeout))
                 database.enqueued()
-                for asked, one in zip(batch, found, strict=True):
-                    _end(asked, one)
-                return
+                if all(one.conflict is None for one in found):  # else none was started
+                    for asked, one in zip(batch, found, strict=True):
+                        _end(asked, one)
+                    return
         except (DatabaseUnavailable, asyncio.CancelledError) as error:
             for asked in batch:
                 _fail(asked, error)

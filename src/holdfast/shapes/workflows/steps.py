@@ -125,6 +125,7 @@ class Attempts:
     async def _once(self, number: int) -> tuple[Stored | str | None, BaseException | None]:
         """One attempt in a task of its own. A cancel of the run ends it; the workflow's own end does too."""
         core = self.core
+        core.journal.begins(self.place.key, self.kind, self.place.ordinal, self.began, number)
         task = in_context(self._limited(number), current)
         if self.cancellable:
             core.cancel_with(task)

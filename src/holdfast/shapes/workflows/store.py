@@ -11,7 +11,7 @@ from ...model.outcome import ErrorText
 from ...sql import query_in
 from ...store.arrays import int_array, plain_array, text_array, uuid_array
 from ...store.statement import Row, Statement, named
-from .journal import History, Look, NewJobs, NewRun, Record, Started, StartRun, Stored, Wait
+from .journal import History, Look, NewChild, NewJobs, Record, Started, StartRun, Stored, Wait
 from .outgoing import NewEvent, event_json
 
 TABLE = "workflow_runs"  # of the recorder that ends a run with its job
@@ -331,7 +331,7 @@ class Answer(NamedTuple):
     at: datetime | None
 
 
-def child(grant: Owned, new: NewRun, row: Record) -> Statement[Answer]:
+def child(grant: Owned, new: NewChild, row: Record) -> Statement[Answer]:
     params = (
         grant.queue,
         UUID(grant.id_text),

@@ -6,16 +6,19 @@ wait that is to suspend the run unwinds the thread: the call raises Evicted.
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
+from random import Random
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from ...db.transaction import Transaction
+from ...model.backoff import Backoff
 from ...model.duration import Duration
 from ...tasks.task import Task
 from .bodies import threads
+from .calls import Steps
 from .faults import Evicted, UnscopedTask
 from .messages import Received, Signal
 from .steps import Step
@@ -23,19 +26,47 @@ from .workflow import Workflow
 
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
 
 
-class SyncWorkflow:
+class SyncSteps:
+    """wf.using(...) of a plain workflow: options of the next calls. Every call blocks."""
+
+    def __init__(self, line: "_Line", steps: Steps) -> None:
+        self._line = line
+        self._steps = steps
+
+    def step(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function once, and give its recorded result from then on: `truck = wf.step(book, order_id)`."""
+        return self._line.wait(lambda: self._steps.step(fn, *args, **kwargs))
+
+    def transact(
+        self, fn: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """fn's writes and the record commit together, exactly once: `wf.transact(reserve_stock, order_id)` calls
+        `def reserve_stock(tx: Transaction, order_id: int)`."""
+        return self._line.wait(lambda: self._steps._transact_blocking(fn, *args, **kwargs))
+
+    def call(self, task: Task[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """A job of the task's own queue: `size = wf.call(thumbnail, path)`."""
+        return self._line.wait(lambda: self._steps.call(task, *args, **kwargs))
+
+    def map(self, task: Task[[A], T], items: Iterable[A], /, *, limit: int | None = None) -> list[T]:
+        """A job for each item, at most `limit` of them at once: `sizes = wf.map(thumbnail, paths, limit=100)`."""
+        given = list(items)  # here, and not in the event loop
+        return self._line.wait(lambda: self._steps.map(task, given, limit=limit))
+
+    def later(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Step[T]:
+        """A step for gather(): its key is taken now, and it runs there."""
+        return self._line.at_once(lambda: self._steps.step(fn, *args, **kwargs))
+
+
+class SyncWorkflow(SyncSteps):
     """A run, as its plain function sees it: `def ship(wf: SyncWorkflow, order_id: int) -> str`. Every call blocks."""
 
-    def __init__(self, workflow: Workflow, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, workflow: Workflow, line: "_Line") -> None:
+        super().__init__(line, workflow)
         self._workflow = workflow
-        self._loop = loop
-        self._inbox: asyncio.Queue[tuple[Callable[[], Any], Future[Any]]] = asyncio.Queue()
-        self._lock = threading.Lock()
-        self._open: Future[Any] | None = None
-        self._stopped = False
-        self._thread = 0
 
     @property
     def id(self) -> str:
@@ -52,32 +83,33 @@ class SyncWorkflow:
         """Of the workflow, as the run was started."""
         return self._workflow.version
 
-    def step(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function once, and give its recorded result from then on: `truck = wf.step(book, order_id)`."""
-        return self._await(lambda: self._workflow.step(fn, *args, **kwargs))
-
-    def transact(
-        self, fn: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """fn's writes and the record commit together, exactly once: `wf.transact(reserve_stock, order_id)` calls
-        `def reserve_stock(tx: Transaction, order_id: int)`."""
-        return self._await(lambda: self._workflow._transact_blocking(fn, *args, **kwargs))
-
-    def call(self, task: Task[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """A job of the task's own queue: `size = wf.call(thumbnail, path)`."""
-        return self._await(lambda: self._workflow.call(task, *args, **kwargs))
-
-    def later(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Step[T]:
-        """A step for gather(): its key is taken now, and it runs there."""
-        return self._now(lambda: self._workflow.step(fn, *args, **kwargs))
+    def using(
+        self,
+        *,
+        name: str | None = None,
+        retry: Backoff | None = None,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        deadline: Duration | None = None,
+        queue: str | None = None,
+    ) -> SyncSteps:
+        """Options of the next calls: `wf.using(max_attempts=8, timeout=30).step(charge, order_id)`. See Workflow.using()."""
+        steps = self._workflow.using(
+            name=name, retry=retry, max_attempts=max_attempts, timeout=timeout, deadline=deadline, queue=queue
+        )
+        return SyncSteps(self._line, steps)
 
     def gather(self, *calls: Step[T]) -> list[T]:
         """All of them together: `a, b = wf.gather(wf.later(one), wf.later(two))`."""
-        return self._await(lambda: self._workflow.gather(*calls))
+        return self._line.wait(lambda: self._workflow.gather(*calls))
 
     def sleep(self, duration: Duration) -> None:
         """Durable: `wf.sleep(3600)` holds no worker and survives every restart."""
-        self._await(lambda: self._workflow.sleep(duration))
+        self._line.wait(lambda: self._workflow.sleep(duration))
+
+    def sleep_until(self, at: datetime) -> None:
+        """Until a time, with a time zone: `wf.sleep_until(due)`."""
+        self._line.wait(lambda: self._workflow.sleep_until(at))
 
     @overload
     def signal(self, signal: Signal[T], *, timeout: None = None) -> T: ...
@@ -86,25 +118,37 @@ class SyncWorkflow:
     def signal(self, signal: Signal[T], *, timeout: Duration | None = None) -> T | Received[T]:
         """The oldest signal of its name that was not taken yet; waits for one."""
         if timeout is None:
-            return self._await(lambda: self._workflow.signal(signal))
-        return self._await(lambda: self._workflow.signal(signal, timeout=timeout))
+            return self._line.wait(lambda: self._workflow.signal(signal))
+        return self._line.wait(lambda: self._workflow.signal(signal, timeout=timeout))
 
     def on_failure(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Push a compensation, before the step that it undoes: `wf.on_failure(refund, order_id)`."""
         push: Any = self._workflow.on_failure
-        self._now(lambda: push(fn, *args, **kwargs))
+        self._line.at_once(lambda: push(fn, *args, **kwargs))
 
     def compensate(self) -> None:
         """Run and empty the stack, last first. Done by itself when the run fails or is cancelled."""
-        self._await(self._workflow.compensate)
+        self._line.wait(self._workflow.compensate)
 
     def now(self) -> datetime:
         """The time of the last record: the same in every replay."""
-        return self._now(self._workflow.now)
+        return self._line.at_once(self._workflow.now)
+
+    def random(self) -> Random:
+        """A generator of its own, seeded by the run and the place of this call."""
+        return self._line.at_once(self._workflow.random)
+
+    def uuid(self) -> UUID:
+        """A UUID of its own, made of the run and the place of this call."""
+        return self._line.at_once(self._workflow.uuid)
+
+    def set_state(self, state: object) -> None:
+        """What run.state() says: `wf.set_state({"paid": True})`. Written with the next record."""
+        self._line.at_once(lambda: self._workflow.set_state(state))
 
     def patched(self, name: str) -> bool:
         """Whether this run takes the new way: see Workflow.patched()."""
-        return self._now(lambda: self._workflow.patched(name))
+        return self._line.at_once(lambda: self._workflow.patched(name))
 
     @overload
     def publish(
@@ -124,14 +168,26 @@ class SyncWorkflow:
     def publish(self, event: Any, data: Any = None, /, **options: Any) -> None:
         """Append one event to the log, once: `wf.publish(OrderPaid(9182, 995))`. It is written when this returns."""
         publish: Any = self._workflow.publish
-        self._await(lambda: publish(event, data, **options))
+        self._line.wait(lambda: publish(event, data, **options))
 
-    def _await(self, make: Callable[[], Awaitable[T]]) -> T:
+
+class _Line:
+    """From the thread of a run to the event loop, where its calls are made."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.inbox: asyncio.Queue[tuple[Callable[[], Any], Future[Any]]] = asyncio.Queue()
+        self._lock = threading.Lock()
+        self._open: Future[Any] | None = None
+        self._stopped = False
+        self.thread = 0
+
+    def wait(self, make: Callable[[], Awaitable[T]]) -> T:
         """What it gives, once it is there."""
         found: T = self._ask(make)
         return found
 
-    def _now(self, make: Callable[[], T]) -> T:
+    def at_once(self, make: Callable[[], T]) -> T:
         async def made() -> T:
             return make()
 
@@ -139,7 +195,7 @@ class SyncWorkflow:
         return found
 
     def _ask(self, make: Callable[[], Any]) -> Any:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self.thread:
             raise UnscopedTask(
                 "wf was called from a thread that is not the workflow's own, or inside a step. Call it in the workflow's "
                 "function alone; for steps beside each other there is wf.gather(wf.later(...), ...)"
@@ -149,10 +205,10 @@ class SyncWorkflow:
             if self._stopped:
                 raise Evicted
             self._open = answer
-        self._loop.call_soon_threadsafe(self._inbox.put_nowait, (make, answer))
+        self._loop.call_soon_threadsafe(self.inbox.put_nowait, (make, answer))
         return answer.result()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """Every call raises Evicted from now on, also the one that waits."""
         with self._lock:
             self._stopped = True
@@ -163,16 +219,17 @@ class SyncWorkflow:
 async def run_in_thread(fn: Callable[..., Any], workflow: Workflow, arguments: dict[str, Any]) -> Any:
     """The function in a thread, its calls here."""
     loop = asyncio.get_running_loop()
-    sync = SyncWorkflow(workflow, loop)
+    line = _Line(loop)
+    sync = SyncWorkflow(workflow, line)
 
     def body() -> Any:
-        sync._thread = threading.get_ident()
+        line.thread = threading.get_ident()
         return fn(sync, **arguments)
 
     thread = loop.create_task(threads.run(body))
     try:
         while True:
-            asked = loop.create_task(sync._inbox.get())
+            asked = loop.create_task(line.inbox.get())
             try:
                 await asyncio.wait({asked, thread}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -183,7 +240,7 @@ async def run_in_thread(fn: Callable[..., Any], workflow: Workflow, arguments: d
             make, answer = asked.result()
             await _answer(make, answer)
     except asyncio.CancelledError:
-        sync._stop()
+        line.stop()
         await asyncio.wait({thread})
         thread.exception()  # it is of no interest, and asyncio would report it as forgotten
         raise

@@ -24,8 +24,9 @@ class Entry:
     key: str
     kind: Kind
     outcome: (
-        Outcome  # running: jobs that it called have not all ended; retrying: it failed, and is tried again
+        Outcome  # running: it is at work, for a second or more, or jobs that it called have not all ended;
     )
+    # retrying: it failed, and is tried again later
     ordinal: int | None  # its place in its scope; None: it has none
     began_at: datetime
     ended_at: datetime | None  # None: it is running or retrying
@@ -50,10 +51,25 @@ class Sent:
 
 
 def timeline(run_id: UUID) -> Statement[list[Entry]]:
+    """Steps that are at work stand last; one that failed before, where it stood."""
+
     def decode(rows: Sequence[Row]) -> list[Entry]:
-        return [_entry(n, row) for n, row in enumerate(rows)]
+        at_work = {row[1]: row for row in rows if row[3] == "running"}
+        found: list[Entry] = []
+        for row in rows:
+            if row[3] == "retrying" and (now := at_work.pop(row[1], None)) is not None:
+                error = row[11]
+                found.append(_entry(len(found), (*now[:11], error, *now[12:])))
+            elif row[3] != "running" or row[1] in at_work:
+                found.append(_entry(len(found), row))
+        return found
 
     return named("workflow_timeline", (run_id,), decode)
+
+
+def recorded(entries: Sequence[Entry]) -> list[Entry]:
+    """Without steps that are at work: of these nothing is written yet."""
+    return [entry for entry in entries if entry.outcome != "running" or entry.kind == "call"]
 
 
 def messages(run_id: UUID) -> Statement[list[Sent]]:

@@ -21,7 +21,7 @@ from .finding import Act, ended_already, find_one, named_in_audit
 from .forks import Forked
 from .retries import accept, retry
 from .runs import RunFilter, RunView
-from .timeline import Entry, Sent, messages, timeline
+from .timeline import Entry, Sent, messages, recorded, timeline
 
 MOST = 1000
 
@@ -161,7 +161,7 @@ def fork(
     def flow() -> Flow[Forked]:
         found = yield from find_one(given, workflow)
         yield from runs.hold(found.run_id)
-        first, before = forks.kept(found, (yield from timeline(found.run_id)), step)
+        first, before = forks.kept(found, recorded((yield from timeline(found.run_id))), step)
         keys = [entry.key for entry in before]
         if children := (yield from runs.open_children(found.run_id, keys)):
             raise forks.still_open(found, "children that it started", children)

@@ -161,6 +161,14 @@ CREATE TABLE holdfast.workflow_calls (
     jobs     uuid[] NOT NULL
 );
 
+-- Steps of open runs that are at work for a while, as their owners said last. It counts as long as the run's job is at work under that claim.
+CREATE TABLE holdfast.workflow_at_work (
+    run_id     uuid PRIMARY KEY,
+    generation bigint NOT NULL,
+    era        int    NOT NULL,
+    steps      jsonb  NOT NULL   -- [{"key": ..., "kind": ..., "began": seconds, "attempts": ..., "ordinal": ...}]
+);
+
 -- The workflows that workers have in their code.
 CREATE TABLE holdfast.workflow_types (
     workflow text NOT NULL,
@@ -266,7 +274,7 @@ CREATE FUNCTION holdfast.workflow_start(
           FROM holdfast.workflow_begin(workflow, input, id, version, queue, if_exists, delay, timeout, priority, tags, metadata, quiet, NULL, NULL, 'cancel') b $$;
 
 -- Start many runs of one workflow with the same options, in one statement: `inputs` and `ids` go together, and a NULL among the ids gives a run its own. What
--- workflow_start() would return for each, in their order. All or nothing where a queue does not exist.
+-- workflow_start() would return for each, in their order. All or nothing: where the queue does not exist, or one of them is refused, none is started.
 --   SELECT * FROM holdfast.workflow_start_many('checkout', ARRAY['{"order_id": 1}', '{"order_id": 2}']::jsonb[], ARRAY['checkout:1', 'checkout:2']);
 CREATE FUNCTION holdfast.workflow_start_many(
     workflow text, inputs jsonb[], ids text[] DEFAULT NULL, version int DEFAULT NULL, queue text DEFAULT NULL, if_exists text DEFAULT 'same',
@@ -370,6 +378,13 @@ BEGIN
         fresh[item.place] := known.created;
         refused[item.place] := known.conflict;
     END LOOP;
+    IF if_exists = 'refuse' AND array_position(refused, 'exists') IS NOT NULL THEN
+        mine := ARRAY(SELECT u.run FROM unnest(runs, fresh) AS u(run, fresh) WHERE u.fresh);
+        DELETE FROM holdfast.workflow_runs r WHERE r.id = ANY (mine);
+        DELETE FROM holdfast.work w WHERE w.queue = workflow_start_many.queue AND w.id = ANY (mine);
+        RETURN QUERY SELECT g.o, CASE WHEN refused[g.o] IS NOT NULL THEN runs[g.o] END, false, refused[g.o] FROM generate_series(1, n) AS g(o) ORDER BY g.o;
+        RETURN;
+    END IF;
     RETURN QUERY SELECT g.o, runs[g.o], fresh[g.o], refused[g.o] FROM generate_series(1, n) AS g(o) ORDER BY g.o;
 END $$;
 
@@ -1189,6 +1204,13 @@ BEGIN
                             LIMIT most FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS n = ROW_COUNT;
     gone := gone + n;
+    -- What owners that died said of their steps.
+    DELETE FROM holdfast.workflow_at_work a
+    WHERE a.run_id = ANY (ARRAY(SELECT o.run_id FROM holdfast.workflow_at_work o JOIN holdfast.workflow_runs r ON r.id = o.run_id
+                                WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = r.queue AND w.id = r.id AND w.status = 'processing'
+                                                    AND w.lease_generation = o.generation OFFSET 0) LIMIT most));
+    GET DIAGNOSTICS n = ROW_COUNT;
+    gone := gone + n;
     -- What a sender committed after the end of its run.
     DELETE FROM holdfast.workflow_signals s
     WHERE s.ctid = ANY (ARRAY(SELECT o.ctid FROM holdfast.workflow_signals o
@@ -1216,8 +1238,9 @@ BEGIN
             ('INSERT', 'claims', 'SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types'),
             ('INSERT', 'claims', 'INSERT, UPDATE ON holdfast.workflow_steps, holdfast.workflow_types'),
             ('INSERT', 'claims', 'UPDATE ON holdfast.workflow_runs'),
+            ('INSERT', 'claims', 'SELECT, INSERT, UPDATE, DELETE ON holdfast.workflow_at_work'),
             ('INSERT', 'claims', 'USAGE ON SEQUENCE holdfast.workflow_seq'),
-            ('SELECT', 'jobs',   'SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types, holdfast.workflow_calls')
+            ('SELECT', 'jobs',   'SELECT ON holdfast.workflow_runs, holdfast.workflow_steps, holdfast.workflow_signals, holdfast.workflow_history, holdfast.workflow_types, holdfast.workflow_calls, holdfast.workflow_at_work')
         ) AS n(had, before, rights)
         JOIN pg_class c ON c.relnamespace = 'holdfast'::regnamespace AND c.relname = n.before
         CROSS JOIN LATERAL aclexplode(c.relacl) AS had

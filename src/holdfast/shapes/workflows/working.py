@@ -1,0 +1,72 @@
+"""Steps that are at work for a while, said now and then for those who look at a run. Nothing of the run depends on it.
+
+A quick step costs nothing here: it is over before anybody looks. What a worker has said of a run counts for as long as the
+run's job is at work under the same claim, and in the same era.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ...store.arrays import int_array, text_array, uuid_array
+from ...store.statement import Statement, named, nothing
+
+LONG = 1.0  # seconds after which a step is worth a row
+
+
+class AtWork(NamedTuple):
+    """A body that runs."""
+
+    kind: str
+    began: float  # its first attempt
+    attempt: int
+    ordinal: int | None
+
+
+class Said(NamedTuple):
+    """What there is to say of a run."""
+
+    run: str
+    generation: int
+    era: int
+    steps: str | None  # JSON text; None: none is at work for long
+
+
+class Told:
+    """What a worker has said of its runs, so that it says what is new alone."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, Said] = {}
+
+    def news(self, runs: Iterable[Said]) -> list[Said]:
+        now = {said.run: said for said in runs if said.steps is not None}
+        over = [old._replace(steps=None) for run, old in self._said.items() if run not in now]
+        return [said for run, said in now.items() if self._said.get(run) != said] + over
+
+    def keep(self, news: Iterable[Said]) -> None:
+        """They are written."""
+        for said in news:
+            if said.steps is None:
+                self._said.pop(said.run, None)
+            else:
+                self._said[said.run] = said
+
+
+def steps_text(steps: Iterable[tuple[str, AtWork]], before: float) -> str | None:
+    """Those that began before a moment."""
+    rows = [
+        {"key": key, "kind": one.kind, "began": one.began, "attempts": one.attempt, "ordinal": one.ordinal}
+        for key, one in steps
+        if one.began <= before
+    ]
+    return json.dumps(rows) if rows else None
+
+
+def say(news: Sequence[Said]) -> Statement[None]:
+    params = (
+        uuid_array([said.run for said in news]),
+        int_array([said.generation for said in news]),
+        int_array([said.era for said in news]),
+        text_array([said.steps for said in news]),
+    )
+    return named("workflow_at_work", params, nothing)
