@@ -16,7 +16,7 @@ from holdfast.store.workers import register
 
 READS = (
     "status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "dead show {dead}", "archive search",
-    "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "keys held", "queue list",
+    "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "keys held", "keys limits", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
     "received list", "received show legacy m1", "webhook list", "webhook show {hook}", "webhook deliveries {hook}", "webhook delivery {ping}", "workflow list", "workflow show {run}", "workflow timeline {run}", "workflow check --app tests.rights.commands:declared --workflow none", "subscriptions show mail_it", "subscriptions failures mail_it", "projection list", "contracts check --app tests.rights.commands:declared", "runbook", *(f"runbook {name}" for name in QUESTIONS),
@@ -24,7 +24,7 @@ READS = (
 
 # In this order: each finds something to do. What an operator may change.
 WRITES = (
-    "queue create more --key-concurrency 3", "queue pause more", "queue resume more", "queue set more --key-concurrency 4",
+    "queue create more --key-concurrency 3", "queue pause more", "queue resume more", "queue set more --key-concurrency 4", "keys limit more key1 --concurrency 2",
     "queue set more --key-concurrency none --ordering key", "queue sync --app tests.rights.commands:declared", "task pause plain", "task resume plain",
     "jobs edit {later} --priority 3", "jobs retry {later}", "jobs cancel {cancel}", "jobs discard {discard}", "jobs discard --state scheduled --yes",
     "keys release ordered --all --yes", "keys hold fair key1 --for 10m", "keys lift fair key1", "dead redrive --task dies --yes", "dead discard --task fails --yes", "dead discard {dead}",

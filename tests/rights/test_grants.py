@@ -55,6 +55,7 @@ queues          S       S            SU
 limits          SIUD    S            SU
 key_limits      SIUD    S            SU
 key_holds       SIUD    S            SIUD
+key_rules       S       S            SIUD
 paused_tasks    SIUD    S            SIUD
 breakers        SIU     S            SU
 quarantine      SIUD    S            SUD
@@ -300,6 +301,7 @@ empty_day_slots      -         -         -       -       -            -
 held_log_position    -         -         -       -       -            -
 webhook_key          -         -         -       -       -            -
 webhook_shown        -         -         -       -       -            -
+webhook_limit        -         -         -       -       -            -
 note_endpoint_change -         -         -       -       -            -
 webhook_lift         -         -         -       -       -            -
 webhook_hurry        -         -         -       -       -            -

@@ -44,6 +44,7 @@ from holdfast.store import jobs, workers
 from holdfast.store.claim import claim, hold_unknown, quarantine
 from holdfast.store.explain import Seen
 from holdfast.store.explain import explain as flow
+from holdfast.store.key_rules import set_key_rules
 from holdfast.store.limits import Allowance, claim_shares, within
 from holdfast.store.statement import Flow, Statement
 from holdfast.testing import Kit, TestServer
@@ -753,3 +754,19 @@ def test_a_limit_that_is_used_up_is_named_with_the_command_that_changes_it(
     for line in found.advice:
         assert call(kit, *shlex.split(line)[1:]).exit_code == 0
     assert why(job).facts["limits"]["key"] == "a"
+
+
+def test_a_key_at_a_number_of_its_own_is_named_with_the_command_that_changes_that(
+    kit: Kit, conn: Conn, why: Callable[[UUID], Found]
+) -> None:
+    make_queue(conn, "mail", key_concurrency=9)
+    run(conn, set_key_rules("mail", ["a"], 1))
+    job = enqueue(conn, 5, queue="mail", partition_key="a")[-1]
+    workers_of(conn, "mail")
+    assert _claim_within(conn, "mail", ["a"], 1) == 1
+    found = why(job)
+    assert (found.code, found.sentence) == ("key_full", "It waits for the limit of its key a: 1 of 1 run.")
+    assert found.advice == ["holdfast keys limit --concurrency 2 mail a", "holdfast queue show mail"]
+    for line in found.advice:
+        assert call(kit, *shlex.split(line)[1:]).exit_code == 0
+    assert "key_full" not in codes(why(job))

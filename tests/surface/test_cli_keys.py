@@ -241,3 +241,35 @@ def test_holds_that_cannot_be_are_refused(shop: Shop, cli: Cli) -> None:
     assert "cannot be held for 0.0 seconds" in cli.refused("keys", "hold", "orders", "a", "--for", "0s")
     assert "key 'a' of queue 'orders' is not held" in cli.refused("keys", "lift", "orders", "a")
     assert "no_such" in cli.refused("keys", "hold", "no_such", "a")
+
+
+def test_a_key_gets_a_limit_of_its_own_and_loses_it(kit: Kit, cli: Cli) -> None:
+    cli.text("queue", "create", "tenants", "--fair", "--key-concurrency", "5")
+    assert cli.text("keys", "limits") == "No key has a limit of its own.\n"
+    lines = cli.text("keys", "limit", "tenants", "b\x1b[31m", "a", "--concurrency", "1000").splitlines()
+    assert [re.split(r"\s{2,}", line)[0:3:2] for line in lines[1:]] == [["tenants", "1,000"]] * 2
+    assert not any(unsafe(line) for line in lines)
+    cli.text("keys", "limit", "tenants", "a", "--concurrency", "2")
+    found = cli.json("keys", "limits", "tenants")
+    assert [(rule["key"], rule["concurrency"]) for rule in found["keys"]] == [("a", 2), ("b\x1b[31m", 1000)]
+    assert cli.json("keys", "limits", "--limit", "1")["more"] is True
+    assert cli.text("keys", "limit", "tenants", "a", "--concurrency", "none") == (
+        "They run as many as any other key.\n"
+    )
+    acts = [(entry["action"], entry["actor"], entry["count"]) for entry in cli.json("audit")["audit"]]
+    assert acts[0] == ("keys limit", "ann@desk", 1)
+
+
+def test_limits_of_keys_that_cannot_be_are_refused(kit: Kit, cli: Cli) -> None:
+    cli.text("queue", "create", "tenants", "--fair")
+    said = cli.refused("keys", "limit", "tenants", "a", "--concurrency", "2")
+    assert said == (
+        "queue 'tenants' has no limit for each key, and so none for a single one. "
+        "Give it one: holdfast queue set tenants --key-concurrency 10"
+    )
+    cli.text(*said.rsplit(": holdfast ", 1)[1].split())
+    for wrong in ("0", "-1", "1.5", "many", "1000001"):
+        assert "concurrency" in cli.refused("keys", "limit", "tenants", "a", "--concurrency", wrong)
+    assert "no_such" in cli.refused("keys", "limit", "no_such", "a", "--concurrency", "2")
+    assert "512 at most" in cli.refused("keys", "limit", "tenants", "a" * 513, "--concurrency", "2")
+    assert cli.json("keys", "limits")["keys"] == []

@@ -32,7 +32,7 @@ from holdfast.cli import (
     dead,
     group,
     jobs,
-    keys,
+    key_limits,
     migrate,
     monitoring,
     queue,
@@ -102,7 +102,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(archive.app, name="archive")
 app.add_typer(group.app, name="group")
-app.add_typer(keys.app, name="keys")
+app.add_typer(key_limits.app, name="keys")
 app.command("audit")(audit_command)
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")

@@ -182,6 +182,9 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "show_key": lambda of, _: key_command("show", of["queue"], of["key"]),
     "release_keys": _release_keys,
     "lift_keys": _lift_keys,
+    "limit_key": lambda of, _: key_command(
+        "limit", of["queue"], of["key"], options=("--concurrency", str(of["concurrency"]))
+    ),
     "stuck_keys": _holdfast("keys", "blocked"),
     "create_queue": _holdfast("queue", "create", "{queue}"),
     "show_queue": _holdfast("queue", "show", "{queue}"),

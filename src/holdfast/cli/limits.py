@@ -56,7 +56,7 @@ def given(
         found["weights"] = _weights(weight, has.weights if has else {})
     for name, text in (("concurrency", concurrency), ("key_concurrency", key_concurrency)):
         if text is not None:
-            found[name] = None if text == NONE else _whole(text, name)
+            found[name] = None if text == NONE else whole(text, name)
     if aging is not None:
         found["aging"] = None if aging == NONE else _seconds(aging)
     for name, text, size in (("rate", rate, burst), ("key_rate", key_rate, key_burst)):
@@ -69,7 +69,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _whole(text: str, name: str) -> int:
+def whole(text: str, name: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
         raise ConfigurationError(
             f"{_option(name)} takes a whole number from 1 to 1000000, or none, not {text!r}"

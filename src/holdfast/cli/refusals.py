@@ -29,6 +29,7 @@ _WAYS_OUT = {
     "has_jobs": ": holdfast queue create {queue}_ordered --ordering key",
     "has_workers": ": holdfast workers, then holdfast workers drain ID",
     "not_ordered": ". See its jobs: holdfast jobs list --queue {queue} --key KEY",
+    "no_key_limit": ". Give it one: holdfast queue set {queue} --key-concurrency 10",
     "not_held": ". Those that are: holdfast keys held {queue}",
     "not_stuck": ". See what it waits for: holdfast keys show {queue} {key}",
     "choose": ": --retry runs it again in its place, --skip makes it a dead letter and lets its key go on",

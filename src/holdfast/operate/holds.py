@@ -36,7 +36,7 @@ def hold_keys(
 ) -> Procedure[HeldKeys]:
     """Claim nothing from the keys for so long, or until they are lifted. With `trial` one job of each is claimed then, and
     the rest when the hold is lifted. A hold that is there is replaced."""
-    names = yield from _checked(queue, keys)
+    names = yield from checked_keys(queue, keys)
     check_texts({"reason": reason})
     who = yield from actor()
 
@@ -57,7 +57,7 @@ _SHOWN = 50
 
 def lift_keys(queue: str, keys: Sequence[str]) -> Procedure[list[str]]:
     """Let jobs of the keys be claimed again. All of them are held, or nothing is lifted."""
-    names = yield from _checked(queue, keys)
+    names = yield from checked_keys(queue, keys)
     who = yield from actor()
 
     def flow() -> Flow[list[str]]:
@@ -85,7 +85,8 @@ def _list(queue: str | None, key: str | None, limit: int) -> Flow[list[Hold]]:
     return (yield from holds.list_holds(queue, key, limit=limit))
 
 
-def _checked(queue: str, keys: Sequence[str]) -> Procedure[list[str]]:
+def checked_keys(queue: str, keys: Sequence[str]) -> Procedure[list[str]]:
+    """The keys, each once."""
     yield from check_queue(queue)
     names = sorted(set(keys))
     if not names:

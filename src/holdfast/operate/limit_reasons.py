@@ -30,7 +30,9 @@ def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
         said = (
             f"It waits for the limit of its key {key}: {seen.key_running:,} of {seen.key_concurrency:,} run."
         )
-        yield "key_full", said, change("key_concurrency", 2 * seen.key_concurrency)
+        more = 2 * seen.key_concurrency
+        own = [advise("limit_key", queue=queue, key=seen.key, concurrency=more), show]
+        yield "key_full", said, own if seen.key_own else change("key_concurrency", more)
     if seen.key_rate is not None and seen.key_next_in > 0:
         rate = Rate(seen.key_rate)
         said = f"The rate of its key {key}, {rate.text}, allows the next start in {span(seen.key_next_in)}."

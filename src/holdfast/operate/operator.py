@@ -13,6 +13,7 @@ from . import (
     holds,
     job_acts,
     jobs,
+    key_limits,
     keys,
     limits,
     overview,
@@ -75,6 +76,8 @@ class Operator(Runner):
     hold_keys = Method(holds.hold_keys)
     lift_keys = Method(holds.lift_keys)
     held_keys = Method(holds.held_keys)
+    limit_keys = Method(key_limits.limit_keys)
+    limited_keys = Method(key_limits.limited_keys)
     rings = Method(ring.rings)
     affinities = Method(ring.affinities)
 

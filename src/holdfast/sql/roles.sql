@@ -118,6 +118,7 @@ BEGIN
     GRANT SELECT ON holdfast.event_log, holdfast.event_pages, holdfast.event_streams, holdfast.event_seq, holdfast.subscription_lag TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.turn_page, holdfast.turn_or_look, holdfast.read_events, holdfast.event_seq_at, holdfast.event_seq_of, holdfast.event_position_at,
         holdfast.event_position, holdfast.empty_event_slots, holdfast.hold_log_start TO {{worker}};
+    GRANT SELECT ON holdfast.key_rules TO {{worker}};
     GRANT SELECT ON holdfast.oldest_due, holdfast.storage TO {{worker}};   -- for its metrics
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
         holdfast.note_breaker, holdfast.close_breaker, holdfast.empty_archive_slot, holdfast.jobs_ended_at_commit, holdfast.try_callback,
@@ -133,7 +134,7 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.scaler_backlog, holdfast.turn_or_look, holdfast.read_events, holdfast.event_seq_at, holdfast.event_seq_of, holdfast.event_position_at,
         holdfast.event_position TO {{operator_ro}};   -- not turn_page: who holds its transaction open keeps everybody from turning
 
-    GRANT INSERT, UPDATE, DELETE ON holdfast.work, holdfast.archive, holdfast.dead_letters, holdfast.paused_tasks, holdfast.key_holds, holdfast.schedules,
+    GRANT INSERT, UPDATE, DELETE ON holdfast.work, holdfast.archive, holdfast.dead_letters, holdfast.paused_tasks, holdfast.key_holds, holdfast.key_rules, holdfast.schedules,
         holdfast.firings, holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds TO {{operator_rw}};
     GRANT UPDATE (retention_days, hold_days, hold_bytes) ON holdfast.event_log TO {{operator_rw}};
     GRANT INSERT ON holdfast.event_types TO {{operator_rw}};   -- a version never changes: no UPDATE, no DELETE

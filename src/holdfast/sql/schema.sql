@@ -146,6 +146,14 @@ CREATE TABLE holdfast.key_limits (
 ) WITH (fillfactor = 50);
 CREATE INDEX key_limits_refilled ON holdfast.key_limits (refilled_at);
 
+-- Keys with a number of their own in place of queues.key_concurrency. It counts while the queue has that one.
+CREATE TABLE holdfast.key_rules (
+    queue         text NOT NULL,
+    partition_key text NOT NULL,
+    concurrency   int NOT NULL CHECK (concurrency > 0),
+    PRIMARY KEY (queue, partition_key)
+);
+
 -- Nothing of these tasks is claimed. What waits for one of them is set aside (held), so that it costs no claim anything. An
 -- operator and the task's own breaker pause it apart from each other.
 CREATE TABLE holdfast.paused_tasks (

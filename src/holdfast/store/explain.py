@@ -109,6 +109,7 @@ class LimitsSeen:
     key_running: int
     key_rate: float | None
     key_next_in: float
+    key_own: bool  # the number is of this key alone
 
 
 @dataclass(frozen=True, slots=True)

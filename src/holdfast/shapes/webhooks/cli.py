@@ -32,7 +32,7 @@ HeaderOption = Annotated[
     typer.Option("--header", metavar="NAME:VALUE", help="Sent with each request; may be repeated."),
 ]
 ConcurrencyOption = Annotated[
-    int | None, typer.Option("--concurrency", help="Requests at once, by one worker.")
+    int | None, typer.Option("--concurrency", help="Requests at once, over all workers.")
 ]
 DescriptionOption = Annotated[str | None, typer.Option("--description")]
 

@@ -19,6 +19,7 @@ from ...tasks.producer import AppProducer
 from ...tasks.registry import TaskRegistry
 from ...tasks.signature import analyse
 from ...tasks.taskset import TaskSet
+from .checking import CONCURRENCY
 from .deliver import Deliverer
 from .fan_out import FanOut
 from .ranges import Ranges
@@ -92,7 +93,7 @@ class Hooking(TaskRegistry):
             await deliverer.deliver(job, endpoint, event)
 
         limit = spec.egress.timeout + _SPARE
-        self.queue(QUEUE, fair=True)
+        self.queue(QUEUE, fair=True, key_concurrency=CONCURRENCY)  # an endpoint's own is a rule of its key
         self.queue(ORDERED, ordering="key", on_dead_letter="park")
         retry = spec.backoff(ordered=False)
         options = {

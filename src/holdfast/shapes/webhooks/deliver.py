@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, cast
@@ -24,7 +23,7 @@ from .spec import Spec
 from .store import Ready, Stored
 from .verdict import Verdict, judge
 
-BUSY = 0.25  # seconds that the jobs of an endpoint wait which has as many requests as it may
+BUSY = 0.25  # seconds that the jobs of a key wait whose endpoint has as many requests as it may
 SOON = 1.0
 TABLE = "webhook_attempts"
 
@@ -35,8 +34,6 @@ class Line:
     def __init__(self, spec: Spec, database: Callable[[], Database]) -> None:
         self.client = Client(spec.egress)
         self.loader = Loader(database)
-        self.at_work: Counter[UUID] = Counter()  # requests, by endpoint
-        self.most: dict[UUID, int] = {}  # of those at work, as it was said last
 
 
 class Deliverer:
@@ -74,26 +71,18 @@ class Deliverer:
 
     async def deliver(self, job: Job, endpoint: UUID, event: UUID) -> None:
         line = await self._line()
-        if line.at_work[endpoint] >= line.most.get(endpoint, 1000):
-            self._wait(job, endpoint, BUSY, "webhook busy: as many requests as it may have")
         try:
             ready = await line.loader.begin(job.id, event)
         except DatabaseUnavailable:
             raise Snooze(1.0) from None
         if ready is None:
             raise Cancel("its delivery is gone")
-        self._check(job, endpoint, ready)
-        line.most[endpoint] = ready.concurrency
-        if line.at_work[endpoint] >= ready.concurrency:
-            self._wait(job, endpoint, BUSY, "webhook busy: as many requests as it may have")
-        line.at_work[endpoint] += 1
         try:
+            self._check(job, endpoint, ready)
             await self._attempt(job, endpoint, ready, line)
         finally:
-            line.at_work[endpoint] -= 1
-            if not line.at_work[endpoint]:
-                del line.at_work[endpoint]
-                line.most.pop(endpoint, None)
+            if ready.place is not None:
+                line.loader.leave(job.id, ready.place)
 
     def _check(self, job: Job, endpoint: UUID, ready: Ready) -> None:
         """Whether there is to be an attempt; what is raised here says why not."""
@@ -107,16 +96,22 @@ class Deliverer:
             self._drop(job, endpoint, "cancelled", "the endpoint is disabled")
         if ready.endpoint_status == "paused":
             self._wait(job, endpoint, -1.0, "webhook paused")
-        if ready.open_for > 0:
-            # Its key is held already, for a trial; of an endpoint in order each key learns it by itself.
-            held = "webhook breaker: it is open" if job.queue == store.ORDERED else None
-            self._wait(job, endpoint, ready.open_for, held)
-        if ready.wait > 0:
-            self._wait(job, endpoint, ready.wait, "webhook rate: the next request is not due yet")
+        self._check_turn(job, endpoint, ready)
         if not ready.has_event or ready.event is None:
             self._drop(job, endpoint, "failed", "expired: the log no longer has the event")
         elif ready.event.data is None:
             self._drop(job, endpoint, "cancelled", "the data of the event was erased")
+
+    def _check_turn(self, job: Job, endpoint: UUID, ready: Ready) -> None:
+        """Whether it is to be now."""
+        if ready.open_for > 0:
+            # Its key is held already, for a trial; of an endpoint in order each key learns it by itself.
+            held = "webhook breaker: it is open" if job.queue == store.ORDERED else None
+            self._wait(job, endpoint, ready.open_for, held)
+        if ready.busy:
+            self._wait(job, endpoint, BUSY, "webhook busy: as many requests as it may have")
+        if ready.wait > 0:
+            self._wait(job, endpoint, ready.wait, "webhook rate: the next request is not due yet")
 
     async def _attempt(self, job: Job, endpoint: UUID, ready: Ready, line: Line) -> None:
         event = request.ping_of(ready) if ready.cause == "ping" else ready.event

@@ -65,7 +65,7 @@ class Endpoints:
 
         `events`: the types that it gets, where * stands for anything. `ordered`: events of one key arrive in the order of
         their commits, and one that fails holds up those behind it. `rate`: requests over all workers. `concurrency`:
-        requests at once, in each worker process. `headers`: sent with each request, and stored sealed."""
+        requests at once, over all workers. `headers`: sent with each request, and stored sealed."""
         act = self._acts.create(
             tenant, scheme, ordered, {"url": url, "events": events, "rate": rate, "concurrency": concurrency,
                                       "headers": headers, "description": description},

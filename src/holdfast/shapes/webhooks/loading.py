@@ -23,6 +23,11 @@ class Loader:
         self._task: asyncio.Task[None] | None = None
         self._events: OrderedDict[UUID, Stored] = OrderedDict()
         self._bytes = 0
+        self._over: list[tuple[UUID, UUID]] = []
+
+    def leave(self, delivery: UUID, place: UUID) -> None:
+        """The request of an endpoint in order has ended. The next read makes room, also if the job is not settled yet."""
+        self._over.append((delivery, place))
 
     async def begin(self, delivery: UUID, event_id: UUID) -> Ready | None:
         """The delivery as it is now, with its event; None: there is no such delivery."""
@@ -63,8 +68,10 @@ class Loader:
 
     async def _read(self, batch: dict[UUID, tuple[bool, asyncio.Future[Ready | None]]]) -> None:
         wanted = [(delivery, knows) for delivery, (knows, _) in batch.items()]
+        over = self._over[:MOST]
         try:
-            found = await self._database().arun(lambda: store.begin(wanted))
+            found = await self._database().arun(lambda: store.begin(wanted, over))
+            del self._over[: len(over)]
         except asyncio.CancelledError:
             for _, future in batch.values():
                 future.cancel()

@@ -31,7 +31,7 @@ class PortalLimits:
     endpoints: int = 20
     writes: int = 10  # in a minute
     ranges: int = 2  # redeliveries of ranges at once
-    concurrency: int = 20  # requests at once to one endpoint, in each worker process
+    concurrency: int = 20  # requests at once to one endpoint, over all workers
 
 
 class NotFound(Exception):

@@ -13,7 +13,7 @@ SELECT holdfast.webhook_fan_out($1::uuid[], $2::uuid[], $3::bigint[], $4::timest
 
 -- name: webhook_begin
 -- What attempts need to know. $1 deliveries, $2 whether the caller has the event of each
-SELECT * FROM holdfast.webhook_begin($1::uuid[], $2::boolean[]);
+SELECT * FROM holdfast.webhook_begin($1::uuid[], $2::boolean[], $3::uuid[], $4::uuid[]);
 
 -- name: webhook_settle
 -- What attempts ended with; returns what is to be done. $1 rows

@@ -19,7 +19,7 @@ CREATE TABLE holdfast.webhook_endpoints (
     scheme          text NOT NULL DEFAULT 'v1' CHECK (scheme IN ('v1', 'v1a')),
     rate            float8 CHECK (rate > 0),           -- requests in a second; NULL: as many as there are
     burst           int CHECK (burst > 0),
-    concurrency     int NOT NULL DEFAULT 10 CHECK (concurrency BETWEEN 1 AND 1000),   -- requests at once, in each worker process
+    concurrency     int NOT NULL DEFAULT 10 CHECK (concurrency BETWEEN 1 AND 1000),   -- requests at once, over all workers
     headers         bytea,                             -- further headers of each request: JSON, sealed
     headers_key_id  text,
     description     text NOT NULL DEFAULT '',
@@ -74,7 +74,9 @@ CREATE TABLE holdfast.webhook_health (
     trial_id          uuid,                     -- of an endpoint in order: the delivery that is tried, while others wait until open_until
     reported          smallint NOT NULL DEFAULT 0,   -- days after which it was said that it fails: 0, 1 or 3
     last_error        text,
-    next_at           timestamptz               -- of an endpoint with a rate: when the token after the last one is there
+    next_at           timestamptz,              -- of an endpoint with a rate: when the token after the last one is there
+    at_work           uuid[] NOT NULL DEFAULT '{}',   -- of an endpoint in order: deliveries that were let go,
+    at_work_tokens    uuid[] NOT NULL DEFAULT '{}'    -- each under the claim of its job: one that is not processed under it any more does not count
 ) WITH (fillfactor = 50);
 
 CREATE TABLE holdfast.webhook_deliveries (
@@ -203,9 +205,11 @@ BEGIN
 END $$;
 
 -- What attempts need to know, all of it as it is now: one row for each delivery that there is. `wait`: seconds until an endpoint with a rate may
--- get a request; 0: this one has its token. `knows`: the caller has the event.
-CREATE FUNCTION holdfast.webhook_begin(deliveries uuid[], knows boolean[])
-    RETURNS TABLE (delivery uuid, status text, cause text, event_id uuid, event_type text, endpoint_status text, url text, concurrency int, headers bytea,
+-- get a request; 0: this one has its token. `busy`: an endpoint in order has as many requests as it may; of others a claim takes no more.
+-- `place`: the claim under which one of such an endpoint has its place. `knows`: the caller has the event. `over`, `over_places`: requests of the
+-- caller's that have ended, though their jobs are not settled yet.
+CREATE FUNCTION holdfast.webhook_begin(deliveries uuid[], knows boolean[], over uuid[], over_places uuid[])
+    RETURNS TABLE (delivery uuid, status text, cause text, event_id uuid, event_type text, endpoint_status text, url text, busy boolean, place uuid, headers bytea,
                    headers_key_id text, secret_ids uuid[], secret_keys text[], secrets bytea[], refused int, open_for float8, wait float8, found boolean, version int, key text,
                    "time" timestamptz, event_headers text, data text, "position" bigint, seq bigint, era int)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -219,16 +223,35 @@ DECLARE
     item   record;
     next   timestamptz;
     waits  jsonb := '{}';
+    ids    uuid[];
+    tokens uuid[];
+    crowd  uuid[] := '{}';
 BEGIN
     -- Deliveries are looked up one by one (OFFSET 0): a plan of the time when there were few would read all that wait.
-    -- Tokens, in the order of endpoints: two of us never wait for each other in a circle.
-    FOR item IN SELECT e.id, e.rate, coalesce(e.burst, greatest(1, ceil(e.rate)))::int AS burst, array_agg(d.id ORDER BY d.id) AS ids
+    -- Places and tokens, in the order of endpoints: two of us never wait for each other in a circle.
+    FOR item IN SELECT e.id, e.rate, coalesce(e.burst, greatest(1, ceil(e.rate)))::int AS burst, e.ordered, e.concurrency, array_agg(d.id ORDER BY d.cause = 'ping', d.id) AS ids
                 FROM unnest(deliveries) AS u(id)
-                CROSS JOIN LATERAL (SELECT x.id, x.endpoint_id, x.status FROM holdfast.webhook_deliveries x WHERE x.id = u.id OFFSET 0) d
-                JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id AND e.rate IS NOT NULL AND e.status = 'active' AND d.status = 'pending'
+                CROSS JOIN LATERAL (SELECT x.id, x.endpoint_id, x.status, x.cause FROM holdfast.webhook_deliveries x WHERE x.id = u.id OFFSET 0) d
+                JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id AND (e.rate IS NOT NULL OR e.ordered) AND e.status = 'active' AND d.status = 'pending'
                 GROUP BY e.id ORDER BY e.id LOOP
         INSERT INTO holdfast.webhook_health AS h (endpoint_id, next_at) VALUES (item.id, at)
         ON CONFLICT (endpoint_id) DO UPDATE SET next_at = greatest(h.next_at, at) RETURNING h.next_at INTO next;
+        IF item.ordered THEN
+            -- Under the lock of its row, in a statement of its own: what others let go before is seen. What is over makes room.
+            SELECT array_agg(w.id), array_agg(w.claim_token) INTO ids, tokens
+            FROM holdfast.webhook_health h CROSS JOIN LATERAL unnest(h.at_work, h.at_work_tokens) AS a(id, token)
+            CROSS JOIN LATERAL (SELECT x.id, x.claim_token FROM holdfast.work x
+                                WHERE x.queue = 'webhooks_ordered' AND x.id = a.id AND x.claim_token = a.token AND x.status = 'processing' OFFSET 0) w
+            WHERE h.endpoint_id = item.id AND a.id <> ALL (item.ids)
+              AND NOT EXISTS (SELECT FROM unnest(over, over_places) AS o(id, token) WHERE o.id = a.id AND o.token = a.token);
+            crowd := crowd || item.ids[greatest(item.concurrency - coalesce(cardinality(ids), 0), 0) + 1:];
+            item.ids := item.ids[:greatest(item.concurrency - coalesce(cardinality(ids), 0), 0)];
+            SELECT coalesce(ids, '{}') || coalesce(array_agg(x.id), '{}'), coalesce(tokens, '{}') || coalesce(array_agg(x.claim_token), '{}') INTO ids, tokens
+            FROM unnest(item.ids) AS u(id)
+            CROSS JOIN LATERAL (SELECT x.id, x.claim_token FROM holdfast.work x WHERE x.queue = 'webhooks_ordered' AND x.id = u.id OFFSET 0) x;
+            UPDATE holdfast.webhook_health h SET at_work = ids, at_work_tokens = tokens WHERE h.endpoint_id = item.id;
+        END IF;
+        CONTINUE WHEN item.rate IS NULL;
         FOR n IN 1..cardinality(item.ids) LOOP
             IF next > at + make_interval(secs => (item.burst - 1) / item.rate) THEN
                 waits := waits || jsonb_build_object(item.ids[n]::text, extract(epoch FROM next - at) - (item.burst - 1) / item.rate);
@@ -250,13 +273,14 @@ BEGIN
         WHERE h.endpoint_id = item.id AND h.openings > 0 AND h.open_until <= at;
     END LOOP;
     RETURN QUERY
-    SELECT d.id, d.status, d.cause, d.event_id, d.event_type, e.status, e.url, e.concurrency, e.headers, e.headers_key_id, s.ids, s.keys, s.sealed,
+    SELECT d.id, d.status, d.cause, d.event_id, d.event_type, e.status, e.url, d.id = ANY (crowd), p.token, e.headers, e.headers_key_id, s.ids, s.keys, s.sealed,
            d.refused, CASE WHEN h.trial_id = d.id THEN 0 ELSE coalesce(least(greatest(extract(epoch FROM h.open_until - at)::float8, 0), CASE WHEN h.trial_id IS NOT NULL THEN 1 END), 0) END, coalesce((waits->>d.id::text)::float8, 0),
            v.id IS NOT NULL OR u.knows, v.version, v.key, v.created_at, v.headers::text, v.data::text, d.position, d.event_seq, (SELECT l.era FROM holdfast.event_log l)
     FROM unnest(deliveries, webhook_begin.knows) AS u(id, knows)
     CROSS JOIN LATERAL (SELECT x.* FROM holdfast.webhook_deliveries x WHERE x.id = u.id OFFSET 0) d
     LEFT JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id
     LEFT JOIN holdfast.webhook_health h ON h.endpoint_id = d.endpoint_id
+    LEFT JOIN LATERAL (SELECT a.token FROM unnest(h.at_work, h.at_work_tokens) AS a(id, token) WHERE e.ordered AND a.id = d.id LIMIT 1) p ON true
     LEFT JOIN LATERAL (SELECT array_agg(k.id ORDER BY k.created_at DESC, k.id) AS ids, array_agg(k.key_id ORDER BY k.created_at DESC, k.id) AS keys,
                               array_agg(k.sealed ORDER BY k.created_at DESC, k.id) AS sealed
                        FROM holdfast.webhook_secrets k
@@ -481,6 +505,14 @@ CREATE FUNCTION holdfast.webhook_shown(e holdfast.webhook_endpoints) RETURNS jso
     SET search_path = pg_catalog, pg_temp
     AS $$ SELECT to_jsonb(e) - 'headers' - 'headers_key_id' - 'changed' $$;
 
+-- How many of an endpoint run at once, as a claim counts it; 0: it is gone.
+CREATE FUNCTION holdfast.webhook_limit(endpoint uuid, most int) RETURNS void
+    LANGUAGE sql
+    SET search_path = pg_catalog, pg_temp
+    AS $$ DELETE FROM holdfast.key_rules k WHERE most = 0 AND k.queue = 'webhooks' AND k.partition_key = endpoint::text;
+          INSERT INTO holdfast.key_rules AS k (queue, partition_key, concurrency) SELECT 'webhooks', endpoint::text, most WHERE most > 0
+          ON CONFLICT (queue, partition_key) DO UPDATE SET concurrency = EXCLUDED.concurrency WHERE k.concurrency <> EXCLUDED.concurrency $$;
+
 -- Makes an endpoint and its first secret. Texts of base64: headers of the endpoint, sealed of the secret.
 CREATE FUNCTION holdfast.webhook_create(spec jsonb, secret jsonb) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -496,6 +528,7 @@ BEGIN
             coalesce(spec->>'description', ''), at, at)
     RETURNING n.* INTO e;
     INSERT INTO holdfast.webhook_health (endpoint_id) VALUES (e.id);
+    PERFORM holdfast.webhook_limit(e.id, e.concurrency);
     PERFORM holdfast.webhook_add_secret(e.id, secret, at);
     RETURN holdfast.webhook_shown(e);
 END $$;
@@ -565,6 +598,10 @@ BEGIN
     SET url = e.url, description = e.description, concurrency = e.concurrency, status = e.status, events = e.events, rate = e.rate, burst = e.burst,
         headers = e.headers, headers_key_id = e.headers_key_id, disabled_at = e.disabled_at, disabled_reason = e.disabled_reason, enabled_at = e.enabled_at
     WHERE x.id = endpoint RETURNING x.* INTO e;
+    PERFORM holdfast.webhook_limit(e.id, e.concurrency);
+    IF e.concurrency > old.concurrency THEN
+        PERFORM holdfast.wake(ARRAY['webhooks', 'webhooks_ordered']);
+    END IF;
     RETURN holdfast.webhook_shown(e);
 END $$;
 
@@ -578,6 +615,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
+    PERFORM holdfast.webhook_limit(endpoint, 0);
     PERFORM holdfast.webhook_lift(endpoint);
     PERFORM holdfast.webhook_hurry(endpoint);
     RETURN true;
@@ -627,7 +665,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM holdfast.webhook_deliveries d WHERE d.endpoint_id = h.endpoint_id AND d.status = 'pending');
     RETURN gone + n;
 END $$;
-REVOKE ALL ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_key, holdfast.webhook_shown, holdfast.note_endpoint_change, holdfast.webhook_begin, holdfast.webhook_lift, holdfast.webhook_hurry, holdfast.webhook_disable, holdfast.webhook_settle,
+REVOKE ALL ON FUNCTION holdfast.webhook_fan_out, holdfast.webhook_key, holdfast.webhook_shown, holdfast.webhook_limit, holdfast.note_endpoint_change, holdfast.webhook_begin, holdfast.webhook_lift, holdfast.webhook_hurry, holdfast.webhook_disable, holdfast.webhook_settle,
     holdfast.webhook_create, holdfast.webhook_add_secret, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
     holdfast.webhook_rotate, holdfast.empty_webhook_slots FROM PUBLIC;
 

@@ -91,7 +91,8 @@ class Ready(NamedTuple):
     event_type: str
     endpoint_status: str | None  # None: it is gone
     url: str
-    concurrency: int
+    busy: bool  # an endpoint in order has as many requests as it may
+    place: UUID | None  # of such an endpoint: the claim under which this one has its place
     headers: bytes | None
     headers_key_id: str | None
     secret_ids: list[UUID] | None
@@ -105,11 +106,15 @@ class Ready(NamedTuple):
     era: int
 
 
-def begin(deliveries: Sequence[tuple[UUID, bool]]) -> Statement[dict[UUID, Ready]]:
+def begin(
+    deliveries: Sequence[tuple[UUID, bool]], over: Sequence[tuple[UUID, UUID]] = ()
+) -> Statement[dict[UUID, Ready]]:
+    """`over`: deliveries of endpoints in order whose request has ended, each with its place."""
+
     def decode(rows: Sequence[Row]) -> dict[UUID, Ready]:
         found = {}
         for row in rows:
-            head, (has, version, key, time, headers, data, position, seq, era) = row[:16], row[16:]
+            head, (has, version, key, time, headers, data, position, seq, era) = row[:17], row[17:]
             event = None
             if time is not None:
                 event = Stored(position, seq, row[3], row[4], version, key, time, headers, data)
@@ -117,7 +122,8 @@ def begin(deliveries: Sequence[tuple[UUID, bool]]) -> Statement[dict[UUID, Ready
         return found
 
     ids, knows = zip(*deliveries, strict=True)
-    return named("webhook_begin", (list(ids), list(knows)), decode)
+    params = (list(ids), list(knows), [one for one, _ in over], [place for _, place in over])
+    return named("webhook_begin", params, decode)
 
 
 class Act(NamedTuple):

@@ -16,14 +16,22 @@ CREATE TABLE holdfast.key_holds (
 CREATE INDEX key_holds_until ON holdfast.key_holds (queue, until);
 CREATE INDEX key_holds_trial ON holdfast.key_holds (queue, until, partition_key) WHERE trial;
 
--- Claims read it: who may do that with `work` may do it here.
+-- Keys with a number of their own in place of queues.key_concurrency. It counts while the queue has that one.
+CREATE TABLE holdfast.key_rules (
+    queue         text NOT NULL,
+    partition_key text NOT NULL,
+    concurrency   int NOT NULL CHECK (concurrency > 0),
+    PRIMARY KEY (queue, partition_key)
+);
+
+-- Claims read both: who may do that with `work` may do it here.
 DO $do$
 DECLARE
     granted text;
 BEGIN
     FOR granted IN
-        SELECT format('GRANT %s ON holdfast.key_holds TO %s', n.rights, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
-        FROM (VALUES ('SELECT', 'SELECT'), ('UPDATE', 'SELECT, INSERT, UPDATE, DELETE')) AS n(had, rights)
+        SELECT format('GRANT %s TO %s', n.rights, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
+        FROM (VALUES ('SELECT', 'SELECT ON holdfast.key_holds, holdfast.key_rules'), ('UPDATE', 'INSERT, UPDATE, DELETE ON holdfast.key_holds')) AS n(had, rights)
         CROSS JOIN pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) AS had
         WHERE c.oid = 'holdfast.work'::regclass AND had.privilege_type = n.had AND had.grantee <> c.relowner
     LOOP

@@ -81,7 +81,7 @@ WHERE q.name = $1 AND q.ordering = 'key';
 
 -- name: explain_limits
 -- The limits of the queue and the key of a live job, no row where there are none: (most that run, how many do, rate, seconds until it allows
--- one, key, then the same of the key).
+-- one, key, then the same of the key, whether it has a number of its own).
 -- $1 queue, $2 id, $3 seconds for which jobs are claimed before their tokens are there
 WITH q AS MATERIALIZED (
     SELECT * FROM holdfast.queues WHERE name = $1 AND limited > 0
@@ -96,14 +96,16 @@ SELECT q.concurrency, (SELECT count(*) FROM running)::int, q.rate,
        coalesce(greatest((1 - least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
                                              ELSE greatest(l.tokens, -q.rate * $3::float8)
                                                   + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END)) / q.rate, 0), 0)::float8,
-       w.partition_key, q.key_concurrency, (SELECT count(*) FROM running r WHERE r.key = w.partition_key)::int, q.key_rate,
+       w.partition_key, CASE WHEN q.key_concurrency IS NOT NULL THEN coalesce(o.concurrency, q.key_concurrency) END, (SELECT count(*) FROM running r WHERE r.key = w.partition_key)::int, q.key_rate,
        coalesce(greatest((1 - CASE WHEN k.tokens IS NULL THEN q.key_burst
                                ELSE least(q.key_burst, greatest(k.tokens, -q.key_rate * $3::float8)
-                                          + q.key_rate * greatest(extract(epoch FROM holdfast.now() - k.refilled_at)::float8, 0)) END) / q.key_rate, 0), 0)::float8
+                                          + q.key_rate * greatest(extract(epoch FROM holdfast.now() - k.refilled_at)::float8, 0)) END) / q.key_rate, 0), 0)::float8,
+       o.concurrency IS NOT NULL
 FROM q
 CROSS JOIN LATERAL (SELECT j.partition_key FROM holdfast.work j WHERE j.queue = $1 AND j.id = $2 OFFSET 0) w
 LEFT JOIN holdfast.limits l ON l.queue = $1
-LEFT JOIN holdfast.key_limits k ON k.queue = $1 AND k.partition_key = w.partition_key;
+LEFT JOIN holdfast.key_limits k ON k.queue = $1 AND k.partition_key = w.partition_key
+LEFT JOIN holdfast.key_rules o ON o.queue = $1 AND o.partition_key = w.partition_key;
 
 -- name: explain_ahead
 -- How many due jobs a claim would take before this one, counted along the claim index up to the cap. Priorities are probed one by

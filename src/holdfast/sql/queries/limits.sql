@@ -47,7 +47,7 @@ FOR UPDATE SKIP LOCKED;
 , by_key AS MATERIALIZED (
     SELECT r.key, count(*) AS places FROM running r GROUP BY r.key
 ), keys AS MATERIALIZED (
-    SELECT k.ord, q.key_concurrency - coalesce(r.places, 0) AS places,
+    SELECT k.ord, coalesce(o.concurrency, q.key_concurrency) - coalesce(r.places, 0) AS places,
            CASE WHEN l.tokens IS NULL THEN q.key_burst
                 ELSE least(q.key_burst, greatest(l.tokens, -q.key_rate * $3::float8)
                                         + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0)) END AS left,
@@ -55,6 +55,8 @@ FOR UPDATE SKIP LOCKED;
     FROM q CROSS JOIN unnest($4::text[]) WITH ORDINALITY AS k(key, ord)
     LEFT JOIN by_key r ON r.key = k.key
     LEFT JOIN holdfast.key_limits l ON q.key_rate IS NOT NULL AND l.queue = $1 AND l.partition_key = k.key
+    LEFT JOIN LATERAL (SELECT o.concurrency FROM holdfast.key_rules o
+                       WHERE q.key_concurrency IS NOT NULL AND o.queue = $1 AND o.partition_key = k.key OFFSET 0) o ON true
 ), whole AS MATERIALIZED (
     SELECT coalesce(q.concurrency - c.jobs, 1000000) AS places, t.left,
            coalesce(q.concurrency / greatest(c.workers + CASE WHEN m.jobs IS NULL THEN 1 ELSE 0 END, 1) - coalesce(m.jobs, 0), 1000000) AS part
@@ -92,7 +94,8 @@ UPDATE holdfast.claims c SET job_ids = s.job_ids FROM still s WHERE c.token = s.
 -- with part: limit_state
 SELECT (SELECT c.jobs FROM counted c)::int, (SELECT t.left FROM tokens t)::float8,
        coalesce(greatest((1 - (SELECT t.left FROM tokens t)) / q.rate, 0), 0)::float8,
-       (SELECT count(*) FROM (SELECT FROM running r GROUP BY r.key HAVING count(*) >= q.key_concurrency) f)::int
+       (SELECT count(*) FROM (SELECT FROM running r GROUP BY r.key
+                             HAVING count(*) >= coalesce((SELECT o.concurrency FROM holdfast.key_rules o WHERE o.queue = $1 AND o.partition_key = r.key), q.key_concurrency)) f)::int
 FROM q;
 
 -- name: lock_queue
@@ -260,3 +263,24 @@ WITH gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone;
+
+-- name: set_key_rules
+-- Let that many jobs of each of these keys run at once (NULL: as many as of any other). Returns how many keys changed.
+-- $1 queue, $2 keys, $3 concurrency
+WITH gone AS (
+    DELETE FROM holdfast.key_rules k WHERE $3::int IS NULL AND k.queue = $1 AND k.partition_key = ANY ($2::text[]) RETURNING 1
+), made AS (
+    INSERT INTO holdfast.key_rules AS k (queue, partition_key, concurrency)
+    SELECT $1, u.key, $3::int FROM unnest($2::text[]) AS u(key) WHERE $3::int IS NOT NULL ORDER BY u.key
+    ON CONFLICT (queue, partition_key) DO UPDATE SET concurrency = EXCLUDED.concurrency
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone) + (SELECT count(*) FROM made);
+
+-- name: list_key_rules
+-- Keys with a number of their own, in their order: (queue, key, jobs that run at once).
+-- $1 queue (NULL: all), $2 keys (NULL: all), $3 limit
+SELECT k.queue, k.partition_key, k.concurrency
+FROM holdfast.key_rules k
+WHERE ($1::text IS NULL OR k.queue = $1) AND ($2::text[] IS NULL OR k.partition_key = ANY ($2::text[]))
+ORDER BY k.queue, k.partition_key LIMIT $3;
