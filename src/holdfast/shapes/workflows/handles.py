@@ -42,6 +42,9 @@ State = Literal[
 _ENDED = ("completed", "failed", "cancelled", "terminated")
 
 
+_MAKES_DUE = ("start", "start_many", "signal", "cancel")
+
+
 class Reach:
     """The database of the app that a workflow belongs to, or the caller's connection."""
 
@@ -52,8 +55,13 @@ class Reach:
         self._name = name
 
     def run(self, make: Callable[[], Statement[R] | Flow[R]], conn: object, verb: str) -> R:
+        if conn is not None:
+            return sync_guest(conn, verb, f"a{verb}").run(make())
         database = cast(AppProducer, self._binding.require(self._name)).database
-        return database.run(make) if conn is None else sync_guest(conn, verb, f"a{verb}").run(make())
+        done = database.run(make)
+        if verb in _MAKES_DUE:
+            database.enqueued()
+        return done
 
     async def astart(self, new: StartRun, timeout: float | None, conn: object) -> Started:
         """On our own connection together with others of this moment."""
@@ -63,10 +71,13 @@ class Reach:
         return await self.arun(lambda: store.start(new, timeout=timeout), conn, "start")
 
     async def arun(self, make: Callable[[], Statement[R] | Flow[R]], conn: object, verb: str) -> R:
+        if conn is not None:
+            return await async_guest(conn, f"a{verb}", verb).arun(make())
         database = cast(AppProducer, self._binding.require(self._name)).database
-        if conn is None:
-            return await database.arun(make)
-        return await async_guest(conn, f"a{verb}", verb).arun(make())
+        done = await database.arun(make)
+        if verb in _MAKES_DUE:
+            database.enqueued()
+        return done
 
     def ready(self, queue: str) -> None:
         """On our own embedded server a declared queue is made when it is first used."""
