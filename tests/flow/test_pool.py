@@ -256,6 +256,16 @@ def test_a_connection_that_nobody_uses_is_closed(kit: Kit, monkeypatch: pytest.M
         fill(pools)
 
 
+def test_a_connection_comes_back_while_the_interpreter_ends(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(_: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Timer, "start", ends)
+    with opened(kit.url) as pools:
+        fill(pools)
+        fill(pools)
+
+
 async def test_a_connection_that_no_task_uses_is_closed(akit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_IDLE", 0.05)
     with opened(akit.url) as pools:

@@ -142,7 +142,7 @@ class Pool(Generic[C]):
             self._count -= len(conns)
             self._invite()
 
-    def _call_later(self, seconds: float) -> threading.Timer | asyncio.TimerHandle:
+    def _call_later(self, seconds: float) -> threading.Timer | asyncio.TimerHandle | None:
         raise NotImplementedError
 
     def _close_unused(self) -> None:

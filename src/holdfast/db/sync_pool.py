@@ -39,10 +39,13 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
         super().__init__(dsn, arguments, size, patience, is_fresh)
         self._configure = configure
 
-    def _call_later(self, seconds: float) -> threading.Timer:
+    def _call_later(self, seconds: float) -> threading.Timer | None:
         timer = threading.Timer(seconds, self._close_unused)
         timer.daemon = True
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:  # the interpreter ends, and all connections with it
+            return None
         return timer
 
     def take(self) -> psycopg.Connection[Any]:
