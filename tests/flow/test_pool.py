@@ -256,7 +256,9 @@ def test_a_connection_that_nobody_uses_is_closed(kit: Kit, monkeypatch: pytest.M
         fill(pools)
 
 
-def test_a_connection_comes_back_while_the_interpreter_ends(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_comes_back_while_the_interpreter_ends(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ends(_: threading.Timer) -> None:
         raise RuntimeError("can't start new thread at interpreter shutdown")
 

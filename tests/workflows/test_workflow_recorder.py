@@ -15,6 +15,7 @@ from holdfast.shapes.workflows.journal import RecordRefused
 from holdfast.shapes.workflows.lanes import MOST_ROWS, Asked, Lane
 from holdfast.shapes.workflows.recorder import Recorder
 from holdfast.shapes.workflows.store import Seen
+from holdfast.shapes.workflows.working import Said
 from holdfast.testing import Kit
 
 
@@ -40,6 +41,9 @@ class Watching:
     """A run that is at work."""
 
     def heard(self, seen: Seen) -> None: ...
+
+    def at_work(self, before: float) -> Said:
+        return Said(str(UUID(int=0)), 0, 0, None)
 
 
 async def test_one_statement_writes_what_all_runs_have_ready(runs: Runs, recorder: Recorder) -> None:

@@ -41,7 +41,7 @@ class Slots:
         return max(0, self.free + ahead - ready, batches if self.free > 0 and not ready else 0)
 
     def lacks(self, ahead: int) -> bool:
-        """Whether a slot that comes free is a reason to look for more, with so many at hand."""
+        """Whether a slot that comes free is a reason to look for more, with that many at hand."""
         return not self.enough and 4 * ahead <= 3 * self.ahead
 
     def _ahead(self) -> int:

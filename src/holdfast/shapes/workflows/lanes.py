@@ -45,7 +45,7 @@ class Lane(Generic[T]):
         self._runs.setdefault(asked.grant.id_text, deque()).append(asked)
 
     def take(self, most_runs: int) -> list[Asked[T]]:
-        """The next batch: one of each run, then another, up to its size, of at most so many runs. They leave."""
+        """The next batch: one of each run, then another, up to its size, of at most `most_runs` runs. They leave."""
         batch: list[Asked[T]] = []
         rows = size = 0
         runs = list(islice(self._runs, most_runs))
