@@ -861,6 +861,24 @@ BEGIN
         RETURNING e.slot, e.seq, holdfast.data_size(e.data) AS size
     )
     SELECT array_agg(s.slot), array_agg(s.seq), array_agg(s.size) INTO new_slots, new_seqs, new_sizes FROM stamped s;
+    -- Logical replication does not carry sequences. Who published on the replica before this has drawn numbers again, and looks numbered by the ids of
+    -- a younger server: such an event is in no page. It gets a number that nobody has.
+    IF (SELECT count(*) FROM holdfast.events) > coalesce(cardinality(new_seqs), 0)
+            + coalesce((SELECT sum(p.n) FROM holdfast.event_pages p WHERE p.last_pos > log.start_pos), 0) THEN
+        WITH strays AS MATERIALIZED (
+            SELECT e.slot, e.seq, row_number() OVER (ORDER BY e.seq) AS k FROM holdfast.events e
+            WHERE e.xid <> '1' AND NOT EXISTS (
+                SELECT FROM holdfast.event_pages p
+                WHERE p.slot = e.slot AND e.seq BETWEEN p.lo AND p.hi AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from))
+        ), moved AS (
+            UPDATE holdfast.events e SET xid = '1', seq = drawn + s.k FROM strays s WHERE e.slot = s.slot AND e.seq = s.seq
+            RETURNING e.slot, e.seq, e.id, holdfast.data_size(e.data) AS size
+        ), noted AS (
+            UPDATE holdfast.event_ids i SET seq = m.seq FROM moved m WHERE i.id = m.id
+        )
+        SELECT new_slots || array_agg(m.slot), new_seqs || array_agg(m.seq), new_sizes || array_agg(m.size), greatest(drawn, max(m.seq))
+        INTO new_slots, new_seqs, new_sizes, drawn FROM moved m;
+    END IF;
     final_pos := holdfast.write_pages(new_slots, new_seqs, new_sizes, last.last_pos, last.top, '1:1:', '2:2:', now_at);
     PERFORM setval('holdfast.event_seq', drawn);
     UPDATE holdfast.event_log l SET base_pos = final_pos, base_top = drawn, base_snap = holdfast.event_snapshot(), base_at = now_at,
