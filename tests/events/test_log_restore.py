@@ -277,6 +277,8 @@ def test_events_of_a_replica_that_has_no_sequence_are_numbered_too(
     found = labels(there)
     assert found[:200] == WANTED[:200]
     assert sorted(found[200:207]) == sorted(["late", "tail", *(f"before rebase {n}" for n in range(5))])
-    assert [label for label in found if str(label).startswith("before")] == [f"before rebase {n}" for n in range(5)]
+    assert [label for label in found if str(label).startswith("before")] == [
+        f"before rebase {n}" for n in range(5)
+    ]
     assert found[-1] == "after"
     there.close()

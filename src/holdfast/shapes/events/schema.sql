@@ -952,7 +952,9 @@ BEGIN
     EXECUTE 'TRUNCATE ' || (SELECT string_agg(t::regclass::text, ', ') FROM unnest(tables) AS u(t)) || ' RESTART IDENTITY';
     DELETE FROM holdfast.event_failures f WHERE f.subscription = of_projection;
     UPDATE holdfast.subscriptions s SET position = 0, seq = 0, version = of_version, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity', barrier = NULL,
-        status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END, missed = NULL, problem = NULL, moved_at = holdfast.now()
+        status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END, missed = NULL, problem = NULL, moved_at = holdfast.now(),
+        paused_by = CASE WHEN s.status = 'paused' THEN nullif(s.paused_by, 'poison') END,
+        paused_at = CASE WHEN s.status = 'paused' AND s.paused_by <> 'poison' THEN s.paused_at END
     WHERE s.name = of_projection;
     GET DIAGNOSTICS found = ROW_COUNT;
     RETURN found;
@@ -1135,7 +1137,9 @@ BEGIN
     UPDATE holdfast.subscriptions s SET position = reached, seq = reached_seq, version = b.version, generation = s.generation + 1, token = NULL, owner = NULL,
         lease_expires_at = '-infinity', moved_at = holdfast.now(), barrier = NULL, missed = NULL,
         status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END,
-        problem = CASE WHEN s.paused_by = 'poison' OR s.status <> 'paused' THEN NULL ELSE s.problem END
+        problem = CASE WHEN s.paused_by = 'poison' OR s.status <> 'paused' THEN NULL ELSE s.problem END,
+        paused_by = CASE WHEN s.status = 'paused' THEN nullif(s.paused_by, 'poison') END,
+        paused_at = CASE WHEN s.status = 'paused' AND s.paused_by <> 'poison' THEN s.paused_at END
     WHERE s.name = b.projection;
     DELETE FROM holdfast.event_failures f WHERE f.subscription = b.projection;
     UPDATE holdfast.event_failures f SET subscription = b.projection WHERE f.subscription = build;
