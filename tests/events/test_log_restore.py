@@ -251,3 +251,34 @@ def test_a_rebase_waits_for_no_publisher_for_ever(servers: tuple[EmbeddedServer,
     check_log(conn)
     conn.close()
     other.close()
+
+
+@pytest.mark.parametrize("direction", ["younger", "older"])
+def test_events_of_a_replica_that_has_no_sequence_are_numbered_too(
+    servers: tuple[EmbeddedServer, EmbeddedServer], direction: str
+) -> None:
+    """Logical replication does not carry sequences: numbers are drawn again that are there in another day."""
+    source, target = servers if direction == "younger" else servers[::-1]
+    conn = fresh(source, "shop")
+    fill(conn)
+    for table in ("events", "event_pages"):  # all of it was yesterday
+        conn.execute(f"UPDATE holdfast.{table} SET slot = mod(slot + 31, 32)".encode())
+    before = [(row.position, row.id) for row in read_all(conn)]
+    there = move(conn.info.dsn, target, "replica")
+    conn.close()
+    there.execute("SELECT setval('holdfast.event_seq', 1, false)")
+    for n in range(5):
+        publish(there, f"before rebase {n}", "k0")
+    assert run(there, store.turn_page()) is None
+    assert run(there, store.rebase()) == 7
+    publish(there, "after", "k0")
+    assert turn(there) == 208
+    assert [(row.position, row.id) for row in read_all(there)][:200] == before
+    found = labels(there)
+    assert found[:200] == WANTED[:200]
+    assert sorted(found[200:207]) == sorted(["late", "tail", *(f"before rebase {n}" for n in range(5))])
+    assert [label for label in found if str(label).startswith("before")] == [
+        f"before rebase {n}" for n in range(5)
+    ]
+    assert found[-1] == "after"
+    there.close()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.events.log_support import labels, publish, session, turn
+from tests.conftest import wait_until
+from tests.events.log_support import check_log, labels, publish, session, turn
+from tests.sql.support import one
 
 from holdfast.db import migrate
 from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer
@@ -41,5 +43,13 @@ def test_a_standby_reads_pages_and_turns_none() -> None:
             said = "events are numbered on the primary, and this server is a standby"
             assert raised.value.diag.message_primary == said
             assert labels(conn) == [1]
+            conn.execute("SELECT pg_promote()")
+            wait_until(lambda: not one(conn, "SELECT pg_is_in_recovery()"), "it is promoted")
+            assert turn(conn) == 2, "no rebase is needed"
+            publish(conn, 3)
+            assert turn(conn) == 3
+            assert labels(conn) == [1, "not numbered", 3]
+            assert one(conn, "SELECT era FROM holdfast.event_log") == 1
+            check_log(conn)
     finally:
         shutil.rmtree(home, ignore_errors=True)

@@ -128,6 +128,49 @@ def test_the_command_says_when_somebody_else_gave_the_rebuild_up(kit: Kit, cli: 
     assert "the rebuild of totals was given up meanwhile. Its tables are as they were" in ran.err
 
 
+def test_the_command_ends_when_the_log_has_left_the_rebuild_behind(kit: Kit, cli: Cli) -> None:
+    app.publish("counted", {"n": 1})
+    run_until(kit, 1)
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(cli, "projection", "rebuild", "totals")
+        wait_until(lambda: standing(kit, "totals@1")["position"] is not None, what="the rebuild")
+        kit.sql(
+            "UPDATE holdfast.subscriptions SET status = 'expired', missed = 1, problem = '1 event was removed' "
+            "WHERE name = 'totals@1'"
+        )
+        ran = watching.result()
+    assert ran.err == "holdfast: the rebuild of totals stopped: 1 event was removed\n"
+
+
+def test_what_goes_on_is_not_said_to_be_paused(kit: Kit, cli: Cli) -> None:
+    app.publish("counted", {"n": 1})
+    run_until(kit, 1)
+
+    def stand(status: str, by: str) -> None:
+        kit.sql(
+            "UPDATE holdfast.subscriptions SET status = %s, paused_by = %s, paused_at = now(), problem = 'why'",
+            [status, by],
+        )
+
+    stand("paused", "poison")
+    cli("projection", "reset", "totals", "--yes")
+    assert "paused" not in cli("subscriptions", "list").out
+    stand("paused", "poison")
+    cli("projection", "rebuild", "totals", "--no-wait")
+    run_until_swapped(kit)
+    assert "paused" not in cli("subscriptions", "list").out
+    stand("expired", "ann")
+    cli("subscriptions", "reset", "totals", "--to", "end", "--yes")
+    assert "paused" not in cli("subscriptions", "list").out
+    stand("paused", "ann")
+    for act in (
+        ("subscriptions", "reset", "totals", "--to", "end", "--yes"),
+        ("projection", "reset", "totals", "--yes"),
+    ):
+        assert cli(*act).code == 0
+        assert "by ann" in cli("subscriptions", "list").out
+
+
 def test_the_bar_shows_how_far_how_fast_and_how_long() -> None:
     at = Progress("totals@2", 2, 0, 2500, 10_000, "worker", "building", None)
     assert bar(at, 2000, 4.0) == "[#####               ] 25% of 10,000, 500 per second, 15 s left"

@@ -123,7 +123,7 @@ def rebuild_command(
 def _watch(verbs: Subscriptions, name: str) -> None:
     began, first = time.monotonic(), -1
     while (found := verbs.run(progress(name))) is not None:
-        if found.status == "paused":
+        if found.status in ("paused", "expired"):
             raise ConfigurationError(f"the rebuild of {name} stopped: {found.problem}")
         first = found.position if first < 0 else first
         if sys.stderr.isatty():

@@ -340,6 +340,7 @@ WITH log AS (
     UPDATE holdfast.subscriptions s
     SET position=$2::bigint, seq=$3::bigint, generation=s.generation + 1, token=NULL, owner=NULL, lease_expires_at=CASE WHEN s.kind = 'relay' THEN s.lease_expires_at ELSE holdfast.now() END,
         status=CASE WHEN s.status = 'expired' THEN 'active' ELSE s.status END, missed=NULL, problem=NULL, moved_at=holdfast.now(), barrier=NULL,
+        paused_by=CASE WHEN s.status = 'paused' THEN s.paused_by END, paused_at=CASE WHEN s.status = 'paused' THEN s.paused_at END,
         delivered=(s.delivered OPERATOR(pg_catalog.-) CASE WHEN $4::boolean THEN w.beyond ELSE '{}'::pg_catalog.int8multirange END)
                   OPERATOR(pg_catalog.-) pg_catalog.int8multirange(pg_catalog.int8range(NULL, g.start_pos + 1))
     FROM log g CROSS JOIN was w WHERE s.name = w.name AND s.shard = w.shard AND g.start_pos <= $2::bigint

@@ -876,6 +876,24 @@ BEGIN
         RETURNING e.slot, e.seq, holdfast.data_size(e.data) AS size
     )
     SELECT array_agg(s.slot), array_agg(s.seq), array_agg(s.size) INTO new_slots, new_seqs, new_sizes FROM stamped s;
+    -- Logical replication does not carry sequences. Who published on the replica before this has drawn numbers again, and looks numbered by the ids of
+    -- a younger server: such an event is in no page. It gets a number that nobody has.
+    IF (SELECT count(*) FROM holdfast.events) > coalesce(cardinality(new_seqs), 0)
+            + coalesce((SELECT sum(p.n) FROM holdfast.event_pages p WHERE p.last_pos > log.start_pos), 0) THEN
+        WITH strays AS MATERIALIZED (
+            SELECT e.slot, e.seq, row_number() OVER (ORDER BY e.seq) AS k FROM holdfast.events e
+            WHERE e.xid <> '1' AND NOT EXISTS (
+                SELECT FROM holdfast.event_pages p
+                WHERE p.slot = e.slot AND e.seq BETWEEN p.lo AND p.hi AND pg_visible_in_snapshot(e.xid, p.s_to) AND NOT pg_visible_in_snapshot(e.xid, p.s_from))
+        ), moved AS (
+            UPDATE holdfast.events e SET xid = '1', seq = drawn + s.k FROM strays s WHERE e.slot = s.slot AND e.seq = s.seq
+            RETURNING e.slot, e.seq, e.id, holdfast.data_size(e.data) AS size
+        ), noted AS (
+            UPDATE holdfast.event_ids i SET seq = m.seq FROM moved m WHERE i.id = m.id
+        )
+        SELECT new_slots || array_agg(m.slot), new_seqs || array_agg(m.seq), new_sizes || array_agg(m.size), greatest(drawn, max(m.seq))
+        INTO new_slots, new_seqs, new_sizes, drawn FROM moved m;
+    END IF;
     final_pos := holdfast.write_pages(new_slots, new_seqs, new_sizes, last.last_pos, last.top, '1:1:', '2:2:', now_at);
     PERFORM setval('holdfast.event_seq', drawn);
     UPDATE holdfast.event_log l SET base_pos = final_pos, base_top = drawn, base_snap = holdfast.event_snapshot(), base_at = now_at,
@@ -949,7 +967,9 @@ BEGIN
     EXECUTE 'TRUNCATE ' || (SELECT string_agg(t::regclass::text, ', ') FROM unnest(tables) AS u(t)) || ' RESTART IDENTITY';
     DELETE FROM holdfast.event_failures f WHERE f.subscription = of_projection;
     UPDATE holdfast.subscriptions s SET position = 0, seq = 0, version = of_version, generation = s.generation + 1, token = NULL, owner = NULL, lease_expires_at = '-infinity', barrier = NULL,
-        status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END, missed = NULL, problem = NULL, moved_at = holdfast.now()
+        status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END, missed = NULL, problem = NULL, moved_at = holdfast.now(),
+        paused_by = CASE WHEN s.status = 'paused' THEN nullif(s.paused_by, 'poison') END,
+        paused_at = CASE WHEN s.status = 'paused' AND s.paused_by <> 'poison' THEN s.paused_at END
     WHERE s.name = of_projection;
     GET DIAGNOSTICS found = ROW_COUNT;
     RETURN found;
@@ -1132,7 +1152,9 @@ BEGIN
     UPDATE holdfast.subscriptions s SET position = reached, seq = reached_seq, version = b.version, generation = s.generation + 1, token = NULL, owner = NULL,
         lease_expires_at = '-infinity', moved_at = holdfast.now(), barrier = NULL, missed = NULL,
         status = CASE WHEN s.status = 'expired' OR s.paused_by = 'poison' THEN 'active' ELSE s.status END,
-        problem = CASE WHEN s.paused_by = 'poison' OR s.status <> 'paused' THEN NULL ELSE s.problem END
+        problem = CASE WHEN s.paused_by = 'poison' OR s.status <> 'paused' THEN NULL ELSE s.problem END,
+        paused_by = CASE WHEN s.status = 'paused' THEN nullif(s.paused_by, 'poison') END,
+        paused_at = CASE WHEN s.status = 'paused' AND s.paused_by <> 'poison' THEN s.paused_at END
     WHERE s.name = b.projection;
     DELETE FROM holdfast.event_failures f WHERE f.subscription = b.projection;
     UPDATE holdfast.event_failures f SET subscription = b.projection WHERE f.subscription = build;
