@@ -17,12 +17,16 @@ UNION ALL SELECT pg_stat_get_xact_tuples_returned('holdfast.webhook_deliveries':
 
 def test_what_an_attempt_reads_does_not_depend_on_what_waits(kit: Kit) -> None:
     with psycopg.connect(kit.url) as conn:
-        conn.execute("SELECT count(*) FROM holdfast.webhook_begin(ARRAY[holdfast.uuid7()], ARRAY[false])")
+        conn.execute(
+            "SELECT count(*) FROM holdfast.webhook_begin(ARRAY[holdfast.uuid7()], ARRAY[false], NULL, NULL)"
+        )
         conn.execute("SELECT count(*) FROM holdfast.webhook_settle('[]')")  # planned while there is nothing
         ids = [row[0] for row in conn.execute(FILL, [WAITING]).fetchall()]
         conn.commit()
         before = sum(row[0] for row in conn.execute(READ).fetchall())
-        found = conn.execute("SELECT delivery FROM holdfast.webhook_begin(%s, %s)", [ids[:5], [False] * 5])
+        found = conn.execute(
+            "SELECT delivery FROM holdfast.webhook_begin(%s, %s, NULL, NULL)", [ids[:5], [False] * 5]
+        )
         assert {row[0] for row in found.fetchall()} == set(ids[:5])
         assert sum(row[0] for row in conn.execute(READ).fetchall()) - before < WAITING / 10
         ended = {

@@ -123,7 +123,7 @@ class Client:
 async def _follow(
     line: "Line", method: str, url: str, body: bytes, headers: Mapping[str, str], redirects: int
 ) -> tuple[int, dict[str, str], bytes]:
-    target = parse(url, line.egress)
+    target = line.target(url)
     while True:
         status, head, read = await line.request(method, target, body, headers)
         where = head.get("location")

@@ -5,6 +5,7 @@ what is dialled in the end: aiohttp asks no resolver about literal addresses.
 """
 
 import asyncio
+import functools
 import io
 import os
 import socket
@@ -19,7 +20,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from .addresses import Address
-from .guard import Target, vet
+from .guard import Target, parse, vet
 from .names import Resolver
 from .reply import Kind
 from .settings import Egress, NotAllowed
@@ -28,6 +29,9 @@ KEEP_ALIVE = 15.0
 MOST_KEPT = 256  # connections; above that each is closed after its request
 MOST_BODY = 64 * 1024
 MOST_HEAD = 64 * 1024
+MOST_TARGETS = (
+    1024  # URLs that need not be read again: what they are follows from the text and the policy alone
+)
 MOST_ADDRESSES = 8  # of a name that are tried
 _STREAMED = 2**20  # a body from here on is written piece by piece
 
@@ -107,6 +111,7 @@ class Line:
     def __init__(self, egress: Egress, resolve: Resolver) -> None:
         self.egress = egress
         self.busy = 0
+        self.target = functools.lru_cache(MOST_TARGETS)(functools.partial(parse, egress=egress))
         self._attempts: set[Attempt] = set()
         self._sockets: WeakSet[socket.socket] = WeakSet()
         connector = aiohttp.TCPConnector(

@@ -110,6 +110,8 @@ def _numbers(*values: Any) -> Iterator[int | float]:
     stack = list(values)
     while stack:
         top = stack.pop()
+        if top is None or type(top) is str:
+            continue
         if isinstance(top, dict):
             stack += top.values()
         elif isinstance(top, list | tuple | set | frozenset):

@@ -31,7 +31,7 @@ QUEUE = "webhooks"
 BODY = b'{"type":"order.to0","timestamp":"2026-01-01T00:00:00.000000Z","data":{"cents": 995, "order_id": 1}}'
 KNOWN = "SELECT count(*) FROM holdfast.subscriptions"
 PENDING = "SELECT count(*) FROM holdfast.webhook_deliveries"
-DELIVERED = """SELECT CASE WHEN EXISTS (SELECT FROM holdfast.webhook_deliveries WHERE status = 'pending') THEN 0
+DELIVERED = """SELECT CASE WHEN EXISTS (SELECT FROM holdfast.work WHERE queue = 'webhooks') THEN 0
 ELSE (SELECT count(*) FROM holdfast.webhook_deliveries WHERE status = 'delivered') END"""
 GOOD_ONES = "SELECT count(*) FROM holdfast.webhook_deliveries WHERE status = 'delivered' AND event_type <> 'order.dead'"
 

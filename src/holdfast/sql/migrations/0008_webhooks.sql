@@ -229,6 +229,7 @@ DECLARE
     ids    uuid[];
     tokens uuid[];
     crowd  uuid[] := '{}';
+    spot   smallint;
 BEGIN
     -- Deliveries are looked up one by one (OFFSET 0): a plan of the time when there were few would read all that wait.
     -- Places and tokens, in the order of endpoints: two of us never wait for each other in a circle.
@@ -275,21 +276,25 @@ BEGIN
         UPDATE holdfast.webhook_health h SET trial_id = item.first, open_until = at + interval '5 minutes'
         WHERE h.endpoint_id = item.id AND h.openings > 0 AND h.open_until <= at;
     END LOOP;
-    RETURN QUERY
-    SELECT d.id, d.status, d.cause, d.event_id, d.event_type, e.status, e.url, d.id = ANY (crowd), p.token, e.headers, e.headers_key_id, s.ids, s.keys, s.sealed,
-           d.refused, CASE WHEN h.trial_id = d.id THEN 0 ELSE coalesce(least(greatest(extract(epoch FROM h.open_until - at)::float8, 0), CASE WHEN h.trial_id IS NOT NULL THEN 1 END), 0) END, coalesce((waits->>d.id::text)::float8, 0),
-           v.id IS NOT NULL OR u.knows, v.version, v.key, v.created_at, v.headers::text, v.data::text, d.position, d.event_seq, (SELECT l.era FROM holdfast.event_log l)
-    FROM unnest(deliveries, webhook_begin.knows) AS u(id, knows)
-    CROSS JOIN LATERAL (SELECT x.* FROM holdfast.webhook_deliveries x WHERE x.id = u.id OFFSET 0) d
-    LEFT JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id
-    LEFT JOIN holdfast.webhook_health h ON h.endpoint_id = d.endpoint_id
-    LEFT JOIN LATERAL (SELECT a.token FROM unnest(h.at_work, h.at_work_tokens) AS a(id, token) WHERE e.ordered AND a.id = d.id LIMIT 1) p ON true
-    LEFT JOIN LATERAL (SELECT array_agg(k.id ORDER BY k.created_at DESC, k.id) AS ids, array_agg(k.key_id ORDER BY k.created_at DESC, k.id) AS keys,
-                              array_agg(k.sealed ORDER BY k.created_at DESC, k.id) AS sealed
-                       FROM holdfast.webhook_secrets k
-                       WHERE k.endpoint_id = d.endpoint_id AND (k.expires_at IS NULL OR k.expires_at > at)) s ON true
-    LEFT JOIN LATERAL (SELECT x.* FROM holdfast.events x
-                       WHERE NOT u.knows AND x.slot = d.event_slot AND x.seq = d.event_seq AND x.id = d.event_id LIMIT 1) v ON true;
+    -- Slot by slot of the log, mostly one: a plan that gets the slot as a value opens the table of that day alone, and not all 32.
+    FOR spot IN SELECT DISTINCT coalesce(d.event_slot, -1) FROM unnest(deliveries) AS u(id)
+                CROSS JOIN LATERAL (SELECT x.event_slot FROM holdfast.webhook_deliveries x WHERE x.id = u.id OFFSET 0) d LOOP
+        RETURN QUERY
+        SELECT d.id, d.status, d.cause, d.event_id, d.event_type, e.status, e.url, d.id = ANY (crowd), p.token, e.headers, e.headers_key_id, s.ids, s.keys, s.sealed,
+               d.refused, CASE WHEN h.trial_id = d.id THEN 0 ELSE coalesce(least(greatest(extract(epoch FROM h.open_until - at)::float8, 0), CASE WHEN h.trial_id IS NOT NULL THEN 1 END), 0) END, coalesce((waits->>d.id::text)::float8, 0),
+               v.id IS NOT NULL OR u.knows, v.version, v.key, v.created_at, v.headers::text, v.data::text, d.position, d.event_seq, (SELECT l.era FROM holdfast.event_log l)
+        FROM unnest(deliveries, webhook_begin.knows) AS u(id, knows)
+        CROSS JOIN LATERAL (SELECT x.* FROM holdfast.webhook_deliveries x WHERE x.id = u.id AND coalesce(x.event_slot, -1) = spot OFFSET 0) d
+        LEFT JOIN holdfast.webhook_endpoints e ON e.id = d.endpoint_id
+        LEFT JOIN holdfast.webhook_health h ON h.endpoint_id = d.endpoint_id
+        LEFT JOIN LATERAL (SELECT a.token FROM unnest(h.at_work, h.at_work_tokens) AS a(id, token) WHERE e.ordered AND a.id = d.id LIMIT 1) p ON true
+        LEFT JOIN LATERAL (SELECT array_agg(k.id ORDER BY k.created_at DESC, k.id) AS ids, array_agg(k.key_id ORDER BY k.created_at DESC, k.id) AS keys,
+                                  array_agg(k.sealed ORDER BY k.created_at DESC, k.id) AS sealed
+                           FROM holdfast.webhook_secrets k
+                           WHERE k.endpoint_id = d.endpoint_id AND (k.expires_at IS NULL OR k.expires_at > at)) s ON true
+        LEFT JOIN LATERAL (SELECT x.* FROM holdfast.events x
+                           WHERE NOT u.knows AND x.slot = spot AND x.seq = d.event_seq AND x.id = d.event_id LIMIT 1) v ON true;
+    END LOOP;
 END $$;
 
 -- Jobs of an endpoint may be claimed again, whatever of ours holds their keys: `why` is what the reason begins with.
@@ -400,7 +405,10 @@ BEGIN
                array_agg(DISTINCT t.queue || E'\n' || t.key) FILTER (WHERE t.kind = 'failed') AS failed_keys,
                array_agg(DISTINCT t.queue || E'\n' || t.key) FILTER (WHERE t.tried) AS tried_keys
         FROM t LEFT JOIN holdfast.webhook_health m ON m.endpoint_id = t.endpoint
-        GROUP BY t.endpoint ORDER BY t.endpoint
+        GROUP BY t.endpoint   -- one that is well, as it was a moment ago, needs nothing
+        HAVING bool_or(t.tried OR t.kind <> 'delivered' OR m.failing_since IS NOT NULL OR m.window_failures > 0 OR m.openings > 0 OR m.trial_id IS NOT NULL
+                       OR m.last_success_at IS NULL OR m.last_success_at < at - interval '10 seconds')
+        ORDER BY t.endpoint
     LOOP
         SELECT * INTO h FROM holdfast.webhook_health n WHERE n.endpoint_id = item.id;
         IF item.successes > 0 THEN
