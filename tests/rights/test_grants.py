@@ -182,6 +182,7 @@ empty_archive_slot   -         -         -       X       -            -
 lock_streams         -         -         -       X       -            X
 try_streams          -         -         -       X       -            -
 audit_act            -         -         X       -       -            X
+record_act           -         -         X       -       -            X
 audit_more           -         -         -       -       -            X
 create_queue         -         -         -       -       -            X
 order_queue          -         -         -       -       -            X

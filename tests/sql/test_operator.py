@@ -10,6 +10,7 @@ from tests.sql.support import Conn, enqueue
 from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError
+from holdfast.model.actor import Actor
 from holdfast.operate import bulk, job_acts
 from holdfast.operate.job_acts import RETRY, cancel_verb
 from holdfast.operate.operator import Operator
@@ -69,7 +70,7 @@ async def test_every_kind_of_step(akit: Kit) -> None:
         return [names, embedded, (yield from actor()), (yield from settings())]
 
     operator = Operator(akit.database, "ann\0")
-    expected = [["inbox"], akit.database.is_embedded, "ann\ufffd", akit.database.settings]
+    expected = [["inbox"], akit.database.is_embedded, Actor("ann\ufffd"), akit.database.settings]
     assert await operator.arun(steps()) == expected
     assert await asyncio.to_thread(operator.run, steps()) == expected
 

@@ -9,6 +9,7 @@ import pytest
 from tests.sql.support import DAY, Conn, later, one, run, until_blocked
 
 from holdfast.db.database import Database
+from holdfast.model.actor import Actor
 from holdfast.model.tally import Sums
 from holdfast.runtime.sweep import Sweeper
 from holdfast.store import housekeeping
@@ -107,9 +108,9 @@ def test_throughput_past_retention_goes_in_bounded_batches(conn: Conn, kit: Kit)
 
 def test_the_audit_is_kept_for_a_year(conn: Conn, kit: Kit) -> None:
     for _ in range(3):
-        run(conn, audit("ann", "queue pause", {"queue": "inbox"}, 1))
+        run(conn, audit(Actor("ann"), "queue pause", {"queue": "inbox"}, 1))
     later(kit, 364 * DAY, conn)
-    run(conn, audit("bob", "queue resume", {"queue": "inbox"}, 1))
+    run(conn, audit(Actor("bob"), "queue resume", {"queue": "inbox"}, 1))
     assert run(conn, housekeeping.prune_audit(1000)) == 0
     later(kit, 2 * DAY, conn)
     assert run(conn, housekeeping.prune_audit(2)) == 2
@@ -119,7 +120,7 @@ def test_the_audit_is_kept_for_a_year(conn: Conn, kit: Kit) -> None:
 
 async def test_any_worker_forgets_both_while_it_tidies_up(conn: Conn, akit: Kit, database: Database) -> None:
     run(conn, tally({("inbox", "work"): Sums(completed=1)}))
-    run(conn, audit("ann", "queue pause", {"queue": "inbox"}, 1))
+    run(conn, audit(Actor("ann"), "queue pause", {"queue": "inbox"}, 1))
     later(akit, 366 * DAY, conn)
     sweeper = Sweeper(database, lambda: None)
     await sweeper.tidier.tidy_once(7, 60.0)

@@ -101,7 +101,7 @@ def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
 
 
 @app.command("redrive")
-@command
+@command(asks_why=True)
 def redrive_command(
     which: DeadOptions,
     how: How,
@@ -124,7 +124,7 @@ def redrive_command(
 
 
 @app.command("discard")
-@command
+@command(asks_why=True)
 def discard_command(
     which: DeadOptions,
     how: How,

@@ -47,7 +47,7 @@ def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
 
 
 @app.command("retry")
-@command
+@command(asks_why=True)
 def retry_command(
     which: JobOptions,
     how: How,
@@ -75,7 +75,7 @@ def cancel_command(
 
 
 @app.command("discard")
-@command
+@command(asks_why=True)
 def discard_command(
     which: JobOptions,
     how: How,
@@ -101,7 +101,7 @@ def _act(operator: Operator, verb: Verb, ids: IdsArgument, wanted: JobFilter, ho
 
 
 @app.command("edit")
-@command
+@command(asks_why=True)
 def edit_command(
     job_id: IdArgument,
     items: Annotated[

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from .. import telemetry
 from ..db.faults import BadRow, LockTimeout
+from ..model.actor import Actor
 from ..store.audit import audit_add, audit_begin
 from ..store.queue_load import prefer_indexes
 from ..store.statement import Flow
@@ -125,7 +126,7 @@ class Batches(Generic[Item]):
     action: str
     given: Mapping[str, object]
     apply: Apply[Item]
-    who: str
+    who: Actor
     entry: int | None = None
     results: Counter[str] = field(default_factory=Counter)
     left: Reasons = field(default_factory=Counter)
@@ -156,7 +157,7 @@ class Batches(Generic[Item]):
 
 
 def _count(
-    entry: int | None, who: str, action: str, given: Mapping[str, object], count: int
+    entry: int | None, who: Actor, action: str, given: Mapping[str, object], count: int
 ) -> Flow[int | None]:
     """Add to the entry in the audit; the first that is changed makes it."""
     if count:
@@ -174,7 +175,7 @@ def _some_of(results: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in results.items() if count}
 
 
-def _tell(done: Done, who: str) -> None:
+def _tell(done: Done, who: Actor) -> None:
     telemetry.emit(
-        "operator.acted", action=done.action, actor=who, count=done.count, left=sum(done.left.values())
+        "operator.acted", action=done.action, actor=who.name, count=done.count, left=sum(done.left.values())
     )

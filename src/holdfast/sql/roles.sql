@@ -76,7 +76,7 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.webhook_create, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
         holdfast.webhook_rotate, holdfast.webhook_deliveries_of, holdfast.webhook_delivery, holdfast.webhook_details, holdfast.webhook_redeliver, holdfast.webhook_ping,
         holdfast.webhook_range_begin, holdfast.webhook_count TO {{portal}}, {{worker}}, {{operator_rw}};
-    GRANT EXECUTE ON FUNCTION holdfast.audit_act TO {{portal}};   -- each change is in the audit: a worker alone cannot make one
+    GRANT EXECUTE ON FUNCTION holdfast.audit_act, holdfast.record_act TO {{portal}};   -- each change is in the audit: a worker alone cannot make one
     GRANT EXECUTE ON FUNCTION holdfast.webhook_request, holdfast.webhook_replied, holdfast.webhook_write, holdfast.webhook_event_types TO {{portal}}, {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_range_step, holdfast.prune_webhook_requests TO {{worker}};
     GRANT SELECT ON holdfast.webhook_ranges, holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{worker}};
@@ -144,7 +144,7 @@ BEGIN
     GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
         holdfast.lock_streams, holdfast.try_callback, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue,
-        holdfast.audit_act, holdfast.audit_more, holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start, holdfast.erase_events,
+        holdfast.audit_act, holdfast.record_act, holdfast.audit_more, holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start, holdfast.erase_events,
         holdfast.erase_event_key TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
 
     GRANT EXECUTE ON FUNCTION holdfast.workflow_reopen, holdfast.workflow_fork TO {{operator_rw}};

@@ -853,11 +853,29 @@ CREATE TABLE holdfast.audit (
     action    text   NOT NULL,   -- noun and verb, as on the command line: 'jobs cancel'
     selection jsonb  NOT NULL,   -- which: ids or filters
     count     bigint NOT NULL,
-    role      text   DEFAULT session_user   -- who the server knows it was; the actor is what the caller said
+    role      text   DEFAULT session_user,  -- who the server knows it was; the actor is what the caller said
+    surface   text,    -- cli, web, api, sql or python; NULL: written by a release that did not say it
+    address   inet,    -- of the client, as the surface said
+    reason    text,
+    before    jsonb,   -- what was changed, as it was, without secrets; NULL: it is not kept of this act
+    after     jsonb,
+    operation uuid     -- of which the act is a part
 );
 
 -- An entry of the audit. With the owner's rights, so that nobody who writes one needs a right on the table: the time and the role are the
--- server's to note, and nobody changes what is written.
+-- server's to note, and nobody changes what is written. Who calls it by hand acts by SQL.
+CREATE FUNCTION holdfast.record_act(
+    said_actor text, act text, which jsonb, how_many bigint, by_surface text DEFAULT 'sql', from_address text DEFAULT NULL, said_reason text DEFAULT NULL,
+    was jsonb DEFAULT NULL, becomes jsonb DEFAULT NULL, part_of uuid DEFAULT NULL)
+    RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ INSERT INTO holdfast.audit (at, actor, action, selection, count, surface, address, reason, before, after, operation)
+          VALUES (holdfast.now(), said_actor, act, which, greatest(how_many, 0), by_surface, from_address::inet, said_reason, was, becomes, part_of)
+          RETURNING id $$;
+REVOKE ALL ON FUNCTION holdfast.record_act FROM PUBLIC;
+
+-- The same for the release before.
 CREATE FUNCTION holdfast.audit_act(said_actor text, act text, which jsonb, how_many bigint) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
