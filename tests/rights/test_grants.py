@@ -81,6 +81,7 @@ fences          SIUD    S            SD
 audit           SD      S            S
 producers       -       S            S
 throughput      SIUD    S            S
+operations      SUD     S            SIU
 schedules       SIU     S            SIUD
 firings         SIUD    S            SIUD
 events          -       S            S
@@ -183,6 +184,7 @@ lock_streams         -         -         -       X       -            X
 try_streams          -         -         -       X       -            -
 audit_act            -         -         X       -       -            X
 record_act           -         -         X       -       -            X
+audit_operation      -         -         -       X       -            X
 audit_more           -         -         -       -       -            X
 create_queue         -         -         -       -       -            X
 order_queue          -         -         -       -       -            X

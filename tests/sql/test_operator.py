@@ -11,7 +11,7 @@ from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError
 from holdfast.model.actor import Actor
-from holdfast.operate import bulk, job_acts
+from holdfast.operate import bulk
 from holdfast.operate.job_acts import RETRY, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure, actor, block, run, settings, wait
@@ -35,7 +35,7 @@ async def test_a_verb_runs_sync_and_async(akit: Kit, conn: Conn) -> None:
 async def test_an_act_in_many_transactions_runs_async(
     akit: Kit, conn: Conn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_acts, "BATCH", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     enqueue(conn, 5)
     operator, verb, seen = Operator(akit.database, "ann"), cancel_verb(), list[int]()
     done = await operator.act_on_all.arun(

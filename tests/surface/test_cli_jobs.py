@@ -11,7 +11,7 @@ from tests.surface.commands import every_command
 from tests.surface.running import Cli, unsafe
 
 from holdfast import Holdfast, Job
-from holdfast.operate import job_acts, preview, search
+from holdfast.operate import bulk, preview, search
 from holdfast.operate.bulk import Batches
 from holdfast.operate.procedure import Procedure
 from holdfast.testing import Kit
@@ -383,7 +383,7 @@ def test_a_queue_that_is_not_there(shop: Kit, cli: Cli) -> None:
 
 
 def test_interrupted_it_says_what_was_done(shop: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_acts, "BATCH", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     ids = send(shop, 5)
     batch = Batches.batch
 

@@ -48,7 +48,9 @@ class Selection(Generic[Item]):
     """Many: how they are found, a batch at a time from a place on, and in which states they still count."""
 
     states: Sequence[str]
-    next: Callable[[Any], Procedure[tuple[list[Item], Any]]]  # a batch and its end; None: there is no more
+    next: Callable[
+        [Any, int], Procedure[tuple[list[Item], Any]]
+    ]  # from a place on so many, and their end; None: no more
     given: Mapping[str, object]  # for the audit
 
 
@@ -108,7 +110,7 @@ def do_selected(
     work = Batches(action, {**selection.given, **(more or {})}, apply, who)
     place = None
     while True:
-        found, place = yield from selection.next(place)
+        found, place = yield from selection.next(place, BATCH)
         if found:
             yield from work.batch(found)
             on_batch(work.count)

@@ -15,6 +15,7 @@ from . import (
     jobs,
     keys,
     limits,
+    operations,
     overview,
     pauses,
     preview,
@@ -58,6 +59,13 @@ class Operator(Runner):
     select = Method(job_acts.select)
     preview_of = Method(preview.preview_of)
     preview_all = Method(preview.preview_all)
+
+    # An act on many that outlives whoever began it
+    begin_operation = Method(operations.begin_operation)
+    find_operation = Method(operations.find_operation)
+    list_operations = Method(operations.list_operations)
+    stop_operation = Method(operations.stop_operation)
+    run_operation = Method(operations.run_operation)
 
     # Dead letters
     group_dead = Method(dead.group_dead)

@@ -104,6 +104,7 @@ BEGIN
     GRANT SELECT, UPDATE ON holdfast.archive_slots TO {{worker}};
     GRANT SELECT, UPDATE (last_sweep_at, grace_until, last_tidy_at, misfits_at) ON holdfast.engine TO {{worker}};   -- how long finished jobs are kept is not the worker's
     GRANT SELECT, DELETE ON holdfast.audit, holdfast.group_counts TO {{worker}};
+    GRANT SELECT, UPDATE, DELETE ON holdfast.operations TO {{worker}};   -- it carries on what an operator began, and begins none
     GRANT SELECT, UPDATE, DELETE ON holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
     GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};
     GRANT SELECT, INSERT, UPDATE ON holdfast.breakers, holdfast.schedules TO {{worker}};
@@ -139,6 +140,8 @@ BEGIN
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
     GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
         TO {{operator_rw}};
+    GRANT INSERT, UPDATE ON holdfast.operations TO {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.audit_operation TO {{worker}}, {{operator_rw}};
     GRANT UPDATE (retention_days) ON holdfast.engine TO {{operator_rw}};
     GRANT UPDATE, DELETE ON holdfast.quarantine, holdfast.parked_keys TO {{operator_rw}};
     GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
