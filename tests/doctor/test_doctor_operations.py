@@ -33,3 +33,20 @@ def test_one_that_could_not_go_on_says_why(case: Case) -> None:
     assert finding["details"] == [
         f"jobs cancel {begun.id} of ann: Forbidden: permission denied for table archive"
     ]
+
+
+def test_unusual_backlog(case: Case) -> None:
+    """Whether it is too much is for a person."""
+    case.sql("SELECT holdfast.enqueue('greet', '{\"name\": \"x\"}') FROM generate_series(1, 200)")
+    case.sql("SELECT holdfast.take_sample(30)")
+    assert case.found("unusual_backlog") is None, "no day to compare with"
+    case.sql(
+        """INSERT INTO holdfast.samples SELECT minute - make_interval(days => d), queue, 3, 0, 1, 0, 0, 1, 1
+           FROM holdfast.samples CROSS JOIN generate_series(1, 4) d"""
+    )
+    finding = case.found("unusual_backlog")
+    assert finding is not None
+    assert finding["what"] == "1 queue with many more due jobs than usual at this time"
+    (detail,) = finding["details"]
+    assert detail.startswith("inbox: 200 due, the oldest for ")
+    assert detail.endswith(", on 0 workers; usually 3, rarely more than 3 (of 4 days)")

@@ -82,6 +82,7 @@ audit           SD      S            S
 producers       -       S            S
 throughput      SIUD    S            S
 operations      SUD     S            SIU
+samples         SD      S            S
 schedules       SIU     S            SIUD
 firings         SIUD    S            SIUD
 events          -       S            S
@@ -185,6 +186,7 @@ try_streams          -         -         -       X       -            -
 audit_act            -         -         X       -       -            X
 record_act           -         -         X       -       -            X
 audit_operation      -         -         -       X       -            X
+take_sample          -         -         -       X       -            -
 audit_more           -         -         -       -       -            X
 create_queue         -         -         -       -       -            X
 order_queue          -         -         -       -       -            X

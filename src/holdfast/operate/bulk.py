@@ -50,7 +50,7 @@ class Selection(Generic[Item]):
     states: Sequence[str]
     next: Callable[
         [Any, int], Procedure[tuple[list[Item], Any]]
-    ]  # from a place on so many, and their end; None: no more
+    ]  # from a place on that many, and their end; None: no more
     given: Mapping[str, object]  # for the audit
 
 

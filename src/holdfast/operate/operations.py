@@ -166,7 +166,7 @@ def carry_on(
             yield from _Work(claimed, token).to_its_end(pause)
     except DatabaseUnavailable:
         raise
-    except Exception as error:  # noqa: BLE001 whoever asks for the operation is told
+    except Exception as error:  # noqa: BLE001 the operation says it
         yield from _give_back(claimed.id, token, f"{type(error).__name__}: {error}")
     return claimed.id
 

@@ -23,6 +23,7 @@ from . import (
     queues,
     ring,
     runbook,
+    samples,
     search,
     stats,
     workers,
@@ -35,6 +36,8 @@ class Operator(Runner):
     # How things stand
     overview = Method(overview.overview)
     stats = Method(stats.stats)
+    usual = Method(samples.usual)
+    samples = Method(samples.samples)
     explain = Method(explain.explain)
     doctor = Method(examining.doctor)
     fix = Method(examining.fix)

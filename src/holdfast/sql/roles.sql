@@ -103,7 +103,8 @@ BEGIN
     GRANT SELECT, INSERT ON holdfast.archive, holdfast.parked_keys TO {{worker}};
     GRANT SELECT, UPDATE ON holdfast.archive_slots TO {{worker}};
     GRANT SELECT, UPDATE (last_sweep_at, grace_until, last_tidy_at, misfits_at) ON holdfast.engine TO {{worker}};   -- how long finished jobs are kept is not the worker's
-    GRANT SELECT, DELETE ON holdfast.audit, holdfast.group_counts TO {{worker}};
+    GRANT SELECT, DELETE ON holdfast.audit, holdfast.group_counts, holdfast.samples TO {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.take_sample TO {{worker}};
     GRANT SELECT, UPDATE, DELETE ON holdfast.operations TO {{worker}};   -- it carries on what an operator began, and begins none
     GRANT SELECT, UPDATE, DELETE ON holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
     GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};

@@ -960,6 +960,88 @@ CREATE TABLE holdfast.throughput (
     PRIMARY KEY (minute, queue, task)
 ) WITH (fillfactor = 70);
 
+-- How each queue stood in each minute: written once a minute by whichever worker comes first, and kept for 30 days. Counts stop at 10,000.
+CREATE TABLE holdfast.samples (
+    minute  timestamptz NOT NULL,
+    queue   text   NOT NULL,
+    due     int    NOT NULL,
+    behind  int    NOT NULL,   -- of those due: behind a job or a key that waits for something else
+    running int    NOT NULL,
+    held    int    NOT NULL,
+    blocked int    NOT NULL,
+    oldest  float8,            -- seconds that the oldest job waits that could run; NULL: there is none
+    workers int    NOT NULL,   -- alive ones that take jobs from it
+    PRIMARY KEY (minute, queue)
+);
+
+-- Write down how the queues stand, unless this minute has it or somebody is at it. Each part walks an index and stops at the cap. With the
+-- owner's rights: nobody else writes history.
+CREATE FUNCTION holdfast.take_sample(late_after float8) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET jit = off
+    AS $$
+DECLARE
+    at   timestamptz := holdfast.now();
+    cap  int := 10000;
+    q    record;
+BEGIN
+    IF EXISTS (SELECT FROM holdfast.samples s WHERE s.minute = date_trunc('minute', at)) OR NOT pg_try_advisory_xact_lock(7236843, 0) THEN
+        RETURN false;
+    END IF;
+    FOR q IN SELECT n.name, n.ordering FROM holdfast.queues n ORDER BY n.name LOOP
+        INSERT INTO holdfast.samples (minute, queue, due, behind, running, held, blocked, oldest, workers)
+        WITH RECURSIVE p(priority) AS (
+            (SELECT w.priority FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT w.priority FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NULL AND w.priority < p.priority
+                    ORDER BY w.priority DESC LIMIT 1)
+            FROM p WHERE p.priority IS NOT NULL
+        ), due AS MATERIALIZED (   -- the oldest of each priority, up to the cap
+            SELECT w.*, row_number() OVER (ORDER BY w.place) <= cap AS counts
+            FROM p CROSS JOIN LATERAL (
+                SELECT j.available_at, j.partition_bucket, j.partition_key, row_number() OVER (ORDER BY j.available_at, j.seq) AS place
+                FROM holdfast.work j
+                WHERE j.queue = q.name AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= at AND j.status = 'pending'
+                  AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
+                ORDER BY j.available_at, j.seq LIMIT cap
+            ) w
+            LIMIT 2 * cap
+        ), stuck AS MATERIALIZED (
+            SELECT k.partition_key FROM (SELECT DISTINCT d.partition_bucket, d.partition_key FROM due d WHERE d.partition_key IS NOT NULL) k
+            WHERE EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = q.name AND h.partition_key = k.partition_key AND h.until > at)
+               OR q.ordering = 'key' AND (
+                  EXISTS (SELECT FROM holdfast.parked_keys x WHERE x.queue = q.name AND x.partition_key = k.partition_key)
+                  OR (SELECT f.hold_reason IS NOT NULL OR f.status = 'pending' AND f.available_at > at OR f.id IN (SELECT x.id FROM holdfast.quarantine x)
+                      FROM holdfast.work f WHERE f.queue = q.name AND f.partition_bucket = k.partition_bucket AND f.partition_key = k.partition_key
+                      ORDER BY f.seq LIMIT 1))
+        ), aside AS MATERIALIZED (
+            SELECT w.status FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NOT NULL ORDER BY w.task, w.version, w.available_at LIMIT cap
+        ), running AS MATERIALIZED (
+            SELECT FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+            CROSS JOIN LATERAL (SELECT FROM holdfast.work w WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing'
+                                OFFSET 0) w
+            WHERE c.queue = q.name LIMIT cap
+        ), counted AS (
+            SELECT count(*) FILTER (WHERE d.counts) AS due,
+                   count(*) FILTER (WHERE d.counts AND d.partition_key IN (SELECT s.partition_key FROM stuck s)) AS behind,
+                   min(d.available_at) FILTER (WHERE d.partition_key IS NULL OR d.partition_key NOT IN (SELECT s.partition_key FROM stuck s)) AS oldest
+            FROM due d
+        )
+        SELECT date_trunc('minute', at), q.name, c.due, c.behind, (SELECT count(*) FROM running),
+               (SELECT count(*) FROM aside a WHERE a.status <> 'blocked'), (SELECT count(*) FROM aside a WHERE a.status = 'blocked'),
+               extract(epoch FROM at - c.oldest)::float8,
+               (SELECT count(*) FROM holdfast.workers v
+                WHERE v.status = 'alive' AND v.last_seen_at >= at - make_interval(secs => late_after) AND q.name = ANY (v.queues))
+        FROM counted c
+        ON CONFLICT DO NOTHING;
+    END LOOP;
+    RETURN true;
+END $$;
+REVOKE ALL ON FUNCTION holdfast.take_sample FROM PUBLIC;
+
 -- with shape: schedules
 
 -- Enqueue ---------------------------------------------------------------------------------------------------------
