@@ -70,13 +70,14 @@ def test_sums_rates_and_means(summed: Kit, call: Call) -> None:
 def test_the_tables(summed: Kit, call: Call) -> None:
     text = call("--minutes", "5").stdout
     first, second, storage, archive = (block.splitlines() for block in text.split("\n\n"))
-    numbers = ["completed", "failed", "dead", "per min", "mean run", "mean wait", "max wait"]
+    ends = ["completed", "failed", "dead", "per min"]
+    numbers = [*ends, "mean run", "p95 run", "mean wait", "p95 wait", "max wait"]
     assert re.split(r"  +", first[0]) == ["queue", *numbers]
     assert re.split(r"  +", second[0]) == ["queue", "task", *numbers]
     assert re.split(r"  +", second[1])[:5] == ["inbox", "a", "90", "10", "2"]
-    assert re.split(r"  +", second[1])[6:] == ["100 ms", "50 ms", "7.5 s"]
+    assert re.split(r"  +", second[1])[6:] == ["100 ms", "-", "50 ms", "-", "7.5 s"]
     assert re.split(r"  +", second[3])[:2] == ["mail", "a"]
-    assert re.split(r"  +", second[3])[7:] == ["5 min", "6 min"]
+    assert re.split(r"  +", second[3])[8:] == ["5 min", "-", "6 min"]
     assert re.split(r"  +", storage[0]) == ["table", "size", "rows, about"]
     assert len(storage) == 11
     assert re.fullmatch(r"archive     about 0 finished jobs, [\d.]+ [kM]B", archive[0])

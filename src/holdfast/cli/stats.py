@@ -10,6 +10,7 @@ from holdfast.cli.arguments import parse_span
 from holdfast.cli.command import Shown, command
 from holdfast.cli.filters import QueueOption, TaskOption
 from holdfast.errors import ConfigurationError
+from holdfast.model.histogram import Percentiles
 from holdfast.model.state import BLOCKED, COMPLETED, HELD, PROCESSING
 from holdfast.operate.operator import Operator
 from holdfast.operate.samples import History
@@ -18,7 +19,7 @@ from holdfast.store.queue_load import CAP, Count
 from holdfast.store.stats import Done
 
 STOOD = ("due", "behind", PROCESSING, HELD, BLOCKED, "oldest", "workers")
-NUMBERS = (COMPLETED, "failed", "dead", "per min", "mean run", "mean wait", "max wait")
+NUMBERS = (COMPLETED, "failed", "dead", "per min", "mean run", "p95 run", "mean wait", "p95 wait", "max wait")
 
 
 @command
@@ -82,8 +83,15 @@ def _print_done(heads: Sequence[str], lines: Sequence[Done]) -> None:
             *([line.queue, line.task or "-"][: len(heads)]),
             *(f"{n:,}" for n in (line.completed, line.failed, line.dead)),
             f"{line.completed_per_minute:,.1f}",
-            *(render.seconds(s) for s in (line.mean_run, line.mean_wait, line.max_wait)),
+            *(
+                render.seconds(s)
+                for s in (line.mean_run, _p95(line.run), line.mean_wait, _p95(line.wait), line.max_wait)
+            ),
         ]
         for line in lines
     ]
     render.print_table((*heads, *NUMBERS), rows, NUMBERS)
+
+
+def _p95(found: Percentiles | None) -> float | None:
+    return None if found is None else found.p95

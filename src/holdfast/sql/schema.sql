@@ -957,6 +957,8 @@ CREATE TABLE holdfast.throughput (
     wait_seconds float8 NOT NULL DEFAULT 0,   -- from due to started, over all attempts
     max_run      float8 NOT NULL DEFAULT 0,
     max_wait     float8 NOT NULL DEFAULT 0,
+    runs         bigint[],   -- attempts by how long they ran: 24 buckets, each up to twice the one before, from a millisecond on
+    waits        bigint[],
     PRIMARY KEY (minute, queue, task)
 ) WITH (fillfactor = 70);
 

@@ -1,6 +1,6 @@
 -- holdfast: expand (needs code >= 1)
 -- What people who operate the engine see: the audit says by which surface, from where and why, and what was changed; acts over many outlive their starter;
--- and how each queue stood in each minute.
+-- how each queue stood in each minute; and how long attempts ran and waited, as histograms.
 
 ALTER TABLE holdfast.audit ADD COLUMN surface text, ADD COLUMN address inet, ADD COLUMN reason text, ADD COLUMN before jsonb, ADD COLUMN after jsonb,
     ADD COLUMN operation uuid;
@@ -184,3 +184,6 @@ BEGIN
         EXECUTE granted;
     END LOOP;
 END $do$;
+
+-- Workers write it every few seconds: the last to be locked.
+ALTER TABLE holdfast.throughput ADD COLUMN runs bigint[], ADD COLUMN waits bigint[];
