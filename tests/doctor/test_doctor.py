@@ -145,6 +145,7 @@ def test_every_finding_has_a_test_that_runs_its_command() -> None:
     by_name = {"clock_skew", "schema_drift", "storage_drift"}
     by_name |= {"broken_source", "parked_messages", "forgetful_source"}
     # Whoever runs the endpoint or the destination, or has the key.
+    by_name |= {"unusual_backlog"}
     by_name |= {"failing_endpoint", "failing_keys", "unreadable_secrets"}
     for code in by_name:
         assert f"def test_{code}(" in text

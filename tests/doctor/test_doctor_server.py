@@ -17,7 +17,8 @@ from holdfast.db.embedded.manage import stop
 from holdfast.db.embedded.place import locate
 from holdfast.db.probe import Probe
 from holdfast.errors import ConfigurationError, DatabaseError
-from holdfast.store.audit import audit, list_audit
+from holdfast.model.actor import Actor
+from holdfast.store.audit import AuditFilter, audit, list_audit
 from holdfast.store.doctor import settings
 from holdfast.testing import Kit
 
@@ -327,7 +328,7 @@ def test_a_check_that_takes_too_long_is_given_up(case: Case) -> None:
 def test_a_look_cannot_write(kit: Kit) -> None:
     with Probe(kit.database, 5.0) as probe:
         with pytest.raises(DatabaseError, match="read-only transaction"):
-            probe.look(audit("me", "look", {}, 1))
-        assert probe.look(list_audit(None, 10)) == []
+            probe.look(audit(Actor("me"), "look", {}, 1))
+        assert probe.look(list_audit(AuditFilter(), None, 10)) == ([], None)
         (setting,) = probe.look(settings(["statement_timeout"])).values()
     assert setting == "0"  # nothing of the look stays in the session

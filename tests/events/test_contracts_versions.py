@@ -14,6 +14,7 @@ from tests.flow.test_run import working
 from typing_extensions import TypedDict
 
 from holdfast import Event, Holdfast, InvalidEvent, TaskDefinitionError, Transaction, event, telemetry, upcast
+from holdfast.model.actor import Actor
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 
@@ -317,7 +318,7 @@ def test_a_newer_version_parks_its_key_where_the_projection_says_so(holdfast_kit
 
         (found,) = declared(newer.app.tasks)
         assert found.apply is not None
-        done = await Retrying(newer.database, found.apply, "totals", None, "ann").run()
+        done = await Retrying(newer.database, found.apply, "totals", None, Actor("ann")).run()
         assert (done.applied, done.left) == (2, 0)
         await newer.database.aclose()
 

@@ -15,7 +15,7 @@ from holdfast.store.runbook import QUESTIONS
 from holdfast.store.workers import register
 
 READS = (
-    "status", "explain {later}", "doctor", "audit", "stats", "jobs list", "jobs show {later}", "dead list", "dead show {dead}", "archive search",
+    "status", "explain {later}", "doctor", "audit", "operations list", "operations show {begun}", "stats", "jobs list", "jobs show {later}", "dead list", "dead show {dead}", "archive search",
     "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "keys held", "keys limits", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",
@@ -26,6 +26,7 @@ READS = (
 WRITES = (
     "queue create more --key-concurrency 3", "queue pause more", "queue resume more", "queue set more --key-concurrency 4", "keys limit more key1 --concurrency 2",
     "queue set more --key-concurrency none --ordering key", "queue sync --app tests.rights.commands:declared", "task pause plain", "task resume plain",
+    "dead discard --task nothing --background --yes", "operations stop {begun}", "operations run {second}",
     "jobs edit {later} --priority 3", "jobs retry {later}", "jobs cancel {cancel}", "jobs discard {discard}", "jobs discard --state scheduled --yes",
     "keys release ordered --all --yes", "keys hold fair key1 --for 10m", "keys lift fair key1", "dead redrive --task dies --yes", "dead discard --task fails --yes", "dead discard {dead}",
     "schedule pause tick", "schedule resume tick", "schedule run tick", "schedule add mine --task plain --every 1h", "schedule remove mine",
@@ -123,6 +124,15 @@ SELECT holdfast.workflow_end(ARRAY(SELECT id FROM holdfast.workflow_runs WHERE k
 """
 
 
+# Two operations that nobody has taken up.
+BEGUN = """
+INSERT INTO holdfast.operations (id, verb, selection, options, bounds, actor, surface, created_at, total, capped, audit)
+SELECT id, 'jobs cancel', '{"task": "nothing", "states": ["pending"]}', '{}', '[null, null, null, null, null]', 'ann', 'cli', holdfast.now(), 0, false,
+       holdfast.record_act('ann', 'jobs cancel', '{}', 0, 'cli', part_of => id)
+FROM unnest('{00000000-0000-4000-8000-000000000001, 00000000-0000-4000-8000-000000000002}'::uuid[]) AS id;
+"""
+
+
 def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[str, object]:
     """What the commands above name: besides `made`, one that is dead, one that is done, a group, one to discard and a worker."""
     life.app.database.run(
@@ -134,7 +144,10 @@ def something_of_each(life: Life, dsn: str, made: Mapping[str, object]) -> dict[
         conn.execute(RELAY)
         conn.execute(HOOK)
         conn.execute(RUNS)
+        conn.execute(BEGUN)
         named = {
+            "begun": "SELECT id FROM holdfast.operations ORDER BY id",
+            "second": "SELECT id FROM holdfast.operations ORDER BY id DESC",
             "hook": "SELECT id FROM holdfast.webhook_endpoints",
             "ping": "SELECT id FROM holdfast.webhook_deliveries",
             "run": "SELECT id FROM holdfast.workflow_runs WHERE key = 'open'",

@@ -82,6 +82,8 @@ fences          SIUD    S            SD
 audit           SD      S            S
 producers       -       S            S
 throughput      SIUD    S            S
+operations      SUD     S            SIU
+samples         SD      S            S
 schedules       SIU     S            SIUD
 firings         SIUD    S            SIUD
 events          -       S            S
@@ -187,6 +189,9 @@ empty_archive_slot   -         -         -       X       -            -
 lock_streams         -         -         -       X       -            X
 try_streams          -         -         -       X       -            -
 audit_act            -         -         X       -       -            X
+record_act           -         -         X       -       -            X
+audit_operation      -         -         -       X       -            X
+take_sample          -         -         -       X       -            -
 audit_more           -         -         -       -       -            X
 create_queue         -         -         -       -       -            X
 order_queue          -         -         -       -       -            X

@@ -35,7 +35,7 @@ from holdfast.db.faults import BadRow, LockTimeout
 from holdfast.errors import ConfigurationError
 from holdfast.model.job import Grant
 from holdfast.model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Failed, Released
-from holdfast.operate import bulk, job_acts, preview
+from holdfast.operate import bulk, preview
 from holdfast.operate.bulk import Done
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
 from holdfast.operate.job_acts import DISCARD, RETRY, Verb, cancel_verb
@@ -467,7 +467,7 @@ def test_a_dry_run_of_more_than_it_counts_names_every_state(
 def test_many_are_done_in_batches_with_one_audit_row(
     conn: Conn, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_acts, "BATCH", 100)
+    monkeypatch.setattr(bulk, "BATCH", 100)
     load(conn, 250, task="CASE WHEN n % 5 = 0 THEN 'other' ELSE 'work' END")
     steps: list[int] = []
     verb = cancel_verb()
@@ -487,7 +487,7 @@ def test_many_are_done_in_batches_with_one_audit_row(
 def test_an_interrupted_act_has_counted_what_it_did(
     conn: Conn, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_acts, "BATCH", 10)
+    monkeypatch.setattr(bulk, "BATCH", 10)
     load(conn, 30)
 
     def interrupt(count: int) -> None:
@@ -547,12 +547,12 @@ def test_a_job_that_moved_on_is_left(conn: Conn, database: Database, worker: str
     verb = cancel_verb()
     ids = enqueue(conn, 3)
     selection = Operator(database, "ann").select(verb, JobFilter(states=("pending",)))
-    found, place = Operator(database, "ann").run(selection.next(None))
+    found, place = Operator(database, "ann").run(selection.next(None, 1000))
     assert {job.id for job in found} == set(ids)
     first, second = take(conn, worker, 2)
     end(conn, first.grant, Completed(), worker)
 
-    def once(_: object) -> Procedure[tuple[list[Found], UUID | None]]:
+    def once(_: object, limit: int) -> Procedure[tuple[list[Found], UUID | None]]:
         yield from wait(0)
         return found, place
 
@@ -714,7 +714,7 @@ def test_whatever_happens_together_each_job_is_in_one_place(
     conn: Conn, connect: Callable[[], Conn], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers that claim and settle against operators that retry, cancel, redrive and discard."""
-    monkeypatch.setattr(job_acts, "BATCH", 7)
+    monkeypatch.setattr(bulk, "BATCH", 7)
     monkeypatch.setattr(bulk, "WAIT", 0.2)
     ids = enqueue(conn, 300, max_attempts=2)
     with ThreadPoolExecutor(5) as pool:

@@ -363,7 +363,7 @@ def test_all_are_released_in_batches_with_one_entry_in_the_audit(
         fail_key(conn, f"k{n}")
         put_key(conn, f"k{n}", 2, "mail")
         fail_key(conn, f"k{n}", queue="mail")
-    monkeypatch.setattr("holdfast.operate.keys.BATCH", 3)
+    monkeypatch.setattr("holdfast.operate.bulk.BATCH", 3)
     message = refused(lambda: Operator(database, "ann").release_all())
     assert "and 4 more keys are blocked" in message
     told: list[int] = []

@@ -10,7 +10,8 @@ from tests.sql.support import Conn, enqueue
 from holdfast.db.database import Database
 from holdfast.db.faults import LockTimeout
 from holdfast.errors import ConfigurationError
-from holdfast.operate import bulk, job_acts
+from holdfast.model.actor import Actor
+from holdfast.operate import bulk
 from holdfast.operate.job_acts import RETRY, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure, actor, block, run, settings, wait
@@ -34,7 +35,7 @@ async def test_a_verb_runs_sync_and_async(akit: Kit, conn: Conn) -> None:
 async def test_an_act_in_many_transactions_runs_async(
     akit: Kit, conn: Conn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_acts, "BATCH", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     enqueue(conn, 5)
     operator, verb, seen = Operator(akit.database, "ann"), cancel_verb(), list[int]()
     done = await operator.act_on_all.arun(
@@ -69,7 +70,7 @@ async def test_every_kind_of_step(akit: Kit) -> None:
         return [names, embedded, (yield from actor()), (yield from settings())]
 
     operator = Operator(akit.database, "ann\0")
-    expected = [["inbox"], akit.database.is_embedded, "ann\ufffd", akit.database.settings]
+    expected = [["inbox"], akit.database.is_embedded, Actor("ann\ufffd"), akit.database.settings]
     assert await operator.arun(steps()) == expected
     assert await asyncio.to_thread(operator.run, steps()) == expected
 

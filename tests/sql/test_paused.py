@@ -14,6 +14,7 @@ from holdfast.db.executors import drive
 from holdfast.errors import ConfigurationError, UnknownQueue
 from holdfast.operate.operator import Operator
 from holdfast.store import audit, jobs, pause
+from holdfast.store.audit import AuditFilter
 from holdfast.store.claim import claim, claim_these, find_held, find_suspects
 from holdfast.store.statement import Flow
 from holdfast.testing import Kit
@@ -30,7 +31,7 @@ def reasons(conn: Conn) -> set[str | None]:
 
 
 def acts(conn: Conn) -> list[tuple[str, dict[str, Any], int]]:
-    found = run(conn, audit.list_audit(None, 50))
+    found, _ = run(conn, audit.list_audit(AuditFilter(), None, 50))
     return [(a.action, a.selection, a.count) for a in reversed(found)]
 
 

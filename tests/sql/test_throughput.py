@@ -9,7 +9,9 @@ import pytest
 from tests.sql.support import DAY, Conn, later, one, run, until_blocked
 
 from holdfast.db.database import Database
+from holdfast.model.actor import Actor
 from holdfast.model.tally import Sums
+from holdfast.operate.operator import Operator
 from holdfast.runtime.sweep import Sweeper
 from holdfast.store import housekeeping
 from holdfast.store.audit import audit
@@ -107,9 +109,9 @@ def test_throughput_past_retention_goes_in_bounded_batches(conn: Conn, kit: Kit)
 
 def test_the_audit_is_kept_for_a_year(conn: Conn, kit: Kit) -> None:
     for _ in range(3):
-        run(conn, audit("ann", "queue pause", {"queue": "inbox"}, 1))
+        run(conn, audit(Actor("ann"), "queue pause", {"queue": "inbox"}, 1))
     later(kit, 364 * DAY, conn)
-    run(conn, audit("bob", "queue resume", {"queue": "inbox"}, 1))
+    run(conn, audit(Actor("bob"), "queue resume", {"queue": "inbox"}, 1))
     assert run(conn, housekeeping.prune_audit(1000)) == 0
     later(kit, 2 * DAY, conn)
     assert run(conn, housekeeping.prune_audit(2)) == 2
@@ -119,7 +121,7 @@ def test_the_audit_is_kept_for_a_year(conn: Conn, kit: Kit) -> None:
 
 async def test_any_worker_forgets_both_while_it_tidies_up(conn: Conn, akit: Kit, database: Database) -> None:
     run(conn, tally({("inbox", "work"): Sums(completed=1)}))
-    run(conn, audit("ann", "queue pause", {"queue": "inbox"}, 1))
+    run(conn, audit(Actor("ann"), "queue pause", {"queue": "inbox"}, 1))
     later(akit, 366 * DAY, conn)
     sweeper = Sweeper(database, lambda: None)
     await sweeper.tidier.tidy_once(7, 60.0)
@@ -128,3 +130,31 @@ async def test_any_worker_forgets_both_while_it_tidies_up(conn: Conn, akit: Kit,
         one(conn, "SELECT (SELECT count(*) FROM holdfast.throughput) + (SELECT count(*) FROM holdfast.audit)")
         == 0
     )
+
+
+def test_histograms_of_workers_are_added_up_and_give_percentiles(conn: Conn, database: Database) -> None:
+    """Also where a worker of the release before, which has none, was the first of its minute."""
+    conn.execute(
+        """INSERT INTO holdfast.throughput (minute, queue, task, completed)
+           VALUES (date_trunc('minute', holdfast.now()), 'inbox', 'work', 7)"""
+    )
+    quick, slow = Sums(completed=90), Sums(completed=10)
+    for _ in range(90):
+        quick.attempt(0.012, 0.1)
+    for _ in range(10):
+        slow.attempt(3.0, 100.0)
+    for sums in (quick, slow, Sums(cancelled=1)):
+        run(conn, tally({("inbox", "work"): sums}))
+    run(conn, tally({("inbox", "other"): Sums(cancelled=1)}))
+    found = Operator(database, "ann").stats()
+    (queue,) = found.queues
+    line, other = found.tasks
+    for one_of in (queue, line):
+        assert one_of.completed == 107
+        assert one_of.run is not None
+        assert one_of.wait is not None
+        assert 0.0078 <= one_of.run.p50 < 0.016
+        assert 2 <= one_of.run.p95 <= one_of.run.p99 <= 3
+        assert 0.06 < one_of.wait.p50 < 0.13
+        assert 64 <= one_of.wait.p95 <= 100
+    assert (other.run, other.wait) == (None, None)

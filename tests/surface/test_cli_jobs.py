@@ -11,7 +11,7 @@ from tests.surface.commands import every_command
 from tests.surface.running import Cli, unsafe
 
 from holdfast import Holdfast, Job
-from holdfast.operate import job_acts, preview, search
+from holdfast.operate import bulk, preview, search
 from holdfast.operate.bulk import Batches
 from holdfast.operate.procedure import Procedure
 from holdfast.testing import Kit
@@ -200,9 +200,10 @@ def test_audit(shop: Kit, cli: Cli) -> None:
     cli.text("jobs", "cancel", first, "--reason", "wrong")
     cli.text("jobs", "discard", second)
     heads, last, before = cli.text("audit").splitlines()
-    assert re.split(r"\s{2,}", heads.strip()) == ["entry", "at", "who", "role", "what", "how many", "which"]
-    assert re.search(rf'ann@desk +\S+ +jobs discard +1 +{{"ids": \["{second}"\]}}$', last)
-    assert re.search(r'ann@desk +\S+ +jobs cancel +1 +.*"reason": "wrong"', before)
+    columns = ["entry", "at", "who", "role", "via", "what", "how many", "which", "why"]
+    assert re.split(r"\s{2,}", heads.strip()) == columns
+    assert re.search(rf'ann@desk +\S+ +cli +jobs discard +1 +{{"ids": \["{second}"\]}} +-$', last)
+    assert re.search(r'ann@desk +\S+ +cli +jobs cancel +1 +.*"reason": "wrong"} +wrong$', before)
     found = cli.json("audit", "--limit", "1")
     assert (found["audit"][0]["action"], found["audit"][0]["count"]) == ("jobs discard", 1)
     assert found["next"] == found["audit"][0]["id"]
@@ -213,6 +214,28 @@ def test_audit(shop: Kit, cli: Cli) -> None:
         "wrong",
     )
     assert cli.text("audit", "-n", "1").splitlines()[-1] == f"There may be more: --before {found['next']}"
+
+
+def test_the_audit_says_why_and_what_was_changed_and_is_searched(shop: Kit, cli: Cli) -> None:
+    (first,) = send(shop)
+    cli.text("queue", "pause", "inbox", "--reason", "the provider is down")
+    cli.text("jobs", "edit", first, "--priority", "5", "--reason", "asked by support")
+    cli.text("queue", "resume", "inbox")
+    _, resumed, edited, paused = cli.text("audit").splitlines()
+    assert re.search(r'queue resume .*"inbox"} +paused: true -> false +-$', resumed)
+    assert re.search(r"jobs edit .* priority: 0 -> 5 +asked by support$", edited)
+    assert re.search(r"queue pause .* paused: false -> true +the provider is down$", paused)
+    (entry,) = cli.json("audit", "--target", first, "--verb", "jobs", "--actor", "ann@desk")["audit"]
+    shown = {name: entry[name] for name in ("surface", "address", "reason", "before", "after", "operation")}
+    assert shown == {
+        "surface": "cli",
+        "address": None,
+        "reason": "asked by support",
+        "before": {"priority": 0},
+        "after": {"priority": 5},
+        "operation": None,
+    }
+    assert cli.text("audit", "--actor", "bob") == "No acts.\n"
 
 
 # Acts -------------------------------------------------------------------------------------------------------------
@@ -360,7 +383,7 @@ def test_a_queue_that_is_not_there(shop: Kit, cli: Cli) -> None:
 
 
 def test_interrupted_it_says_what_was_done(shop: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_acts, "BATCH", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     ids = send(shop, 5)
     batch = Batches.batch
 

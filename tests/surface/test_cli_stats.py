@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.surface.running import Cli
 from typer.testing import CliRunner, Result
 
 from holdfast.cli import app as cli
@@ -69,13 +70,14 @@ def test_sums_rates_and_means(summed: Kit, call: Call) -> None:
 def test_the_tables(summed: Kit, call: Call) -> None:
     text = call("--minutes", "5").stdout
     first, second, storage, archive = (block.splitlines() for block in text.split("\n\n"))
-    numbers = ["completed", "failed", "dead", "per min", "mean run", "mean wait", "max wait"]
+    ends = ["completed", "failed", "dead", "per min"]
+    numbers = [*ends, "mean run", "p95 run", "mean wait", "p95 wait", "max wait"]
     assert re.split(r"  +", first[0]) == ["queue", *numbers]
     assert re.split(r"  +", second[0]) == ["queue", "task", *numbers]
     assert re.split(r"  +", second[1])[:5] == ["inbox", "a", "90", "10", "2"]
-    assert re.split(r"  +", second[1])[6:] == ["100 ms", "50 ms", "7.5 s"]
+    assert re.split(r"  +", second[1])[6:] == ["100 ms", "-", "50 ms", "-", "7.5 s"]
     assert re.split(r"  +", second[3])[:2] == ["mail", "a"]
-    assert re.split(r"  +", second[3])[7:] == ["5 min", "6 min"]
+    assert re.split(r"  +", second[3])[8:] == ["5 min", "-", "6 min"]
     assert re.split(r"  +", storage[0]) == ["table", "size", "rows, about"]
     assert len(storage) == 11
     assert re.fullmatch(r"archive     about 0 finished jobs, [\d.]+ [kM]B", archive[0])
@@ -132,3 +134,36 @@ def test_short_times(value: float | None, text: str) -> None:
 )
 def test_sizes(count: int, text: str) -> None:
     assert size(count) == text
+
+
+def test_the_history_of_a_queue(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = Cli(kit.url, monkeypatch)
+    assert cli.text("stats", "--history", "1h") == "No samples: no worker ran in this time.\n"
+    kit.sql("SELECT holdfast.enqueue('mail', '{}')")
+    kit.sql("SELECT holdfast.take_sample(30)")
+    heads, line, said = cli.text("stats", "--history", "1h", "--queue", "inbox").splitlines()
+    assert heads.split() == [
+        "at",
+        "queue",
+        "due",
+        "behind",
+        "processing",
+        "held",
+        "blocked",
+        "oldest",
+        "workers",
+    ]
+    assert line.split()[-9:-3] == ["inbox", "1", "0", "0", "0", "0"]
+    assert (
+        said
+        == "The most of every minute, and the fewest workers. `oldest` is the oldest due job that could run."
+    )
+    found = cli.json("stats", "--history", "30d")
+    assert (found["step_minutes"], found["samples"][0]["due"]) == (180, 1)
+    assert (
+        cli.refused("stats", "--history", "1h", "--task", "mail")
+        == "the history is by queue. Leave --task out"
+    )
+    assert cli.refused("stats", "--history", "90d") == (
+        "since must be between 1 minute and 30 days, not 7,776,000 seconds"
+    )

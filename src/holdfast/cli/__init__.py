@@ -35,6 +35,7 @@ from holdfast.cli import (
     key_limits,
     migrate,
     monitoring,
+    operations,
     queue,
     roles,
     task,
@@ -103,6 +104,7 @@ app.add_typer(dead.app, name="dead")
 app.add_typer(archive.app, name="archive")
 app.add_typer(group.app, name="group")
 app.add_typer(key_limits.app, name="keys")
+app.add_typer(operations.app, name="operations")
 app.command("audit")(audit_command)
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")

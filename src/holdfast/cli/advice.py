@@ -171,6 +171,7 @@ _WORDS: dict[str, Callable[[Data, Shell], str]] = {
     "signal_run": lambda of, _: command(
         "holdfast", "workflow", "signal", str(of["id"]), of["signal"], "JSON"
     ),
+    "operation": _holdfast("operations", "{verb}", "{id}"),
     "list_runs": _holdfast("workflow", "list", "--workflow", "{workflow}"),
     "secret_keys": lambda _, __: (
         'export HOLDFAST_SECRET_KEYS="1:$(openssl rand -base64 32)"   (for every process that sends)'

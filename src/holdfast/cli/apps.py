@@ -21,6 +21,7 @@ from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe, masked
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.model.actor import Actor
 from holdfast.operate.advice import Knows
 from holdfast.operate.operator import Operator
 from holdfast.settings import database_url, default_actor, load_settings
@@ -166,15 +167,15 @@ def open_database(url: str | None, app: str | None = None, *, checked: bool = Tr
 
 
 @contextlib.contextmanager
-def operator_at(where: Where, *, checked: bool = True) -> Iterator[Operator]:
-    """The operator at this command line. The database is opened when a verb needs it, and closed in the end."""
+def operator_at(where: Where, *, checked: bool = True, reason: str | None = None) -> Iterator[Operator]:
+    """The operator at this command line, and why it acts. The database is opened when a verb needs it."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
         def database() -> Database:
             return stack.enter_context(open_database(where.database_url, where.app, checked=checked))
 
-        yield Operator(database, default_actor())
+        yield Operator(database, Actor(default_actor(), "cli", reason=reason))
 
 
 def check(database: Database) -> None:

@@ -10,14 +10,17 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.command import Shown
-from holdfast.cli.confirm import How, confirm
+from holdfast.cli.confirm import How, HowMany, confirm
 from holdfast.cli.refusals import worded
+from holdfast.errors import ConfigurationError
 from holdfast.model.state import CANCELLED, DISCARDED, PROCESSING, SCHEDULED
 from holdfast.operate.bulk import Done, Selection
 from holdfast.operate.job_acts import Verb
 from holdfast.operate.jobs import JobPage
 from holdfast.operate.operator import Operator
 from holdfast.operate.preview import Preview
+from holdfast.store.operations import Operation
+from holdfast.store.queue_load import Count
 from holdfast.store.search import Found
 from holdfast.store.show import JobLine
 
@@ -37,12 +40,14 @@ _RESULTS = {
 }
 
 
-Acted = Shown[Preview] | Shown[Done]
+Acted = Shown[Preview] | Shown[Done] | Shown[Operation]
 
 
-def act_on_ids(operator: Operator, verb: Verb, job_ids: Sequence[UUID], dry_run: bool) -> Acted:
+def act_on_ids(operator: Operator, verb: Verb, job_ids: Sequence[UUID], how: HowMany) -> Acted:
     """Named jobs need no further yes."""
-    if dry_run:
+    if how.background:
+        raise ConfigurationError("jobs that are named are changed at once. Leave --background out")
+    if how.dry_run:
         return Shown(operator.preview_of(verb, job_ids), print_preview)
     return show_done(operator.act_on(verb, job_ids))
 
@@ -82,19 +87,27 @@ def act_on_many(
     verb: Verb,
     select: Callable[[], Selection[Found]],
     preview: Callable[[], Preview],
-    how: How,
+    how: HowMany,
+    leave: Callable[[], Operation],
 ) -> Acted:
-    """Jobs that fit a filter."""
+    """Jobs that fit a filter; `leave` is for the background."""
 
     def question(found: Preview) -> str | Shown[Done]:
         if found.count.count or found.count.capped:
             return f"{verb.action.split()[1]} {_what(found)}"
         return show_done(Done(verb.action, 0, {}, {}, None))
 
-    def act(progress: Progress) -> Shown[Done]:
+    def act(progress: Progress) -> Shown[Done] | Shown[Operation]:
+        if how.background:
+            return Shown(leave(), print_begun)
         return show_done(operator.act_on_all(verb, select(), progress))
 
     return go_through(Many(verb.done, lambda: Shown(preview(), print_preview), question, act), how)
+
+
+def print_begun(begun: Operation) -> None:
+    many = f"{render.number(begun.total)} job{'' if begun.total == Count(1) else 's'}"
+    typer.echo(f"Operation {begun.id} begun: {begun.verb}, {many}. See: holdfast operations show {begun.id}")
 
 
 class Progress:

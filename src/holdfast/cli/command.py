@@ -2,13 +2,14 @@
 
 A parameter that is a dataclass of options is spread out: the command line shows each of its fields. `operator: Operator`
 stands for --database-url, --app and --json, except for those that the command names itself, or takes as `where: Where`.
+An option `reason` of any command goes into the audit with what the command does.
 """
 
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints, overload
 
 import typer
 
@@ -18,6 +19,7 @@ from holdfast.cli.exits import DONE
 from holdfast.operate.operator import Operator
 
 T = TypeVar("T")
+ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")]
 Run = Callable[..., "Shown[Any]"]
 
 
@@ -35,13 +37,14 @@ class Shown(Generic[T]):
 @overload
 def command(run: Run) -> Callable[..., None]: ...
 @overload
-def command(*, checked: bool) -> Callable[[Run], Callable[..., None]]: ...
-def command(run: Run | None = None, *, checked: bool = True) -> Any:
-    """The command that runs this with an operator and shows what it returns. Not `checked`: also on another schema."""
-    return functools.partial(_command, checked=checked) if run is None else _command(run, checked)
+def command(*, checked: bool = ..., asks_why: bool = ...) -> Callable[[Run], Callable[..., None]]: ...
+def command(run: Run | None = None, *, checked: bool = True, asks_why: bool = False) -> Any:
+    """The command that runs this with an operator and shows what it returns. Not `checked`: also on another schema.
+    `asks_why`: it has an option --reason, for the audit."""
+    return functools.partial(_command, checked, asks_why) if run is None else _command(checked, asks_why, run)
 
 
-def _command(run: Run, checked: bool) -> Callable[..., None]:
+def _command(checked: bool, asks_why: bool, run: Run) -> Callable[..., None]:
     signature = inspect.signature(run, eval_str=True)
     groups = _groups(signature)
     own = set(signature.parameters)
@@ -51,7 +54,7 @@ def _command(run: Run, checked: bool) -> Callable[..., None]:
         where = Where(**{field.name: given[field.name] for field in dataclasses.fields(Where)})
         for name, group in groups.items():
             given[name] = group(**{field.name: given[field.name] for field in dataclasses.fields(group)})
-        with operator_at(where, checked=checked) as operator:
+        with operator_at(where, checked=checked, reason=given.get("reason") or None) as operator:
             given["operator"] = operator
             shown = run(**{name: value for name, value in given.items() if name in own})
         _print(shown, where.as_json)
@@ -62,6 +65,9 @@ def _command(run: Run, checked: bool) -> Callable[..., None]:
             parameters += [field for field in _fields(Where) if field.name not in named]
         else:
             parameters += _fields(groups[name]) if name in groups else [_by_name(parameter)]
+    if asks_why:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("reason", kind, default=None, annotation=ReasonOption))
     called.__name__, called.__doc__ = run.__name__, run.__doc__
     called.__annotations__ = {p.name: p.annotation for p in parameters}
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -13,12 +13,25 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say how many and which, and change nothing.")]
 
 
+BackgroundOption = Annotated[
+    bool,
+    typer.Option("--background", help="Leave it to the workers: holdfast operations shows how far it is."),
+]
+
+
 @dataclass(frozen=True)
 class How:
     """How to act on many."""
 
     dry_run: DryRunOption = False
     yes: YesOption = False
+
+
+@dataclass(frozen=True)
+class HowMany(How):
+    """How to act on jobs that fit a filter."""
+
+    background: BackgroundOption = False
 
 
 def confirm(act: str, yes: bool) -> None:

@@ -9,7 +9,7 @@ from holdfast.cli import render
 from holdfast.cli.arguments import parse_rate
 from holdfast.cli.bulk import Acted, act_on_ids, act_on_many
 from holdfast.cli.command import Shown, command
-from holdfast.cli.confirm import How
+from holdfast.cli.confirm import HowMany
 from holdfast.cli.filters import DeadOptions, IdArgument, IdsArgument, LimitOption, note_queue
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
@@ -101,10 +101,10 @@ def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
 
 
 @app.command("redrive")
-@command
+@command(asks_why=True)
 def redrive_command(
     which: DeadOptions,
-    how: How,
+    how: HowMany,
     operator: Operator,
     ids: IdsArgument = None,
     everything: AllOption = False,
@@ -124,10 +124,10 @@ def redrive_command(
 
 
 @app.command("discard")
-@command
+@command(asks_why=True)
 def discard_command(
     which: DeadOptions,
-    how: How,
+    how: HowMany,
     operator: Operator,
     ids: IdsArgument = None,
     everything: AllOption = False,
@@ -137,15 +137,15 @@ def discard_command(
 
 
 def _act(
-    operator: Operator, verb: Verb, ids: IdsArgument, wanted: DeadFilter, everything: bool, how: How
+    operator: Operator, verb: Verb, ids: IdsArgument, wanted: DeadFilter, everything: bool, how: HowMany
 ) -> Acted:
     if sum((bool(ids), bool(wanted.given()), everything)) != 1:
         raise ConfigurationError(
             "say which dead letters: their ids, or filters such as --group, --task, --queue or --error, or --all"
         )
     if ids:
-        return act_on_ids(operator, verb, ids, how.dry_run)
+        return act_on_ids(operator, verb, ids, how)
     check_dead(wanted)
     note_queue(operator, wanted.queue)
     select, preview = partial(operator.select_dead, wanted), partial(operator.preview_dead, verb, wanted)
-    return act_on_many(operator, verb, select, preview, how)
+    return act_on_many(operator, verb, select, preview, how, partial(operator.begin_operation, verb, wanted))

@@ -10,6 +10,7 @@ from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.cli.serving import HealthHostOption, HealthPortOption, Work, serve
 from holdfast.db import migrate
 from holdfast.db.embedded import parse_embedded_url
+from holdfast.model.actor import Actor
 from holdfast.operate.operator import Operator
 from holdfast.settings import default_actor, load_settings
 
@@ -34,7 +35,7 @@ def dev_command(
         folder = parse_embedded_url(database.url)
         typer.echo(f"embedded PostgreSQL in {folder}, for development or one host", err=True)
     migrate.up(database.dsn)
-    operator = Operator(database, default_actor())
+    operator = Operator(database, Actor(default_actor(), "cli"))
     for name, rules in found.tasks.queue_rules().items():
         operator.create_queue(name, rules=rules)
     work = Work((), concurrency, exit_when_idle, health_port, health_host)

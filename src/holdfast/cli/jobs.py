@@ -13,7 +13,7 @@ from holdfast.cli.apps import APP_VARIABLE, Where, load_app
 from holdfast.cli.arguments import parse_arguments, parse_moment
 from holdfast.cli.bulk import Acted, act_on_ids, act_on_many, print_page
 from holdfast.cli.command import Shown, command
-from holdfast.cli.confirm import How
+from holdfast.cli.confirm import HowMany
 from holdfast.cli.filters import IdArgument, IdsArgument, JobOptions, Page
 from holdfast.cli.report import print_report
 from holdfast.errors import ConfigurationError
@@ -47,10 +47,10 @@ def show_command(job_id: IdArgument, operator: Operator) -> Shown[JobReport]:
 
 
 @app.command("retry")
-@command
+@command(asks_why=True)
 def retry_command(
     which: JobOptions,
-    how: How,
+    how: HowMany,
     operator: Operator,
     ids: IdsArgument = None,
 ) -> Acted:
@@ -65,7 +65,7 @@ def retry_command(
 @command
 def cancel_command(
     which: JobOptions,
-    how: How,
+    how: HowMany,
     operator: Operator,
     ids: IdsArgument = None,
     reason: Annotated[str, typer.Option(help="Kept with the job.")] = "",
@@ -75,10 +75,10 @@ def cancel_command(
 
 
 @app.command("discard")
-@command
+@command(asks_why=True)
 def discard_command(
     which: JobOptions,
-    how: How,
+    how: HowMany,
     operator: Operator,
     ids: IdsArgument = None,
 ) -> Acted:
@@ -89,19 +89,19 @@ def discard_command(
     return _act(operator, DISCARD, ids, which.filter(), how)
 
 
-def _act(operator: Operator, verb: Verb, ids: IdsArgument, wanted: JobFilter, how: How) -> Acted:
+def _act(operator: Operator, verb: Verb, ids: IdsArgument, wanted: JobFilter, how: HowMany) -> Acted:
     if bool(ids) == bool(wanted.given()):
         raise ConfigurationError(
             "say which jobs: their ids, or filters such as --state, --queue or --task, and not both"
         )
     if ids:
-        return act_on_ids(operator, verb, ids, how.dry_run)
+        return act_on_ids(operator, verb, ids, how)
     select, preview = partial(operator.select, verb, wanted), partial(operator.preview_all, verb, wanted)
-    return act_on_many(operator, verb, select, preview, how)
+    return act_on_many(operator, verb, select, preview, how, partial(operator.begin_operation, verb, wanted))
 
 
 @app.command("edit")
-@command
+@command(asks_why=True)
 def edit_command(
     job_id: IdArgument,
     items: Annotated[

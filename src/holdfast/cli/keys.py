@@ -213,7 +213,7 @@ def _print_hot(found: list[HotKey]) -> None:
 
 
 @app.command("release")
-@command
+@command(asks_why=True)
 def release_command(
     how: How,
     operator: Operator,
@@ -308,7 +308,7 @@ def hold_command(
 
 
 @app.command("lift")
-@command
+@command(asks_why=True)
 def lift_command(queue: QueueArgument, keys: KeysArgument, operator: Operator) -> Shown[list[str]]:
     """End the holds of these keys now, all or none."""
     lifted = operator.lift_keys(queue, keys)

@@ -40,7 +40,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 
 
 @app.command("create")
-@command
+@command(asks_why=True)
 def create_command(
     name: Annotated[str, typer.Argument(help="Small letters, digits and _, a letter first.")],
     lease: Annotated[
@@ -134,7 +134,7 @@ def _row(load: QueueLoad, waiting: bool, ordered: bool, rules: list[str]) -> lis
 
 
 @app.command("set")
-@command
+@command(asks_why=True)
 def set_command(
     name: NameArgument,
     ordering: Annotated[
@@ -183,7 +183,7 @@ def _print_set(done: QueueSet, shown: Sequence[str]) -> None:
 
 
 @app.command("pause")
-@command
+@command(asks_why=True)
 def pause_command(name: NameArgument, operator: Operator) -> Shown[QueuePause]:
     """Claim nothing more from a queue. What runs finishes; what waits stays where it is."""
     said = partial(_print_pause, changed=f"Queue {name} is paused.", already="was paused already")
@@ -191,7 +191,7 @@ def pause_command(name: NameArgument, operator: Operator) -> Shown[QueuePause]:
 
 
 @app.command("resume")
-@command
+@command(asks_why=True)
 def resume_command(name: NameArgument, operator: Operator) -> Shown[QueuePause]:
     """Claim from a paused queue again."""
     said = partial(_print_pause, changed=f"Queue {name} is resumed.", already="was not paused")
@@ -207,7 +207,7 @@ def _print_pause(done: QueuePause, changed: str, already: str) -> None:
 
 
 @app.command("sync")
-@command
+@command(asks_why=True)
 def sync_command(
     app: AppOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be made; make nothing.")] = False,

@@ -67,7 +67,7 @@ def _breaker(seen: BreakerSeen) -> str:
 
 
 @app.command("pause")
-@command
+@command(asks_why=True)
 def pause_command(name: TaskArgument, where: Where, operator: Operator) -> Shown[TaskPause]:
     """Claim nothing more of a task, in any queue. What runs finishes; what is due is set aside (held)."""
     tasks = _tasks(where.app)
@@ -87,7 +87,7 @@ def _print_paused(done: TaskPause) -> None:
 
 
 @app.command("resume")
-@command
+@command(asks_why=True)
 def resume_command(name: TaskArgument, where: Where, operator: Operator) -> Shown[TaskPause]:
     """Claim a paused task's jobs again; those that were set aside go back to waiting. Closes the task's breaker."""
     tasks = _tasks(where.app)

@@ -68,7 +68,7 @@ def _print_list(found: list[WorkerLine]) -> None:
 
 
 @app.command("drain")
-@command
+@command(asks_why=True)
 def drain_command(
     ids: Annotated[
         list[str] | None,

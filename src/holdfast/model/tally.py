@@ -1,6 +1,13 @@
 """What a task did since the last report, in sums."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field
+from math import frexp
+
+from .histogram import BUCKETS, PLACES
+
+
+def _empty() -> list[int]:
+    return [0] * BUCKETS
 
 
 @dataclass(slots=True)
@@ -13,6 +20,8 @@ class Sums:
     wait_seconds: float = 0.0
     max_run: float = 0.0
     max_wait: float = 0.0
+    runs: list[int] = field(default_factory=_empty)  # attempts by how long they ran
+    waits: list[int] = field(default_factory=_empty)
 
     def attempt(self, run: float, wait: float) -> None:
         """One more attempt that completed or failed, and the time it took."""
@@ -22,6 +31,8 @@ class Sums:
             self.max_run = run
         if wait > self.max_wait:
             self.max_wait = wait
+        self.runs[PLACES[frexp(run)[1]] if run > 0.0 else 0] += 1  # as bucket_of, which is a call more
+        self.waits[PLACES[frexp(wait)[1]] if wait > 0.0 else 0] += 1
 
     def merge(self, other: "Sums") -> None:
         self.completed += other.completed
@@ -32,6 +43,11 @@ class Sums:
         self.wait_seconds += other.wait_seconds
         self.max_run = max(self.max_run, other.max_run)
         self.max_wait = max(self.max_wait, other.max_wait)
+        self.runs = [a + b for a, b in zip(self.runs, other.runs, strict=True)]
+        self.waits = [a + b for a, b in zip(self.waits, other.waits, strict=True)]
 
-    def columns(self) -> tuple[float, ...]:
-        return astuple(self)
+    def columns(self) -> tuple[float | str, ...]:
+        """As holdfast.throughput has them; a histogram is an array, as text."""
+        ends = (self.completed, self.failed, self.dead, self.cancelled)
+        times = (self.run_seconds, self.wait_seconds, self.max_run, self.max_wait)
+        return *ends, *times, *("{" + ",".join(map(str, counts)) + "}" for counts in (self.runs, self.waits))

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from .. import telemetry
 from ..db.faults import BadRow, LockTimeout
+from ..model.actor import Actor
 from ..store.audit import audit_add, audit_begin
 from ..store.queue_load import prefer_indexes
 from ..store.statement import Flow
@@ -47,7 +48,9 @@ class Selection(Generic[Item]):
     """Many: how they are found, a batch at a time from a place on, and in which states they still count."""
 
     states: Sequence[str]
-    next: Callable[[Any], Procedure[tuple[list[Item], Any]]]  # a batch and its end; None: there is no more
+    next: Callable[
+        [Any, int], Procedure[tuple[list[Item], Any]]
+    ]  # from a place on that many, and their end; None: no more
     given: Mapping[str, object]  # for the audit
 
 
@@ -107,7 +110,7 @@ def do_selected(
     work = Batches(action, {**selection.given, **(more or {})}, apply, who)
     place = None
     while True:
-        found, place = yield from selection.next(place)
+        found, place = yield from selection.next(place, BATCH)
         if found:
             yield from work.batch(found)
             on_batch(work.count)
@@ -125,7 +128,7 @@ class Batches(Generic[Item]):
     action: str
     given: Mapping[str, object]
     apply: Apply[Item]
-    who: str
+    who: Actor
     entry: int | None = None
     results: Counter[str] = field(default_factory=Counter)
     left: Reasons = field(default_factory=Counter)
@@ -156,7 +159,7 @@ class Batches(Generic[Item]):
 
 
 def _count(
-    entry: int | None, who: str, action: str, given: Mapping[str, object], count: int
+    entry: int | None, who: Actor, action: str, given: Mapping[str, object], count: int
 ) -> Flow[int | None]:
     """Add to the entry in the audit; the first that is changed makes it."""
     if count:
@@ -174,7 +177,7 @@ def _some_of(results: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in results.items() if count}
 
 
-def _tell(done: Done, who: str) -> None:
+def _tell(done: Done, who: Actor) -> None:
     telemetry.emit(
-        "operator.acted", action=done.action, actor=who, count=done.count, left=sum(done.left.values())
+        "operator.acted", action=done.action, actor=who.name, count=done.count, left=sum(done.left.values())
     )

@@ -22,7 +22,7 @@ from ..store.queue_load import CAP, Count, prefer_indexes
 from ..store.search import Found
 from ..store.statement import Flow
 from ..store.wake import wake
-from .bulk import BATCH, Results, Selection
+from .bulk import Results, Selection
 from .job_acts import DISCARD, Verb, no_queue
 from .preview import Preview, preview_found
 from .procedure import Procedure, run
@@ -150,15 +150,19 @@ DISCARD_DEAD = replace(
 def select_dead(wanted: DeadFilter) -> Procedure[Selection[Found]]:
     """Those that are dead now, in the order in which they died."""
     check_dead(wanted)
-    window = yield from _begin(wanted)
+    return dead_within(wanted, (yield from begin_dead(wanted)))
 
-    def batch(place: Died | None) -> Procedure[tuple[list[Found], Died | None]]:
-        return (yield from run(functools.partial(_next, wanted, window, place, BATCH)))
+
+def dead_within(wanted: DeadFilter, window: DeadWindow) -> Selection[Found]:
+    """Those that fit and were dead when the window was made."""
+
+    def batch(place: Died | None, limit: int) -> Procedure[tuple[list[Found], Died | None]]:
+        return (yield from run(functools.partial(_next, wanted, window, place, limit)))
 
     return Selection((DEAD_LETTER,), batch, wanted.given() or {"all": True})
 
 
-def _begin(wanted: DeadFilter) -> Procedure[DeadWindow]:
+def begin_dead(wanted: DeadFilter) -> Procedure[DeadWindow]:
     """The window of an act: nothing that dies after this moment."""
     now, window = yield from run(lambda: store.dead_times(wanted.older_than, wanted.newer_than))
     return window._replace(until=window.until or now)
@@ -174,7 +178,7 @@ def _next(
 def preview_dead(verb: Verb, wanted: DeadFilter) -> Procedure[Preview]:
     """How many there are, up to a cap, and some of them."""
     check_dead(wanted)
-    window = yield from _begin(wanted)
+    window = yield from begin_dead(wanted)
     found: list[Found] = []
     place: Died | None = None
     deadline = time.monotonic() + PATIENCE

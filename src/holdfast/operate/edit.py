@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ..errors import ConfigurationError, InvalidPayload
 from ..model import exact
+from ..model.actor import Actor
 from ..model.state import BLOCKED, CANCELLED
 from ..runtime.handler import PayloadError
 from ..store import acts as store
@@ -25,6 +26,7 @@ from .procedure import Procedure, actor
 from .refusal import Refused
 from .search import check_texts
 
+_NONE = object()
 Known = Callable[[str], Definition | None]
 
 
@@ -73,7 +75,7 @@ def edit_job(job_id: UUID, changes: Changes, known: Known | None = None) -> Proc
 
 
 def _edit(
-    job_id: UUID, changes: Changes, values: Mapping[str, Any], known: Known | None, who: str
+    job_id: UUID, changes: Changes, values: Mapping[str, Any], known: Known | None, who: Actor
 ) -> Flow[Edited]:
     places = yield from store.locate_jobs([job_id])
     if not places:
@@ -94,7 +96,8 @@ def _edit(
     new = yield from store.look_at_edit(job, (), {})
     before, after = _difference(old, new)
     if after:
-        yield from audit(who, "jobs edit", {"id": str(job_id), "changed": sorted(after)}, 1)
+        which = {"id": str(job_id), "changed": sorted(after)}
+        yield from audit(who, "jobs edit", which, 1, *_noted(before, after))
     return Edited(job_id, job.task, job.state, before, after, checked)
 
 
@@ -151,6 +154,16 @@ def _change(old: Editable, values: Mapping[str, Any]) -> Edit:
         delay=after if isinstance(after, float) else None,
         tags=None if tags is None else list(tags),
     )
+
+
+def _noted(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """For the audit: of the payload those arguments that differ."""
+    was, now = (dict(side) for side in (before, after))
+    if "payload" in after:
+        old, new = was["payload"], now["payload"]
+        names = [name for name in {**old, **new} if old.get(name, _NONE) != new.get(name, _NONE)]
+        was["payload"], now["payload"] = ({n: side[n] for n in names if n in side} for side in (old, new))
+    return was, now
 
 
 def _difference(old: Editable, new: Editable) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -28,10 +28,10 @@ from ..store import acts as store
 from ..store import dead, keys
 from ..store.acts import Locked, Place
 from ..store.queue_load import prefer_indexes
-from ..store.search import Found, JobFilter
+from ..store.search import Found, JobFilter, Window
 from ..store.statement import Flow
 from ..store.wake import wake
-from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected
+from .bulk import Apply, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected
 from .jobs import no_such_job
 from .procedure import Procedure
 from .refusal import NothingDone, Refused, Why, why
@@ -190,10 +190,14 @@ def able_ones(verb: Verb, wanted: Sequence[UUID]) -> Flow[list[Locked]]:
 
 def select(verb: Verb, wanted: JobFilter) -> Procedure[Selection[Found]]:
     wanted = yield from asked_for(verb, wanted)
-    window = yield from begin(wanted)
+    return within(wanted, (yield from begin(wanted)))
 
-    def batch(place: UUID | None) -> Procedure[tuple[list[Found], UUID | None]]:
-        finding = yield from find(wanted, after=place, limit=BATCH, window=window, patience=0)
+
+def within(wanted: JobFilter, window: Window) -> Selection[Found]:
+    """Those that fit and were there when the window was made."""
+
+    def batch(place: UUID | None, limit: int) -> Procedure[tuple[list[Found], UUID | None]]:
+        finding = yield from find(wanted, after=place, limit=limit, window=window, patience=0)
         return finding.found, finding.next
 
     return Selection(wanted.states or (), batch, wanted.given())
@@ -216,13 +220,19 @@ def asked_for(verb: Verb, wanted: JobFilter) -> Procedure[JobFilter]:
 
 def act_on_all(verb: Verb, selection: Selection[Found], on_batch: Tell = lambda _: None) -> Procedure[Done]:
     """Batch by batch, each with its count in the audit. `on_batch` gets how many were changed so far."""
+    apply = apply_to(verb, selection.states)
+    return (yield from do_selected(verb.action, selection, apply, on_batch, verb.more))
+
+
+def apply_to(verb: Verb, states: Sequence[str]) -> Apply[Found]:
+    """What the act does to one batch: lock what is free, look again at how each job stands, and change it."""
 
     def apply(found: Sequence[Found], done: int) -> Flow[tuple[Results, Reasons]]:
         locked = {job.id: job for job in (yield from store.lock(_places(found)))}
         left = Reasons()
         able: list[Locked] = []
         for job in (locked.get(f.id) for f in found):
-            if job is None or job.state not in selection.states:
+            if job is None or job.state not in states:
                 left[MOVED_ON] += 1
             elif reason := verb.refuse(job):
                 left[reason] += 1
@@ -230,7 +240,7 @@ def act_on_all(verb: Verb, selection: Selection[Found], on_batch: Tell = lambda 
                 able.append(job)
         return ((yield from verb.apply(able, done)) if able else {}), left
 
-    return (yield from do_selected(verb.action, selection, apply, on_batch, verb.more))
+    return apply
 
 
 def _places(found: Sequence[Found]) -> list[Place]:

@@ -19,7 +19,7 @@ from ..store.keys import KeyLine, StreamJob, StuckKey, Target
 from ..store.queue_load import Count, prefer_indexes
 from ..store.statement import Flow
 from ..store.wake import wake
-from .bulk import BATCH, Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected, patiently
+from .bulk import Busy, Done, Reasons, Results, Selection, Tell, do_named, do_selected, patiently
 from .job_acts import MOVED_ON
 from .procedure import Procedure, run
 from .refusal import Refused, Why, why
@@ -248,10 +248,10 @@ def _all(queue: str | None) -> Flow[list[Target]]:
 
 
 def _select(targets: list[Target], given: Mapping[str, object]) -> Selection[Target]:
-    def batch(place: int | None) -> Procedure[tuple[list[Target], int | None]]:
+    def batch(place: int | None, limit: int) -> Procedure[tuple[list[Target], int | None]]:
         yield from ()
         start = place or 0
-        end = start + BATCH
+        end = start + limit
         return targets[start:end], end if end < len(targets) else None
 
     return Selection((BLOCKED, PARKED), batch, given)

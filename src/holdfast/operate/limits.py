@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..model.actor import Actor
 from ..model.queue import PROMISED, QueueRules, Rate
 from ..store import jobs
 from ..store.audit import audit
@@ -43,7 +44,7 @@ def shown(value: object) -> Any:
     return value if value or value == 0 else None
 
 
-def change_limits(name: str, wanted: Mapping[str, Any], who: str, action: str) -> Flow[Changes]:
+def change_limits(name: str, wanted: Mapping[str, Any], who: Actor, action: str) -> Flow[Changes]:
     """Change some rules of a queue; None takes one away. Answers what is not as it was."""
     made_by_key = yield from lock_queue(name)
     has = (yield from queue_rules([name]))[name]
@@ -54,7 +55,8 @@ def change_limits(name: str, wanted: Mapping[str, Any], who: str, action: str) -
     if not made_by_key:
         _needs_keys(name, changes, changed)
     yield from set_rules(name, changed)
-    yield from audit(who, action, {"queue": name, "changed": changes}, 1)
+    before, after = ({what: change[n] for what, change in changes.items()} for n in (0, 1))
+    yield from audit(who, action, {"queue": name, "changed": changes}, 1, before, after)
     return changes
 
 

@@ -16,6 +16,7 @@ from . import (
     key_limits,
     keys,
     limits,
+    operations,
     overview,
     pauses,
     preview,
@@ -23,6 +24,7 @@ from . import (
     queues,
     ring,
     runbook,
+    samples,
     search,
     stats,
     workers,
@@ -35,6 +37,8 @@ class Operator(Runner):
     # How things stand
     overview = Method(overview.overview)
     stats = Method(stats.stats)
+    usual = Method(samples.usual)
+    samples = Method(samples.samples)
     explain = Method(explain.explain)
     doctor = Method(examining.doctor)
     fix = Method(examining.fix)
@@ -59,6 +63,13 @@ class Operator(Runner):
     select = Method(job_acts.select)
     preview_of = Method(preview.preview_of)
     preview_all = Method(preview.preview_all)
+
+    # An act on many that outlives whoever began it
+    begin_operation = Method(operations.begin_operation)
+    find_operation = Method(operations.find_operation)
+    list_operations = Method(operations.list_operations)
+    stop_operation = Method(operations.stop_operation)
+    run_operation = Method(operations.run_operation)
 
     # Dead letters
     group_dead = Method(dead.group_dead)

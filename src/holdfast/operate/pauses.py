@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..db.faults import BadRow
 from ..errors import ConfigurationError
+from ..model.actor import Actor
 from ..store import breaker, jobs, queue_load
 from ..store import pause as store
 from ..store.audit import audit
@@ -56,7 +57,7 @@ class TaskLine:
 def pause_queue(name: str) -> Procedure[QueuePause]:
     """Keep the queue's jobs from being claimed. Paused already is no error: the answer says since when and by whom."""
     who = yield from actor()
-    return (yield from run(lambda: _turn_queue(name, store.pause_queue(name, who), "queue pause", who)))
+    return (yield from run(lambda: _turn_queue(name, store.pause_queue(name, who.name), "queue pause", who)))
 
 
 def resume_queue(name: str) -> Procedure[QueuePause]:
@@ -64,10 +65,10 @@ def resume_queue(name: str) -> Procedure[QueuePause]:
     return (yield from run(lambda: _turn_queue(name, store.resume_queue(name), "queue resume", who)))
 
 
-def _turn_queue(name: str, turn: Statement[bool], action: str, who: str) -> Flow[QueuePause]:
+def _turn_queue(name: str, turn: Statement[bool], action: str, who: Actor) -> Flow[QueuePause]:
     changed = yield from turn
     if changed:
-        yield from audit(who, action, {"queue": name}, 1)
+        yield from audit(who, action, {"queue": name}, 1, *_turned(action))
         yield from wake([name])  # a queue that is paused wakes nobody
     pause = yield from store.queue_pause(name)
     if pause is None:
@@ -79,7 +80,7 @@ def pause_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPaus
     """Keep the task's jobs from being claimed, in every queue, and set aside those that are due."""
     task_name(task, "a task name", ConfigurationError)
     who = yield from actor()
-    changed = yield from run(lambda: _turn_task(store.pause_task(task, who), task, "task pause", who))
+    changed = yield from run(lambda: _turn_task(store.pause_task(task, who.name), task, "task pause", who))
     moved, left = yield from _move(store.queues_to_hold(), store.hold_paused, on_batch)
     paused = yield from run(store.paused_tasks)
     pause = next((p for p in paused if p.task == task and not p.by_breaker), None)
@@ -97,21 +98,27 @@ def resume_task(task: str, on_batch: Tell = lambda _: None) -> Procedure[TaskPau
     return TaskPause(task, changed, None, moved, left, closed)
 
 
-def _resume_task(task: str, who: str) -> Flow[tuple[bool, bool]]:
+def _resume_task(task: str, who: Actor) -> Flow[tuple[bool, bool]]:
     closed = yield from breaker.close_breaker(task)  # first: whoever changes both locks the breaker first
     lifted = yield from store.resume_task(task)
     if closed or lifted:
         what = {"task": task, "breaker": "closed"} if closed else {"task": task}
-        yield from audit(who, "task resume", what, 1)
+        yield from audit(who, "task resume", what, 1, *_turned("task resume"))
         yield from wake((yield from jobs.queue_names()))
     return closed, closed or lifted
 
 
-def _turn_task(turn: Statement[bool], task: str, action: str, who: str) -> Flow[bool]:
+def _turn_task(turn: Statement[bool], task: str, action: str, who: Actor) -> Flow[bool]:
     changed = yield from turn
     if changed:
-        yield from audit(who, action, {"task": task}, 1)
+        yield from audit(who, action, {"task": task}, 1, *_turned(action))
     return changed
+
+
+def _turned(action: str) -> tuple[dict[str, object], dict[str, object]]:
+    """Before and after, for the audit."""
+    paused = action.endswith("pause")
+    return {"paused": not paused}, {"paused": paused}
 
 
 def _move(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from ..db.database import Database, What
-from ..model.text import storable
+from ..model.actor import Actor, actor_of
 from ..settings import Settings
 
 P = ParamSpec("P")
@@ -47,7 +47,7 @@ def block(work: Callable[[Database], T]) -> Step[T]:
     return Step(lambda runner: work(runner.database), lambda runner: asyncio.to_thread(work, runner.database))
 
 
-def actor() -> Step[str]:
+def actor() -> Step[Actor]:
     """Who acts, for the audit."""
     return _known(lambda runner: runner.actor)
 
@@ -64,12 +64,12 @@ def _known(look: Callable[["Runner"], T]) -> Step[T]:
 
 
 class Runner:
-    """Runs procedures on one database and for one actor, whom the surface names."""
+    """Runs procedures on one database and for one actor, whom the surface names. A plain name is a call from Python."""
 
-    def __init__(self, database: Database | Callable[[], Database], actor: str) -> None:
+    def __init__(self, database: Database | Callable[[], Database], actor: str | Actor) -> None:
         """`database` may be a function that opens it: it is called when a step needs the database."""
         self._database = database
-        self.actor = storable(actor, 200)
+        self.actor = actor_of(actor)
 
     @property
     def database(self) -> Database:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..db.database import Database
 from ..errors import EnqueueError, InvalidArguments, InvalidOption
+from ..model.actor import Actor
 from ..model.job import Enqueued, NewRow
 from ..model.queue import QueueRules
 from ..runtime.handler import PayloadError
@@ -96,7 +97,7 @@ def enqueue(job: NewJob[Any], declared: Mapping[str, QueueRules] | None = None) 
 class _Audited(Writer):
     """Writes the job and the row that says who enqueued it in one transaction."""
 
-    def __init__(self, database: Database, declared: Mapping[str, QueueRules], who: str) -> None:
+    def __init__(self, database: Database, declared: Mapping[str, QueueRules], who: Actor) -> None:
         super().__init__(lambda: database, lambda: declared)
         self._who = who
 
@@ -107,7 +108,7 @@ class _Audited(Writer):
         return self._checked(rows, database.run(lambda: _write(rows, self._who)))
 
 
-def _write(rows: Sequence[NewRow], who: str) -> Flow[list[Enqueued]]:
+def _write(rows: Sequence[NewRow], who: Actor) -> Flow[list[Enqueued]]:
     answers = yield from jobs.enqueue(rows)
     for row, answer in zip(rows, answers, strict=True):
         if answer.created or (row.replace_key is not None and answer.conflict is None):

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..model.actor import Actor
 from ..model.duration import Duration, seconds
 from ..model.queue import OnDeadLetter, Ordering, QueueRules
 from ..store import jobs, keys, queue_load
@@ -63,7 +64,9 @@ def _lease(value: Duration) -> float:
     return lease
 
 
-def _create(wanted: Mapping[str, QueueRules], lease: float | None, action: str, who: str) -> Flow[list[str]]:
+def _create(
+    wanted: Mapping[str, QueueRules], lease: float | None, action: str, who: Actor
+) -> Flow[list[str]]:
     """Those of the queues that were not there, made."""
     made: list[str] = []
     for name, rules in wanted.items():
@@ -114,7 +117,7 @@ def set_queue(
 
 
 def _set(
-    name: str, ordering: Ordering | None, on_dead_letter: OnDeadLetter | None, who: str
+    name: str, ordering: Ordering | None, on_dead_letter: OnDeadLetter | None, who: Actor
 ) -> Flow[QueueSet]:
     has = (yield from queue_rules([name]))[name]
     wanted = ordering or has.ordering
@@ -130,7 +133,9 @@ def _set(
     else:
         changed = yield from keys.set_on_dead_letter(name, policy)
     if changed:
-        yield from audit(who, "queue set", {"queue": name, "ordering": wanted, "on_dead_letter": policy}, 1)
+        before = {"ordering": has.ordering, "on_dead_letter": has.on_dead_letter}
+        after = {"ordering": wanted, "on_dead_letter": policy}
+        yield from audit(who, "queue set", {"queue": name, **after}, 1, before, after)
     return QueueSet(name, changed, wanted, policy)
 
 
@@ -189,7 +194,7 @@ def sync_queues(declared: Mapping[str, QueueRules], *, dry_run: bool = False) ->
     return QueueSync(missing, existing, [name for name in there if name not in wanted], changed)
 
 
-def _bring(differ: Mapping[str, Mapping[str, Any]], who: str) -> Flow[dict[str, Changes]]:
+def _bring(differ: Mapping[str, Mapping[str, Any]], who: Actor) -> Flow[dict[str, Changes]]:
     changed = {}
     for name, wishes in differ.items():
         if changes := (yield from change_limits(name, wishes, who, "queue sync")):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from .. import telemetry
 from ..errors import ConfigurationError
+from ..model.actor import Actor
 from ..store import queue_load
 from ..store import workers as store
 from ..store.audit import audit
@@ -61,7 +62,7 @@ def drain_workers(
 
 
 def _drain(
-    ids: Sequence[str], host: str | None, everyone: bool, selection: Mapping[str, object], who: str
+    ids: Sequence[str], host: str | None, everyone: bool, selection: Mapping[str, object], who: Actor
 ) -> Flow[Drained]:
     meant = yield from _meant(ids, host, everyone)
     asked = yield from store.drain_workers(meant.asked)

@@ -5,7 +5,7 @@ The app, the doctor and the command line read this list and nothing else of a sh
 
 from ..operate.doctor.run import CHECKS as ENGINE_CHECKS
 from ..shape import Shape
-from . import events, receiver, relays, schedules, webhooks, workflows
+from . import events, operations, receiver, relays, samples, schedules, webhooks, workflows
 from .events.contracts.verbs import HasContracts
 from .events.declare import Subscribing
 from .events.publish import outgoing, type_of_event
@@ -25,6 +25,8 @@ SHAPES: tuple[Shape, ...] = (
     receiver.SHAPE,
     webhooks.SHAPE,
     workflows.SHAPE,
+    operations.SHAPE,
+    samples.SHAPE,
 )
 MEANS = tuple(shape.means for shape in SHAPES if shape.means is not None)
 CHECKS = (*ENGINE_CHECKS, *(check for shape in SHAPES for check in shape.checks))

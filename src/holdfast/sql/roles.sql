@@ -76,7 +76,7 @@ BEGIN
     GRANT EXECUTE ON FUNCTION holdfast.webhook_create, holdfast.webhook_get, holdfast.webhook_list, holdfast.webhook_update, holdfast.webhook_delete,
         holdfast.webhook_rotate, holdfast.webhook_deliveries_of, holdfast.webhook_delivery, holdfast.webhook_details, holdfast.webhook_redeliver, holdfast.webhook_ping,
         holdfast.webhook_range_begin, holdfast.webhook_count TO {{portal}}, {{worker}}, {{operator_rw}};
-    GRANT EXECUTE ON FUNCTION holdfast.audit_act TO {{portal}};   -- each change is in the audit: a worker alone cannot make one
+    GRANT EXECUTE ON FUNCTION holdfast.audit_act, holdfast.record_act TO {{portal}};   -- each change is in the audit: a worker alone cannot make one
     GRANT EXECUTE ON FUNCTION holdfast.webhook_request, holdfast.webhook_replied, holdfast.webhook_write, holdfast.webhook_event_types TO {{portal}}, {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.webhook_range_step, holdfast.prune_webhook_requests TO {{worker}};
     GRANT SELECT ON holdfast.webhook_ranges, holdfast.webhook_deliveries, holdfast.webhook_attempts TO {{worker}};
@@ -104,7 +104,9 @@ BEGIN
     GRANT SELECT, INSERT ON holdfast.archive, holdfast.parked_keys TO {{worker}};
     GRANT SELECT, UPDATE ON holdfast.archive_slots TO {{worker}};
     GRANT SELECT, UPDATE (last_sweep_at, grace_until, last_tidy_at, misfits_at) ON holdfast.engine TO {{worker}};   -- how long finished jobs are kept is not the worker's
-    GRANT SELECT, DELETE ON holdfast.audit, holdfast.group_counts TO {{worker}};
+    GRANT SELECT, DELETE ON holdfast.audit, holdfast.group_counts, holdfast.samples TO {{worker}};
+    GRANT EXECUTE ON FUNCTION holdfast.take_sample TO {{worker}};
+    GRANT SELECT, UPDATE, DELETE ON holdfast.operations TO {{worker}};   -- it carries on what an operator began, and begins none
     GRANT SELECT, UPDATE, DELETE ON holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
     GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};
     GRANT SELECT, INSERT, UPDATE ON holdfast.breakers, holdfast.schedules TO {{worker}};
@@ -141,12 +143,14 @@ BEGIN
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
     GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
         TO {{operator_rw}};
+    GRANT INSERT, UPDATE ON holdfast.operations TO {{operator_rw}};
+    GRANT EXECUTE ON FUNCTION holdfast.audit_operation TO {{worker}}, {{operator_rw}};
     GRANT UPDATE (retention_days) ON holdfast.engine TO {{operator_rw}};
     GRANT UPDATE, DELETE ON holdfast.quarantine, holdfast.parked_keys TO {{operator_rw}};
     GRANT DELETE ON holdfast.errors, holdfast.misfits, holdfast.once, holdfast.progress, holdfast.fences, holdfast.idempotency, holdfast.sleepers TO {{operator_rw}};
     GRANT EXECUTE ON FUNCTION holdfast.jobs_ended, holdfast.close_group, holdfast.enqueue_specs, holdfast.conflict_text, holdfast.wake,
         holdfast.lock_streams, holdfast.try_callback, holdfast.jobs_ended_at_commit, holdfast.close_breaker, holdfast.create_queue, holdfast.order_queue,
-        holdfast.audit_act, holdfast.audit_more, holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start, holdfast.erase_events,
+        holdfast.audit_act, holdfast.record_act, holdfast.audit_more, holdfast.rebase_events, holdfast.turn_page, holdfast.hold_log_start, holdfast.erase_events,
         holdfast.erase_event_key TO {{operator_rw}};   -- no right on the audit itself: time and role are the server's to note
 
     GRANT EXECUTE ON FUNCTION holdfast.workflow_reopen, holdfast.workflow_fork TO {{operator_rw}};

@@ -861,11 +861,29 @@ CREATE TABLE holdfast.audit (
     action    text   NOT NULL,   -- noun and verb, as on the command line: 'jobs cancel'
     selection jsonb  NOT NULL,   -- which: ids or filters
     count     bigint NOT NULL,
-    role      text   DEFAULT session_user   -- who the server knows it was; the actor is what the caller said
+    role      text   DEFAULT session_user,  -- who the server knows it was; the actor is what the caller said
+    surface   text,    -- cli, web, api, sql or python; NULL: written by a release that did not say it
+    address   inet,    -- of the client, as the surface said
+    reason    text,
+    before    jsonb,   -- what was changed, as it was, without secrets; NULL: it is not kept of this act
+    after     jsonb,
+    operation uuid     -- of which the act is a part
 );
 
 -- An entry of the audit. With the owner's rights, so that nobody who writes one needs a right on the table: the time and the role are the
--- server's to note, and nobody changes what is written.
+-- server's to note, and nobody changes what is written. Who calls it by hand acts by SQL.
+CREATE FUNCTION holdfast.record_act(
+    said_actor text, act text, which jsonb, how_many bigint, by_surface text DEFAULT 'sql', from_address text DEFAULT NULL, said_reason text DEFAULT NULL,
+    was jsonb DEFAULT NULL, becomes jsonb DEFAULT NULL, part_of uuid DEFAULT NULL)
+    RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ INSERT INTO holdfast.audit (at, actor, action, selection, count, surface, address, reason, before, after, operation)
+          VALUES (holdfast.now(), said_actor, act, which, greatest(how_many, 0), by_surface, from_address::inet, said_reason, was, becomes, part_of)
+          RETURNING id $$;
+REVOKE ALL ON FUNCTION holdfast.record_act FROM PUBLIC;
+
+-- The same for the release before.
 CREATE FUNCTION holdfast.audit_act(said_actor text, act text, which jsonb, how_many bigint) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -880,6 +898,51 @@ CREATE FUNCTION holdfast.audit_more(entry bigint, how_many bigint) RETURNS bigin
     AS $$ UPDATE holdfast.audit a SET count = a.count + greatest(how_many, 0) WHERE a.id = entry AND a.role = session_user RETURNING a.id $$;
 REVOKE ALL ON FUNCTION holdfast.audit_act FROM PUBLIC;
 REVOKE ALL ON FUNCTION holdfast.audit_more FROM PUBLIC;
+
+-- Acts over many that outlive whoever began them. A batch of jobs and the place where the next one begins commit together, under the row's
+-- lock and by the token of whoever runs it: so another goes on where one stopped, and nothing is acted on twice.
+CREATE TABLE holdfast.operations (
+    id          uuid PRIMARY KEY,
+    verb        text    NOT NULL,   -- noun and verb, as on the command line: 'jobs retry'
+    selection   jsonb   NOT NULL,   -- the filters
+    options     jsonb   NOT NULL,   -- of the verb
+    bounds      jsonb   NOT NULL,   -- what was there when it began, in the order of the search
+    state       text    NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'running', 'done', 'stopped', 'failed')),
+    actor       text    NOT NULL,
+    surface     text    NOT NULL,
+    address     inet,
+    reason      text,
+    role        text    NOT NULL DEFAULT session_user,
+    created_at  timestamptz NOT NULL,
+    started_at  timestamptz,
+    ended_at    timestamptz,
+    stopped_by  text,
+    total       bigint  NOT NULL,   -- that fitted when it began, as far as they were counted
+    capped      boolean NOT NULL,   -- there were more, or may have been
+    done        bigint  NOT NULL DEFAULT 0,   -- jobs changed
+    looked_at   bigint  NOT NULL DEFAULT 0,   -- jobs that fitted, changed or not
+    results     jsonb   NOT NULL DEFAULT '{}',   -- how, and how many
+    left_out    jsonb   NOT NULL DEFAULT '[]',   -- why not, and how many
+    place       jsonb,              -- where the next batch begins; NULL: at the beginning
+    paced_until timestamptz,        -- at a rate: when the last job that it moved is due
+    audit       bigint  NOT NULL,   -- its entry
+    runner      text,
+    token       uuid,               -- of whoever runs it; NULL: nobody does
+    beat_at     timestamptz,
+    runs        int     NOT NULL DEFAULT 0,   -- how often somebody took it up
+    fault       text,               -- why the last one could not go on, or it failed
+    retry_at    timestamptz
+) WITH (fillfactor = 50);
+CREATE INDEX operations_created ON holdfast.operations (created_at, id);
+CREATE INDEX operations_open ON holdfast.operations (created_at, id) WHERE state IN ('waiting', 'running');
+
+-- Whoever runs an operation counts what it did in the entry that its starter made. With the owner's rights: a worker has none on the audit.
+CREATE FUNCTION holdfast.audit_operation(operation uuid, by_token uuid, how_many bigint) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$ UPDATE holdfast.audit a SET count = a.count + greatest(how_many, 0) FROM holdfast.operations o
+          WHERE o.id = audit_operation.operation AND o.token = by_token AND o.state = 'running' AND a.id = o.audit AND a.operation = o.id RETURNING a.id $$;
+REVOKE ALL ON FUNCTION holdfast.audit_operation FROM PUBLIC;
 
 -- Roles that may enqueue into these queues only (`holdfast roles sql --queue`). Who has EXECUTE by any other role may enqueue everywhere.
 CREATE TABLE holdfast.producers (
@@ -902,8 +965,92 @@ CREATE TABLE holdfast.throughput (
     wait_seconds float8 NOT NULL DEFAULT 0,   -- from due to started, over all attempts
     max_run      float8 NOT NULL DEFAULT 0,
     max_wait     float8 NOT NULL DEFAULT 0,
+    runs         bigint[],   -- attempts by how long they ran: 24 buckets, each up to twice the one before, from a millisecond on
+    waits        bigint[],
     PRIMARY KEY (minute, queue, task)
 ) WITH (fillfactor = 70);
+
+-- How each queue stood in each minute: written once a minute by whichever worker comes first, and kept for 30 days. Counts stop at 10,000.
+CREATE TABLE holdfast.samples (
+    minute  timestamptz NOT NULL,
+    queue   text   NOT NULL,
+    due     int    NOT NULL,
+    behind  int    NOT NULL,   -- of those due: behind a job or a key that waits for something else
+    running int    NOT NULL,
+    held    int    NOT NULL,
+    blocked int    NOT NULL,
+    oldest  float8,            -- seconds that the oldest job waits that could run; NULL: there is none
+    workers int    NOT NULL,   -- alive ones that take jobs from it
+    PRIMARY KEY (minute, queue)
+);
+
+-- Write down how the queues stand, unless this minute has it or somebody is at it. Each part walks an index and stops at the cap. With the
+-- owner's rights: nobody else writes history.
+CREATE FUNCTION holdfast.take_sample(late_after float8) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET jit = off
+    AS $$
+DECLARE
+    at   timestamptz := holdfast.now();
+    cap  int := 10000;
+    q    record;
+BEGIN
+    IF EXISTS (SELECT FROM holdfast.samples s WHERE s.minute = date_trunc('minute', at)) OR NOT pg_try_advisory_xact_lock(7236843, 0) THEN
+        RETURN false;
+    END IF;
+    FOR q IN SELECT n.name, n.ordering FROM holdfast.queues n ORDER BY n.name LOOP
+        INSERT INTO holdfast.samples (minute, queue, due, behind, running, held, blocked, oldest, workers)
+        WITH RECURSIVE p(priority) AS (
+            (SELECT w.priority FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NULL ORDER BY w.priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT w.priority FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NULL AND w.priority < p.priority
+                    ORDER BY w.priority DESC LIMIT 1)
+            FROM p WHERE p.priority IS NOT NULL
+        ), due AS MATERIALIZED (   -- the oldest of each priority, up to the cap
+            SELECT w.*, row_number() OVER (ORDER BY w.place) <= cap AS counts
+            FROM p CROSS JOIN LATERAL (
+                SELECT j.available_at, j.partition_bucket, j.partition_key, row_number() OVER (ORDER BY j.available_at, j.seq) AS place
+                FROM holdfast.work j
+                WHERE j.queue = q.name AND j.hold_reason IS NULL AND j.priority = p.priority AND j.available_at <= at AND j.status = 'pending'
+                  AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
+                ORDER BY j.available_at, j.seq LIMIT cap
+            ) w
+            LIMIT 2 * cap
+        ), stuck AS MATERIALIZED (
+            SELECT k.partition_key FROM (SELECT DISTINCT d.partition_bucket, d.partition_key FROM due d WHERE d.partition_key IS NOT NULL) k
+            WHERE EXISTS (SELECT FROM holdfast.key_holds h WHERE h.queue = q.name AND h.partition_key = k.partition_key AND h.until > at)
+               OR q.ordering = 'key' AND (
+                  EXISTS (SELECT FROM holdfast.parked_keys x WHERE x.queue = q.name AND x.partition_key = k.partition_key)
+                  OR (SELECT f.hold_reason IS NOT NULL OR f.status = 'pending' AND f.available_at > at OR f.id IN (SELECT x.id FROM holdfast.quarantine x)
+                      FROM holdfast.work f WHERE f.queue = q.name AND f.partition_bucket = k.partition_bucket AND f.partition_key = k.partition_key
+                      ORDER BY f.seq LIMIT 1))
+        ), aside AS MATERIALIZED (
+            SELECT w.status FROM holdfast.work w WHERE w.queue = q.name AND w.hold_reason IS NOT NULL ORDER BY w.task, w.version, w.available_at LIMIT cap
+        ), running AS MATERIALIZED (
+            SELECT FROM holdfast.claims c CROSS JOIN LATERAL unnest(c.job_ids) AS j(id)
+            CROSS JOIN LATERAL (SELECT FROM holdfast.work w WHERE w.queue = c.queue AND w.id = j.id AND w.claim_token = c.token AND w.status = 'processing'
+                                OFFSET 0) w
+            WHERE c.queue = q.name LIMIT cap
+        ), counted AS (
+            SELECT count(*) FILTER (WHERE d.counts) AS due,
+                   count(*) FILTER (WHERE d.counts AND d.partition_key IN (SELECT s.partition_key FROM stuck s)) AS behind,
+                   min(d.available_at) FILTER (WHERE d.partition_key IS NULL OR d.partition_key NOT IN (SELECT s.partition_key FROM stuck s)) AS oldest
+            FROM due d
+        )
+        SELECT date_trunc('minute', at), q.name, c.due, c.behind, (SELECT count(*) FROM running),
+               (SELECT count(*) FROM aside a WHERE a.status <> 'blocked'), (SELECT count(*) FROM aside a WHERE a.status = 'blocked'),
+               extract(epoch FROM at - c.oldest)::float8,
+               (SELECT count(*) FROM holdfast.workers v
+                WHERE v.status = 'alive' AND v.last_seen_at >= at - make_interval(secs => late_after) AND q.name = ANY (v.queues))
+        FROM counted c
+        ON CONFLICT DO NOTHING;
+    END LOOP;
+    RETURN true;
+END $$;
+REVOKE ALL ON FUNCTION holdfast.take_sample FROM PUBLIC;
 
 -- with shape: schedules
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ..model.histogram import Percentiles, percentiles
 from .statement import Row, Statement, named
 
 
@@ -23,6 +24,8 @@ class Done:
     max_wait: float
     completed_per_minute: float
     failed_per_minute: float
+    run: Percentiles | None = None  # None: nothing ran, or workers of an older release alone
+    wait: Percentiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,13 @@ def stats_queues(window: Window, queue: str | None, task: str | None, limit: int
 
 
 def _done(rows: Sequence[Row], minutes: float) -> list[Done]:
-    return [Done(*[*r, round(r[2] / minutes, 3), round(r[3] / minutes, 3)]) for r in rows]
+    return [_line(r, minutes) for r in rows]
+
+
+def _line(r: Row, minutes: float) -> Done:
+    *sums, runs, waits = r
+    rates = [round(n / minutes, 3) for n in sums[2:4]]
+    return Done(*[*sums, *rates, percentiles(runs or (), sums[7]), percentiles(waits or (), sums[9])])
 
 
 def storage(limit: int) -> Statement[list[Relation]]:

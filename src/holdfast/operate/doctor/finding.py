@@ -7,6 +7,7 @@ from typing import Literal
 
 from ...db.database import Database
 from ...db.probe import Probe
+from ...model.actor import Actor, actor_of
 from ...store import doctor as store
 from ...store.catalog import Catalog, read_catalog
 from ...store.doctor import ServerFacts
@@ -40,13 +41,13 @@ class Patient:
     """The database under examination, and what several checks want to know about it, asked once."""
 
     def __init__(
-        self, database: Database, probe: Probe, limits: Limits, knows: Knows, actor: str = ""
+        self, database: Database, probe: Probe, limits: Limits, knows: Knows, actor: str | Actor = ""
     ) -> None:
         self.database = database
         self.probe = probe
         self.limits = limits
         self.knows = knows
-        self.actor = actor  # of a fix
+        self.actor = actor_of(actor)  # of a fix
 
     @property
     def dead_after(self) -> float:

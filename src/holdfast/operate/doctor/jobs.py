@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from uuid import UUID
 
+from ...model.actor import Actor
 from ...model.state import HELD, QUARANTINED
 from ...store import doctor as store
 from ...store import housekeeping
@@ -49,7 +50,7 @@ def fix_stranded(p: Patient) -> Iterator[str]:
         yield f"back to waiting: {several(len(freed), 'job')} of queue {queue}"
 
 
-def _free(queue: str, ids: list[UUID], who: str) -> Flow[list[UUID]]:
+def _free(queue: str, ids: list[UUID], who: Actor) -> Flow[list[UUID]]:
     freed = yield from store.free_stranded(queue, ids)
     if freed:
         shown = [str(i) for i in freed[:100]]

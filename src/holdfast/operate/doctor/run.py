@@ -7,6 +7,7 @@ from ...db import migrate
 from ...db.database import Database
 from ...db.probe import Probe
 from ...errors import ConfigurationError, DatabaseError
+from ...model.actor import Actor
 from ...store.audit import audit
 from ..advice import Knows
 from ..procedure import Procedure, actor, block
@@ -106,7 +107,7 @@ def fix(
 
 
 def _fix(
-    database: Database, name: str, limits: Limits, who: str, on_step: Callable[[str], None]
+    database: Database, name: str, limits: Limits, who: Actor, on_step: Callable[[str], None]
 ) -> Diagnosis:
     what, _, which = name.partition(":")
     migrate.status(database.dsn).verify()

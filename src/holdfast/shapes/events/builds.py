@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...db.database import Database
 from ...errors import ConfigurationError, EventsGone
+from ...model.actor import Actor
 from ...operate.procedure import Procedure, actor, block, run
 from ...store.audit import audit
 from ...store.statement import Flow
@@ -112,7 +113,7 @@ def _make(
     tables: Sequence[str],
     patterns: Sequence[str],
     seed: str | None,
-    who: str,
+    who: Actor,
 ) -> Flow[bool]:
     name = build.projection
     yield from _check_log(None if seed is None else build.since, last)
@@ -120,7 +121,7 @@ def _make(
     if missing := [table for table, oid in found.items() if oid is None]:
         raise ConfigurationError(f"there is no table {missing[0]}, which {name} declares")
     oids = [oid for oid in found.values() if oid is not None]
-    if not (yield from store.add_build(begun, build, oids, who, patterns)):
+    if not (yield from store.add_build(begun, build, oids, who.name, patterns)):
         raise ConfigurationError(
             f"{name} is being rebuilt already. To give it up: holdfast projection cancel {name}"
         )
@@ -177,7 +178,7 @@ def drop_old(name: str) -> Procedure[list[str]]:
     return gone
 
 
-def _drop_old(name: str, who: str) -> Flow[list[str]]:
+def _drop_old(name: str, who: Actor) -> Flow[list[str]]:
     gone = yield from store.drop_old_tables(schema_of("old", name))
     if gone:
         yield from audit(who, "projection drop", {"projection": name, "tables": gone}, len(gone))

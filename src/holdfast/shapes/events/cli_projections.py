@@ -12,6 +12,7 @@ from holdfast.cli.arguments import parse_rate
 from holdfast.cli.confirm import YesOption, confirm
 from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError
+from holdfast.model.actor import Actor
 from holdfast.operate.wording import several
 from holdfast.settings import default_actor
 from holdfast.shapes.events.builds import (
@@ -38,7 +39,7 @@ _EVERY = 0.5  # seconds between two looks at a rebuild
 
 
 def _verbs(database: Database) -> Subscriptions:
-    return Subscriptions(database, default_actor())
+    return Subscriptions(database, Actor(default_actor(), "cli"))
 
 
 def _code(name: str, app: str | None) -> Declared:

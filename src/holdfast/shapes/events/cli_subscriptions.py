@@ -121,7 +121,7 @@ def _failures(row: Listed) -> str | None:
 
 
 @app.command("pause")
-@command
+@command(asks_why=True)
 def pause_command(name: NameArgument, operator: Operator) -> Shown[int]:
     """Deliver nothing more to a subscription. The log is kept for it, up to the limits of retention."""
     changed = verbs(operator).pause(name)
@@ -130,7 +130,7 @@ def pause_command(name: NameArgument, operator: Operator) -> Shown[int]:
 
 
 @app.command("resume")
-@command
+@command(asks_why=True)
 def resume_command(name: NameArgument, operator: Operator) -> Shown[int]:
     """Go on where a subscription was paused, or stopped at an event that failed."""
     changed = verbs(operator).resume(name)
@@ -143,7 +143,7 @@ def _say(text: str, _: object) -> None:
 
 
 @app.command("reset")
-@command
+@command(asks_why=True)
 def reset_command(
     name: NameArgument,
     to: Annotated[str, typer.Option("--to", metavar="PLACE", help=f"Go on after {PLACES}, start or end.")],
@@ -181,7 +181,7 @@ def _effect(listed: list[Listed], target: int) -> str:
 
 
 @app.command("replay")
-@command
+@command(asks_why=True)
 def replay_command(
     name: NameArgument,
     begin: Annotated[str, typer.Option("--from", metavar="PLACE", help=f"After {PLACES}, or start.")],
@@ -217,7 +217,7 @@ def _range(name: str, replay: str | None, since: int, until: int, *, dry_run: bo
 
 
 @app.command("skip")
-@command
+@command(asks_why=True)
 def skip_command(name: NameArgument, operator: Operator) -> Shown[Failure]:
     """Pass the event at which a paused subscription stands, and note it. Go on then: subscriptions resume."""
     return Shown(verbs(operator).skip(name), partial(_print_skipped, name))
@@ -231,7 +231,7 @@ def _print_skipped(name: str, skipped: Failure) -> None:
 
 
 @app.command("remove")
-@command
+@command(asks_why=True)
 def remove_command(name: NameArgument, how: How, operator: Operator) -> Shown[int]:
     """Forget a subscription and its position, or end a replay. A worker whose code declares it makes it again."""
     looks = verbs(operator)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import ConfigurationError
+from ...model.actor import Actor
 from ...operate.procedure import Procedure, actor, run
 from ...store.audit import audit
 from ...store.statement import Flow
@@ -49,7 +50,7 @@ def erase_key(key: str, *, whole: bool = False, dry_run: bool = False) -> Proced
     return total
 
 
-def _part(slot: int, after: int, key: str, who: str, blanks: str, *, dry_run: bool) -> Any:
+def _part(slot: int, after: int, key: str, who: Actor, blanks: str, *, dry_run: bool) -> Any:
     def flow() -> Flow[tuple[int | None, int]]:
         last, erased = yield from store.erase_key(slot, after, AT_ONCE, key, blanks, dry_run=dry_run)
         if erased and not dry_run:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from ... import telemetry
 from ...db.database import Database
 from ...errors import ConfigurationError, EventsGone, LeaseLost, UnknownSubscription
+from ...model.actor import Actor
 from ...model.text import describe, storable
 from ...store.audit import audit
 from ...store.statement import Flow
@@ -36,7 +37,7 @@ class Retried:
 
 
 class Retrying:
-    def __init__(self, database: Database, apply: Apply, name: str, key: str | None, actor: str) -> None:
+    def __init__(self, database: Database, apply: Apply, name: str, key: str | None, actor: Actor) -> None:
         self._database = database
         self._fn = apply
         self._name = name

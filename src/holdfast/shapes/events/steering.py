@@ -41,7 +41,7 @@ def pause(name: str, *, conn: object = None) -> Procedure[int]:
     who = yield from actor()
 
     def flow() -> Flow[int]:
-        changed = yield from store.pause(name, who)
+        changed = yield from store.pause(name, who.name)
         if changed:
             yield from audit(who, "pause_subscription", {"subscription": name}, changed)
         return changed

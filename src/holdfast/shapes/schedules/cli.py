@@ -87,7 +87,7 @@ def _state(s: Schedule) -> str:
 
 
 @app.command("add")
-@command
+@command(asks_why=True)
 def add_command(
     name: Annotated[str, typer.Argument(help="Letters, digits and _ . -")],
     task: Annotated[str, typer.Option(help="The task to enqueue.", autocompletion=complete_task)],
@@ -142,7 +142,7 @@ def _when(cron: str | None, every: str | None) -> str | timedelta:
 
 
 @app.command("remove")
-@command
+@command(asks_why=True)
 def remove_command(
     name: NameArgument,
     *,
@@ -154,7 +154,7 @@ def remove_command(
 
 
 @app.command("pause")
-@command
+@command(asks_why=True)
 def pause_command(
     name: NameArgument,
     *,
@@ -167,7 +167,7 @@ def pause_command(
 
 
 @app.command("resume")
-@command
+@command(asks_why=True)
 def resume_command(
     name: NameArgument,
     *,
@@ -183,7 +183,7 @@ def resume_command(
 
 
 @app.command("run")
-@command
+@command(asks_why=True)
 def run_command(
     name: NameArgument,
     *,
@@ -217,7 +217,7 @@ def _print_slots(found: list[Slot], about: Schedule) -> None:
 
 
 @app.command("backfill")
-@command
+@command(asks_why=True)
 def backfill_command(
     name: NameArgument,
     start: Annotated[

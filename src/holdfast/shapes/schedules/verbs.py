@@ -10,6 +10,7 @@ from uuid import UUID
 
 from ...db.database import Database
 from ...errors import ConfigurationError
+from ...model.actor import Actor
 from ...operate.procedure import Method, Procedure, Runner, actor, run
 from ...operate.refusal import Refused
 from ...operate.wording import span
@@ -308,7 +309,7 @@ def describe(s: Stored) -> Schedule:
     )
 
 
-def _add(spec: Spec, who: str) -> Flow[bool]:
+def _add(spec: Spec, who: Actor) -> Flow[bool]:
     queues = yield from jobs.queue_names()
     if spec.row.queue not in queues:
         raise unknown_queue(spec.row.queue, queues)
@@ -332,7 +333,7 @@ def _add(spec: Spec, who: str) -> Flow[bool]:
     return True
 
 
-def _remove(name: str, who: str) -> Flow[None]:
+def _remove(name: str, who: Actor) -> Flow[None]:
     found = yield from find_schedule(name)
     if found.origin == "code" and describe(found).is_declared:
         ago = span((found.now - (found.declared_at or found.now)).total_seconds())
@@ -346,24 +347,24 @@ def _remove(name: str, who: str) -> Flow[None]:
     yield from audit(who, "schedule remove", {"schedule": name, "task": found.task}, 1)
 
 
-def _pause(name: str, who: str) -> Flow[bool]:
+def _pause(name: str, who: Actor) -> Flow[bool]:
     yield from find_schedule(name)
-    changed = yield from store.pause(name, who)
+    changed = yield from store.pause(name, who.name)
     if changed:
-        yield from audit(who, "schedule pause", {"schedule": name}, 1)
+        yield from audit(who, "schedule pause", {"schedule": name}, 1, {"paused": False}, {"paused": True})
     return changed
 
 
-def _resume(name: str, who: str) -> Flow[bool]:
+def _resume(name: str, who: Actor) -> Flow[bool]:
     found = yield from find_schedule(name)
     to = max(found.now, found.decided_to)
     changed = yield from store.resume(name, to, found.timing.after(to))
     if changed:
-        yield from audit(who, "schedule resume", {"schedule": name}, 1)
+        yield from audit(who, "schedule resume", {"schedule": name}, 1, {"paused": True}, {"paused": False})
     return changed
 
 
-def _run(name: str, who: str) -> Flow[tuple[Stored, UUID]]:
+def _run(name: str, who: Actor) -> Flow[tuple[Stored, UUID]]:
     found = yield from find_schedule(name)
     at = found.now.replace(
         microsecond=found.now.microsecond or 1

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 from uuid import UUID
 
 from ...errors import ConfigurationError, EventsGone, UnknownEndpoint, UnknownQueue
+from ...model.actor import Actor, actor_of
 from ...model.duration import Duration
 from ...model.queue import Rate
 from ...model.sealing import key_ring
@@ -43,9 +44,9 @@ class Ranged:
 class Acts:
     """The acts of one actor."""
 
-    def __init__(self, spec: Spec, actor: str) -> None:
+    def __init__(self, spec: Spec, actor: str | Actor) -> None:
         self._spec = spec
-        self._actor = actor
+        self._actor = actor_of(actor)
 
     def _noted(self, verb: str, which: Mapping[str, object], count: int = 1) -> Flow[None]:
         yield from audit(self._actor, f"webhook {verb}", which, count)

@@ -25,6 +25,7 @@ from ...errors import (
     UnknownQueue,
 )
 from ...model import asgi
+from ...model.actor import Actor
 from ...model.asgi import ASGI, Receive, Scope, Send
 from ...model.sealing import Sealed, key_ring
 from ...model.strict_json import is_json, media_type, parse_json
@@ -143,7 +144,7 @@ class Portal:
         return body
 
     def _acts(self, tenant: str) -> Acts:
-        return Acts(self._spec, f"tenant {tenant}")
+        return Acts(self._spec, Actor(f"tenant {tenant}", "api"))
 
     async def _act(self, call: Call, given: Given) -> Reply:
         made = call.act(self._acts(given.tenant), given, self._limits)

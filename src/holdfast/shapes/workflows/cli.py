@@ -151,7 +151,7 @@ def _print_entries(whole: Whole) -> None:
 
 
 @app.command("signal")
-@command
+@command(asks_why=True)
 def signal_command(
     run: RunArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The signal's name.")],
@@ -205,7 +205,7 @@ def cancel_command(
 
 
 @app.command("pause")
-@command
+@command(asks_why=True)
 def pause_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Any]:
     """Let a run rest until it is resumed. One that is at work ends the step that is under way, and begins no other."""
     act = _verbs(operator).pause(run, workflow=workflow)
@@ -213,7 +213,7 @@ def pause_command(run: RunArgument, workflow: WorkflowOption = None, *, operator
 
 
 @app.command("resume")
-@command
+@command(asks_why=True)
 def resume_command(run: RunArgument, workflow: WorkflowOption = None, *, operator: Operator) -> Shown[Any]:
     """Let a paused run go on: it looks at once whether what it waits for is there."""
     act = _verbs(operator).resume(run, workflow=workflow)
@@ -221,7 +221,7 @@ def resume_command(run: RunArgument, workflow: WorkflowOption = None, *, operato
 
 
 @app.command("retry")
-@command
+@command(asks_why=True)
 def retry_command(
     run: RunArgument,
     accept: Annotated[
@@ -269,7 +269,7 @@ def _accept(
 
 
 @app.command("fork")
-@command
+@command(asks_why=True)
 def fork_command(
     run: RunArgument,
     step: Annotated[

@@ -4,27 +4,52 @@
 SELECT s.since, (extract(epoch FROM holdfast.now() - s.since) / 60)::float8
 FROM (SELECT date_trunc('minute', holdfast.now() - make_interval(mins => $1::int))) AS s(since);
 
+-- part: stats_sums
+-- What was done since then, as the workers have summed it up by minute: no job is counted. $1 since, $2 queue, $3 task
+found AS MATERIALIZED (
+    SELECT t.* FROM holdfast.throughput t
+    WHERE t.minute >= $1 AND ($2::text IS NULL OR t.queue = $2) AND ($3::text IS NULL OR t.task = $3)
+)
+
 -- name: stats
--- What each task of each queue did since then, the busiest first. The workers have summed it up by minute: no job is counted.
+-- What each task of each queue did since then, the busiest first, with how long attempts ran and waited as histograms.
 -- $1 since, $2 queue, $3 task, $4 limit
-SELECT t.queue, t.task, sum(t.completed)::bigint, sum(t.failed)::bigint, sum(t.dead)::bigint, sum(t.cancelled)::bigint,
-       (sum(t.run_seconds) / nullif(sum(t.completed + t.failed), 0))::float8, max(t.max_run),
-       (sum(t.wait_seconds) / nullif(sum(t.completed + t.failed), 0))::float8, max(t.max_wait)
-FROM holdfast.throughput t
-WHERE t.minute >= $1 AND ($2::text IS NULL OR t.queue = $2) AND ($3::text IS NULL OR t.task = $3)
-GROUP BY t.queue, t.task
-ORDER BY sum(t.completed + t.failed) DESC, t.queue, t.task LIMIT $4;
+WITH
+-- with part: stats_sums
+, buckets AS (
+    SELECT f.queue, f.task, u.n, sum(u.run)::bigint AS run, sum(u.wait)::bigint AS wait
+    FROM found f CROSS JOIN LATERAL unnest(f.runs, f.waits) WITH ORDINALITY AS u(run, wait, n) GROUP BY f.queue, f.task, u.n
+), spread AS (
+    SELECT b.queue, b.task, array_agg(b.run ORDER BY b.n) AS runs, array_agg(b.wait ORDER BY b.n) AS waits FROM buckets b GROUP BY b.queue, b.task
+), summed AS (
+    SELECT t.queue, t.task, sum(t.completed)::bigint AS completed, sum(t.failed)::bigint AS failed, sum(t.dead)::bigint AS dead,
+           sum(t.cancelled)::bigint AS cancelled,
+           (sum(t.run_seconds) / nullif(sum(t.completed + t.failed), 0))::float8 AS mean_run, max(t.max_run) AS max_run,
+           (sum(t.wait_seconds) / nullif(sum(t.completed + t.failed), 0))::float8 AS mean_wait, max(t.max_wait) AS max_wait
+    FROM found t GROUP BY t.queue, t.task
+)
+SELECT s.*, p.runs, p.waits FROM summed s LEFT JOIN spread p ON p.queue = s.queue AND p.task = s.task
+ORDER BY s.completed + s.failed DESC, s.queue, s.task LIMIT $4;
 
 -- name: stats_queues
 -- The same by queue.
 -- $1 since, $2 queue, $3 task, $4 limit
-SELECT t.queue, NULL, sum(t.completed)::bigint, sum(t.failed)::bigint, sum(t.dead)::bigint, sum(t.cancelled)::bigint,
-       (sum(t.run_seconds) / nullif(sum(t.completed + t.failed), 0))::float8, max(t.max_run),
-       (sum(t.wait_seconds) / nullif(sum(t.completed + t.failed), 0))::float8, max(t.max_wait)
-FROM holdfast.throughput t
-WHERE t.minute >= $1 AND ($2::text IS NULL OR t.queue = $2) AND ($3::text IS NULL OR t.task = $3)
-GROUP BY t.queue
-ORDER BY t.queue LIMIT $4;
+WITH
+-- with part: stats_sums
+, buckets AS (
+    SELECT f.queue, u.n, sum(u.run)::bigint AS run, sum(u.wait)::bigint AS wait
+    FROM found f CROSS JOIN LATERAL unnest(f.runs, f.waits) WITH ORDINALITY AS u(run, wait, n) GROUP BY f.queue, u.n
+), spread AS (
+    SELECT b.queue, array_agg(b.run ORDER BY b.n) AS runs, array_agg(b.wait ORDER BY b.n) AS waits FROM buckets b GROUP BY b.queue
+), summed AS (
+    SELECT t.queue, NULL, sum(t.completed)::bigint AS completed, sum(t.failed)::bigint AS failed, sum(t.dead)::bigint AS dead,
+           sum(t.cancelled)::bigint AS cancelled,
+           (sum(t.run_seconds) / nullif(sum(t.completed + t.failed), 0))::float8 AS mean_run, max(t.max_run) AS max_run,
+           (sum(t.wait_seconds) / nullif(sum(t.completed + t.failed), 0))::float8 AS mean_wait, max(t.max_wait) AS max_wait
+    FROM found t GROUP BY t.queue
+)
+SELECT s.*, p.runs, p.waits FROM summed s LEFT JOIN spread p ON p.queue = s.queue
+ORDER BY s.queue LIMIT $4;
 
 -- name: storage
 -- The largest tables, with about how many rows each has.

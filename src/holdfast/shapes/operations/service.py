@@ -1,0 +1,62 @@
+"""The service of every worker that carries on operations: one worker at a time runs one, by its claim of the row."""
+
+import asyncio
+import contextlib
+from uuid import uuid4
+
+from ...db.database import Database
+from ...errors import DatabaseUnavailable
+from ...model.actor import Actor
+from ...operate.operations import SILENCE, carry_on
+from ...operate.procedure import Runner
+from ...runtime.service import Service
+from ...store import operations as store
+from ...store.wake import Question
+
+EVERY = 5.0  # seconds between two looks
+_PAUSE = 0.02  # seconds between two batches: jobs come first
+_LAST_WORD = 2.0
+
+
+class Operations(Service):
+    name = "operations"
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+        self._token = uuid4()
+        self._waits = True  # until a pulse says otherwise
+        self._working = asyncio.Lock()
+        self.question = Question(store.WAITS, (SILENCE,))
+
+    def told(self, answer: bool) -> None:
+        self._waits = answer
+        if answer:
+            self.wake()
+
+    async def tick(self) -> float:
+        asleep = self.pulse is not None and self.pulse.lasts
+        if asleep and self.pulse is not None and not self._waits:
+            return max(self.pulse.left, 0.01)
+        self._waits = False
+        return 0.0 if await self._carry_on() else EVERY
+
+    async def catch_up(self) -> bool:
+        """True: an operation was carried on, which may have made jobs due."""
+        try:
+            return await self._carry_on()
+        except DatabaseUnavailable:
+            return False
+
+    async def _carry_on(self) -> bool:
+        async with self._working:
+            self._token = uuid4()
+            runner = Runner(self._database, Actor(self.worker()))
+            found = await runner.arun(carry_on(self.worker(), self._token, pause=_PAUSE))
+            return found is not None
+
+    async def finish(self) -> None:
+        """One that was in the middle is for the next worker, at once."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_LAST_WORD):
+                await self._database.arun(lambda: store.release_operation(self._token))
