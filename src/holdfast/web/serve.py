@@ -1,0 +1,85 @@
+"""`holdfast web`: the dashboard in a process of its own."""
+
+import ipaddress
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import uvicorn
+
+from holdfast.app import Holdfast
+from holdfast.errors import ConfigurationError
+from holdfast.settings import default_actor
+from holdfast.web.application import Dashboard, dashboard
+from holdfast.web.guard import LOOPBACK
+from holdfast.web.identity import BearerTokens, Identity, OneTimeUrl, ProxyHeader, first_of
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where, for whom, and how much they may do."""
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    read_only: bool = False
+    allowed_hosts: Sequence[str] = ()
+    proxy_header: str | None = None
+    proxy_addresses: Sequence[str] = ()
+    proxy_admins: Sequence[str] = ()
+    token_hash: str | None = None
+    title: str | None = None
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
+    """Another address than this machine's own is served only to those who can be known."""
+    ways = []
+    if served.proxy_header is not None:
+        roles = dict.fromkeys(served.proxy_admins, "admin")
+        ways.append(ProxyHeader(served.proxy_header, served.proxy_addresses, roles=roles))  # type: ignore[arg-type]
+    if served.token_hash is not None:
+        ways.append(BearerTokens({served.token_hash: Identity("token", "operator")}))  # type: ignore[arg-type]
+    local = is_loopback(served.host)
+    if not local and not ways:
+        raise ConfigurationError(
+            f"--host {served.host} can be reached by others, and nothing says who they are. Leave it at 127.0.0.1, "
+            "or name a proxy that checks them: --proxy-header X-Forwarded-User --proxy-address ADDRESS"
+        )
+    login = None
+    if local:
+        role = "viewer" if served.read_only else "admin"
+        login = OneTimeUrl(Identity(default_actor(), role), lambda token: _say(served, token, "Another browser"))  # type: ignore[arg-type]
+        ways.append(login)  # type: ignore[arg-type]
+    hosts = [*LOOPBACK, served.host, *served.allowed_hosts]
+    made = dashboard(
+        app, first_of(*ways), read_only=served.read_only, hosts=hosts, title=served.title, login=login
+    )
+    return made, login
+
+
+def _say(served: Served, token: str, what: str) -> None:
+    host = f"[{served.host}]" if ":" in served.host else served.host
+    print(f"{what}: http://{host}:{served.port}/login?token={token}   (good once)", file=sys.stderr)  # noqa: T201
+
+
+def serve(app: Holdfast, served: Served) -> None:
+    """Until it is asked to stop."""
+    made, login = make(app, served)
+    made.site.reading.dsn  # noqa: B018 an embedded server starts now, and a wrong address is said at once
+    if login is not None:
+        _say(served, login.token, "Holdfast dashboard")
+    else:
+        print(f"Holdfast dashboard: port {served.port} on {served.host}", file=sys.stderr)  # noqa: T201
+    config = uvicorn.Config(
+        made, served.host, served.port, log_level="warning", access_log=False, server_header=False,
+        date_header=True, proxy_headers=False, timeout_graceful_shutdown=3, lifespan="on",
+    )  # fmt: skip
+    uvicorn.Server(config).run()
