@@ -100,7 +100,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    heads: Sequence[str]  # one that ends with `#` is a column of numbers, one with `~` takes the room that is left
+    heads: Sequence[
+        str
+    ]  # one that ends with `#` is a column of numbers, one with `~` takes the room that is left
     rows: Sequence[Row]
     title: str = ""
     note: str = ""  # beside the title

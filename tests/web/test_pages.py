@@ -13,7 +13,11 @@ PLAIN = ("", "jobs", "queues", "dead", "keys", "workers", "limits", "doctor", "a
 async def test_a_page_of_an_empty_database_says_so(mara: Surfer, path: str) -> None:
     text = await mara.page(f"/{path}")
     assert "Holdfast</title>" in text
-    assert 'class="empty"' in text or 'class="body empty"' in text or path in ("settings", "doctor", "queues", "limits")
+    assert (
+        'class="empty"' in text
+        or 'class="body empty"' in text
+        or path in ("settings", "doctor", "queues", "limits")
+    )
 
 
 @pytest.mark.parametrize("path", PLAIN)
@@ -37,7 +41,9 @@ async def test_a_job_says_why_it_does_not_run_and_what_happened(mara: Surfer, sh
     assert "Redrive" in dead
 
 
-async def test_a_list_has_its_filter_in_the_address_and_its_command_beside_it(mara: Surfer, shop: Shop) -> None:
+async def test_a_list_has_its_filter_in_the_address_and_its_command_beside_it(
+    mara: Surfer, shop: Shop
+) -> None:
     text = await mara.page("/jobs?state=scheduled&task=send&newer_than=2h")
     assert "holdfast jobs list --state scheduled --task send --newer-than 2h" in text
     assert str(shop.waiting) in text

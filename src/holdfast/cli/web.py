@@ -53,7 +53,15 @@ def web_command(
     found = _app(database_url, app)
     check(found.database)
     served = serving.Served(
-        host, port, read_only, allowed_host or (), proxy_header, proxy_address or (), admin or (), token_hash, title
+        host,
+        port,
+        read_only,
+        allowed_host or (),
+        proxy_header,
+        proxy_address or (),
+        admin or (),
+        token_hash,
+        title,
     )
     with contextlib.closing(found):
         serving.serve(found, served)

@@ -25,7 +25,9 @@ def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:
     """What the act knows of what was given; what it does not know is refused, so that a slip is no other act."""
     known = {field.name for field in act.fields}
     if unknown := sorted(set(given) - known):
-        raise ConfigurationError(f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})")
+        raise ConfigurationError(
+            f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})"
+        )
     found = {name: value for name, value in given.items() if value != ""}
     for field in act.fields:
         if field.required and not found.get(field.name, field.value):
@@ -98,7 +100,9 @@ def fields_of_link(act: Act, query: Mapping[str, str]) -> dict[str, str]:
     asked = {field.name for field in act.fields if field.label}
     known = {field.name for field in act.fields}
     if unknown := sorted(set(query) - known):
-        raise ConfigurationError(f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})")
+        raise ConfigurationError(
+            f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})"
+        )
     for field in act.fields:
         if field.required and not query.get(field.name) and field.name not in asked:
             raise ConfigurationError(f"{act.name} needs {field.name}")
@@ -106,7 +110,11 @@ def fields_of_link(act: Act, query: Mapping[str, str]) -> dict[str, str]:
 
 
 def _defaults(act: Act) -> dict[str, str]:
-    return {field.name: field.value or (field.choices[0] if field.choices else "") for field in act.fields if field.label}
+    return {
+        field.name: field.value or (field.choices[0] if field.choices else "")
+        for field in act.fields
+        if field.label
+    }
 
 
 async def act_by_form(site: Site, call: Call, act: Act) -> Response:
@@ -131,9 +139,14 @@ def _check_seal(site: Site, call: Call, act: Act, given: Given, seal: str, typed
     number = int(count) if count.isascii() and count.isdigit() and len(count) < 15 else None
     if not fresh or not _same(seal, _seal(site, call, act, given, number, int(at))):
         raise Refusal(
-            HTTPStatus.CONFLICT, "this was not shown before, or too long ago. Look at the preview again, then confirm"
+            HTTPStatus.CONFLICT,
+            "this was not shown before, or too long ago. Look at the preview again, then confirm",
         )
-    if number is not None and (act.deletes or number > MANY) and typed.replace(",", "").strip() != str(number):
+    if (
+        number is not None
+        and (act.deletes or number > MANY)
+        and typed.replace(",", "").strip() != str(number)
+    ):
         raise Refusal(HTTPStatus.CONFLICT, f"type {number:,} to confirm. Nothing was changed")
 
 
@@ -182,7 +195,7 @@ async def _json(call: Call) -> dict[str, str]:
     async for part in call.request.stream():
         body += part
         if len(body) > 1024 * 1024:
-            raise Refusal(HTTPStatus.CONTENT_TOO_LARGE, "a body has 1 MiB at most")
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a body has 1 MiB at most")
     try:
         found: Any = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:

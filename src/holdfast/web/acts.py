@@ -16,7 +16,16 @@ from holdfast.operate.procedure import Procedure
 from holdfast.operate.refusal import Refused
 from holdfast.operate.wording import several
 from holdfast.pages import Act, Field, Given, Link, Preview, Problem, Row, Said, Table
-from holdfast.web.filters import DEAD_FIELDS, JOB_FIELDS, dead_filter, ids_of, job_filter, job_id, options, text
+from holdfast.web.filters import (
+    DEAD_FIELDS,
+    JOB_FIELDS,
+    dead_filter,
+    ids_of,
+    job_filter,
+    job_id,
+    options,
+    text,
+)
 from holdfast.web.shown import number
 from holdfast.web.views.drawn import job_state
 
@@ -29,7 +38,9 @@ _MANY = 1000  # jobs that are named one by one
 def _named(given: Given) -> list[Any]:
     found = ids_of(given)
     if len(found) > _MANY:
-        raise ConfigurationError(f"{len(found):,} jobs are named, {_MANY:,} are the most. Use a filter instead")
+        raise ConfigurationError(
+            f"{len(found):,} jobs are named, {_MANY:,} are the most. Use a filter instead"
+        )
     return found
 
 
@@ -37,12 +48,24 @@ def _previewed(found: preview.Preview, what: str, warnings: Sequence[str] = ()) 
     states = ", ".join(f"{n:,}{'+' if s in found.at_least else ''} {s}" for s, n in found.by_state.items())
     count = found.count
     rows = [
-        Row((Link(job.task, f"jobs/{job.id}"), job.queue, job_state(job), job.created_at, Problem(job.last_error)))
+        Row(
+            (
+                Link(job.task, f"jobs/{job.id}"),
+                job.queue,
+                job_state(job),
+                job.created_at,
+                Problem(job.last_error),
+            )
+        )
         for job in found.sample
     ]
     some = "the first of them" if count.count > len(rows) else ""
     sample = Table(("Task", "Queue", "State", "Created", "Last error~"), rows, "Which", some)
-    said = f"{number(count)} {'job' if count.count == 1 else 'jobs'} would be {what}: {states}." if count.count else "No job fits."
+    said = (
+        f"{number(count)} {'job' if count.count == 1 else 'jobs'} would be {what}: {states}."
+        if count.count
+        else "No job fits."
+    )
     return Preview(said, count.count, count.capped, warnings, sample)
 
 
@@ -51,7 +74,9 @@ def _said(done: Done, what: str) -> Said:
     results = ", ".join(f"{n:,} {how.replace('_', ' ')}" for how, n in done.results.items())
     how = f" ({results})" if len(done.results) > 1 else ""
     sentence = f"{several(done.count, 'job')} {what}{how}." if done.count else "Nothing was changed."
-    return Said(" ".join([sentence, *left]), {"count": done.count, "results": done.results, "audit": done.audit})
+    return Said(
+        " ".join([sentence, *left]), {"count": done.count, "results": done.results, "audit": done.audit}
+    )
 
 
 def _preview_jobs(verb: Verb, what: str, given: Given) -> Procedure[Preview]:
@@ -115,7 +140,9 @@ def _warnings(found: preview.Preview) -> Procedure[list[str]]:
     tasks = {job.task for job in found.sample}
     for line in (yield from Operator.list_tasks.procedure()):
         if line.task in tasks and line.breaker is not None and line.breaker.state != "closed":
-            said.append(f"The breaker of {line.task} is {line.breaker.state.replace('_', ' ')}: they would wait behind it.")
+            said.append(
+                f"The breaker of {line.task} is {line.breaker.state.replace('_', ' ')}: they would wait behind it."
+            )
         if line.task in tasks and line.pause is not None:
             said.append(f"Task {line.task} is paused: they would be set aside.")
     queues = {job.queue for job in found.sample}
@@ -145,7 +172,11 @@ def _dead_words(verb: str, given: Given) -> list[str]:
     return ["dead", verb, *which, *rate, "--yes"]
 
 
-_DEAD = (Field("ids", required=False), Field("all", required=False), *(Field(n, required=False) for n in DEAD_FIELDS))
+_DEAD = (
+    Field("ids", required=False),
+    Field("all", required=False),
+    *(Field(n, required=False) for n in DEAD_FIELDS),
+)
 _RATE = Field("rate", "At most", required=False, hint="Such as 50/s or 100/m. Empty: all at once.")
 
 
@@ -173,7 +204,9 @@ def _number(given: Given, name: str) -> int | None:
 def _edit(given: Given) -> Procedure[Said]:
     wanted = job_id(given["id"])
     done = yield from Operator.edit_job.procedure(wanted, _changes(given))
-    return Said(f"Changed: {', '.join(done.after)}.", {"before": done.before, "after": done.after}, f"jobs/{wanted}")
+    return Said(
+        f"Changed: {', '.join(done.after)}.", {"before": done.before, "after": done.after}, f"jobs/{wanted}"
+    )
 
 
 def _edit_words(given: Given) -> list[str]:
@@ -194,7 +227,9 @@ def _pause_queue(given: Given) -> Procedure[Said]:
 
 def _resume_queue(given: Given) -> Procedure[Said]:
     done = yield from Operator.resume_queue.procedure(given["queue"])
-    return Said(f"Queue {done.queue} {'goes on' if done.changed else 'was not paused'}.", done, f"queues/{done.queue}")
+    return Said(
+        f"Queue {done.queue} {'goes on' if done.changed else 'was not paused'}.", done, f"queues/{done.queue}"
+    )
 
 
 _RULES = ("concurrency", "key_concurrency", "rate", "key_rate")
@@ -218,13 +253,15 @@ def _preview_set(given: Given) -> Procedure[Preview]:
     _wanted(given)
     has = seen.rules.get(given["rule"], "none")
     running = f" {seen.running:,} run now." if seen.running is not None else ""
-    return Preview(f"{given['rule']} of queue {given['queue']} is {has}.{running} It would be {text(given, 'value') or 'none'}.")
+    return Preview(
+        f"{given['rule']} of queue {given['queue']} is {has}.{running} It would be {text(given, 'value') or 'none'}."
+    )
 
 
 def _set_queue(given: Given) -> Procedure[Said]:
     done = yield from Operator.set_queue.procedure(given["queue"], limits=_wanted(given))
     said = "; ".join(f"{rule} was {was}, is {now}" for rule, (was, now) in done.changes.items())
-    return Said(f"Queue {done.queue}: {said or 'nothing differs'}.", done, f"queues/{done.queue}")
+    return Said(f"Queue {done.name}: {said or 'nothing differs'}.", done, f"queues/{done.name}")
 
 
 def _pause_task(given: Given) -> Procedure[Said]:
@@ -240,20 +277,26 @@ def _resume_task(given: Given) -> Procedure[Said]:
 
 
 def _preview_release(given: Given) -> Procedure[Preview]:
-    found = yield from Operator.release_keys.procedure(given["queue"], [given["key"]], given.get("how") or "retry", dry_run=True)
+    found = yield from Operator.release_keys.procedure(
+        given["queue"], [given["key"]], given.get("how") or "retry", dry_run=True
+    )
     jobs = ", ".join(str(target.job_id) for target in found.targets)
     return Preview(f"Key {given['key']} of queue {given['queue']} would go on. In its way: job {jobs}.")
 
 
 def _release(given: Given) -> Procedure[Said]:
-    done = yield from Operator.release_keys.procedure(given["queue"], [given["key"]], given.get("how") or None)
+    done = yield from Operator.release_keys.procedure(
+        given["queue"], [given["key"]], given.get("how") or None
+    )
     how = ", ".join(done.results) or "released"
     return Said(f"Key {given['key']} of queue {given['queue']}: {how}.", done, f"keys/{given['queue']}")
 
 
 def _lift(given: Given) -> Procedure[Said]:
     yield from Operator.lift_keys.procedure(given["queue"], [given["key"]])
-    return Said(f"Key {given['key']} of queue {given['queue']} is held no more.", None, f"keys/{given['queue']}")
+    return Said(
+        f"Key {given['key']} of queue {given['queue']} is held no more.", None, f"keys/{given['queue']}"
+    )
 
 
 def _drained(given: Given) -> dict[str, Any]:
@@ -263,7 +306,9 @@ def _drained(given: Given) -> dict[str, Any]:
 def _preview_drain(given: Given) -> Procedure[Preview]:
     found = yield from Operator.drain_workers.procedure(**_drained(given), dry_run=True)
     names = ", ".join(found.asked[:5])
-    said = f"{several(len(found.asked), 'worker')} would finish or hand back what they run, and leave: {names}."
+    said = (
+        f"{several(len(found.asked), 'worker')} would finish or hand back what they run, and leave: {names}."
+    )
     return Preview(said, len(found.asked))
 
 
@@ -277,7 +322,19 @@ def _fix(given: Given) -> Procedure[Said]:
     return Said(" ".join(found.done) or "There was nothing to do.", found.done, "doctor")
 
 
-_HOW = Field("how", "The job in its way", "choice", ("retry", "skip"), value="retry", hint="skip makes it a dead letter.")
+_HOW = Field(
+    "how",
+    "The job in its way",
+    "choice",
+    ("retry", "skip"),
+    value="retry",
+    hint="skip makes it a dead letter.",
+)
+_ARGUMENTS = Field(
+    "arguments", "Arguments to put in, as a JSON object", "json", required=False, hint='{"cents": 995}'
+)
+_NOT_BEFORE = Field("run_after", "Not before", "time", required=False, hint="15m, or 2026-05-01T10:00Z")
+_VALUE = Field("value", "Value", required=False, hint="20, 50/s, or none")
 _QUEUE, _KEY, _TASK = Field("queue"), Field("key"), Field("task")
 
 ACTS: tuple[Act, ...] = (
@@ -288,26 +345,25 @@ ACTS: tuple[Act, ...] = (
     Act("jobs discard", "Discard", lambda g: _do_jobs(DISCARD, "discarded", g), _JOBS,
         lambda g: _job_words("discard", g), lambda g: _preview_jobs(DISCARD, "deleted for good", g), "admin", deletes=True),
     Act("jobs edit", "Edit", _edit,
-        (Field("id"), Field("arguments", "Arguments to put in, as a JSON object", "json", required=False, hint='{"cents": 995}'),
-         Field("priority", "Priority", "number", required=False), Field("max_attempts", "Attempts at most", "number", required=False),
-         Field("run_after", "Not before", "time", required=False, hint="15m, or 2026-05-01T10:00Z")), _edit_words),
+        (Field("id"), _ARGUMENTS, Field("priority", "Priority", "number", required=False),
+         Field("max_attempts", "Attempts at most", "number", required=False), _NOT_BEFORE), _edit_words),
     Act("dead redrive", "Redrive", lambda g: _do_dead(_redrive(g), "put back to work", g), (*_DEAD, _RATE),
         lambda g: _dead_words("redrive", g), lambda g: _preview_dead(_redrive(g), "put back to work", g)),
     Act("dead discard", "Discard", lambda g: _do_dead(DISCARD_DEAD, "discarded", g), _DEAD,
-        lambda g: _dead_words("discard", g), lambda g: _preview_dead(DISCARD_DEAD, "deleted for good", g), "admin", deletes=True),
+        lambda g: _dead_words("discard", g), lambda g: _preview_dead(DISCARD_DEAD, "deleted for good", g),
+        "admin", deletes=True),
     Act("queue pause", "Pause", _pause_queue, (_QUEUE,), lambda g: ("queue", "pause", g["queue"]), at_once=True),
     Act("queue resume", "Resume", _resume_queue, (_QUEUE,), lambda g: ("queue", "resume", g["queue"]), at_once=True),
     Act("queue set", "Change limit", _set_queue,
-        (_QUEUE, Field("rule", "Limit", "choice", _RULES), Field("value", "Value", required=False, hint="20, 50/s, or none")),
+        (_QUEUE, Field("rule", "Limit", "choice", _RULES), _VALUE),
         lambda g: ("queue", "set", g["queue"], f"--{g['rule'].replace('_', '-')}", g.get("value") or "none"), _preview_set),
     Act("task pause", "Pause", _pause_task, (_TASK,), lambda g: ("task", "pause", g["task"]), at_once=True),
     Act("task resume", "Resume", _resume_task, (_TASK,), lambda g: ("task", "resume", g["task"]), at_once=True),
     Act("keys release", "Release", _release, (_QUEUE, _KEY, _HOW),
-        lambda g: ("keys", "release", *((f"--{g['how']}",) if g.get("how") else ()), g["queue"], g["key"]), _preview_release),
+        lambda g: ("keys", "release", *((f"--{g['how']}",) if g.get("how") else ()), g["queue"], g["key"]),
+        _preview_release),
     Act("keys lift", "Lift the hold", _lift, (_QUEUE, _KEY), lambda g: ("keys", "lift", g["queue"], g["key"]), at_once=True),
     Act("workers drain", "Drain", _drain, (Field("ids", required=False), Field("all", required=False)),
         lambda g: ("workers", "drain", *(("--all", "--yes") if g.get("all") else g.get("ids", "").split())), _preview_drain),
     Act("doctor fix", "Fix", _fix, (Field("fix"),), lambda g: ("doctor", "--fix", g["fix"]), role="admin"),
 )  # fmt: skip
-
-

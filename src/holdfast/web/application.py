@@ -54,10 +54,10 @@ def holdfast_web(
     secret: str | None = None,
     title: str | None = None,
 ) -> Dashboard:
-    """The dashboard as an ASGI app, to be mounted under any path: `api.mount("/ops", holdfast_web(app, authorize=...))`.
+    """The dashboard as an ASGI app, for any path: `api.mount("/ops", holdfast_web(app, authorize=...))`.
 
-    `authorize` is given each request and returns an Identity, or None. `hosts` are the names that it may be reached by; None:
-    whatever the app around it lets through. `secret` is for several processes that serve one dashboard.
+    `authorize` is given each request and returns an Identity, or None. `hosts` are the names that it may be reached by;
+    None: whatever the app around it lets through. `secret` is for several processes that serve one dashboard.
     """
     if authorize is None:
         raise ConfigurationError(
@@ -78,7 +78,9 @@ def dashboard(
     login: OneTimeUrl | None = None,
 ) -> Dashboard:
     app.load()
-    return Dashboard(Site(app, authorize, read_only=read_only, secret=secret, title=title, login=login), hosts)
+    return Dashboard(
+        Site(app, authorize, read_only=read_only, secret=secret, title=title, login=login), hosts
+    )
 
 
 # Routes -------------------------------------------------------------------------------------------------------------
@@ -92,7 +94,9 @@ def routes(site: Site) -> list[Route]:
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
         Route("/find", needs("viewer", site)(functools.partial(find, site)), methods=["GET"]),
         Route("/live", needs("viewer", site)(functools.partial(stream, site)), methods=["GET"]),
-        Route("/api/v1/openapi.json", needs("viewer", site)(functools.partial(_openapi, site)), methods=["GET"]),
+        Route(
+            "/api/v1/openapi.json", needs("viewer", site)(functools.partial(_openapi, site)), methods=["GET"]
+        ),
     ]
     for act in site.acts.values():
         guarded = needs(act.role, site)
@@ -106,7 +110,11 @@ def routes(site: Site) -> list[Route]:
         path = _route_path(page.path)
         made += [
             Route(f"/{path}", needs("viewer", site)(functools.partial(_show, site, page)), methods=["GET"]),
-            Route(f"/api/v1/{path or 'overview'}", needs("viewer", site)(functools.partial(_api, site, page)), methods=["GET"]),
+            Route(
+                f"/api/v1/{path or 'overview'}",
+                needs("viewer", site)(functools.partial(_api, site, page)),
+                methods=["GET"],
+            ),
         ]
     made.append(Route("/{rest:path}", needs("viewer", site)(_nothing), methods=["GET"]))
     return made

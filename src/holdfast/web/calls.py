@@ -51,7 +51,10 @@ class Call:
         return is_api(self.request)
 
     def context(self) -> dict[str, Any]:
-        return {**base_context(self.site, self.request, self.who), "csrf": self.site.csrf.mark(self.nonce, self.who.name)}
+        return {
+            **base_context(self.site, self.request, self.who),
+            "csrf": self.site.csrf.mark(self.nonce, self.who.name),
+        }
 
     def html(self, template: str, context: Mapping[str, Any], status: int = 200) -> Response:
         return self.kept(HTMLResponse(draw(template, {**self.context(), **context}), status))
@@ -71,10 +74,12 @@ class Call:
         async for part in self.request.stream():
             body += part
             if len(body) > _FORM:
-                raise Refusal(HTTPStatus.CONTENT_TOO_LARGE, f"a form has {_FORM:,} bytes at most")
+                raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a form has {_FORM:,} bytes at most")
         given = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=200))
         if not self.site.csrf.fits(self.request, self.who.name, given.pop("csrf", "")):
-            raise Refusal(HTTPStatus.FORBIDDEN, "this form is not one of ours, or too old. Open the page again")
+            raise Refusal(
+                HTTPStatus.FORBIDDEN, "this form is not one of ours, or too old. Open the page again"
+            )
         return given
 
 
@@ -84,7 +89,8 @@ def prefix_of(request: Request) -> str:
 
 
 def is_api(request: Request) -> bool:
-    return request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/api/")
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", "")).startswith("/api/")
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str, age: int | None = None) -> None:
@@ -129,7 +135,9 @@ def needs(role: Role, site: Site) -> Callable[[Endpoint], Callable[[Request], Aw
                 if who is None:
                     raise Refusal(HTTPStatus.UNAUTHORIZED, "sign in first")
                 if not who.may(role):
-                    raise Refusal(HTTPStatus.FORBIDDEN, f"this needs the role {role}, and {who.name} is {who.role}")
+                    raise Refusal(
+                        HTTPStatus.FORBIDDEN, f"this needs the role {role}, and {who.name} is {who.role}"
+                    )
                 if request.method not in ("GET", "HEAD"):
                     _check_change(site, request)
                 return await endpoint(Call(site, request, who, site.csrf.nonce(request)))
@@ -158,7 +166,13 @@ def failed(site: Site, request: Request, who: Identity | None, error: Exception)
     sentence = masked_text(sentence)
     reason = getattr(error, "code", None) or status.phrase.lower()
     if is_api(request):
-        body = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": sentence, "reason": reason}
+        body = {
+            "type": "about:blank",
+            "title": status.phrase,
+            "status": int(status),
+            "detail": sentence,
+            "reason": reason,
+        }
         extra = {"www-authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
         media = "application/problem+json"
         return Response(as_json({**body, "id": mark or None}, "operator"), status, extra, media)

@@ -10,6 +10,7 @@ from holdfast.pages import Bars
 from holdfast.web.shown import clock, span
 
 WIDTH, HEIGHT = 640.0, 168.0
+_BAR = {"": "line", "due": "line"}  # what only waits is grey
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 6.0, 10.0, 22.0
 
 
@@ -118,7 +119,7 @@ def bars_chart(bars: Bars, width: float = 640.0) -> BarChart:
         wide = max((until - bar.began).total_seconds() / whole * (width - 4), 3.0)
         took = span(max((until - bar.began).total_seconds(), 0.0))
         title = f"{clock(bar.began, bars.now)} to {clock(until, bars.now) if bar.ended else 'now'}, {took}"
-        rect = Rect(min(x, width - 4), 9, min(wide, width - x), 16, bar.tone or "due", title)
+        rect = Rect(min(x, width - 4), 9, min(wide, width - x), 16, _BAR.get(bar.tone, bar.tone), title)
         rows.append(BarRow(bar.label, bar.depth, bar.tone, took, bar.note, rect))
     along = [Mark(part * (width - 4), span(whole * part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return BarChart(rows, along, width)

@@ -15,7 +15,7 @@ from holdfast.model.text import command
 from holdfast.pages import Offer, Role
 from holdfast.web import shown
 from holdfast.web.charts import bars_chart
-from holdfast.web.masking import class_of_error, form_of, masked, masked_text
+from holdfast.web.masking import before_quote, class_of_error, form_of, masked, masked_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _GLYPHS = {"cancelled": "cancel", "waits": "wait", "late": "warn"}
@@ -57,6 +57,11 @@ def error_text(text: str | None, role: Role) -> str:
     if text is None:
         return ""
     return shown.cut((class_of_error(text) if role == "viewer" else masked_text(text[: shown.MOST])) or "")
+
+
+def quoting(sentence: str, role: Role) -> str:
+    """A sentence of ours that may quote somebody's error behind a colon: a viewer gets what is before it."""
+    return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence))
 
 
 def trace(text: str, role: Role) -> list[shown.Piece]:
@@ -101,6 +106,7 @@ def environment() -> Environment:
         secret_text=secret_text,
         secret_pieces=secret_pieces,
         error_text=error_text,
+        quoting=quoting,
         trace_pieces=trace,
         bars_chart=bars_chart,
         address=address,

@@ -23,14 +23,17 @@ def _age(given: Given, name: str) -> float | None:
 
 def job_filter(given: Given) -> JobFilter:
     state = text(given, "state")
-    plain = [text(given, name) for name in ("queue", "task", "key", "tag", "error")]
+    queue, task, key, tag, error = (text(given, name) for name in ("queue", "task", "key", "tag", "error"))
+    states = None if state is None else tuple(state.split())
     ages = _age(given, "older_than"), _age(given, "newer_than")
-    return JobFilter(None if state is None else tuple(state.split()), *plain, *ages)
+    return JobFilter(states, queue, task, key, tag, error, *ages)
 
 
 def dead_filter(given: Given) -> DeadFilter:
-    plain = [text(given, name) for name in ("group", "queue", "task", "error", "key", "tag")]
-    return DeadFilter(*plain, _age(given, "older_than"), _age(given, "newer_than"))
+    names = ("group", "queue", "task", "error", "key", "tag")
+    group, queue, task, error, key, tag = (text(given, name) for name in names)
+    ages = _age(given, "older_than"), _age(given, "newer_than")
+    return DeadFilter(group, queue, task, error, key, tag, *ages)
 
 
 def ids_of(given: Given) -> list[UUID]:

@@ -41,11 +41,12 @@ async def _named(site: "Site", call: Call, word: str) -> list[dict[str, Any]]:
         return found
     numbers = await numbers_of(site)
     for load in numbers.found.queues:
-        if word in load.name.lower():
-            found.append({"text": load.name, "kind": "queue", "href": call.prefix + address(f"queues/{load.name}")})
+        found += _line(call, load.name, "queue", f"queues/{load.name}") if word in load.name.lower() else []
     tasks = await site.snapshots.get("tasks", 10.0, lambda: site.look(Operator.list_tasks.procedure()))
-    known = {task.task for task in tasks} | {name for name, _ in site.app.tasks.known()}
-    for task in sorted(known):
-        if word in task.lower():
-            found.append({"text": task, "kind": "task", "href": call.prefix + address("jobs", {"task": task})})
+    for task in sorted({task.task for task in tasks} | {name for name, _ in site.app.tasks.known()}):
+        found += _line(call, task, "task", "jobs", task=task) if word in task.lower() else []
     return found
+
+
+def _line(call: Call, text: str, kind: str, path: str, **query: str) -> list[dict[str, Any]]:
+    return [{"text": text, "kind": kind, "href": call.prefix + address(path, query)}]

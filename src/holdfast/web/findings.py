@@ -30,7 +30,8 @@ class Shown:
 
 def shown_findings(findings: Sequence[Finding], shell: Shell) -> list[Shown]:
     return [
-        Shown(f, [todo_of(a, shell) for a in f.fix], [todo_of(a, shell) for a in f.otherwise]) for f in findings
+        Shown(f, [todo_of(a, shell) for a in f.fix], [todo_of(a, shell) for a in f.otherwise])
+        for f in findings
     ]
 
 
@@ -48,7 +49,9 @@ def _release(of: Data) -> Offer | None:
     if of["keys"] is None or len(of["keys"]) != 1:
         return None
     given = {"queue": of["queue"], "key": of["keys"][0]}
-    return Offer("keys release", {**given, "how": of["how"]} if of["how"] else given)
+    if not of["how"]:
+        return Offer("keys release", given)
+    return Offer("keys release", {**given, "how": of["how"]}, f"Release, {of['how']}")
 
 
 def _lift(of: Data) -> Offer | None:
@@ -72,7 +75,9 @@ def _fix(of: Data) -> Offer | None:
 
 
 def _run(of: Data) -> Offer | None:
-    return Offer(f"workflow {of['verb']}", {"run": str(of["id"])}) if of["verb"] in ("retry", "resume") else None
+    return (
+        Offer(f"workflow {of['verb']}", {"run": str(of["id"])}) if of["verb"] in ("retry", "resume") else None
+    )
 
 
 def _subscription(of: Data) -> Offer | None:

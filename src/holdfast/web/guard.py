@@ -29,7 +29,7 @@ _HEADERS = {
 
 
 class Guard:
-    """In front of everything. A request for a host that is not ours is refused: a name of somebody else's may well point here
+    """In front of everything. A request for a host that is not ours is refused: a name of somebody else's may point here
     (DNS rebinding)."""
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str] | None) -> None:

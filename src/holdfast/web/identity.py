@@ -42,7 +42,7 @@ class Identity:
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-Authorize = Callable[[Request], Identity | None | Awaitable[Identity | None]]
+Authorize = Callable[[Request], Identity | Awaitable[Identity | None] | None]
 
 
 async def identify(authorize: Authorize, request: Request) -> Identity | None:

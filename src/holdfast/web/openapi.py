@@ -9,8 +9,11 @@ from holdfast.web.drawing import slug
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
-_PROBLEM = {"description": "Why not", "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-_REFUSED = {code: _PROBLEM for code in ("400", "401", "403", "404", "409", "413", "421", "500", "503")}
+_PROBLEM = {
+    "description": "Why not",
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+_REFUSED = dict.fromkeys(("400", "401", "403", "404", "409", "413", "421", "500", "503"), _PROBLEM)
 _QUERIES: dict[str, tuple[str, ...]] = {
     "jobs": ("state", "queue", "task", "key", "tag", "error", "older_than", "newer_than", "after"),
     "dead": ("group", "queue", "task", "error", "key", "tag", "older_than", "newer_than", "each", "after"),
@@ -27,7 +30,11 @@ def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
         paths[f"/api/v1/acts/{slug(act.name)}"] = {"post": _act(act)}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Holdfast", "version": site.release, "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+        "info": {
+            "title": "Holdfast",
+            "version": site.release,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
         "servers": [{"url": prefix or "/"}],
         "security": [{"bearer": []}],
         "paths": paths,
@@ -44,7 +51,10 @@ def _page(page: Page) -> dict[str, Any]:
     text = {"type": "string"}
     parameters = [{"name": n, "in": "path", "required": True, "schema": text} for n in names]
     parameters += [{"name": n, "in": "query", "required": False, "schema": text} for n in queries]
-    ok = {"description": page.title, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Page"}}}}
+    ok = {
+        "description": page.title,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Page"}}},
+    }
     return {
         "summary": page.about or page.title,
         "operationId": f"get_{re.sub('[^a-z]+', '_', page.path or 'overview').strip('_')}",
@@ -59,8 +69,16 @@ def _act(act: Act) -> dict[str, Any]:
     body: dict[str, Any] = {"type": "object", "properties": fields, "additionalProperties": False}
     if needed:
         body["required"] = needed
-    ok = {"description": "Done", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Done"}}}}
-    dry = {"name": "dry_run", "in": "query", "required": False, "schema": {"type": "string", "enum": ["1", "0"]}}
+    ok = {
+        "description": "Done",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Done"}}},
+    }
+    dry = {
+        "name": "dry_run",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "string", "enum": ["1", "0"]},
+    }
     return {
         "summary": f"{act.label}: holdfast {act.name}. Needs the role {act.role}.",
         "operationId": f"act_{re.sub('[^a-z]+', '_', act.name)}",

@@ -9,10 +9,11 @@ import uvicorn
 
 from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
+from holdfast.pages import Role
 from holdfast.settings import default_actor
 from holdfast.web.application import Dashboard, dashboard
 from holdfast.web.guard import LOOPBACK
-from holdfast.web.identity import BearerTokens, Identity, OneTimeUrl, ProxyHeader, first_of
+from holdfast.web.identity import Authorize, BearerTokens, Identity, OneTimeUrl, ProxyHeader, first_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ def is_loopback(host: str) -> bool:
 
 def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
     """Another address than this machine's own is served only to those who can be known."""
-    ways = []
+    ways: list[Authorize] = []
     if served.proxy_header is not None:
-        roles = dict.fromkeys(served.proxy_admins, "admin")
-        ways.append(ProxyHeader(served.proxy_header, served.proxy_addresses, roles=roles))  # type: ignore[arg-type]
+        roles: dict[str, Role] = dict.fromkeys(served.proxy_admins, "admin")
+        ways.append(ProxyHeader(served.proxy_header, served.proxy_addresses, roles=roles))
     if served.token_hash is not None:
-        ways.append(BearerTokens({served.token_hash: Identity("token", "operator")}))  # type: ignore[arg-type]
+        ways.append(BearerTokens({served.token_hash: Identity("token", "operator")}))
     local = is_loopback(served.host)
     if not local and not ways:
         raise ConfigurationError(
@@ -55,9 +56,11 @@ def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
         )
     login = None
     if local:
-        role = "viewer" if served.read_only else "admin"
-        login = OneTimeUrl(Identity(default_actor(), role), lambda token: _say(served, token, "Another browser"))  # type: ignore[arg-type]
-        ways.append(login)  # type: ignore[arg-type]
+        role: Role = "viewer" if served.read_only else "admin"
+        login = OneTimeUrl(
+            Identity(default_actor(), role), lambda token: _say(served, token, "Another browser")
+        )
+        ways.append(login)
     hosts = [*LOOPBACK, served.host, *served.allowed_hosts]
     made = dashboard(
         app, first_of(*ways), read_only=served.read_only, hosts=hosts, title=served.title, login=login

@@ -1,5 +1,6 @@
 """Values as people read them: numbers, times, JSON. What could drive a page or a terminal is made visible."""
 
+import itertools
 import re
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -10,7 +11,9 @@ from holdfast.store.queue_load import Count
 
 MOST = 64 * 1024  # characters of a value that a page shows
 _COLOURED = 16 * 1024  # of those: with colours
-_UNSEEN = re.compile("[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200d\u2060-\u2064\u3164\ufeff\uffa0]|[\U000e0000-\U000e007f]")
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200d\u2060-\u2064\u3164\ufeff\uffa0]|[\U000e0000-\U000e007f]"
+)
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?[0-9][0-9.eE+-]*)|\b(true|false|null)\b')
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -52,7 +55,7 @@ def span(seconds: float | None) -> str:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
-    for (size, unit), (below, other) in zip(_UNITS, _UNITS[1:], strict=False):
+    for (size, unit), (below, other) in itertools.pairwise(_UNITS):
         if seconds >= size:
             rest = int(seconds % size // below)
             return f"{int(seconds // size)} {unit}" + (f" {rest} {other}" if rest else "")
@@ -113,7 +116,9 @@ def _coloured(text: str) -> list[Piece]:
 
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')
-_LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[.\d]*)/|^<frozen |/holdfast/(runtime|tasks|app)")
+_LIBRARY = re.compile(
+    r"/(site-packages|dist-packages|lib/python3[.\d]*)/|^<frozen |/holdfast/(runtime|tasks|app)"
+)
 
 
 def trace_pieces(trace: str) -> list[Piece]:

@@ -56,9 +56,10 @@ class Site:
 
     def _load(self) -> None:
         """The engine's own, and those that shapes name. The web knows no shape by hand."""
+        from holdfast.web.acts import ACTS
         from holdfast.web.views import engine
 
-        found: list[Pages] = [engine(self)]
+        found: list[Pages] = [Pages(engine(self), ACTS)]
         for shape in self.app._shapes:
             if shape.pages is not None:
                 module, _, attribute = shape.pages.partition(":")
@@ -66,7 +67,9 @@ class Site:
         for pages in found:
             for page in pages.pages:
                 if page.path in self.pages:
-                    raise ConfigurationError(f"two pages are called {page.path!r}. Give one of them another path")
+                    raise ConfigurationError(
+                        f"two pages are called {page.path!r}. Give one of them another path"
+                    )
                 self.pages[page.path] = page
             self.acts.update({act.name: act for act in pages.acts})
 

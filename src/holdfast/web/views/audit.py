@@ -22,7 +22,8 @@ def page(site: "Site") -> Page:
         before = None if said is None else int(said)
         found = yield from Operator.list_audit.procedure(before=before, limit=LINES)
         rows = [
-            Row((line.at, line.actor, line.action, line.count, Secret(line.selection, 120), line.role or "")) for line in found
+            Row((line.at, line.actor, line.action, line.count, Secret(line.selection, 120), line.role or ""))
+            for line in found
         ]
         heads = ("When", "Who", "Did", "How many#", "To what~", "Database role")
         table = Table(heads, rows, "Audit", "the last first", "Nobody has changed anything yet.")

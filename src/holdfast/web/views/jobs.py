@@ -46,10 +46,7 @@ def page(site: "Site") -> Page:
             job_filter(asked.query), after=None if after is None else job_id(after), limit=LINES
         )
         given = {name: said for name in JOB_FIELDS if (said := text(asked.query, name)) is not None}
-        if after is not None:
-            given_page = {**given, "after": after}
-        else:
-            given_page = given
+        given_page = {**given, "after": after} if after is not None else given
         context = {
             "jobs": [(job, job_state(job)) for job in found.jobs],
             "tabs": [(word, label, tone, _count(numbers, word)) for word, label, tone in _TABS],

@@ -6,7 +6,21 @@ from holdfast.model.state import BLOCKED, PARKED
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.ring import RingReport
-from holdfast.pages import Alert, Asked, Block, Code, Facts, Link, Offer, Page, Problem, Row, Span, Table, Use, View
+from holdfast.pages import (
+    Alert,
+    Asked,
+    Block,
+    Code,
+    Facts,
+    Link,
+    Offer,
+    Page,
+    Problem,
+    Row,
+    Table,
+    Use,
+    View,
+)
 from holdfast.store.keys import StuckKey
 from holdfast.web.filters import text
 from holdfast.web.shown import number
@@ -80,7 +94,15 @@ def _release(one: StuckKey) -> Offer:
 
 def _ring(report: RingReport) -> Table:
     rows = [
-        Row((Link(w.worker, "workers", code=True), w.host, w.seat, Use(w.buckets, report.buckets), _if_gone(report, w.buckets)))
+        Row(
+            (
+                Link(w.worker, "workers", code=True),
+                w.host,
+                w.seat,
+                Use(w.buckets, report.buckets),
+                _if_gone(report, w.buckets),
+            )
+        )
         for w in report.workers
     ]
     unserved = f"; nobody owns {report.unserved} of {report.buckets} buckets" if report.unserved else ""
@@ -103,7 +125,16 @@ def _if_gone(report: RingReport, buckets: int) -> str:
 def _keys_of(queue: str, after: str | None) -> Procedure[View]:
     found = yield from Operator.list_keys.procedure(queue, after=after)
     rows = [
-        Row((_key(queue, k.key), number(k.jobs), Link(k.task, f"jobs/{k.job_id}"), state_word(k.state), k.due_at, Problem(k.note)))
+        Row(
+            (
+                _key(queue, k.key),
+                number(k.jobs),
+                Link(k.task, f"jobs/{k.job_id}"),
+                state_word(k.state),
+                k.due_at,
+                Problem(k.note),
+            )
+        )
         for k in found.keys
     ]
     heads = ("Key", "Jobs#", "First job", "State", "Due", "Note~")
@@ -133,15 +164,18 @@ def _one_key(queue: str, key: str) -> Procedure[View]:
         offers.append(Offer("keys release", {"queue": queue, "key": key}))
     if stream.hold is not None:
         offers.append(Offer("keys lift", {"queue": queue, "key": key}))
-        blocks.append(Alert(f"Held, because {stream.hold.reason or 'somebody asked for it'}.", "held", "This key is held"))
-    blocks.append(Table(heads, rows, "In their order", f"{number(stream.jobs)} live jobs", "No live job has this key."))
+        blocks.append(
+            Alert(
+                f"Held, because {stream.hold.reason or 'somebody asked for it'}.", "held", "This key is held"
+            )
+        )
+    blocks.append(
+        Table(heads, rows, "In their order", f"{number(stream.jobs)} live jobs", "No live job has this key.")
+    )
     owner = yield from Operator.rings.procedure(queue, key=key)
     facts = [("Bucket", r.key.bucket) for r in owner if r.key] + [
         ("Owner", Code(r.key.worker) if r.key.worker else "whoever comes first") for r in owner if r.key
-    ]  # type: ignore[operator]
+    ]
     crumbs = (Link("Keys and ring", "keys"), Link(queue, f"keys/{queue}"))
     aside = (Facts(facts, "In the ring"),)
     return View(blocks, stream, ("keys", "show", queue, key), key, crumbs, aside, offers)
-
-
-__all__ = ["Span", "pages"]

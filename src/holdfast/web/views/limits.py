@@ -20,10 +20,20 @@ def page(site: "Site") -> Page:
         limits = []
         for name, seen in rules.items():
             most = seen.rules.get("concurrency")
-            use: Cell = Use(seen.running, most) if seen.running is not None and isinstance(most, int) else None
+            use: Cell = (
+                Use(seen.running, most) if seen.running is not None and isinstance(most, int) else None
+            )
             said = ", ".join(f"{rule} {value}" for rule, value in seen.rules.items())
-            cells = (Link(name, f"queues/{name}"), said, use, Span(seen.next_in) if seen.next_in else None, seen.keys_full)
-            limits.append(Row(cells, (Offer("queue set", {"queue": name, "rule": "concurrency"}, "Change…"),), name))
+            cells = (
+                Link(name, f"queues/{name}"),
+                said,
+                use,
+                Span(seen.next_in) if seen.next_in else None,
+                seen.keys_full,
+            )
+            limits.append(
+                Row(cells, (Offer("queue set", {"queue": name, "rule": "concurrency"}, "Change…"),), name)
+            )
         blocks = [
             Table(
                 ("Task~", "State", "Jobs set aside#", "Living workers that know it#"),
@@ -66,5 +76,7 @@ def _task(task: TaskLine) -> Row:
         by = task.pause.paused_by or "somebody"
         state = State("paused", "held", f"{span(task.pause.paused_seconds)}, by {by}")
         offer = Offer("task resume", {"task": task.task})
-    held = None if task.held is None else Link(number(task.held), "jobs", {"state": "held", "task": task.task})
+    held = (
+        None if task.held is None else Link(number(task.held), "jobs", {"state": "held", "task": task.task})
+    )
     return Row((Link(task.task, "jobs", {"task": task.task}), state, held, task.workers), (offer,), task.task)

@@ -80,7 +80,9 @@ def offers(report: JobReport, why: Explanation) -> list[Offer]:
     if job.state == state.DEAD_LETTER:
         found.append(JobOffer("dead redrive", given, "Redrive…", True))
     if report.place == "queue":
-        found.append(Offer("jobs cancel", given, "Ask it to stop…" if job.state == state.PROCESSING else "Cancel…"))
+        found.append(
+            Offer("jobs cancel", given, "Ask it to stop…" if job.state == state.PROCESSING else "Cancel…")
+        )
     if job.state in (*_AT_REST, state.DEAD_LETTER):
         found.append(Offer("jobs edit", {"id": str(job.id)}, "Edit…"))
         discard = "dead discard" if job.state == state.DEAD_LETTER else "jobs discard"
@@ -120,7 +122,9 @@ def timeline_of(report: JobReport, now: datetime) -> Bars:
         until = failed[n + 1].at if n + 1 < len(failed) else _next_begin(report, now)
         bars.append(Bar(f"after attempt {one.attempt}", one.at, max(until, one.at), "retry", one.kind))
     if job.claimed_at is not None and (job.state == state.PROCESSING or job.finished_at is not None):
-        tone: Tone = "run" if job.state == state.PROCESSING else "done" if job.state == state.COMPLETED else "due"
+        tone: Tone = (
+            "run" if job.state == state.PROCESSING else "done" if job.state == state.COMPLETED else "due"
+        )
         end = job.finished_at
         label = "running" if end is None else job.state
         if end is None or end >= job.claimed_at:

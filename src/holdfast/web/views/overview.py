@@ -13,7 +13,7 @@ from holdfast.operate.stats import Stats
 from holdfast.pages import Asked, Page, View
 from holdfast.store.queue_load import Count, QueueLoad, WorkerLine
 from holdfast.web.charts import Minute, minutes_chart
-from holdfast.web.findings import Shown, shown_findings
+from holdfast.web.findings import shown_findings
 from holdfast.web.views.drawn import Drawn, later
 
 if TYPE_CHECKING:
@@ -143,9 +143,4 @@ def queues_worst_first(numbers: Numbers) -> list[QueueRow]:
                 line.failed / attempts if line and attempts else None,
             )
         )
-    return sorted(
-        rows, key=lambda r: (-(r.load.oldest_due_seconds or 0), -r.load.pending.count, r.load.name)
-    )
-
-
-__all__ = ["Shown", "numbers_of", "page"]
+    return sorted(rows, key=lambda r: (-(r.load.oldest_due_seconds or 0), -r.load.pending.count, r.load.name))

@@ -4,7 +4,22 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Alert, Asked, Cell, Code, Facts, Link, Offer, Page, Row, Span, State, Table, Use, View
+from holdfast.pages import (
+    Alert,
+    Asked,
+    Cell,
+    Code,
+    Facts,
+    Link,
+    Offer,
+    Page,
+    Row,
+    Span,
+    State,
+    Table,
+    Use,
+    View,
+)
 from holdfast.store.queue_load import Count, QueueLoad
 from holdfast.web.shown import number, span
 from holdfast.web.views.drawn import later
@@ -13,7 +28,18 @@ from holdfast.web.views.overview import Numbers, QueueRow, numbers_of, queues_wo
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
-_HEADS = ("Queue~", "Due#", "Oldest due#", "Running#", "Scheduled#", "Held#", "Blocked#", "Dead#", "Done /s#", "Failed %#")
+_HEADS = (
+    "Queue~",
+    "Due#",
+    "Oldest due#",
+    "Running#",
+    "Scheduled#",
+    "Held#",
+    "Blocked#",
+    "Dead#",
+    "Done /s#",
+    "Failed %#",
+)
 _STATES = (
     ("Due", "pending"),
     ("Running", "processing"),
@@ -85,7 +111,16 @@ def _one(site: "Site", name: str) -> Procedure[View]:
             blocks.append(Alert(said, "held", "This queue is paused"))
         counts = [(label, _link(name, word, getattr(load, word))) for label, word in _STATES]
         blocks.append(Facts([*counts, ("Oldest due", Span(load.oldest_due_seconds))], "Now"))
-    heads = ("Task~", "Completed#", "Failed#", "Dead#", "Mean run#", "Longest run#", "Mean wait#", "Longest wait#")
+    heads = (
+        "Task~",
+        "Completed#",
+        "Failed#",
+        "Dead#",
+        "Mean run#",
+        "Longest run#",
+        "Mean wait#",
+        "Longest wait#",
+    )
     tasks = [
         Row((Link(t.task or "", "jobs", {"queue": name, "task": t.task or ""}), t.completed, t.failed, t.dead,
              Span(t.mean_run), Span(t.max_run), Span(t.mean_wait), Span(t.max_wait)))

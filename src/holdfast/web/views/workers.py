@@ -1,6 +1,7 @@
 """Who is alive, what do they do, are they well?"""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
@@ -24,17 +25,19 @@ def page(site: "Site") -> Page:
         held = yield from Operator.ask.procedure("worker-jobs", limit=200)
         lost = yield from Operator.ask.procedure("lost-workers", limit=50)
         rows = [_row(worker, late_after) for worker in found]
-        running = [
-            Row((Code(r["worker"]), Link(str(r["job_id"]), f"jobs/{r['job_id']}", code=True), r["task"],
-                 Link(r["queue"], f"queues/{r['queue']}"), Span(r["held_seconds"]), Span(r["lease_left_seconds"]), r["attempts"]))
-            for r in held.rows
-        ]  # fmt: skip
+        running = [_held(line) for line in held.rows]
         vanished = [
             Row((r["host"], r["release"], r["lost"], r["last_lost_at"], Span(r["mean_life_seconds"])))
             for r in lost.rows
         ]
         blocks = [
-            Table(_HEADS, rows, "Workers", f"{len(found)}", "No worker is alive. Start one: holdfast worker MODULE:APP"),
+            Table(
+                _HEADS,
+                rows,
+                "Workers",
+                f"{len(found)}",
+                "No worker is alive. Start one: holdfast worker MODULE:APP",
+            ),
             Table(_HELD, running, "What they run", "the longest first", "Nothing is running."),
         ]
         if vanished:
@@ -47,6 +50,19 @@ def page(site: "Site") -> Page:
 
     filters = (Filter("gone", "Also those that are gone", ("yes",)),)
     return Page("workers", "Workers", load, "Work", "workers", filters=filters)
+
+
+def _held(line: Mapping[str, Any]) -> Row:
+    cells = (
+        Code(line["worker"]),
+        Link(str(line["job_id"]), f"jobs/{line['job_id']}", code=True),
+        line["task"],
+        Link(line["queue"], f"queues/{line['queue']}"),
+        Span(line["held_seconds"]),
+        Span(line["lease_left_seconds"]),
+        line["attempts"],
+    )
+    return Row(cells)
 
 
 def _row(worker: WorkerLine, late_after: float) -> Row:

@@ -1,0 +1,77 @@
+"""Pictures of every view of the dashboard, of a shop in trouble: `make shots` writes docs/web/*.png. Look at them.
+
+Needs Debian's chromium. The rows are real: a worker ran on them.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from playwright.sync_api import Browser, sync_playwright  # noqa: E402
+from tests.web.browser import FLAGS, PROGRAM  # noqa: E402
+from tests.web.surfing import made_for  # noqa: E402
+from tests.web.troubled import make_trouble, served, shop_app  # noqa: E402
+
+from holdfast.operate.operator import Operator  # noqa: E402
+from holdfast.testing import Kit, TestServer  # noqa: E402
+
+VIEWS = (
+    "", "jobs", "queues", "queues/mail", "dead", "keys", "workers", "schedules", "limits", "workflows", "events",
+    "projections", "webhooks", "doctor", "audit", "settings",
+)  # fmt: skip
+
+
+def main(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    server = TestServer(Path(tempfile.mkdtemp()) / "server")
+    try:
+        kit = Kit(shop_app(), server.url(server.clone()))
+        make_trouble(kit)
+        made = made_for(kit.app, title="shop-production")
+        with served(made) as base, sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=PROGRAM, args=FLAGS)
+            for name, path in _views(kit):
+                _shoot(browser, base, name, path, folder)
+            browser.close()
+        kit.close()
+    finally:
+        server.close()
+    return 0
+
+
+def _views(kit: Kit) -> Iterator[tuple[str, str]]:
+    for path in VIEWS:
+        yield (path or "overview").replace("/", "-"), path
+    operator = Operator(kit.database, "shots")
+    lists = operator.list_jobs().jobs
+    backing = next((job for job in lists if job.task == "billing.charge"), lists[0])
+    yield "job", f"jobs/{backing.id}"
+    group = operator.group_dead().groups[0]
+    yield "dead-group", f"dead?group={group.id}"
+    yield "redrive", f"acts/dead-redrive?group={group.id}&back=dead"
+    runs = [job for job in lists if job.task == "checkout"]
+    if runs:
+        yield "workflow", f"workflows/{runs[0].id}"
+
+
+def _shoot(browser: Browser, base: str, name: str, path: str, folder: Path) -> None:
+    looks = (("light", 1440, 900), ("dark", 1440, 900), ("phone", 390, 844))
+    for look, width, height in looks:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if look == "dark" else "light",
+            device_scale_factor=1,
+        )
+        page = context.new_page()
+        page.goto(f"{base}/{path}")
+        page.wait_for_timeout(300)
+        page.screenshot(path=str(folder / f"{name}-{look}.png"))
+        context.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "web"))
