@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import os
 from typing import Annotated, Any
 
 import typer
@@ -69,8 +70,6 @@ def web_command(
 
 def _app(url: str | None, name: str | None) -> Holdfast:
     """An app where one is named: then the dashboard knows its tasks. Else only a database."""
-    import os
-
     if url is not None:
         return Holdfast(url)
     return load_app(name) if name or os.environ.get(APP_VARIABLE) else Holdfast()

@@ -116,7 +116,9 @@ def _reason(given: Given) -> list[str]:
 
 def _check_dead(given: Given) -> None:
     if not (given.get("ids") or given.get("all") or dead_filter(given).given()):
-        raise Refused("no_filter", "say which dead letters: their ids, a group or another filter, or all")
+        raise Refused(
+            "no_dead_letters", "say which dead letters: their ids, a group or another filter, or all"
+        )
 
 
 def _redrive(given: Given) -> Verb:

@@ -1,8 +1,11 @@
 """`holdfast web`: the dashboard in a process of its own."""
 
+import contextlib
 import ipaddress
+import socket
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import uvicorn
@@ -14,6 +17,8 @@ from holdfast.settings import default_actor
 from holdfast.web.application import Dashboard, dashboard
 from holdfast.web.guard import LOOPBACK
 from holdfast.web.identity import Authorize, BearerTokens, Identity, OneTimeUrl, ProxyHeader, first_of
+
+_LAST = 3  # seconds that open requests have when it ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +75,68 @@ def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
 
 def _say(served: Served, token: str, what: str) -> None:
     host = f"[{served.host}]" if ":" in served.host else served.host
-    print(f"{what}: http://{host}:{served.port}/login?token={token}   (good once)", file=sys.stderr)  # noqa: T201
+    print(
+        f"{what}: http://{host}:{served.port}/login?token={token}   (good once)", file=sys.stderr, flush=True
+    )  # noqa: T201
 
 
 def serve(app: Holdfast, served: Served) -> None:
     """Until it is asked to stop."""
     made, login = make(app, served)
+    with _listening(served) as sock:
+        _announce(made, login, served)
+        _server(made).run(sockets=[sock])
+
+
+@contextlib.contextmanager
+def beside(app: Holdfast, served: Served) -> Iterator[None]:
+    """In a thread of its own, beside whatever else this process does."""
+    made, login = make(app, served)
+    with _listening(served) as sock:
+        server = _server(made)
+        thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [sock]}, name="dashboard", daemon=True
+        )
+        _announce(made, login, served)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            thread.join(_LAST)
+
+
+def _server(made: Dashboard) -> uvicorn.Server:
+    config = uvicorn.Config(
+        made,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_LAST,
+        lifespan="on",
+    )
+    return uvicorn.Server(config)
+
+
+@contextlib.contextmanager
+def _listening(served: Served) -> Iterator[socket.socket]:
+    """A port that is taken is said before anything starts."""
+    family = socket.AF_INET6 if ":" in served.host else socket.AF_INET
+    with socket.socket(family) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((served.host, served.port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"port {served.port} on {served.host} cannot be listened on: {error.strerror}. Choose another: --port"
+            ) from None
+        yield sock
+
+
+def _announce(made: Dashboard, login: OneTimeUrl | None, served: Served) -> None:
     made.site.reading.dsn  # noqa: B018 an embedded server starts now, and a wrong address is said at once
     if login is not None:
         _say(served, login.token, "Holdfast dashboard")
     else:
-        print(f"Holdfast dashboard: port {served.port} on {served.host}", file=sys.stderr)  # noqa: T201
-    config = uvicorn.Config(
-        made, served.host, served.port, log_level="warning", access_log=False, server_header=False,
-        date_header=True, proxy_headers=False, timeout_graceful_shutdown=3, lifespan="on",
-    )  # fmt: skip
-    uvicorn.Server(config).run()
+        print(f"Holdfast dashboard: port {served.port} on {served.host}", file=sys.stderr, flush=True)  # noqa: T201

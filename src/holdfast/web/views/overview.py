@@ -19,6 +19,7 @@ from holdfast.web.views.drawn import Drawn, later
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
+LASTS = 1.0  # seconds that one look serves everybody
 _LEVELS = ("error", "warning", "info")
 
 
@@ -94,7 +95,7 @@ def page(site: "Site") -> Page:
 
 async def numbers_of(site: "Site") -> Numbers:
     """Once a second for everybody."""
-    return await site.snapshots.get("overview", 1.0, lambda: site.look(_numbers(site)))
+    return await site.snapshots.get("overview", LASTS, lambda: site.look(_numbers(site)))
 
 
 def _numbers(site: "Site") -> Procedure[Numbers]:
