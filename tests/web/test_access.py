@@ -76,8 +76,16 @@ def _paused(kit: Kit) -> bool:
     return any(load.paused_at for load in Operator(kit.database, "test").list_queues() if load.name == "mail")
 
 
-async def test_a_form_of_ours_is_taken(mara: Surfer, kit: Kit) -> None:
-    answer = await _pause(mara, origin="http://testserver")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://testserver"},
+        {"origin": "http://testserver", "sec-fetch-site": "same-origin"},
+        {"origin": "null", "sec-fetch-site": "same-origin"},
+    ],
+)
+async def test_a_form_of_ours_is_taken(mara: Surfer, kit: Kit, headers: dict[str, str]) -> None:
+    answer = await _pause(mara, **headers)
     assert answer.status_code == 303
     assert _paused(kit)
 
@@ -88,6 +96,8 @@ async def test_a_form_of_ours_is_taken(mara: Surfer, kit: Kit) -> None:
         {"origin": "http://evil.example"},
         {"origin": "null"},
         {"origin": "http://testserver", "sec-fetch-site": "cross-site"},
+        {"origin": "http://evil.example", "sec-fetch-site": "same-origin"},
+        {"sec-fetch-site": "none"},
         {"sec-fetch-site": "same-site"},
         {},
     ],
@@ -143,7 +153,7 @@ async def test_every_answer_has_the_policy(mara: Surfer, path: str) -> None:
     assert "unsafe" not in POLICY
     assert headers["x-frame-options"] == "DENY"
     assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["referrer-policy"] == "same-origin"
     assert headers["cache-control"] == "no-store"
 
 

@@ -21,7 +21,7 @@ _HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
@@ -71,11 +71,13 @@ def host_of(header: str) -> str:
 def comes_from_us(request: Request) -> bool:
     """Whether a browser sent this from a page of ours. A program, which sends neither header, has to bring a token."""
     site = request.headers.get("sec-fetch-site")
-    if site is not None and site not in ("same-origin", "none"):
+    if site is not None and site != "same-origin":
         return False
     origin = request.headers.get("origin")
-    if origin is not None:
-        return origin != "null" and urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+    if origin is not None and not (
+        origin == "null" and site
+    ):  # a browser may hide it, and then says that we are the same
+        return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
     return site is not None or "authorization" in request.headers
 
 

@@ -75,9 +75,8 @@ def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
 
 def _say(served: Served, token: str, what: str) -> None:
     host = f"[{served.host}]" if ":" in served.host else served.host
-    print(
-        f"{what}: http://{host}:{served.port}/login?token={token}   (good once)", file=sys.stderr, flush=True
-    )  # noqa: T201
+    text = f"{what}: http://{host}:{served.port}/login?token={token}   (good once)"
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def serve(app: Holdfast, served: Served) -> None:

@@ -108,7 +108,11 @@
     find("");
   }
   if (finder) {
-    one("input", finder).addEventListener("input", (event) => find(event.target.value.trim()));
+    let pause = 0;
+    one("input", finder).addEventListener("input", (event) => {
+      clearTimeout(pause);
+      pause = setTimeout(() => find(event.target.value.trim()), 80);
+    });
     finder.addEventListener("keydown", (event) => {
       const items = all("li", finder);
       const at = items.findIndex((item) => item.getAttribute("aria-selected") === "true");
