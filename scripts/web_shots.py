@@ -3,6 +3,8 @@
 Needs Debian's chromium. The rows are real: a worker ran on them.
 """
 
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,8 +18,11 @@ from tests.web.browser import FLAGS, PROGRAM  # noqa: E402
 from tests.web.surfing import made_for  # noqa: E402
 from tests.web.troubled import make_trouble, served, shop_app  # noqa: E402
 
+from holdfast.db import migrate  # noqa: E402
+from holdfast.db.embedded import EmbeddedOptions, EmbeddedServer  # noqa: E402
 from holdfast.operate.operator import Operator  # noqa: E402
-from holdfast.testing import Kit, TestServer  # noqa: E402
+from holdfast.store.search import JobFilter  # noqa: E402
+from holdfast.testing import Kit  # noqa: E402
 
 VIEWS = (
     "", "jobs", "queues", "queues/mail", "dead", "keys", "workers", "schedules", "limits", "workflows", "events",
@@ -27,19 +32,40 @@ VIEWS = (
 
 def main(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
-    server = TestServer(Path(tempfile.mkdtemp()) / "server")
+    home = Path(tempfile.mkdtemp()) / "server"
+    home.parent.chmod(0o755)
+    server = EmbeddedServer.acquire(home, EmbeddedOptions(durable=True))
     try:
-        kit = Kit(shop_app(), server.url(server.clone()))
+        server.ensure_database()
+        migrate.up(server.dsn())
+        kit = Kit(shop_app(), server.dsn())
         make_trouble(kit)
+        worker = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "holdfast",
+                "worker",
+                "tests.web.troubled:app",
+                "-q",
+                "parcels",
+                "-q",
+                "mail",
+            ],
+            env={**os.environ, "HOLDFAST_DATABASE_URL": server.dsn()},
+            cwd=ROOT,
+        )
         made = made_for(kit.app, title="shop-production")
         with served(made) as base, sync_playwright() as play:
             browser = play.chromium.launch(executable_path=PROGRAM, args=FLAGS)
             for name, path in _views(kit):
                 _shoot(browser, base, name, path, folder)
             browser.close()
+        worker.terminate()
+        worker.wait(60)
         kit.close()
     finally:
-        server.close()
+        server.release()
     return 0
 
 
@@ -47,15 +73,13 @@ def _views(kit: Kit) -> Iterator[tuple[str, str]]:
     for path in VIEWS:
         yield (path or "overview").replace("/", "-"), path
     operator = Operator(kit.database, "shots")
-    lists = operator.list_jobs().jobs
-    backing = next((job for job in lists if job.task == "billing.charge"), lists[0])
-    yield "job", f"jobs/{backing.id}"
+    failed = operator.list_jobs(JobFilter(queue="billing")).jobs
+    yield "job", f"jobs/{max(failed, key=lambda job: job.attempts).id}"
     group = operator.group_dead().groups[0]
     yield "dead-group", f"dead?group={group.id}"
     yield "redrive", f"acts/dead-redrive?group={group.id}&back=dead"
-    runs = [job for job in lists if job.task == "checkout"]
-    if runs:
-        yield "workflow", f"workflows/{runs[0].id}"
+    run = operator.list_jobs(JobFilter(task="checkout")).jobs[0]
+    yield "workflow", f"workflows/{run.id}"
 
 
 def _shoot(browser: Browser, base: str, name: str, path: str, folder: Path) -> None:

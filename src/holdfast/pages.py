@@ -111,6 +111,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """A row of numbers, each with its name."""
+
+    rows: Sequence[tuple[str, Cell]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     rows: Sequence[tuple[str, Cell]]
     title: str = ""
@@ -155,7 +163,7 @@ class Alert:
     offers: Sequence[Offer] = ()
 
 
-Block = Table | Facts | Text | Bars | Alert
+Block = Table | Figures | Facts | Text | Bars | Alert
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ async def test_a_preview_changes_nothing_and_its_confirmation_does(
 ) -> None:
     path = f"/acts/dead-redrive?ids={shop.dead}"
     text = await mara.page(path)
-    assert "1 job would be put back to work: 1 dead_letter." in text
+    assert "1 job would be put back to work: 1 dead letter." in text
     assert f"holdfast dead redrive {shop.dead}" in text
     assert state(kit, shop.dead) == "dead_letter"
     answer = await mara.confirm(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 from tests.conftest import QUICK, within
 from tests.web.browser import FLAGS, PROGRAM
 from tests.web.surfing import made_for
@@ -74,9 +74,7 @@ class Watched:
         self.complaints: list[str] = []
         self.page.on("console", lambda said: self._note(said.type, said.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on(
-            "dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss())
-        )
+        self.page.on("dialog", self._asked_by)
         self.page.on("requestfailed", lambda request: self._failed(request.url, request.failure))
         self.page.on("request", lambda request: self._asked(request.url))
         self.hosts: set[str] = set()
@@ -88,6 +86,10 @@ class Watched:
     def _failed(self, url: str, why: str | None) -> None:
         if why != "net::ERR_ABORTED":  # a stream or a search ends with its page
             self.complaints.append(f"failed: {url}")
+
+    def _asked_by(self, dialog: Dialog) -> None:
+        self.complaints.append(f"dialog {dialog.message}")
+        dialog.dismiss()
 
     def _asked(self, url: str) -> None:
         self.hosts.add(url.split("/")[2])

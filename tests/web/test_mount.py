@@ -51,7 +51,8 @@ def in_django(made: Dashboard) -> Any:
         return HttpResponse("ours")
 
     globals()["urlpatterns"] = [path("ours", ours)]
-    return Starlette(routes=[Mount("/ops", made), Mount("/", get_asgi_application())])
+    around: Any = get_asgi_application()
+    return Starlette(routes=[Mount("/ops", made), Mount("/", around)])
 
 
 PLACES = {

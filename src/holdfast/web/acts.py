@@ -27,7 +27,7 @@ from holdfast.web.filters import (
     text,
 )
 from holdfast.web.shown import number
-from holdfast.web.views.drawn import job_state
+from holdfast.web.views.drawn import job_state, state_word
 
 _MANY = 1000  # jobs that are named one by one
 
@@ -45,7 +45,9 @@ def _named(given: Given) -> list[Any]:
 
 
 def _previewed(found: preview.Preview, what: str, warnings: Sequence[str] = ()) -> Preview:
-    states = ", ".join(f"{n:,}{'+' if s in found.at_least else ''} {s}" for s, n in found.by_state.items())
+    states = ", ".join(
+        f"{n:,}{'+' if s in found.at_least else ''} {state_word(s).word}" for s, n in found.by_state.items()
+    )
     count = found.count
     rows = [
         Row(

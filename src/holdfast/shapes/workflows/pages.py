@@ -146,7 +146,9 @@ def _one(asked: Asked) -> Procedure[View]:
     facts = Facts(
         [(name.capitalize(), text) for name, text in bars.facts(one, whole.signals) if name != "error"], "Run"
     )
-    aside: list[Block] = [facts, *_undo(whole), Text([_plain(s) for s in whole.signals], "Signals")]
+    aside: list[Block] = [facts, *_undo(whole)]
+    if whole.signals:
+        aside.append(Text([_plain(s) for s in whole.signals], "Signals"))
     crumbs = (Link("Workflows", "workflows"), Link(one.workflow, "workflows", {"workflow": one.workflow}))
     return View(blocks, whole, ("workflow", "show", str(one.run_id)), one.id, crumbs, aside, _offers(one))
 

@@ -10,6 +10,7 @@ from holdfast.pages import (
     Cell,
     Code,
     Facts,
+    Figures,
     Link,
     Offer,
     Page,
@@ -110,7 +111,7 @@ def _one(site: "Site", name: str) -> Procedure[View]:
             said = f"Paused for {span(load.paused_seconds)} by {by}. No claim takes a job of it."
             blocks.append(Alert(said, "held", "This queue is paused"))
         counts = [(label, _link(name, word, getattr(load, word))) for label, word in _STATES]
-        blocks.append(Facts([*counts, ("Oldest due", Span(load.oldest_due_seconds))], "Now"))
+        blocks.append(Figures([*counts, ("Oldest due", Span(load.oldest_due_seconds))], "Now"))
     heads = (
         "Task~",
         "Completed#",
