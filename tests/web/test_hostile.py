@@ -8,6 +8,7 @@ import pytest
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer
 
+from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 from holdfast.web.live import values_of
 from holdfast.web.masking import (
@@ -67,6 +68,14 @@ async def test_text_made_to_do_harm_is_text(kit: Kit, mara: Surfer, evil: str) -
         ):
             assert raw not in text, (path, raw)
         assert 'href="javascript' not in text
+
+
+async def test_a_name_in_the_audit_is_text(kit: Kit, mara: Surfer) -> None:
+    """Whatever a command line was told to call itself."""
+    await Operator(kit.database, "<b>bo</b>\x1b[31m\u202e").pause_queue.arun("mail")
+    text = await mara.page("/audit")
+    assert "&lt;b&gt;bo&lt;/b&gt;\\x1b[31m\\u202e" in text
+    assert [raw for raw in ("<b>bo", "\x1b", "\u202e") if raw in text] == []
 
 
 async def test_a_huge_payload_is_cut(kit: Kit, mara: Surfer) -> None:

@@ -13,8 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
-from holdfast.pages import Act, Asked, Page, View
+from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
+from holdfast.web.acts import ACTS
 from holdfast.web.assets import serve_asset
 from holdfast.web.calls import Call, Refusal, failed, needs, prefix_of, set_cookie
 from holdfast.web.drawing import slug
@@ -24,7 +25,9 @@ from holdfast.web.identity import SESSION, Authorize, OneTimeUrl
 from holdfast.web.live import stream
 from holdfast.web.openapi import describe_api
 from holdfast.web.site import Site
+from holdfast.web.views import engine
 from holdfast.web.views.drawn import Drawn
+from holdfast.web.views.overview import numbers_of
 
 
 class Dashboard:
@@ -78,9 +81,10 @@ def dashboard(
     login: OneTimeUrl | None = None,
 ) -> Dashboard:
     app.load()
-    return Dashboard(
-        Site(app, authorize, read_only=read_only, secret=secret, title=title, login=login), hosts
-    )
+    site = Site(app, authorize, read_only=read_only, secret=secret, title=title, login=login)
+    site.add(Pages(engine(site), ACTS))
+    site.add_shapes()
+    return Dashboard(site, hosts)
 
 
 # Routes -------------------------------------------------------------------------------------------------------------
@@ -159,10 +163,10 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
 
 
 async def _badges(site: Site) -> dict[str, tuple[str, str]]:
-    """By page: a number and its colour, only where something is wrong. From what is known already: no look of their own."""
+    """By page: a number and its colour, only where something is wrong. From the looks that all share."""
     found: dict[str, tuple[str, str]] = {}
-    seen = await site.known_numbers()
-    if seen is not None and seen.found.dead_letters.count:
+    seen = await numbers_of(site)
+    if seen.found.dead_letters.count:
         count = seen.found.dead_letters
         found["dead"] = (f"{count.count:,}{'+' if count.capped else ''}", "dead")
     diagnosis = site.known_diagnosis()

@@ -22,7 +22,6 @@ from holdfast.web.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from holdfast.operate.doctor.run import Diagnosis
-    from holdfast.web.views.overview import Numbers
 
 T = TypeVar("T")
 DOCTOR = 60.0  # seconds that a diagnosis lasts
@@ -52,26 +51,20 @@ class Site:
         self._reading: Reading | None = None
         self.pages: dict[str, Page] = {}
         self.acts: dict[str, Act] = {}
-        self._load()
 
-    def _load(self) -> None:
-        """The engine's own, and those that shapes name. The web knows no shape by hand."""
-        from holdfast.web.acts import ACTS
-        from holdfast.web.views import engine
+    def add(self, pages: Pages) -> None:
+        for page in pages.pages:
+            if page.path in self.pages:
+                raise ConfigurationError(f"two pages are called {page.path!r}. Give one of them another path")
+            self.pages[page.path] = page
+        self.acts.update({act.name: act for act in pages.acts})
 
-        found: list[Pages] = [Pages(engine(self), ACTS)]
+    def add_shapes(self) -> None:
+        """What shapes name. The web knows no shape by hand."""
         for shape in self.app._shapes:
             if shape.pages is not None:
                 module, _, attribute = shape.pages.partition(":")
-                found.append(getattr(importlib.import_module(module), attribute))
-        for pages in found:
-            for page in pages.pages:
-                if page.path in self.pages:
-                    raise ConfigurationError(
-                        f"two pages are called {page.path!r}. Give one of them another path"
-                    )
-                self.pages[page.path] = page
-            self.acts.update({act.name: act for act in pages.acts})
+                self.add(getattr(importlib.import_module(module), attribute))
 
     # Who ------------------------------------------------------------------------------------------------------------
 
@@ -110,11 +103,6 @@ class Site:
         """The last one, however old; None: nobody has asked yet."""
         found: Diagnosis | None = self.snapshots.last("doctor")
         return found
-
-    async def known_numbers(self) -> "Numbers | None":
-        from holdfast.web.views.overview import numbers_of
-
-        return await numbers_of(self)
 
     def knows(self, task: str, version: int) -> bool:
         tasks = self.app.tasks

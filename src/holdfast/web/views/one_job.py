@@ -97,7 +97,7 @@ def facts(report: JobReport) -> list[tuple[str, object]]:
         ("Priority", job.priority),
         ("Attempts", f"{job.attempts} of {job.max_attempts}"),
         ("Crashes", job.crashes or None),
-        ("Claimed", f"{job.generation} times" if job.generation != 1 else "once"),
+        ("Claimed", _times(job.generation)),
         ("Sequence", job.sequence),
         ("Fence", job.fence),
         ("Version", job.version),
@@ -111,6 +111,10 @@ def facts(report: JobReport) -> list[tuple[str, object]]:
         ("Finished", job.finished_at),
     ]
     return [(name, value) for name, value in rows if value not in (None, "")]
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
 def timeline_of(report: JobReport, now: datetime) -> Bars:
@@ -129,7 +133,7 @@ def timeline_of(report: JobReport, now: datetime) -> Bars:
         label = "running" if end is None else job.state
         if end is None or end >= job.claimed_at:
             bars.append(Bar(label, job.claimed_at, end, tone, job.claimed_by or ""))
-    spent = f"{job.attempts} of {job.max_attempts} attempts spent, claimed {job.generation} times"
+    spent = f"{job.attempts} of {job.max_attempts} attempts spent, claimed {_times(job.generation)}"
     return Bars(bars, now, "Timeline", spent)
 
 
