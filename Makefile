@@ -47,7 +47,10 @@ mutants: $(STAMP) ## remove each guard in turn and see its test fail
 docs: $(STAMP) ## regenerate printed output in README and docs, and docs/api.txt
 	$(BIN)/python scripts/docs.py
 
+shots: $(STAMP) ## make the pictures of the dashboard in docs/web (needs chromium)
+	$(BIN)/python scripts/web_shots.py
+
 pins: ## refresh requirements/dev.txt from the newest releases
 	$(PYTHON) scripts/pins.py
 
-.PHONY: help install demo demo-events demo-workflow test test-long check bench bench-quick mutants docs pins
+.PHONY: help install demo demo-events demo-workflow test test-long check bench bench-quick mutants docs shots pins

@@ -79,10 +79,13 @@ def describe(name: str, value: Any) -> list[str]:
 
 def api() -> str:
     import holdfast
+    from holdfast import web
 
     lines: list[str] = []
     for name in holdfast.__all__:
         lines += describe(name, getattr(holdfast, name))
+    for name in web.__all__:
+        lines += describe(f"web.{name}", getattr(web, name))
     return "\n".join(re.sub(r" at 0x[0-9a-f]+", "", line) for line in lines) + "\n"
 
 

@@ -57,7 +57,7 @@ def provide_pooler() -> bool:
     return bouncer_program() is not None
 
 
-BROKERS = {"redis-server": "redis-server"}
+BROKERS = {"redis-server": "redis-server", "chromium": "chromium"}  # and a browser
 LONG_BROKERS = {"/usr/lib/rabbitmq/bin/rabbitmq-server": "rabbitmq-server"}  # what only the long ones need
 
 

@@ -87,6 +87,7 @@ class Shape:
     cli: Mapping[str, str] = field(
         default_factory=dict
     )  # name of a group of commands -> the module and the Typer in it
+    pages: str | None = None  # the module and the Pages in it, for the dashboard
 
 
 def by_table(shapes: "Iterable[Shape]", of: Callable[[Shape], Mapping[str, T]], what: str) -> dict[str, T]:

@@ -1,5 +1,6 @@
 """`holdfast dev`: everything one app needs, in one process."""
 
+import contextlib
 from typing import Annotated
 
 import typer
@@ -8,8 +9,10 @@ from holdfast.app import Holdfast
 from holdfast.cli.apps import AppArgument, load_app
 from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.cli.serving import HealthHostOption, HealthPortOption, Work, serve
+from holdfast.cli.web import surface
 from holdfast.db import migrate
 from holdfast.db.embedded import parse_embedded_url
+from holdfast.errors import ConfigurationError
 from holdfast.model.actor import Actor
 from holdfast.operate.operator import Operator
 from holdfast.settings import default_actor, load_settings
@@ -25,8 +28,10 @@ def dev_command(
     health_port: HealthPortOption = None,
     health_host: HealthHostOption = None,
     log_level: Annotated[LogLevel, typer.Option(help="The least that is logged.")] = LogLevel.info,
+    web: Annotated[bool, typer.Option(help="Serve the dashboard too, where it is installed.")] = True,
+    web_port: Annotated[int, typer.Option(min=1, max=65535, help="The port of the dashboard.")] = 8765,
 ) -> None:
-    """Run an app with everything it needs: a server if none is named, the schema, its queues, a worker."""
+    """Run an app with everything it needs: a server if none is named, the schema, its queues, a worker, the dashboard."""
     chosen = configure(LogFormat.console, log_level)
     found = load_app(app)
     _use_embedded_if_none(found)
@@ -39,7 +44,21 @@ def dev_command(
     for name, rules in found.tasks.queue_rules().items():
         operator.create_queue(name, rules=rules)
     work = Work((), concurrency, exit_when_idle, health_port, health_host)
-    serve(found, work, chosen)
+    with _dashboard(found, web_port) if web else contextlib.nullcontext():
+        serve(found, work, chosen)
+
+
+def _dashboard(app: Holdfast, port: int) -> contextlib.AbstractContextManager[object]:
+    """The dashboard beside the worker. Without its libraries, or with a port that is taken, the worker runs all the same."""
+    try:
+        serving = surface()
+        beside: contextlib.AbstractContextManager[None] = serving.beside(app, serving.Served(port=port))
+        stack = contextlib.ExitStack()
+        stack.enter_context(beside)
+    except ConfigurationError as error:
+        typer.echo(f"no dashboard: {error}", err=True)
+        return contextlib.nullcontext()
+    return stack
 
 
 def _use_embedded_if_none(app: Holdfast) -> None:

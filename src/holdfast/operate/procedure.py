@@ -122,6 +122,10 @@ class Method(Generic[P, T]):
     def __init__(self, make: Callable[P, Procedure[T]]) -> None:
         self._make = make
 
+    def procedure(self, *args: P.args, **kwargs: P.kwargs) -> Procedure[T]:
+        """The verb by itself, for whoever runs it later: `Operator.pause_queue.procedure("inbox")`."""
+        return self._make(*args, **kwargs)
+
     @overload
     def __get__(self, runner: None, owner: type) -> "Method[P, T]": ...
     @overload

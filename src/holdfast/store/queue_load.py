@@ -100,6 +100,10 @@ def prefer_indexes() -> Statement[None]:
     return named("prefer_indexes", (), nothing)
 
 
+def read_only() -> Statement[None]:
+    return named("read_only", (), nothing)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
     """One worker in a list."""

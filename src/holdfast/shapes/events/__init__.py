@@ -45,4 +45,5 @@ SHAPE = Shape(
         "projection": f"{__name__}.cli_projections:app",
         "contracts": f"{__name__}.contracts.cli:app",
     },
+    pages=f"{__name__}.pages:PAGES",
 )

@@ -24,4 +24,5 @@ SHAPE = Shape(
     prunes={"firings": prune_firings},
     checks=CHECKS,
     cli={"schedule": f"{__name__}.cli:app"},
+    pages=f"{__name__}.pages:PAGES",
 )

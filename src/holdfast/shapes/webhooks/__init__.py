@@ -37,4 +37,5 @@ SHAPE = Shape(
     cli={"webhook": f"{__name__}.cli:app"},
     recorders={"webhook_attempts": settle},
     measures=MEASURES,
+    pages=f"{__name__}.pages:PAGES",
 )

@@ -39,4 +39,5 @@ SHAPE = Shape(
     means=means,
     measures=MEASURES,
     cli={"workflow": f"{__name__}.cli:app"},
+    pages=f"{__name__}.pages:PAGES",
 )

@@ -100,6 +100,10 @@ WHERE a.slot = $1 AND a.ctid >= format('(%s,0)', $2::bigint)::tid;
 -- so dear that they would be compiled, for longer than they run.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
 
+-- name: read_only
+-- For this transaction: whoever looks can change nothing.
+SET TRANSACTION READ ONLY;
+
 -- name: list_workers
 -- Workers, living ones first, with how many jobs each runs.
 -- $1 those that are gone too?, $2 limit

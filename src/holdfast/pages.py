@@ -1,0 +1,265 @@
+"""What a page of the dashboard is made of: a shape says here what it shows and what can be done, and draws nothing.
+
+A page reads by a procedure and returns a View: blocks of cells. An act is a procedure too. The web surface draws the blocks,
+checks who may act, and asks before it acts. `Shape.pages` names the module that has the pages of a shape.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from .operate.procedure import Procedure
+from .tasks.taskset import TaskSet
+
+Role = Literal["viewer", "operator", "admin"]
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")  # each may do what those before it may
+Given = Mapping[str, str]  # what a form or an address says
+Tone = Literal["", "run", "due", "sched", "retry", "done", "dead", "held", "block"]
+
+
+# Cells --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text that programs made: in the font of code."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """To a page of ours: `Link("mail", "queues/mail")`, with what is in its address behind the `?`."""
+
+    text: str
+    page: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A word with its mark and its colour."""
+
+    word: str
+    tone: Tone = ""
+    note: str = ""  # behind it, in grey
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """So much of so much, as numbers and as a bar."""
+
+    part: int
+    whole: int
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A value that may hold what is not for everybody: masked, and left out for viewers."""
+
+    value: Any
+    width: int = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong, in words that may quote somebody's data: masked, and for viewers its class alone."""
+
+    text: str | None
+
+
+Cell = str | int | float | datetime | Code | Link | State | Span | Use | Secret | Problem | None
+
+
+# Blocks -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An act, offered for one thing: the surface shows it as a button."""
+
+    act: str
+    given: Given
+    label: str | None = None  # None: the act's own
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    cells: Sequence[Cell]
+    offers: Sequence[Offer] = ()
+    key: str = ""  # what names the row, for numbers that change in place
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    heads: Sequence[
+        str
+    ]  # one that ends with `#` is a column of numbers, one with `~` takes the room that is left
+    rows: Sequence[Row]
+    title: str = ""
+    note: str = ""  # beside the title
+    empty: str = "Nothing here."
+    foot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A row of numbers, each with its name."""
+
+    rows: Sequence[tuple[str, Cell]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    rows: Sequence[tuple[str, Cell]]
+    title: str = ""
+    offers: Sequence[Offer] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Code or JSON as it is; of a viewer only its form."""
+
+    value: Any
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    label: str
+    began: datetime
+    ended: datetime | None  # None: not yet
+    tone: Tone
+    note: str = ""
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """What happened, as bars on one time."""
+
+    bars: Sequence[Bar]
+    now: datetime
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One sentence that must be read first."""
+
+    text: str
+    tone: Tone = "retry"
+    title: str = ""
+    offers: Sequence[Offer] = ()
+
+
+Block = Table | Figures | Facts | Text | Bars | Alert
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    blocks: Sequence[Block]
+    data: Any  # the same for programs
+    command: Sequence[str]  # that shows the same: ("schedule", "list")
+    title: str = ""
+    crumbs: Sequence[Link] = ()
+    aside: Sequence[Block] = ()  # beside the others
+    offers: Sequence[Offer] = ()  # of the whole page
+    more: Mapping[str, str] | None = None  # the query of the page that follows; None: there is no more
+    cut: str = ""  # how far a search came that stopped early
+
+
+# Pages and acts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a page is asked for."""
+
+    path: Given  # the parts of its path
+    query: Given
+    tasks: TaskSet  # of the app, as far as it is known
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A field above a list. It is in the address, so that a list can be sent to somebody."""
+
+    name: str
+    label: str
+    choices: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    path: str  # `schedules`, or `workflows/{run}`
+    title: str
+    load: Callable[[Asked], Procedure[View]]
+    group: Literal["Work", "Flow", "System", ""] = ""  # of the menu; empty: it is reached from another page
+    icon: str = ""
+    about: str = ""  # what it is for, and how to begin: one or two sentences
+    in_use: Callable[[], Procedure[bool]] | None = None  # None: always
+    filters: Sequence[Filter] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What an act is told."""
+
+    name: str
+    label: str = ""  # empty: it is not asked for, what was offered stays
+    kind: Literal["text", "number", "choice", "json", "time"] = "text"
+    choices: Sequence[str] = ()
+    required: bool = True
+    value: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an act would do, before it is done."""
+
+    sentence: str
+    count: int | None = None  # None: it is about one thing
+    capped: bool = False
+    warnings: Sequence[str] = ()
+    sample: Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an act did."""
+
+    sentence: str
+    data: Any = None
+    page: str = ""  # where it can be seen
+    secret: str = ""  # shown once
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    name: str  # as on the command line and in the audit: `schedule run`
+    label: str
+    do: Callable[[Given], Procedure[Said]]
+    fields: Sequence[Field]
+    command: Callable[[Given], Sequence[str]]  # the same on the command line, without `holdfast`
+    preview: Callable[[Given], Procedure[Preview]] | None = None
+    role: Role = "operator"
+    at_once: bool = False  # it can be undone by its opposite, so that nobody is asked first
+    deletes: bool = False  # what it does cannot be undone
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    pages: Sequence[Page]
+    acts: Sequence[Act] = ()

@@ -1,0 +1,307 @@
+"""Events, subscriptions and projections on the dashboard. Looking numbers nothing: it reads what workers have numbered."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import ConfigurationError
+from ...operate.procedure import Procedure, run
+from ...operate.wording import several, span
+from ...pages import (
+    Act,
+    Alert,
+    Asked,
+    Block,
+    Cell,
+    Code,
+    Facts,
+    Field,
+    Filter,
+    Given,
+    Link,
+    Offer,
+    Page,
+    Pages,
+    Preview,
+    Problem,
+    Row,
+    Said,
+    Secret,
+    Span,
+    State,
+    Table,
+    Tone,
+    View,
+)
+from ...store.statement import Flow
+from . import builds, steering, store
+from .look import shown_event
+from .lookups import find, unknown
+from .store import Listed, LogState, Summary
+
+LINES = 50
+_NAME = Field("name")
+_TONES: dict[str, Tone] = {
+    "running": "done",
+    "active": "done",
+    "paused": "held",
+    "expired": "dead",
+    "stopped": "dead",
+}
+_BEGIN = "Publish one in your transaction: app.publish(OrderPaid(...), conn=conn), and read it: @app.on(OrderPaid)."
+
+
+def _state_of(row: Listed) -> State:
+    note = row.problem or ""
+    if row.missed is not None:
+        note = f"missed {several(row.missed, 'event')}"
+    elif row.paused_seconds is not None:
+        note = f"{span(row.paused_seconds)}, by {row.paused_by or 'somebody'}"
+    return State(row.status, _TONES.get(row.status, "due"), note)
+
+
+def _subscription(row: Listed) -> Row:
+    name = row.name if row.shards == 1 else f"{row.name}, shard {row.shard} of {row.shards}"
+    cells: tuple[Cell, ...] = (
+        Link(name, f"events/subscriptions/{row.name}"),
+        row.kind,
+        ", ".join(row.patterns),
+        _state_of(row),
+        row.position,
+        row.lag_events,
+        Span(row.lag_seconds) if row.lag_events else None,
+        row.failures,
+        None if row.owner is None else Code(row.owner),
+    )
+    return Row(cells, (_turn(row),), f"{row.name}:{row.shard}")
+
+
+def _turn(row: Listed) -> Offer:
+    verb = "resume" if row.status in ("paused", "stopped") else "pause"
+    return Offer(f"subscriptions {verb}", {"name": row.name})
+
+
+_HEADS = ("Subscription", "Kind", "Reads~", "State", "Position#", "Behind#", "For#", "Not applied#", "Owner")
+
+
+def _log(asked: Asked) -> Procedure[View]:
+    log = yield from run(store.log_state)
+    listed = yield from run(store.list_subscriptions)
+    before = _number(asked.query, "before", log.last)
+    pattern = asked.query.get("type") or None
+    events = yield from run(lambda: _tail(log, before, pattern))
+    rows = [
+        Row((e.position, e.time, Code(e.type), None if e.key is None else Code(e.key), Secret(e.data, 120)))
+        for e in events
+    ]
+    first = events[-1].position if events else before
+    more = (
+        {"before": str(first - 1), **({"type": pattern} if pattern else {})}
+        if first > log.start + 1
+        else None
+    )
+    facts = Facts(
+        [
+            ("Last position", log.last),
+            ("Begins after", log.start),
+            ("Not yet numbered", f"{log.unnumbered:,} at most"),
+            ("Kept for", f"{log.retention_days} days"),
+            ("Era", log.era),
+        ],
+        "The log",
+    )
+    heads = ("Position#", "When", "Type", "Key", "Data~")
+    blocks: list[Block] = [
+        Table(
+            _HEADS,
+            [_subscription(row) for row in listed],
+            "Subscriptions",
+            f"{len(listed)}",
+            "Nobody reads the log.",
+        ),
+        Table(heads, rows, "Events", "the last first", "No event fits."),
+        facts,
+    ]
+    data = {"log": log, "subscriptions": listed, "events": [_plain(e) for e in events]}
+    return View(blocks, data, ("events", "tail", "--no-follow"), more=more)
+
+
+def _plain(e: Any) -> dict[str, Any]:
+    return {
+        name: getattr(e, name)
+        for name in ("position", "id", "type", "version", "key", "time", "headers", "data")
+    }
+
+
+def _tail(log: LogState, before: int, pattern: str | None) -> Flow[list[Any]]:
+    """The last events up to a position, the newest first: of a type, among a bounded number."""
+    look = 10_000 if pattern else LINES
+    since = max(log.start, before - look)
+    seq = yield from store.event_seq_at(since)
+    page = yield from store.read_events(
+        since, seq, look, patterns=[pattern] if pattern else None, most_bytes=4 * 2**20, until=before
+    )
+    return [shown_event(row, log.era) for row in reversed(page.events)][:LINES]
+
+
+def _number(query: Given, name: str, otherwise: int) -> int:
+    said = query.get(name, "")
+    if not said:
+        return otherwise
+    if not (said.isascii() and said.isdigit() and len(said) < 19):
+        raise ConfigurationError(f"{name} must be a position such as 17, not {said[:40]!r}")
+    return min(int(said), otherwise)
+
+
+def _one(asked: Asked) -> Procedure[View]:
+    name = asked.path["name"]
+    listed: Sequence[Listed] = yield from run(lambda: store.list_subscriptions(name))
+    if not listed:
+        raise (yield from unknown(name))
+    failures = yield from run(lambda: store.list_failures(name))
+    blocks: list[Any] = [
+        Alert(row.problem, "dead", "It stopped", (Offer("subscriptions skip", {"name": name}),))
+        for row in listed
+        if row.problem
+    ]
+    blocks.append(
+        Table(_HEADS, [_subscription(row) for row in listed], "Shards" if len(listed) > 1 else "Where it is")
+    )
+    rows = [
+        Row((f.position, None if f.key is None else Code(f.key), Problem(f.error))) for f in failures[:100]
+    ]
+    blocks.append(
+        Table(("Position#", "Key", "What happened~"), rows, "Events that were not applied", "", "None.")
+    )
+    offers = [_turn(listed[0]), Offer("subscriptions skip", {"name": name})]
+    crumbs = (Link("Events", "events"),)
+    data = {"shards": listed, "failures": failures}
+    return View(blocks, data, ("subscriptions", "show", name), name, crumbs, offers=offers)
+
+
+def _projections(asked: Asked) -> Procedure[View]:
+    found: Sequence[Summary] = yield from run(store.list_projections)
+    rows = [
+        Row(
+            (
+                Link(one.name, f"events/subscriptions/{one.name}"),
+                one.version,
+                one.shards
+                if one.wanted_shards in (None, one.shards)
+                else f"{one.shards}, wants {one.wanted_shards}",
+                one.position,
+                one.lag_events,
+                Span(one.lag_seconds) if one.lag_events else None,
+                State(one.status, _TONES.get(one.status, "due"), one.problem or ""),
+                one.failures,
+                one.rebuild,
+            ),
+            (Offer("projection cancel", {"name": one.name}),) if one.rebuild else (),
+            one.name,
+        )
+        for one in found
+    ]
+    heads = (
+        "Projection",
+        "Version#",
+        "Shards",
+        "Position#",
+        "Behind#",
+        "For#",
+        "State~",
+        "Skipped#",
+        "Being built",
+    )
+    note = "A rebuild needs the code: holdfast projection rebuild NAME --app MODULE:APP"
+    return View(
+        [Table(heads, rows, "Projections", f"{len(found)}", foot=note)], found, ("projection", "list")
+    )
+
+
+def _has_log() -> Procedure[bool]:
+    log = yield from run(store.log_state)
+    return log.last > 0 or log.unnumbered > 0 or bool((yield from run(store.list_subscriptions)))
+
+
+def _has_projections() -> Procedure[bool]:
+    return bool((yield from run(store.list_projections)))
+
+
+# Acts ---------------------------------------------------------------------------------------------------------------
+
+
+def _pause(given: Given) -> Procedure[Said]:
+    changed = yield from steering.pause(given["name"])
+    return Said(
+        f"Subscription {given['name']} {'is paused' if changed else 'was not running'}.", None, "events"
+    )
+
+
+def _resume(given: Given) -> Procedure[Said]:
+    changed = yield from steering.resume(given["name"])
+    return Said(f"Subscription {given['name']} {'goes on' if changed else 'was not paused'}.", None, "events")
+
+
+def _skip(given: Given) -> Procedure[Said]:
+    done = yield from steering.skip(given["name"])
+    return Said(f"Subscription {given['name']} goes on after position {done.position:,}.", done, "events")
+
+
+def _preview_skip(given: Given) -> Procedure[Preview]:
+    listed = yield from find(given["name"])
+    row = listed[0]
+    return Preview(
+        f"{row.name} would go on behind the event after position {row.position:,}, without it.", None
+    )
+
+
+def _cancel(given: Given) -> Procedure[Said]:
+    done = yield from builds.cancel(given["name"])
+    said = (
+        "The rebuild is given up. The live tables stay as they are." if done else "It is not being rebuilt."
+    )
+    return Said(said, None, "projections")
+
+
+def _words(verb: str, noun: str = "subscriptions") -> Any:
+    return lambda given: (noun, verb, given["name"])
+
+
+PAGES = Pages(
+    [
+        Page(
+            "events",
+            "Events",
+            _log,
+            "Flow",
+            "events",
+            f"Events are facts in one log, written in your own transaction and read by many. {_BEGIN}",
+            _has_log,
+            (Filter("type", "Type, such as order.*"),),
+        ),
+        Page("events/subscriptions/{name}", "Subscription", _one),
+        Page(
+            "projections",
+            "Projections",
+            _projections,
+            "Flow",
+            "projections",
+            "A projection keeps tables up to date from events, each exactly once. Declare one: @app.projection(...).",
+            _has_projections,
+        ),
+    ],
+    [
+        Act("subscriptions pause", "Pause", _pause, (_NAME,), _words("pause"), at_once=True),
+        Act("subscriptions resume", "Resume", _resume, (_NAME,), _words("resume"), at_once=True),
+        Act(
+            "subscriptions skip",
+            "Skip the event",
+            _skip,
+            (_NAME,),
+            _words("skip"),
+            _preview_skip,
+            "admin",
+            deletes=True,
+        ),
+        Act("projection cancel", "Give up the rebuild", _cancel, (_NAME,), _words("cancel", "projection")),
+    ],
+)

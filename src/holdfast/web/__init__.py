@@ -1,0 +1,30 @@
+"""The dashboard: a surface like the command line. What it shows and does is in holdfast.operate and the shapes.
+
+application  holdfast_web(): the ASGI app, to be run or mounted
+serve        `holdfast web`
+site         one app's dashboard: databases, pages, acts
+identity     who asks
+guard        what every request passes: host, origin, headers
+calls        one request; `needs` decides who comes in
+acting       an act, from its preview to what it did
+acts         acts on the engine's own things
+views        pages of the engine, a file each
+findings     what the doctor says, with buttons
+filters      which jobs an address means
+masking      what is not shown
+shown        values as people read them
+plain        values as programs read them
+charts       pictures of numbers
+drawing      templates
+assets       style sheet and script
+finder       where a word or an id leads
+live         numbers that change while somebody looks
+openapi      the description of the JSON API
+reading      the database, read-only
+snapshots    one look for everybody
+"""
+
+from holdfast.web.application import holdfast_web
+from holdfast.web.identity import Authorize, BearerTokens, Identity, ProxyHeader, first_of, hashed
+
+__all__ = ["Authorize", "BearerTokens", "Identity", "ProxyHeader", "first_of", "hashed", "holdfast_web"]

@@ -1,0 +1,215 @@
+"""An act from its preview to what it did: look, confirm, do. The same function serves forms and programs."""
+
+import base64
+import json
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.pages import Act, Given, Preview, Said
+from holdfast.web.calls import Call, Refusal, set_cookie
+from holdfast.web.drawing import address, slug
+from holdfast.web.site import Site
+
+SAID = "holdfast_said"
+GOOD_FOR = 600  # seconds that a preview may be confirmed
+MANY = 100  # more than so many: the number is typed
+
+
+def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:
+    """What the act knows of what was given; what it does not know is refused, so that a slip is no other act."""
+    known = {field.name for field in act.fields}
+    if unknown := sorted(set(given) - known):
+        raise ConfigurationError(
+            f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})"
+        )
+    found = {name: value for name, value in given.items() if value != ""}
+    for field in act.fields:
+        if field.required and not found.get(field.name, field.value):
+            raise ConfigurationError(f"{act.name} needs {field.name}")
+        if field.kind == "choice" and found.get(field.name) and found[field.name] not in field.choices:
+            said = ", ".join(field.choices)
+            raise ConfigurationError(f"{field.name} must be one of {said}, not {found[field.name][:40]!r}")
+    return found
+
+
+async def preview(site: Site, call: Call, act: Act, given: Given) -> Preview | None:
+    if act.preview is None:
+        return None
+    return await site.operator(call.who).arun(act.preview(given))
+
+
+async def do(site: Site, call: Call, act: Act, given: Given) -> Said:
+    """Whoever looks next sees what it did."""
+    try:
+        return await site.operator(call.who).arun(act.do(given))
+    finally:
+        site.snapshots.forget()
+
+
+# Forms --------------------------------------------------------------------------------------------------------------
+
+
+def _chosen(act: Act, given: Given) -> dict[str, str]:
+    """What it is about, without what is asked in the form."""
+    asked = {field.name for field in act.fields if field.label}
+    return {name: value for name, value in given.items() if name not in asked and value}
+
+
+def _seal(site: Site, call: Call, act: Act, given: Given, count: int | None, at: int) -> str:
+    what = json.dumps(_chosen(act, given), sort_keys=True)
+    return f"{at}.{count}.{site.csrf.sign('preview', act.name, what, call.who.name, str(at), str(count))}"
+
+
+async def confirm(site: Site, call: Call, act: Act) -> Response:
+    """The page that says what would happen. Nothing is changed by looking at it."""
+    query = dict(call.request.query_params)
+    back = query.pop("back", "")
+    given = fields_of_link(act, query)
+    found, trouble = None, ""
+    try:
+        found = await preview(site, call, act, {**_defaults(act), **given})
+    except HoldfastError as error:
+        from holdfast.cli.refusals import words
+
+        trouble = words(error)
+    count = found.count if found else None
+    context = {
+        "act": act,
+        "given": _chosen(act, given),
+        "values": {**_defaults(act), **given},
+        "preview": found,
+        "trouble": trouble,
+        "typed": found is not None and count is not None and (act.deletes or count > MANY or found.capped),
+        "seal": _seal(site, call, act, given, count, int(time.time())),
+        "back": back,
+        "words": act.command({**_defaults(act), **given}),
+        "post": address(f"acts/{slug(act.name)}"),
+    }
+    fragment = call.request.headers.get("x-fragment") == "1"
+    return call.html("confirm_part.html" if fragment else "confirm.html", context)
+
+
+def fields_of_link(act: Act, query: Mapping[str, str]) -> dict[str, str]:
+    """An offer may leave open what the form asks."""
+    asked = {field.name for field in act.fields if field.label}
+    known = {field.name for field in act.fields}
+    if unknown := sorted(set(query) - known):
+        raise ConfigurationError(
+            f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})"
+        )
+    for field in act.fields:
+        if field.required and not query.get(field.name) and field.name not in asked:
+            raise ConfigurationError(f"{act.name} needs {field.name}")
+    return {name: value for name, value in query.items() if value != ""}
+
+
+def _defaults(act: Act) -> dict[str, str]:
+    return {
+        field.name: field.value or (field.choices[0] if field.choices else "")
+        for field in act.fields
+        if field.label
+    }
+
+
+async def act_by_form(site: Site, call: Call, act: Act) -> Response:
+    form = await call.form()
+    seal, typed, back = form.pop("seal", ""), form.pop("typed", ""), form.pop("back", "")
+    given = fields_of(act, form)
+    if not act.at_once:
+        _check_seal(site, call, act, given, seal, typed)
+    said = await do(site, call, act, given)
+    if said.secret:
+        return call.html("done.html", {"said": said, "act": act, "back": back or said.page})
+    response = RedirectResponse(call.prefix + "/" + _local(back or said.page), HTTPStatus.SEE_OTHER)
+    set_cookie(call.request, response, SAID, _packed(site, said.sentence), 30)
+    return call.kept(response)
+
+
+def _check_seal(site: Site, call: Call, act: Act, given: Given, seal: str, typed: str) -> None:
+    """What is confirmed is what was shown: this act, these things, this person, a moment ago."""
+    at, _, rest = seal.partition(".")
+    count, _, _ = rest.partition(".")
+    fresh = at.isascii() and at.isdigit() and len(at) < 15 and 0 <= time.time() - int(at) <= GOOD_FOR
+    number = int(count) if count.isascii() and count.isdigit() and len(count) < 15 else None
+    if not fresh or not _same(seal, _seal(site, call, act, given, number, int(at))):
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            "this was not shown before, or too long ago. Look at the preview again, then confirm",
+        )
+    if (
+        number is not None
+        and (act.deletes or number > MANY)
+        and typed.replace(",", "").strip() != str(number)
+    ):
+        raise Refusal(HTTPStatus.CONFLICT, f"type {number:,} to confirm. Nothing was changed")
+
+
+def _same(one: str, other: str) -> bool:
+    import hmac
+
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def _local(back: str) -> str:
+    """A place on this site, whatever was sent: it is always put behind our own prefix."""
+    if "\\" in back or any(ord(c) < 33 for c in back):
+        return ""
+    return back.lstrip("/")
+
+
+def _packed(site: Site, sentence: str) -> str:
+    text = base64.urlsafe_b64encode(sentence[:600].encode()).decode()
+    return f"{text}.{site.csrf.sign('said', text)}"
+
+
+def said_before(site: Site, request: Request) -> str:
+    """What the act before this page did. Only we can have said it."""
+    text, _, mark = request.cookies.get(SAID, "").partition(".")
+    if not text or not _same(mark, site.csrf.sign("said", text)):
+        return ""
+    return base64.urlsafe_b64decode(text).decode("utf-8", "replace")
+
+
+# Programs -----------------------------------------------------------------------------------------------------------
+
+
+async def act_by_api(site: Site, call: Call, act: Act) -> Response:
+    given = fields_of(act, await _json(call))
+    if call.request.query_params.get("dry_run") in ("1", "true"):
+        found = await preview(site, call, act, given)
+        return call.json({"act": act.name, "dry_run": True, "preview": found})
+    said = await do(site, call, act, given)
+    return call.json({"act": act.name, "dry_run": False, "sentence": said.sentence, "done": said.data})
+
+
+async def _json(call: Call) -> dict[str, str]:
+    if not call.request.headers.get("authorization"):
+        raise Refusal(HTTPStatus.FORBIDDEN, "a program sends Authorization: a cookie is not enough here")
+    body = b""
+    async for part in call.request.stream():
+        body += part
+        if len(body) > 1024 * 1024:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a body has 1 MiB at most")
+    try:
+        found: Any = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the body is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigurationError("the body must be a JSON object of the act's fields")
+    return {str(name): _text(name, value) for name, value in found.items()}
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or value is None:
+        return "1" if value else ""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return " ".join(value)
+    return json.dumps(value)

@@ -1,0 +1,373 @@
+"""What can be done to the engine's own things. Each act is a verb of the operator, with the words of the command line."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.cli.arguments import parse_moment, parse_object, parse_rate
+from holdfast.errors import ConfigurationError
+from holdfast.model.queue import Rate
+from holdfast.operate import preview
+from holdfast.operate.bulk import Done
+from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
+from holdfast.operate.edit import Changes
+from holdfast.operate.job_acts import DISCARD, RETRY, Verb, cancel_verb
+from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
+from holdfast.operate.refusal import Refused
+from holdfast.operate.wording import several
+from holdfast.pages import Act, Field, Given, Link, Preview, Problem, Row, Said, Table
+from holdfast.web.filters import (
+    DEAD_FIELDS,
+    JOB_FIELDS,
+    dead_filter,
+    ids_of,
+    job_filter,
+    job_id,
+    options,
+    text,
+)
+from holdfast.web.shown import number
+from holdfast.web.views.drawn import job_state, state_word
+
+_MANY = 1000  # jobs that are named one by one
+
+
+# Jobs ---------------------------------------------------------------------------------------------------------------
+
+
+def _named(given: Given) -> list[Any]:
+    found = ids_of(given)
+    if len(found) > _MANY:
+        raise ConfigurationError(
+            f"{len(found):,} jobs are named, {_MANY:,} are the most. Use a filter instead"
+        )
+    return found
+
+
+def _previewed(found: preview.Preview, what: str, warnings: Sequence[str] = ()) -> Preview:
+    states = ", ".join(
+        f"{n:,}{'+' if s in found.at_least else ''} {state_word(s).word}" for s, n in found.by_state.items()
+    )
+    count = found.count
+    rows = [
+        Row(
+            (
+                Link(job.task, f"jobs/{job.id}"),
+                job.queue,
+                job_state(job),
+                job.created_at,
+                Problem(job.last_error),
+            )
+        )
+        for job in found.sample
+    ]
+    some = "the first of them" if count.count > len(rows) else ""
+    sample = Table(("Task", "Queue", "State", "Created", "Last error~"), rows, "Which", some)
+    said = (
+        f"{number(count)} {'job' if count.count == 1 else 'jobs'} would be {what}: {states}."
+        if count.count
+        else "No job fits."
+    )
+    return Preview(said, count.count, count.capped, warnings, sample)
+
+
+def _said(done: Done, what: str) -> Said:
+    left = [f"{n:,} left alone: {why.text}" for why, n in done.left.items()]
+    results = ", ".join(f"{n:,} {how.replace('_', ' ')}" for how, n in done.results.items())
+    how = f" ({results})" if len(done.results) > 1 else ""
+    sentence = f"{several(done.count, 'job')} {what}{how}." if done.count else "Nothing was changed."
+    return Said(
+        " ".join([sentence, *left]), {"count": done.count, "results": done.results, "audit": done.audit}
+    )
+
+
+def _preview_jobs(verb: Verb, what: str, given: Given) -> Procedure[Preview]:
+    if named := _named(given):
+        found = yield from Operator.preview_of.procedure(verb, named)
+    else:
+        found = yield from Operator.preview_all.procedure(verb, job_filter(given))
+    return _previewed(found, what)
+
+
+def _do_jobs(verb: Verb, what: str, given: Given) -> Procedure[Said]:
+    if named := _named(given):
+        done = yield from Operator.act_on.procedure(verb, named)
+    else:
+        selection = yield from Operator.select.procedure(verb, job_filter(given))
+        done = yield from Operator.act_on_all.procedure(verb, selection)
+    return _said(done, what)
+
+
+def _job_words(verb: str, given: Given, *more: str) -> list[str]:
+    ids = given.get("ids", "").replace(",", " ").split()
+    if ids:
+        return ["jobs", verb, *ids, *more]
+    return ["jobs", verb, *options(given, JOB_FIELDS), *more, "--yes"]
+
+
+_JOBS = (Field("ids", required=False), *(Field(name, required=False) for name in JOB_FIELDS))
+_WHY = Field("reason", "Why", required=False, hint="It is kept with the job and in the audit.")
+
+
+def _reason(given: Given) -> list[str]:
+    return ["--reason", given["reason"]] if given.get("reason") else []
+
+
+# Dead letters -------------------------------------------------------------------------------------------------------
+
+
+def _check_dead(given: Given) -> None:
+    if not (given.get("ids") or given.get("all") or dead_filter(given).given()):
+        raise Refused(
+            "no_dead_letters", "say which dead letters: their ids, a group or another filter, or all"
+        )
+
+
+def _redrive(given: Given) -> Verb:
+    rate = text(given, "rate")
+    return redrive_verb(None if rate is None else parse_rate(rate, "rate"))
+
+
+def _preview_dead(verb: Verb, what: str, given: Given) -> Procedure[Preview]:
+    _check_dead(given)
+    if named := _named(given):
+        found = yield from Operator.preview_of.procedure(verb, named)
+    else:
+        found = yield from Operator.preview_dead.procedure(verb, dead_filter(given))
+    warnings = (yield from _warnings(found)) if verb is not DISCARD_DEAD else []
+    return _previewed(found, what, warnings)
+
+
+def _warnings(found: preview.Preview) -> Procedure[list[str]]:
+    """What speaks against putting them back now."""
+    said = []
+    tasks = {job.task for job in found.sample}
+    for line in (yield from Operator.list_tasks.procedure()):
+        if line.task in tasks and line.breaker is not None and line.breaker.state != "closed":
+            said.append(
+                f"The breaker of {line.task} is {line.breaker.state.replace('_', ' ')}: they would wait behind it."
+            )
+        if line.task in tasks and line.pause is not None:
+            said.append(f"Task {line.task} is paused: they would be set aside.")
+    queues = {job.queue for job in found.sample}
+    for load in (yield from Operator.list_queues.procedure()):
+        if load.name in queues and load.paused_at is not None:
+            said.append(f"Queue {load.name} is paused: they would wait.")
+        if load.name in queues and (load.oldest_due_seconds or 0) > 60:
+            said.append(f"Queue {load.name} is behind: {number(load.pending)} jobs are due before them.")
+    return said
+
+
+def _do_dead(verb: Verb, what: str, given: Given) -> Procedure[Said]:
+    _check_dead(given)
+    if named := _named(given):
+        done = yield from Operator.act_on.procedure(verb, named)
+    else:
+        selection = yield from Operator.select_dead.procedure(dead_filter(given))
+        done = yield from Operator.act_on_all.procedure(verb, selection)
+    return _said(done, what)
+
+
+def _dead_words(verb: str, given: Given) -> list[str]:
+    rate = ["--rate", given["rate"]] if verb == "redrive" and given.get("rate") else []
+    if ids := given.get("ids", "").replace(",", " ").split():
+        return ["dead", verb, *ids, *rate]
+    which = options(given, DEAD_FIELDS) or ["--all"]
+    return ["dead", verb, *which, *rate, "--yes"]
+
+
+_DEAD = (
+    Field("ids", required=False),
+    Field("all", required=False),
+    *(Field(n, required=False) for n in DEAD_FIELDS),
+)
+_RATE = Field("rate", "At most", required=False, hint="Such as 50/s or 100/m. Empty: all at once.")
+
+
+# Edit ---------------------------------------------------------------------------------------------------------------
+
+
+def _changes(given: Given) -> Changes:
+    run_after = text(given, "run_after")
+    at = None if run_after is None else parse_moment(run_after, "run_after")
+    numbers = {name: _number(given, name) for name in ("priority", "max_attempts")}
+    arguments = parse_object(given.get("arguments") or "{}", "arguments")
+    return Changes(arguments=arguments, run_after=at, **numbers)  # type: ignore[arg-type]
+
+
+def _number(given: Given, name: str) -> int | None:
+    said = text(given, name)
+    if said is None:
+        return None
+    try:
+        return int(said)
+    except ValueError:
+        raise ConfigurationError(f"{name} must be a whole number, not {said[:40]!r}") from None
+
+
+def _edit(given: Given) -> Procedure[Said]:
+    wanted = job_id(given["id"])
+    done = yield from Operator.edit_job.procedure(wanted, _changes(given))
+    return Said(
+        f"Changed: {', '.join(done.after)}.", {"before": done.before, "after": done.after}, f"jobs/{wanted}"
+    )
+
+
+def _edit_words(given: Given) -> list[str]:
+    found = ["jobs", "edit", given["id"]]
+    for name in ("priority", "max_attempts", "run_after"):
+        found += [f"--{name.replace('_', '-')}", given[name]] if given.get(name) else []
+    return found
+
+
+# Queues, tasks, keys, workers, doctor -------------------------------------------------------------------------------
+
+
+def _pause_queue(given: Given) -> Procedure[Said]:
+    done = yield from Operator.pause_queue.procedure(given["queue"])
+    state = "is paused" if done.changed else "was paused already"
+    return Said(f"Queue {done.queue} {state}. What runs already finishes.", done, f"queues/{done.queue}")
+
+
+def _resume_queue(given: Given) -> Procedure[Said]:
+    done = yield from Operator.resume_queue.procedure(given["queue"])
+    return Said(
+        f"Queue {done.queue} {'goes on' if done.changed else 'was not paused'}.", done, f"queues/{done.queue}"
+    )
+
+
+_RULES = ("concurrency", "key_concurrency", "rate", "key_rate")
+
+
+def _wanted(given: Given) -> Mapping[str, Any]:
+    rule, value = given["rule"], text(given, "value")
+    if rule not in _RULES:
+        raise ConfigurationError(f"there is no limit {rule!r} (known: {', '.join(_RULES)})")
+    if value is None or value == "none":
+        return {rule: None}
+    if rule.endswith("rate"):
+        return {rule: Rate(parse_rate(value, rule))}
+    if not (value.isascii() and value.isdigit() and len(value) < 10):
+        raise ConfigurationError(f"{rule} must be a whole number or none, not {value[:40]!r}")
+    return {rule: int(value)}
+
+
+def _preview_set(given: Given) -> Procedure[Preview]:
+    seen = yield from Operator.show_rules.procedure(given["queue"])
+    _wanted(given)
+    has = seen.rules.get(given["rule"], "none")
+    running = f" {seen.running:,} run now." if seen.running is not None else ""
+    return Preview(
+        f"{given['rule']} of queue {given['queue']} is {has}.{running} It would be {text(given, 'value') or 'none'}."
+    )
+
+
+def _set_queue(given: Given) -> Procedure[Said]:
+    done = yield from Operator.set_queue.procedure(given["queue"], limits=_wanted(given))
+    said = "; ".join(f"{rule} was {was}, is {now}" for rule, (was, now) in done.changes.items())
+    return Said(f"Queue {done.name}: {said or 'nothing differs'}.", done, f"queues/{done.name}")
+
+
+def _pause_task(given: Given) -> Procedure[Said]:
+    done = yield from Operator.pause_task.procedure(given["task"])
+    return Said(f"Task {done.task} is paused. {several(done.moved, 'job')} set aside.", done, "limits")
+
+
+def _resume_task(given: Given) -> Procedure[Said]:
+    done = yield from Operator.resume_task.procedure(given["task"])
+    closed = " Its breaker is closed." if done.breaker_closed else ""
+    state = "goes on" if done.changed else "was not paused"
+    return Said(f"Task {done.task} {state}.{closed} {several(done.moved, 'job')} put back.", done, "limits")
+
+
+def _preview_release(given: Given) -> Procedure[Preview]:
+    found = yield from Operator.release_keys.procedure(
+        given["queue"], [given["key"]], given.get("how") or "retry", dry_run=True
+    )
+    jobs = ", ".join(str(target.job_id) for target in found.targets)
+    return Preview(f"Key {given['key']} of queue {given['queue']} would go on. In its way: job {jobs}.")
+
+
+def _release(given: Given) -> Procedure[Said]:
+    done = yield from Operator.release_keys.procedure(
+        given["queue"], [given["key"]], given.get("how") or None
+    )
+    how = ", ".join(done.results) or "released"
+    return Said(f"Key {given['key']} of queue {given['queue']}: {how}.", done, f"keys/{given['queue']}")
+
+
+def _lift(given: Given) -> Procedure[Said]:
+    yield from Operator.lift_keys.procedure(given["queue"], [given["key"]])
+    return Said(
+        f"Key {given['key']} of queue {given['queue']} is held no more.", None, f"keys/{given['queue']}"
+    )
+
+
+def _drained(given: Given) -> dict[str, Any]:
+    return {"everyone": True} if given.get("all") else {"ids": given.get("ids", "").replace(",", " ").split()}
+
+
+def _preview_drain(given: Given) -> Procedure[Preview]:
+    found = yield from Operator.drain_workers.procedure(**_drained(given), dry_run=True)
+    names = ", ".join(found.asked[:5])
+    said = (
+        f"{several(len(found.asked), 'worker')} would finish or hand back what they run, and leave: {names}."
+    )
+    return Preview(said, len(found.asked))
+
+
+def _drain(given: Given) -> Procedure[Said]:
+    done = yield from Operator.drain_workers.procedure(**_drained(given))
+    return Said(f"{several(len(done.asked), 'worker')} asked to drain and leave.", done, "workers")
+
+
+def _fix(given: Given) -> Procedure[Said]:
+    found = yield from Operator.fix.procedure(given["fix"])
+    return Said(" ".join(found.done) or "There was nothing to do.", found.done, "doctor")
+
+
+_HOW = Field(
+    "how",
+    "The job in its way",
+    "choice",
+    ("retry", "skip"),
+    value="retry",
+    hint="skip makes it a dead letter.",
+)
+_ARGUMENTS = Field(
+    "arguments", "Arguments to put in, as a JSON object", "json", required=False, hint='{"cents": 995}'
+)
+_NOT_BEFORE = Field("run_after", "Not before", "time", required=False, hint="15m, or 2026-05-01T10:00Z")
+_VALUE = Field("value", "Value", required=False, hint="20, 50/s, or none")
+_QUEUE, _KEY, _TASK = Field("queue"), Field("key"), Field("task")
+
+ACTS: tuple[Act, ...] = (
+    Act("jobs retry", "Retry now", lambda g: _do_jobs(RETRY, "retried", g), _JOBS,
+        lambda g: _job_words("retry", g), lambda g: _preview_jobs(RETRY, "retried", g)),
+    Act("jobs cancel", "Cancel", lambda g: _do_jobs(cancel_verb(g.get("reason", "")), "cancelled", g), (*_JOBS, _WHY),
+        lambda g: _job_words("cancel", g, *_reason(g)), lambda g: _preview_jobs(cancel_verb(), "cancelled", g)),
+    Act("jobs discard", "Discard", lambda g: _do_jobs(DISCARD, "discarded", g), _JOBS,
+        lambda g: _job_words("discard", g), lambda g: _preview_jobs(DISCARD, "deleted for good", g), "admin", deletes=True),
+    Act("jobs edit", "Edit", _edit,
+        (Field("id"), _ARGUMENTS, Field("priority", "Priority", "number", required=False),
+         Field("max_attempts", "Attempts at most", "number", required=False), _NOT_BEFORE), _edit_words),
+    Act("dead redrive", "Redrive", lambda g: _do_dead(_redrive(g), "put back to work", g), (*_DEAD, _RATE),
+        lambda g: _dead_words("redrive", g), lambda g: _preview_dead(_redrive(g), "put back to work", g)),
+    Act("dead discard", "Discard", lambda g: _do_dead(DISCARD_DEAD, "discarded", g), _DEAD,
+        lambda g: _dead_words("discard", g), lambda g: _preview_dead(DISCARD_DEAD, "deleted for good", g),
+        "admin", deletes=True),
+    Act("queue pause", "Pause", _pause_queue, (_QUEUE,), lambda g: ("queue", "pause", g["queue"]), at_once=True),
+    Act("queue resume", "Resume", _resume_queue, (_QUEUE,), lambda g: ("queue", "resume", g["queue"]), at_once=True),
+    Act("queue set", "Change limit", _set_queue,
+        (_QUEUE, Field("rule", "Limit", "choice", _RULES), _VALUE),
+        lambda g: ("queue", "set", g["queue"], f"--{g['rule'].replace('_', '-')}", g.get("value") or "none"), _preview_set),
+    Act("task pause", "Pause", _pause_task, (_TASK,), lambda g: ("task", "pause", g["task"]), at_once=True),
+    Act("task resume", "Resume", _resume_task, (_TASK,), lambda g: ("task", "resume", g["task"]), at_once=True),
+    Act("keys release", "Release", _release, (_QUEUE, _KEY, _HOW),
+        lambda g: ("keys", "release", *((f"--{g['how']}",) if g.get("how") else ()), g["queue"], g["key"]),
+        _preview_release),
+    Act("keys lift", "Lift the hold", _lift, (_QUEUE, _KEY), lambda g: ("keys", "lift", g["queue"], g["key"]), at_once=True),
+    Act("workers drain", "Drain", _drain, (Field("ids", required=False), Field("all", required=False)),
+        lambda g: ("workers", "drain", *(("--all", "--yes") if g.get("all") else g.get("ids", "").split())), _preview_drain),
+    Act("doctor fix", "Fix", _fix, (Field("fix"),), lambda g: ("doctor", "--fix", g["fix"]), role="admin"),
+)  # fmt: skip

@@ -1,0 +1,194 @@
+// What the pages do beside links and forms, which work without it: dialogs, the finder, keys, copying, live numbers.
+// Text goes into the page as text: nothing here parses HTML but what our own server sent as a page.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const prefix = root.dataset.prefix || "";
+  const one = (selector, from = document) => from.querySelector(selector);
+  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const typing = (target) => target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]");
+  const part = { headers: { "X-Fragment": "1" }, credentials: "same-origin" };
+
+  // Dialogs of acts -----------------------------------------------------------------------------------------------
+  const dialog = one("[data-act-dialog]");
+  async function ask(address) {
+    const answer = await fetch(address, part);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const form = one("form.confirm-form", page) || one("main .panel", page);
+    if (!form || !dialog) { location.href = address; return; }
+    dialog.replaceChildren(document.importNode(form, true));
+    dialog.showModal();
+  }
+
+  // Selection on a list -------------------------------------------------------------------------------------------
+  const bar = one("[data-selbar]");
+  const picked = () => all("[data-pick]:checked").map((box) => box.value);
+  function count() {
+    if (!bar) return;
+    const ids = picked();
+    bar.hidden = ids.length === 0;
+    one("[data-count]", bar).textContent = String(ids.length);
+    all("[data-pick]").forEach((box) => box.closest("tr").setAttribute("aria-selected", String(box.checked)));
+  }
+
+  // Clicks --------------------------------------------------------------------------------------------------------
+  document.addEventListener("click", async (event) => {
+    const target = event.target;
+    if (target.closest("[data-theme-toggle]")) { window.holdfastTurn(); return; }
+    if (target.closest("[data-keys-open]")) { one("[data-keys]").showModal(); return; }
+    const copy = target.closest("[data-copy]");
+    if (copy) {
+      event.preventDefault();
+      try { await navigator.clipboard.writeText(copy.dataset.copy); tell("Copied."); } catch { tell("This browser does not let a page copy."); }
+      return;
+    }
+    const close = target.closest("[data-close]");
+    if (close && close.closest("dialog")) { event.preventDefault(); close.closest("dialog").close(); return; }
+    const bulk = target.closest("[data-bulk]");
+    if (bulk) {
+      event.preventDefault();
+      const back = location.pathname.slice(prefix.length + 1) + location.search;
+      ask(`${bulk.dataset.bulk}?${new URLSearchParams({ ids: picked().join(" "), back })}`);
+      return;
+    }
+    if (target.closest("[data-none]")) { all("[data-pick]").forEach((box) => { box.checked = false; }); count(); return; }
+    const link = target.closest("a[data-dialog]");
+    if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); ask(link.href); }
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("[data-all]")) all("[data-pick]").forEach((box) => { box.checked = event.target.checked; });
+    if (event.target.matches("[data-all], [data-pick]")) count();
+    if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
+    if (event.target.matches("[data-keys-off]")) localStorage.setItem("holdfast-keys", event.target.checked ? "off" : "on");
+  });
+
+  // One line for what a button did that the page does not show by itself --------------------------------------------
+  const said = document.createElement("p");
+  said.className = "toast";
+  said.setAttribute("role", "status");
+  document.body.append(said);
+  let fading = 0;
+  function tell(text) {
+    said.textContent = text;
+    said.classList.add("on");
+    clearTimeout(fading);
+    fading = setTimeout(() => said.classList.remove("on"), 2500);
+  }
+
+  // The finder ----------------------------------------------------------------------------------------------------
+  const finder = one("[data-finder]");
+  let asked = 0;
+  async function find(word) {
+    const mine = ++asked;
+    const answer = await fetch(`${prefix}/find?${new URLSearchParams({ q: word })}`, part);
+    if (mine !== asked || !answer.ok) return;
+    const { found } = await answer.json();
+    const list = one("ul", finder);
+    list.replaceChildren(...found.map((line, n) => {
+      const item = document.createElement("li");
+      const link = document.createElement("a");
+      item.setAttribute("role", "option");
+      item.setAttribute("aria-selected", String(n === 0));
+      link.href = line.href;
+      link.tabIndex = -1;
+      link.textContent = line.text;
+      const kind = document.createElement("span");
+      kind.className = "muted";
+      kind.textContent = line.kind;
+      item.append(link, kind);
+      return item;
+    }));
+  }
+  function openFinder() {
+    if (!finder || finder.open) return;
+    finder.showModal();
+    const input = one("input", finder);
+    input.value = "";
+    input.focus();
+    find("");
+  }
+  if (finder) {
+    let pause = 0;
+    one("input", finder).addEventListener("input", (event) => {
+      clearTimeout(pause);
+      pause = setTimeout(() => find(event.target.value.trim()), 80);
+    });
+    finder.addEventListener("keydown", (event) => {
+      const items = all("li", finder);
+      const at = items.findIndex((item) => item.getAttribute("aria-selected") === "true");
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (step && items.length) {
+        event.preventDefault();
+        items.forEach((item) => item.setAttribute("aria-selected", "false"));
+        items[(at + step + items.length) % items.length].setAttribute("aria-selected", "true");
+      }
+      if (event.key === "Enter" && items[at]) { event.preventDefault(); location.href = one("a", items[at]).href; }
+    });
+    one("[data-finder-open]")?.addEventListener("focus", (event) => { event.target.blur(); openFinder(); });
+  }
+
+  // Keys ----------------------------------------------------------------------------------------------------------
+  const off = () => { try { return localStorage.getItem("holdfast-keys") === "off"; } catch { return false; } };
+  const box = one("[data-keys-off]");
+  if (box) box.checked = off();
+  const places = { o: "", j: "jobs", q: "queues", d: "dead", k: "keys", w: "workers", s: "schedules", f: "workflows", e: "events", h: "doctor", l: "limits", a: "audit" };
+  let going = 0;
+  function move(step) {
+    const rows = all("[data-row]");
+    if (!rows.length) return;
+    const at = rows.findIndex((row) => row.classList.contains("cursor"));
+    rows[at]?.classList.remove("cursor");
+    const next = rows[Math.min(Math.max(at + step, 0), rows.length - 1)];
+    next.classList.add("cursor");
+    next.scrollIntoView({ block: "nearest" });
+  }
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); openFinder(); return; }
+    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || one("dialog[open]") || off()) return;
+    if (going && Date.now() - going < 1500 && event.key in places) { location.href = `${prefix}/${places[event.key]}`; return; }
+    going = event.key === "g" ? Date.now() : 0;
+    const row = one(".cursor");
+    const does = {
+      "/": openFinder,
+      "?": () => one("[data-keys]")?.showModal(),
+      t: () => window.holdfastTurn(),
+      j: () => move(1),
+      k: () => move(-1),
+      x: () => { const pick = row && one("[data-pick]", row); if (pick) { pick.checked = !pick.checked; count(); } },
+      Enter: () => { const link = row && (row.matches("a") ? row : one("[data-open], a", row)); if (link && !event.target.closest("a, button")) link.click(); },
+    }[event.key];
+    if (does) { event.preventDefault(); does(); }
+  });
+
+  // Live numbers: values are swapped in place; nothing moves, appears or goes away -----------------------------------
+  const topics = one("[data-topics]")?.dataset.topics;
+  const state = one("[data-live-state]");
+  const away = one("[data-away]");
+  let source = null;
+  let seen = 0;
+  function show(word) { if (state) state.dataset.liveState = word; }
+  function stop() { source?.close(); source = null; }
+  function start() {
+    if (!topics || source || document.hidden) return;
+    source = new EventSource(`${prefix}/live?topics=${encodeURIComponent(topics)}`);
+    source.addEventListener("values", (event) => {
+      seen = Date.now();
+      show("live");
+      if (away) away.hidden = true;
+      const values = JSON.parse(event.data);
+      for (const name of Object.keys(values)) {
+        const place = one(`[data-live="${CSS.escape(name)}"]`);
+        if (place && place.textContent !== values[name]) place.textContent = values[name];
+      }
+    });
+    source.addEventListener("away", (event) => {
+      show("away");
+      if (away) { away.textContent = `The database is away: ${JSON.parse(event.data).sentence}`; away.hidden = false; }
+    });
+    source.addEventListener("error", () => show("stale"));
+  }
+  document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
+  addEventListener("pagehide", stop);
+  setInterval(() => { if (source && seen && Date.now() - seen > 20000) show("stale"); }, 5000);
+  start();
+})();

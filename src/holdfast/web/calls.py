@@ -1,0 +1,194 @@
+"""One request: who asks, what it may do, and how errors are said. Every route passes `needs`."""
+
+import functools
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from holdfast.cli.refusals import words
+from holdfast.errors import ConfigurationError, DatabaseError, DatabaseUnavailable, HoldfastError
+from holdfast.pages import Role
+from holdfast.web.assets import asset_path
+from holdfast.web.drawing import draw
+from holdfast.web.guard import CSRF, comes_from_us
+from holdfast.web.identity import Identity
+from holdfast.web.masking import masked_text
+from holdfast.web.plain import as_json
+from holdfast.web.site import Site
+
+_log = logging.getLogger("holdfast.web")
+_FORM = 1024 * 1024  # bytes
+
+
+class Refusal(Exception):
+    """Why a request gets no answer, with the status of HTTP."""
+
+    def __init__(self, status: HTTPStatus, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Call:
+    site: Site
+    request: Request
+    who: Identity
+    nonce: str = ""
+
+    @property
+    def prefix(self) -> str:
+        return prefix_of(self.request)
+
+    @property
+    def is_api(self) -> bool:
+        return is_api(self.request)
+
+    def context(self) -> dict[str, Any]:
+        return {
+            **base_context(self.site, self.request, self.who),
+            "csrf": self.site.csrf.mark(self.nonce, self.who.name),
+        }
+
+    def html(self, template: str, context: Mapping[str, Any], status: int = 200) -> Response:
+        return self.kept(HTMLResponse(draw(template, {**self.context(), **context}), status))
+
+    def kept(self, response: Response) -> Response:
+        """With the cookie that forms are checked against, where the browser has none yet."""
+        if self.request.cookies.get(CSRF) != self.nonce and not self.is_api:
+            set_cookie(self.request, response, CSRF, self.nonce)
+        return response
+
+    def json(self, value: Any, status: int = 200) -> Response:
+        return Response(as_json(value, self.who.role), status, media_type="application/json")
+
+    async def form(self) -> dict[str, str]:
+        """What was sent, once it is known that a page of ours sent it."""
+        body = b""
+        async for part in self.request.stream():
+            body += part
+            if len(body) > _FORM:
+                raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a form has {_FORM:,} bytes at most")
+        given = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=200))
+        if not self.site.csrf.fits(self.request, self.who.name, given.pop("csrf", "")):
+            raise Refusal(
+                HTTPStatus.FORBIDDEN, "this form is not one of ours, or too old. Open the page again"
+            )
+        return given
+
+
+def prefix_of(request: Request) -> str:
+    """Where we are mounted."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def is_api(request: Request) -> bool:
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", "")).startswith("/api/")
+
+
+def set_cookie(request: Request, response: Response, name: str, value: str, age: int | None = None) -> None:
+    """For our own paths, unseen by scripts, never sent along by another site's form."""
+    response.set_cookie(
+        name,
+        value,
+        max_age=age,
+        path=prefix_of(request) or "/",
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https",
+    )
+
+
+def base_context(site: Site, request: Request, who: Identity | None) -> dict[str, Any]:
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/")
+    return {
+        "site": site,
+        "who": who,
+        "role": "viewer" if who is None else who.role,
+        "prefix": prefix_of(request),
+        "path": path,
+        "here": f"{path}?{request.url.query}" if request.url.query else path,  # where an act comes back to
+        "asset": asset_path,
+        "now": site.now(),
+    }
+
+
+Endpoint = Callable[[Call], Awaitable[Response]]
+
+
+def needs(role: Role, site: Site) -> Callable[[Endpoint], Callable[[Request], Awaitable[Response]]]:
+    """The one place that decides who comes in. What changes something needs more than to look, and comes from us."""
+
+    def decorate(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        @functools.wraps(endpoint)
+        async def answer(request: Request) -> Response:
+            who: Identity | None = None
+            try:
+                who = await site.identity(request)
+                if who is None:
+                    raise Refusal(HTTPStatus.UNAUTHORIZED, "sign in first")
+                if not who.may(role):
+                    raise Refusal(
+                        HTTPStatus.FORBIDDEN, f"this needs the role {role}, and {who.name} is {who.role}"
+                    )
+                if request.method not in ("GET", "HEAD"):
+                    _check_change(site, request)
+                return await endpoint(Call(site, request, who, site.csrf.nonce(request)))
+            except Exception as error:  # noqa: BLE001 whatever it is, the rest of the page must say it
+                return failed(site, request, who, error)
+
+        answer.role = role  # type: ignore[attr-defined]
+        return answer
+
+    return decorate
+
+
+def _check_change(site: Site, request: Request) -> None:
+    if not comes_from_us(request):
+        raise Refusal(HTTPStatus.FORBIDDEN, "this was sent from a page that is not ours")
+    if site.read_only:
+        raise Refusal(HTTPStatus.FORBIDDEN, "this dashboard is read-only")
+
+
+def failed(site: Site, request: Request, who: Identity | None, error: Exception) -> Response:
+    status, sentence = _said(error)
+    mark = ""
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        mark = secrets.token_hex(4)
+        _log.error("%s %s failed (%s)", request.method, request.scope["path"], mark, exc_info=error)
+    sentence = masked_text(sentence)
+    reason = getattr(error, "code", None) or status.phrase.lower()
+    if is_api(request):
+        body = {
+            "type": "about:blank",
+            "title": status.phrase,
+            "status": int(status),
+            "detail": sentence,
+            "reason": reason,
+        }
+        extra = {"www-authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
+        media = "application/problem+json"
+        return Response(as_json({**body, "id": mark or None}, "operator"), status, extra, media)
+    context = {**base_context(site, request, who), "csrf": "", "status": int(status), "phrase": status.phrase}
+    return HTMLResponse(draw("error.html", {**context, "sentence": sentence, "mark": mark}), status)
+
+
+def _said(error: Exception) -> tuple[HTTPStatus, str]:
+    if isinstance(error, Refusal):
+        return error.status, str(error)
+    if isinstance(error, DatabaseUnavailable):
+        return HTTPStatus.SERVICE_UNAVAILABLE, f"The database is away: {error}"
+    if isinstance(error, DatabaseError):
+        return HTTPStatus.SERVICE_UNAVAILABLE, words(error)
+    if isinstance(error, HoldfastError | ConfigurationError):
+        text = words(error)
+        missing = text.startswith("there is no") or getattr(error, "code", "") in ("no_run", "no_queue")
+        return (HTTPStatus.NOT_FOUND if missing else HTTPStatus.BAD_REQUEST), text
+    return HTTPStatus.INTERNAL_SERVER_ERROR, "something failed that should not"

@@ -1,0 +1,125 @@
+"""Pictures of numbers, as shapes with coordinates: the template writes them as SVG. Nothing here is a style."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from holdfast.pages import Bars
+from holdfast.web.shown import clock, span
+
+WIDTH, HEIGHT = 640.0, 168.0
+_BAR = {"": "line", "due": "line"}  # what only waits is grey
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 6.0, 10.0, 22.0
+
+
+class Minute(NamedTuple):
+    at: datetime
+    completed: int
+    failed: int  # attempts
+    dead: int
+
+
+class Rect(NamedTuple):
+    x: float
+    y: float
+    width: float
+    height: float
+    tone: str
+    title: str = ""
+
+
+class Mark(NamedTuple):
+    """A line of the grid with its label."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    rects: Sequence[Rect]
+    across: Sequence[Mark]
+    along: Sequence[Mark]
+    sentence: str
+    minutes: Sequence[Minute]
+
+
+def nice_top(value: float) -> int:
+    """The next of 1, 2, 5, 10, 20, ...: the scale changes seldom."""
+    if value <= 1:
+        return 1
+    size = 10 ** math.floor(math.log10(value))
+    return int(next(step * size for step in (1, 2, 5, 10) if step * size >= value))
+
+
+def short(value: float) -> str:
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def minutes_chart(minutes: Sequence[Minute], now: datetime) -> Chart:
+    top = nice_top(max((m.completed + m.failed + m.dead for m in minutes), default=0))
+    high, floor = HEIGHT - _TOP - _BOTTOM, HEIGHT - _BOTTOM
+    step = (WIDTH - _LEFT - _RIGHT) / max(len(minutes), 1)
+    rects: list[Rect] = []
+    for n, minute in enumerate(minutes):
+        y = floor
+        title = (
+            f"{minute.at.astimezone(UTC):%H:%M}: {minute.completed:,} completed, "
+            f"{minute.failed:,} failed, {minute.dead:,} dead"
+        )
+        parts = ((minute.completed, "comp"), (minute.failed, "retry"), (minute.dead, "dead"))
+        for count, tone in parts:
+            tall = max(count / top * high, 1.0) if count else 0.0
+            y -= tall
+            if tall:
+                rects.append(Rect(_LEFT + n * step + 0.5, y, max(step - 1, 0.5), tall, tone, title))
+    across = [Mark(floor - part * high, short(top * part)) for part in (0.0, 0.5, 1.0)]
+    every = range(0, len(minutes), 15)
+    along = [Mark(_LEFT + n * step, f"{minutes[n].at.astimezone(UTC):%H:%M}") for n in every]
+    done = sum(m.completed for m in minutes)
+    failed = sum(m.failed for m in minutes)
+    dead = sum(m.dead for m in minutes)
+    said = f"In the last hour {done:,} jobs completed, {failed:,} attempts failed and {dead:,} jobs died."
+    return Chart(rects, across, along, said, minutes)
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    label: str
+    depth: int
+    tone: str
+    took: str
+    note: str
+    rect: Rect
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart:
+    rows: Sequence[BarRow]
+    along: Sequence[Mark]
+    width: float
+
+
+def bars_chart(bars: Bars, width: float = 640.0) -> BarChart:
+    """Each bar at its time, wide enough to be seen."""
+    if not bars.bars:
+        return BarChart((), (), width)
+    start = min(bar.began for bar in bars.bars)
+    end = max(bar.ended or bars.now for bar in bars.bars)
+    whole = max((end - start).total_seconds(), 1e-3)
+    rows = []
+    for bar in bars.bars:
+        until = bar.ended or bars.now
+        x = (bar.began - start).total_seconds() / whole * (width - 4)
+        wide = max((until - bar.began).total_seconds() / whole * (width - 4), 3.0)
+        took = span(max((until - bar.began).total_seconds(), 0.0))
+        title = f"{clock(bar.began, bars.now)} to {clock(until, bars.now) if bar.ended else 'now'}, {took}"
+        rect = Rect(min(x, width - 4), 9, min(wide, width - x), 16, _BAR.get(bar.tone, bar.tone), title)
+        rows.append(BarRow(bar.label, bar.depth, bar.tone, took, bar.note, rect))
+    along = [Mark(part * (width - 4), span(whole * part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    return BarChart(rows, along, width)

@@ -1,0 +1,122 @@
+"""Templates: what goes into a page is text, and every control character in it is made visible, wherever it comes from."""
+
+import functools
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from holdfast import pages
+from holdfast.model.text import command
+from holdfast.pages import Offer, Role
+from holdfast.web import shown
+from holdfast.web.charts import bars_chart
+from holdfast.web.masking import before_quote, class_of_error, form_of, masked, masked_text
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_GLYPHS = {"cancelled": "cancel", "waits": "wait", "late": "warn"}
+
+
+def _finalize(value: Any) -> Any:
+    """Everything that a template writes passes here, so that nothing can be forgotten."""
+    if value is None:
+        return ""
+    return value if isinstance(value, Markup) else shown.visible(value)
+
+
+def kind_of(value: Any) -> str:
+    """Which cell it is, for the template."""
+    if value is None or value == "":
+        return "nothing"
+    if isinstance(value, bool):
+        return "str"
+    for kind in (datetime, int, float, str):
+        if isinstance(value, kind):
+            return kind.__name__
+    name = type(value).__name__
+    return name if hasattr(pages, name) else "str"
+
+
+def secret_text(value: Any, role: Role, width: int = shown.MOST) -> str:
+    """A value on one line, as this role may see it."""
+    seen = form_of(value) if role == "viewer" else masked(value)
+    return shown.one_line(seen if isinstance(seen, str) else shown.as_json(seen), width)
+
+
+def secret_pieces(value: Any, role: Role) -> list[shown.Piece]:
+    if isinstance(value, str) and "\n" in value:
+        return [shown.Piece(error_text(value, role))]
+    return shown.json_pieces(form_of(value) if role == "viewer" else masked(value))
+
+
+def error_text(text: str | None, role: Role) -> str:
+    if text is None:
+        return ""
+    return shown.cut((class_of_error(text) if role == "viewer" else masked_text(text[: shown.MOST])) or "")
+
+
+def quoting(sentence: str, role: Role) -> str:
+    """A sentence of ours that may quote somebody's error behind a colon: a viewer gets what is before it."""
+    return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence))
+
+
+def trace(text: str, role: Role) -> list[shown.Piece]:
+    return [] if role == "viewer" else shown.trace_pieces(masked_text(text[: shown.MOST]))
+
+
+def slug(act: str) -> str:
+    return act.replace(" ", "-")
+
+
+def address(path: str, query: Mapping[str, object] | None = None) -> str:
+    """The part behind the prefix. Names may hold anything, so they are quoted."""
+    tail = f"?{urlencode({k: str(v) for k, v in query.items()})}" if query else ""
+    return "/" + quote(path, safe="/:@~!$&'()*+,;=-._") + tail
+
+
+def offer_address(offer: Offer) -> str:
+    return address(f"acts/{slug(offer.act)}", offer.given)
+
+
+@functools.cache
+def environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        number=shown.number,
+        span=shown.span,
+        clock=shown.clock,
+        exact=shown.exact_time,
+        size=shown.size,
+        one_line=shown.one_line,
+        glyph=lambda state: _GLYPHS.get(state.word, state.tone or "due"),
+    )
+    made.globals.update(
+        kind_of=kind_of,
+        secret_text=secret_text,
+        secret_pieces=secret_pieces,
+        error_text=error_text,
+        quoting=quoting,
+        trace_pieces=trace,
+        bars_chart=bars_chart,
+        address=address,
+        offer_address=offer_address,
+        slug=slug,
+        new_offer=Offer,
+        command_line=lambda words: command("holdfast", *words),
+    )
+    return made
+
+
+def draw(template: str, context: Mapping[str, Any]) -> str:
+    return environment().get_template(template).render(context)

@@ -1,0 +1,60 @@
+"""Which jobs an address or a form means. The names are those of the command line's options."""
+
+from uuid import UUID
+
+from holdfast.cli.arguments import parse_span
+from holdfast.errors import ConfigurationError
+from holdfast.pages import Given
+from holdfast.store.dead import DeadFilter
+from holdfast.store.search import JobFilter
+
+JOB_FIELDS = ("state", "queue", "task", "key", "tag", "error", "older_than", "newer_than")
+DEAD_FIELDS = ("group", "queue", "task", "error", "key", "tag", "older_than", "newer_than")
+
+
+def text(given: Given, name: str) -> str | None:
+    return given.get(name, "").strip() or None
+
+
+def _age(given: Given, name: str) -> float | None:
+    said = text(given, name)
+    return None if said is None else parse_span(said, name)
+
+
+def job_filter(given: Given) -> JobFilter:
+    state = text(given, "state")
+    queue, task, key, tag, error = (text(given, name) for name in ("queue", "task", "key", "tag", "error"))
+    states = None if state is None else tuple(state.split())
+    ages = _age(given, "older_than"), _age(given, "newer_than")
+    return JobFilter(states, queue, task, key, tag, error, *ages)
+
+
+def dead_filter(given: Given) -> DeadFilter:
+    names = ("group", "queue", "task", "error", "key", "tag")
+    group, queue, task, error, key, tag = (text(given, name) for name in names)
+    ages = _age(given, "older_than"), _age(given, "newer_than")
+    return DeadFilter(group, queue, task, error, key, tag, *ages)
+
+
+def ids_of(given: Given) -> list[UUID]:
+    """The jobs that are named one by one."""
+    return [job_id(word) for word in given.get("ids", "").replace(",", " ").split()]
+
+
+def job_id(word: str) -> UUID:
+    try:
+        return UUID(word)
+    except ValueError:
+        raise ConfigurationError(
+            f"{word[:80]!r} is not the id of a job. It looks like 0199c0de-7a31-7c41-9182-5be0a31ec41f"
+        ) from None
+
+
+def options(given: Given, names: tuple[str, ...]) -> list[str]:
+    """The same on the command line."""
+    found: list[str] = []
+    for name in names:
+        if (said := text(given, name)) is not None:
+            for word in said.split() if name == "state" else [said]:
+                found += [f"--{name.replace('_', '-')}", word]
+    return found

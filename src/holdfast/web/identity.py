@@ -1,0 +1,170 @@
+"""Who asks: an Identity with a name and a role, found by a function of yours or by one of these.
+
+`authorize` is given the request and returns an Identity, or None: not known. It may be async. BearerTokens, ProxyHeader and
+OneTimeUrl are such functions, and first_of() asks several.
+"""
+
+import hashlib
+import hmac
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from starlette.requests import Request
+
+from holdfast.errors import ConfigurationError
+from holdfast.model.text import printable, storable
+from holdfast.pages import ROLES, Role
+
+SESSION = "holdfast_session"
+_MOST_SESSIONS = 1000
+_HASHED = "sha256:"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks. The name is the actor in the audit."""
+
+    name: str
+    role: Role = "viewer"
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ConfigurationError(f"there is no role {self.role!r} (known: {', '.join(ROLES)})")
+        if not self.name or storable(self.name, 200) != self.name or printable(self.name) != self.name:
+            raise ConfigurationError(
+                f"an identity needs a name of up to 200 bytes without control characters, not {self.name[:200]!r}"
+            )
+
+    def may(self, role: Role) -> bool:
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+Authorize = Callable[[Request], Identity | Awaitable[Identity | None] | None]
+
+
+async def identify(authorize: Authorize, request: Request) -> Identity | None:
+    found = authorize(request)
+    if inspect.isawaitable(found):
+        found = await found
+    if found is not None and not isinstance(found, Identity):
+        raise ConfigurationError(
+            f"authorize= must return an Identity or None, not {type(found).__name__}. Write Identity(name, role)"
+        )
+    return found
+
+
+def first_of(*ways: Authorize) -> Authorize:
+    """The first of several ways that knows who asks."""
+
+    async def authorize(request: Request) -> Identity | None:
+        for way in ways:
+            found = await identify(way, request)
+            if found is not None:
+                return found
+        return None
+
+    return authorize
+
+
+def hashed(token: str) -> str:
+    """What BearerTokens keeps of a token."""
+    return _HASHED + hashlib.sha256(token.encode()).hexdigest()
+
+
+class BearerTokens:
+    """`Authorization: Bearer TOKEN`, for programs: `BearerTokens({hashed("..."): Identity("ci", "viewer")})`.
+
+    A token is given as it is, or better as `sha256:...`, so that no configuration holds it."""
+
+    def __init__(self, tokens: Mapping[str, Identity]) -> None:
+        for token in tokens:
+            if not token.startswith(_HASHED) and len(token) < 20:
+                raise ConfigurationError(
+                    "a bearer token must have at least 20 characters. Make one: openssl rand -hex 32"
+                )
+        self._known = {
+            (token if token.startswith(_HASHED) else hashed(token)): who for token, who in tokens.items()
+        }
+
+    def __call__(self, request: Request) -> Identity | None:
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not token:
+            return None
+        given, found = hashed(token.strip()), None
+        for known, who in self._known.items():  # all of them, so that time tells nothing
+            if hmac.compare_digest(known, given):
+                found = who
+        return found
+
+
+class ProxyHeader:
+    """The name that a proxy of yours has checked: `ProxyHeader("X-Forwarded-User", ["10.0.0.5"], roles={"mara": "admin"})`.
+
+    The header of anybody else than these addresses is not looked at. Who is not in `roles` has `role`; None: no entry."""
+
+    def __init__(
+        self,
+        header: str,
+        addresses: Sequence[str],
+        *,
+        roles: Mapping[str, Role] | None = None,
+        role: Role | None = "viewer",
+    ) -> None:
+        if not addresses:
+            raise ConfigurationError(
+                "ProxyHeader needs the addresses of the proxy: whoever reaches this port could write the header"
+            )
+        try:
+            self._from: list[IPv4Network | IPv6Network] = [ip_network(one) for one in addresses]
+        except ValueError as error:
+            raise ConfigurationError(f"addresses= takes addresses and networks: {error}") from None
+        self._header = header
+        self._roles = dict(roles or {})
+        self._role = role
+
+    def __call__(self, request: Request) -> Identity | None:
+        if request.client is None or not self._trusts(request.client.host):
+            return None
+        names = request.headers.getlist(self._header)
+        if len(names) != 1 or not names[0]:  # two headers: one of them is not the proxy's
+            return None
+        role = self._roles.get(names[0], self._role)
+        return None if role is None else Identity(storable(printable(names[0]), 200), role)
+
+    def _trusts(self, host: str) -> bool:
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        return any(address in network for network in self._from)
+
+
+class OneTimeUrl:
+    """For `holdfast web` on this machine: an address that is good once, and then a session in this browser."""
+
+    def __init__(self, identity: Identity, on_new: Callable[[str], None] = lambda _: None) -> None:
+        self._identity = identity
+        self._on_new = on_new
+        self._sessions: dict[str, None] = {}
+        self.token = secrets.token_urlsafe(32)
+
+    def redeem(self, token: str) -> str | None:
+        """The session for this token; None: it is not good, or not any more."""
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
+            return None
+        self.token = secrets.token_urlsafe(32)
+        session = secrets.token_urlsafe(32)
+        self._sessions[hashed(session)] = None
+        while len(self._sessions) > _MOST_SESSIONS:
+            self._sessions.pop(next(iter(self._sessions)))
+        self._on_new(self.token)
+        return session
+
+    def end(self, request: Request) -> None:
+        self._sessions.pop(hashed(request.cookies.get(SESSION, "")), None)
+
+    def __call__(self, request: Request) -> Identity | None:
+        return self._identity if hashed(request.cookies.get(SESSION, "")) in self._sessions else None

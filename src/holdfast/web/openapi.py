@@ -1,0 +1,127 @@
+"""The description of the JSON API, made from the pages and acts themselves: OpenAPI 3.1."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from holdfast.pages import Act, Page
+from holdfast.web.drawing import slug
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+_PROBLEM = {
+    "description": "Why not",
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+_REFUSED = dict.fromkeys(("400", "401", "403", "404", "409", "413", "421", "500", "503"), _PROBLEM)
+_QUERIES: dict[str, tuple[str, ...]] = {
+    "jobs": ("state", "queue", "task", "key", "tag", "error", "older_than", "newer_than", "after"),
+    "dead": ("group", "queue", "task", "error", "key", "tag", "older_than", "newer_than", "each", "after"),
+    "keys/{queue}": ("key", "after"),
+    "audit": ("before",),
+}
+
+
+def describe_api(site: "Site", prefix: str) -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for page in site.pages.values():
+        paths[f"/api/v1/{page.path or 'overview'}"] = {"get": _page(page)}
+    for act in site.acts.values():
+        paths[f"/api/v1/acts/{slug(act.name)}"] = {"post": _act(act)}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Holdfast",
+            "version": site.release,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": prefix or "/"}],
+        "security": [{"bearer": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Problem": _PROBLEM_SCHEMA, "Page": _PAGE_SCHEMA, "Done": _DONE_SCHEMA},
+        },
+    }
+
+
+def _page(page: Page) -> dict[str, Any]:
+    names = re.findall(r"\{(\w+)\}", page.path)
+    queries = (*_QUERIES.get(page.path, ()), *(f.name for f in page.filters))
+    text = {"type": "string"}
+    parameters = [{"name": n, "in": "path", "required": True, "schema": text} for n in names]
+    parameters += [{"name": n, "in": "query", "required": False, "schema": text} for n in queries]
+    ok = {
+        "description": page.title,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Page"}}},
+    }
+    return {
+        "summary": page.about or page.title,
+        "operationId": f"get_{re.sub('[^a-z]+', '_', page.path or 'overview').strip('_')}",
+        "parameters": parameters,
+        "responses": {"200": ok, **_REFUSED},
+    }
+
+
+def _act(act: Act) -> dict[str, Any]:
+    fields = {field.name: _field(field.kind, field.choices) for field in act.fields}
+    needed = [field.name for field in act.fields if field.required and not field.value]
+    body: dict[str, Any] = {"type": "object", "properties": fields, "additionalProperties": False}
+    if needed:
+        body["required"] = needed
+    ok = {
+        "description": "Done",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Done"}}},
+    }
+    dry = {
+        "name": "dry_run",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "string", "enum": ["1", "0"]},
+    }
+    return {
+        "summary": f"{act.label}: holdfast {act.name}. Needs the role {act.role}.",
+        "operationId": f"act_{re.sub('[^a-z]+', '_', act.name)}",
+        "parameters": [dry],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": {"200": ok, **_REFUSED},
+    }
+
+
+def _field(kind: str, choices: Any) -> dict[str, Any]:
+    return {"type": "string", "enum": list(choices)} if kind == "choice" else {"type": "string"}
+
+
+_PROBLEM_SCHEMA = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "reason"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "reason": {"type": "string"},
+        "id": {"type": ["string", "null"]},
+    },
+}
+_PAGE_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "data": {"description": "What the page shows. Counts are {count, capped}, times RFC 3339."},
+        "next": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+        "cut": {"type": "boolean"},
+        "in_use": {"type": "boolean"},
+        "about": {"type": "string"},
+    },
+}
+_DONE_SCHEMA = {
+    "type": "object",
+    "required": ["act", "dry_run"],
+    "properties": {
+        "act": {"type": "string"},
+        "dry_run": {"type": "boolean"},
+        "sentence": {"type": "string"},
+        "done": {},
+        "preview": {},
+    },
+}

@@ -1,0 +1,65 @@
+"""What kinds of failure are there, and which can go back?"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
+from holdfast.pages import Asked, Offer, Page, View
+from holdfast.web.filters import DEAD_FIELDS, dead_filter, options, text
+from holdfast.web.views.drawn import Drawn
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+FILTERS = (
+    ("queue", "Queue", ""),
+    ("task", "Task", ""),
+    ("error", "Text in the last error", ""),
+    ("key", "Key", ""),
+    ("tag", "Tag", ""),
+    ("newer_than", "Died within", "15m, 2h, 3d"),
+    ("older_than", "Died longer ago", "15m, 2h, 3d"),
+)
+LINES = 20
+
+
+def page(site: "Site") -> Page:
+    def load(asked: Asked) -> Procedure[View]:
+        given = {name: said for name in DEAD_FIELDS if (said := text(asked.query, name)) is not None}
+        others = {name: said for name, said in given.items() if name != "group"}
+        groups = yield from Operator.group_dead.procedure(dead_filter(others))
+        group = given.get("group")
+        each = asked.query.get("each") == "1"
+        after = text(asked.query, "after")
+        letters = None
+        if group is not None or each:
+            letters = yield from Operator.list_dead.procedure(dead_filter(given), after=after, limit=LINES)
+        chosen = next((one for one in groups.groups if one.id == group), None)
+        acted = given or {"all": "1"}
+        context = {
+            "groups": groups,
+            "chosen": chosen,
+            "group": group,
+            "each": each,
+            "letters": letters,
+            "filters": FILTERS,
+            "given": others,
+            "total": sum(one.count for one in groups.groups),
+            "after": after,
+        }
+        more = None
+        if letters is not None and letters.next is not None:
+            more = {**given, "after": letters.next, **({"each": "1"} if each else {})}
+        words = ("dead", "list", *options(given, DEAD_FIELDS), *(("--each",) if each else ()))
+        offers = [Offer("dead redrive", acted), Offer("dead discard", acted)] if groups.groups else []
+        return Drawn(
+            (),
+            {"groups": groups, "dead_letters": letters},
+            words,
+            offers=offers,
+            more=more,
+            template="dead.html",
+            context=context,
+        )
+
+    return Page("dead", "Dead letters", load, "Work", "dead")

@@ -1,0 +1,29 @@
+"""Is everything around the jobs as it should be, and what fixes it?"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
+from holdfast.pages import Asked, Page, View
+from holdfast.web.findings import shown_findings
+from holdfast.web.views.drawn import Drawn, later
+from holdfast.web.views.overview import ordered
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+
+def page(site: "Site") -> Page:
+    def load(asked: Asked) -> Procedure[View]:
+        diagnosis = yield from later(site.diagnosis)
+        stats = yield from Operator.stats.procedure(minutes=60)
+        context = {
+            "findings": shown_findings(ordered(diagnosis.findings), site.shell),
+            "fine": [check for check in diagnosis.checks if not check.findings and check.not_checked is None],
+            "not_checked": [check for check in diagnosis.checks if check.not_checked is not None],
+            "looked": site.snapshots.age("doctor") or 0.0,
+            "stats": stats,
+        }
+        return Drawn((), diagnosis, ("doctor",), template="doctor.html", context=context)
+
+    return Page("doctor", "Doctor", load, "System", "doctor")

@@ -1,0 +1,75 @@
+"""Find jobs, and act on many."""
+
+from typing import TYPE_CHECKING
+
+from holdfast.model import state
+from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
+from holdfast.pages import Asked, Page, View
+from holdfast.store.queue_load import Count
+from holdfast.web.filters import JOB_FIELDS, job_filter, job_id, options, text
+from holdfast.web.views.drawn import Drawn, job_state, later
+from holdfast.web.views.overview import Numbers, numbers_of
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+LINES = 50
+FILTERS = (
+    ("queue", "Queue", ""),
+    ("task", "Task", ""),
+    ("key", "Key", ""),
+    ("tag", "Tag", ""),
+    ("error", "Text in the last error", ""),
+    ("newer_than", "Created within", "15m, 2h, 3d"),
+    ("older_than", "Created longer ago", "15m, 2h, 3d"),
+)
+_TABS = (
+    ("", "All", ""),
+    (state.PROCESSING, "Running", "run"),
+    (state.PENDING, "Due", "due"),
+    (state.SCHEDULED, "Scheduled", "sched"),
+    (state.HELD, "Held", "held"),
+    (state.BLOCKED, "Blocked", "block"),
+    (state.QUARANTINED, "Quarantined", "dead"),
+    (state.DEAD_LETTER, "Dead", "dead"),
+    (state.COMPLETED, "Completed", "done"),
+    (state.CANCELLED, "Cancelled", "cancel"),
+)
+
+
+def page(site: "Site") -> Page:
+    def load(asked: Asked) -> Procedure[View]:
+        numbers = yield from later(lambda: numbers_of(site))
+        after = text(asked.query, "after")
+        found = yield from Operator.list_jobs.procedure(
+            job_filter(asked.query), after=None if after is None else job_id(after), limit=LINES
+        )
+        given = {name: said for name in JOB_FIELDS if (said := text(asked.query, name)) is not None}
+        given_page = {**given, "after": after} if after is not None else given
+        context = {
+            "jobs": [(job, job_state(job)) for job in found.jobs],
+            "tabs": [(word, label, tone, _count(numbers, word)) for word, label, tone in _TABS],
+            "state": given.get("state", ""),
+            "filters": FILTERS,
+            "given": given,
+            "after": after,
+            "queues": [load.name for load in numbers.found.queues],
+            "tasks": sorted({line.task for line in numbers.stats.tasks if line.task}),
+        }
+        more = None if found.next is None else {**given, "after": str(found.next)}
+        cut = f"Searched down to the id {found.next}; there may be more." if found.cut else ""
+        command = ("jobs", "list", *options(given_page, (*JOB_FIELDS, "after")))
+        return Drawn((), found, command, more=more, cut=cut, template="jobs.html", context=context)
+
+    return Page("jobs", "Jobs", load, "Work", "jobs")
+
+
+def _count(numbers: Numbers, word: str) -> Count | None:
+    """From the look that all share: never a count of its own."""
+    if word == state.DEAD_LETTER:
+        return numbers.found.dead_letters
+    if word in (state.COMPLETED, state.CANCELLED, ""):
+        return None
+    found = [getattr(load, word) for load in numbers.found.queues]
+    return Count(sum(one.count for one in found), any(one.capped for one in found))

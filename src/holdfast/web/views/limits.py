@@ -1,0 +1,82 @@
+"""What holds work back on purpose: limits of queues, paused tasks, breakers, held keys."""
+
+from typing import TYPE_CHECKING
+
+from holdfast.operate.operator import Operator
+from holdfast.operate.pauses import TaskLine
+from holdfast.operate.procedure import Procedure
+from holdfast.pages import Asked, Cell, Code, Link, Offer, Page, Row, Span, State, Table, Use, View
+from holdfast.web.shown import number, span
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+
+def page(site: "Site") -> Page:
+    def load(asked: Asked) -> Procedure[View]:
+        rules = yield from Operator.list_rules.procedure()
+        tasks = yield from Operator.list_tasks.procedure({name for name, _ in asked.tasks.known()})
+        held = yield from Operator.held_keys.procedure()
+        limits = []
+        for name, seen in rules.items():
+            most = seen.rules.get("concurrency")
+            use: Cell = (
+                Use(seen.running, most) if seen.running is not None and isinstance(most, int) else None
+            )
+            said = ", ".join(f"{rule} {value}" for rule, value in seen.rules.items())
+            cells = (
+                Link(name, f"queues/{name}"),
+                said,
+                use,
+                Span(seen.next_in) if seen.next_in else None,
+                seen.keys_full,
+            )
+            limits.append(
+                Row(cells, (Offer("queue set", {"queue": name, "rule": "concurrency"}, "Change…"),), name)
+            )
+        blocks = [
+            Table(
+                ("Task~", "State", "Jobs set aside#", "Living workers that know it#"),
+                [_task(task) for task in tasks],
+                "Tasks and breakers",
+                f"{len(tasks)}",
+                "No task is known: no worker has been here yet.",
+            ),
+            Table(
+                ("Queue", "Rules~", "In use", "Next start in#", "Keys at their limit#"),
+                limits,
+                "Limits of queues",
+                "",
+                "No queue has a limit.",
+            ),
+            Table(
+                ("Key", "Queue", "Until", "Why~"),
+                [
+                    Row((Code(h.key), Link(h.queue, f"queues/{h.queue}"), h.until, h.reason),
+                        (Offer("keys lift", {"queue": h.queue, "key": h.key}),))
+                    for h in held.holds
+                ],
+                "Held keys",
+                "",
+                "No key is held.",
+            ),
+        ]  # fmt: skip
+        return View(blocks, {"rules": rules, "tasks": tasks, "held": held}, ("task", "list"))
+
+    return Page("limits", "Limits, breakers", load, "Work", "limits")
+
+
+def _task(task: TaskLine) -> Row:
+    state = State("runs", "done")
+    offer = Offer("task pause", {"task": task.task})
+    if task.breaker is not None and task.breaker.state != "closed":
+        state = State(f"breaker {task.breaker.state.replace('_', ' ')}", "dead")
+        offer = Offer("task resume", {"task": task.task}, "Close breaker…")
+    if task.pause is not None:
+        by = task.pause.paused_by or "somebody"
+        state = State("paused", "held", f"{span(task.pause.paused_seconds)}, by {by}")
+        offer = Offer("task resume", {"task": task.task})
+    held = (
+        None if task.held is None else Link(number(task.held), "jobs", {"state": "held", "task": task.task})
+    )
+    return Row((Link(task.task, "jobs", {"task": task.task}), state, held, task.workers), (offer,), task.task)

@@ -1,0 +1,152 @@
+"""Why is it not running, what happened, and how to make it run."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from holdfast.model import state
+from holdfast.operate.explain import Explanation
+from holdfast.operate.jobs import JobReport
+from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
+from holdfast.pages import Asked, Bar, Bars, Link, Offer, Page, Tone, View
+from holdfast.shapes import MEANS
+from holdfast.store.show import Attempt
+from holdfast.web.charts import bars_chart
+from holdfast.web.filters import job_id
+from holdfast.web.findings import Todo, todo_of
+from holdfast.web.views.drawn import Drawn, job_state
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+_AT_REST = (state.PENDING, state.SCHEDULED, state.HELD, state.BLOCKED, state.QUARANTINED)
+# What the explanation says against trying again now.
+_NO_USE = frozenset(("breaker_open", "task_paused", "queue_paused", "no_workers", "unknown_task", "held"))
+
+
+def page(site: "Site") -> Page:
+    def load(asked: Asked) -> Procedure[View]:
+        wanted = job_id(asked.path["id"])
+        report = yield from Operator.find_job.procedure(wanted)
+        why = yield from Operator.explain.procedure(wanted, site.knows, MEANS)
+        now = site.now()
+        timeline = timeline_of(report, now)
+        context = {
+            "report": report,
+            "job": report.job,
+            "state": job_state(report.job),
+            "why": why,
+            "todo": _todo(why, wanted, site),
+            "timeline": bars_chart(timeline),
+            "sentence": timeline.note,
+            "now": now,
+            "facts": facts(report),
+        }
+        return Drawn(
+            (),
+            {"report": report, "explanation": why},
+            ("jobs", "show", str(wanted)),
+            report.job.task,
+            (Link("Jobs", "jobs"),),
+            offers=offers(report, why),
+            template="job.html",
+            context=context,
+        )
+
+    return Page("jobs/{id}", "Job", load)
+
+
+def _todo(why: Explanation, wanted: UUID, site: "Site") -> list[Todo]:
+    """What the decisive reason advises; a link to this very page is none."""
+    found = [todo_of(one, site.shell) for one in why.advice]
+    return [todo for todo in found if todo.link is None or todo.link.page != f"jobs/{wanted}"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobOffer(Offer):
+    primary: bool = False
+
+
+def offers(report: JobReport, why: Explanation) -> list[Offer]:
+    job = report.job
+    given = {"ids": str(job.id)}
+    found: list[Offer] = []
+    if job.state in (state.SCHEDULED, state.QUARANTINED, state.BLOCKED, state.CANCELLED):
+        helps = why.code not in _NO_USE
+        label = "Run again" if job.state == state.CANCELLED else "Retry now"
+        found.append(JobOffer("jobs retry", given, label, helps))
+    if job.state == state.DEAD_LETTER:
+        found.append(JobOffer("dead redrive", given, "Redrive…", True))
+    if report.place == "queue":
+        found.append(
+            Offer("jobs cancel", given, "Ask it to stop…" if job.state == state.PROCESSING else "Cancel…")
+        )
+    if job.state in (*_AT_REST, state.DEAD_LETTER):
+        found.append(Offer("jobs edit", {"id": str(job.id)}, "Edit…"))
+        discard = "dead discard" if job.state == state.DEAD_LETTER else "jobs discard"
+        found.append(Offer(discard, given, "Discard…"))
+    return found
+
+
+def facts(report: JobReport) -> list[tuple[str, object]]:
+    job = report.job
+    rows: list[tuple[str, object]] = [
+        ("Queue", Link(job.queue, f"queues/{job.queue}")),
+        ("Priority", job.priority),
+        ("Attempts", f"{job.attempts} of {job.max_attempts}"),
+        ("Crashes", job.crashes or None),
+        ("Claimed", _times(job.generation)),
+        ("Sequence", job.sequence),
+        ("Fence", job.fence),
+        ("Version", job.version),
+        ("Owner" if job.state == state.PROCESSING else "Ran on", job.claimed_by),
+        ("Created", job.created_at),
+        ("Due", job.available_at if job.available_at.year < state.NEVER else None),
+        ("Claimed at", job.claimed_at),
+        ("Lease until", job.lease_expires_at),
+        ("Gives up at", job.gives_up_at),
+        ("Asked to stop", job.cancel_requested_at),
+        ("Finished", job.finished_at),
+    ]
+    return [(name, value) for name, value in rows if value not in (None, "")]
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
+def timeline_of(report: JobReport, now: datetime) -> Bars:
+    """From what is kept: when it was made and due, each failed attempt, the claim of now, the end."""
+    job = report.job
+    failed = sorted(report.errors, key=lambda one: one.at)
+    bars = [_waited(report, failed, now)]
+    for n, one in enumerate(failed):
+        until = failed[n + 1].at if n + 1 < len(failed) else _next_begin(report, now)
+        bars.append(Bar(f"after attempt {one.attempt}", one.at, max(until, one.at), "retry", one.kind))
+    if job.claimed_at is not None and (job.state == state.PROCESSING or job.finished_at is not None):
+        tone: Tone = (
+            "run" if job.state == state.PROCESSING else "done" if job.state == state.COMPLETED else "due"
+        )
+        end = job.finished_at
+        label = "running" if end is None else job.state
+        if end is None or end >= job.claimed_at:
+            bars.append(Bar(label, job.claimed_at, end, tone, job.claimed_by or ""))
+    spent = f"{job.attempts} of {job.max_attempts} attempts spent, claimed {_times(job.generation)}"
+    return Bars(bars, now, "Timeline", spent)
+
+
+def _next_begin(report: JobReport, now: datetime) -> datetime:
+    job = report.job
+    if job.state == state.PROCESSING and job.claimed_at is not None:
+        return job.claimed_at
+    return job.finished_at or now
+
+
+def _waited(report: JobReport, failed: list[Attempt], now: datetime) -> Bar:
+    job = report.job
+    ends = [failed[0].at] if failed else [job.claimed_at] if job.claimed_at else []
+    end = ends[0] if ends else job.finished_at or (None if report.place == "queue" else now)
+    label = "until the first failure" if failed else "waited"
+    return Bar(label, job.created_at, end, "due", "enqueued")

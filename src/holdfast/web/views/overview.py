@@ -1,0 +1,147 @@
+"""Is anything wrong, and do we keep up? What needs somebody comes first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from holdfast.operate.doctor.finding import Finding
+from holdfast.operate.operator import Operator
+from holdfast.operate.overview import Overview
+from holdfast.operate.procedure import Procedure
+from holdfast.operate.stats import Stats
+from holdfast.pages import Asked, Page, View
+from holdfast.store.queue_load import Count, QueueLoad, WorkerLine
+from holdfast.web.charts import Minute, minutes_chart
+from holdfast.web.findings import shown_findings
+from holdfast.web.views.drawn import Drawn, later
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+LASTS = 1.0  # seconds that one look serves everybody
+_LEVELS = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Everything on the page but the findings, as it was at one moment."""
+
+    at: datetime
+    found: Overview
+    workers: list[WorkerLine]
+    stats: Stats
+    minutes: list[Minute]
+
+    @property
+    def due(self) -> Count:
+        return _sum(load.pending for load in self.found.queues)
+
+    @property
+    def running(self) -> Count:
+        return _sum(load.processing for load in self.found.queues)
+
+    @property
+    def slots(self) -> int:
+        return sum(worker.concurrency for worker in self.workers if worker.status == "alive")
+
+    @property
+    def worst(self) -> QueueLoad | None:
+        """The queue whose oldest due job waits for the longest."""
+        return max(
+            (load for load in self.found.queues if load.oldest_due_seconds is not None),
+            key=lambda load: load.oldest_due_seconds or 0.0,
+            default=None,
+        )
+
+    @property
+    def failed_share(self) -> float | None:
+        done = sum(line.completed for line in self.stats.queues)
+        failed = sum(line.failed for line in self.stats.queues)
+        return failed / (done + failed) if done + failed else None
+
+
+def _sum(counts: Any) -> Count:
+    found = list(counts)
+    return Count(sum(one.count for one in found), any(one.capped for one in found))
+
+
+def page(site: "Site") -> Page:
+    def load(asked: Asked) -> Procedure[View]:
+        numbers = yield from later(lambda: numbers_of(site))
+        diagnosis = yield from later(site.diagnosis)
+        findings = ordered(diagnosis.findings)
+        wrong = shown_findings([f for f in findings if f.level != "info"], site.shell)
+        context = {
+            "numbers": numbers,
+            "findings": wrong,
+            "checks": len(diagnosis.checks),
+            "not_checked": diagnosis.not_checked,
+            "looked": site.snapshots.age("doctor") or 0.0,
+            "queues": queues_worst_first(numbers),
+            "chart": minutes_chart(numbers.minutes, numbers.at),
+        }
+        data = {
+            "at": numbers.at,
+            "findings": findings,
+            "overview": numbers.found,
+            "workers": numbers.workers,
+            "minutes": numbers.minutes,
+        }
+        return Drawn((), data, ("status",), template="overview.html", context=context)
+
+    return Page("", "Overview", load, icon="overview")
+
+
+async def numbers_of(site: "Site") -> Numbers:
+    """Once a second for everybody."""
+    return await site.snapshots.get("overview", LASTS, lambda: site.look(_numbers(site)))
+
+
+def _numbers(site: "Site") -> Procedure[Numbers]:
+    found = yield from Operator.overview.procedure()
+    workers = yield from Operator.list_workers.procedure()
+    stats = yield from Operator.stats.procedure(minutes=60)
+    answer = yield from Operator.ask.procedure("throughput", limit=10_000)
+    return Numbers(site.now(), found, workers, stats, _minutes(answer.rows, stats.window.since))
+
+
+def _minutes(rows: Sequence[dict[str, Any]], since: datetime) -> list[Minute]:
+    """Of all queues together, the oldest first, none left out."""
+    by: dict[datetime, list[int]] = {}
+    for row in rows:
+        sums = by.setdefault(row["minute"], [0, 0, 0])
+        for n, name in enumerate(("completed", "failed", "dead")):
+            sums[n] += row[name]
+    first = since.replace(second=0, microsecond=0)
+    every = [first + timedelta(minutes=n) for n in range(61)]
+    return [Minute(at, *by.get(at, (0, 0, 0))) for at in every]
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: _LEVELS.index(finding.level))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    load: QueueLoad
+    dead: Count
+    done: float  # in a second
+    failed: float | None  # of all attempts
+
+
+def queues_worst_first(numbers: Numbers) -> list[QueueRow]:
+    done = {line.queue: line for line in numbers.stats.queues}
+    rows = []
+    for load in numbers.found.queues:
+        line = done.get(load.name)
+        attempts = (line.completed + line.failed) if line else 0
+        rows.append(
+            QueueRow(
+                load,
+                numbers.found.dead_letters_by_queue.get(load.name, Count(0)),
+                line.completed_per_minute / 60 if line else 0.0,
+                line.failed / attempts if line and attempts else None,
+            )
+        )
+    return sorted(rows, key=lambda r: (-(r.load.oldest_due_seconds or 0), -r.load.pending.count, r.load.name))

@@ -1,0 +1,145 @@
+"""Which queue is behind, and because of what: its limit, a pause, no hands, slow handlers?"""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
+from holdfast.pages import (
+    Alert,
+    Asked,
+    Cell,
+    Code,
+    Facts,
+    Figures,
+    Link,
+    Offer,
+    Page,
+    Row,
+    Span,
+    State,
+    Table,
+    Use,
+    View,
+)
+from holdfast.store.queue_load import Count, QueueLoad
+from holdfast.web.shown import number, span
+from holdfast.web.views.drawn import later
+from holdfast.web.views.overview import Numbers, QueueRow, numbers_of, queues_worst_first
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+_HEADS = (
+    "Queue~",
+    "Due#",
+    "Oldest due#",
+    "Running#",
+    "Scheduled#",
+    "Held#",
+    "Blocked#",
+    "Dead#",
+    "Done /s#",
+    "Failed %#",
+)
+_STATES = (
+    ("Due", "pending"),
+    ("Running", "processing"),
+    ("Scheduled", "scheduled"),
+    ("Held", "held"),
+    ("Blocked", "blocked"),
+    ("Quarantined", "quarantined"),
+)
+
+
+def pages(site: "Site") -> list[Page]:
+    def every(asked: Asked) -> Procedure[View]:
+        numbers = yield from later(lambda: numbers_of(site))
+        rows = [_row(row) for row in queues_worst_first(numbers)]
+        table = Table(_HEADS, rows, "Queues", "the worst first", "No queues.", "Counts stop at 10,000.")
+        return View([table], numbers.found.queues, ("queue", "list"))
+
+    def one(asked: Asked) -> Procedure[View]:
+        return (yield from _one(site, asked.path["queue"]))
+
+    return [
+        Page("queues", "Queues", every, "Work", "queues"),
+        Page("queues/{queue}", "Queue", one),
+    ]
+
+
+def _link(name: str, word: str, count: Count) -> Cell:
+    """Every number is a link to the list behind it."""
+    return Link(number(count), "jobs", {"queue": name, "state": word}) if count.count else 0
+
+
+def _row(row: QueueRow) -> Row:
+    load = row.load
+    cells: list[Cell] = [
+        Link(load.name, f"queues/{load.name}"),
+        _link(load.name, "pending", load.pending),
+        Span(load.oldest_due_seconds),
+        _link(load.name, "processing", load.processing),
+        _link(load.name, "scheduled", load.scheduled),
+        _link(load.name, "held", load.held),
+        _link(load.name, "blocked", load.blocked),
+        Link(number(row.dead), "dead", {"queue": load.name}) if row.dead.count else 0,
+        round(row.done, 1),
+        None if row.failed is None else round(100 * row.failed, 1),
+    ]
+    return Row(cells, (turn(load),), load.name)
+
+
+def turn(load: QueueLoad) -> Offer:
+    """Pause it, or let it go on."""
+    if load.paused_at is None:
+        return Offer("queue pause", {"queue": load.name})
+    return Offer("queue resume", {"queue": load.name})
+
+
+def _one(site: "Site", name: str) -> Procedure[View]:
+    rules = yield from Operator.show_rules.procedure(name)
+    numbers: Numbers = yield from later(lambda: numbers_of(site))
+    stats = yield from Operator.stats.procedure(minutes=60, queue=name)
+    row = next((row for row in queues_worst_first(numbers) if row.load.name == name), None)
+    blocks: list[Any] = []
+    offers: list[Offer] = []
+    if row is not None:
+        load = row.load
+        offers.append(turn(load))
+        if load.paused_at is not None:
+            by = load.paused_by or "somebody"
+            said = f"Paused for {span(load.paused_seconds)} by {by}. No claim takes a job of it."
+            blocks.append(Alert(said, "held", "This queue is paused"))
+        counts = [(label, _link(name, word, getattr(load, word))) for label, word in _STATES]
+        blocks.append(Figures([*counts, ("Oldest due", Span(load.oldest_due_seconds))], "Now"))
+    heads = (
+        "Task~",
+        "Completed#",
+        "Failed#",
+        "Dead#",
+        "Mean run#",
+        "Longest run#",
+        "Mean wait#",
+        "Longest wait#",
+    )
+    tasks = [
+        Row((Link(t.task or "", "jobs", {"queue": name, "task": t.task or ""}), t.completed, t.failed, t.dead,
+             Span(t.mean_run), Span(t.max_run), Span(t.mean_wait), Span(t.max_wait)))
+        for t in stats.tasks
+    ]  # fmt: skip
+    blocks.append(Table(heads, tasks, "Tasks", "the last hour", "Nothing was done in the last hour."))
+    used: list[tuple[str, Cell]] = [(rule, Code(str(value))) for rule, value in rules.rules.items()]
+    limit = rules.rules.get("concurrency")
+    if rules.running is not None and isinstance(limit, int):
+        used.append(("Running", Use(rules.running, limit)))
+    if rules.tokens is not None:
+        used.append(("Tokens left", round(rules.tokens, 1)))
+    if rules.keys_full:
+        used.append(("Keys at their limit", rules.keys_full))
+    aside = Facts(
+        used or [("Rules", State("none but the plain ones"))],
+        "Rules and limits",
+        (Offer("queue set", {"queue": name, "rule": "concurrency"}, "Change a limit…"),),
+    )
+    data = {"rules": rules, "stats": stats, "load": None if row is None else row.load}
+    return View(blocks, data, ("queue", "show", name), name, (Link("Queues", "queues"),), (aside,), offers)

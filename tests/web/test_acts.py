@@ -1,0 +1,211 @@
+"""Acts: shown first, confirmed as shown, done by the operator's verbs, and in the audit under the name of who asked."""
+
+import json
+from uuid import UUID
+
+import pytest
+from tests.web.conftest import Shop
+from tests.web.surfing import Surfer, fields
+from tests.web.test_access import TOKEN
+
+from holdfast import Holdfast
+from holdfast.operate.operator import Operator
+from holdfast.testing import Kit
+from holdfast.web import BearerTokens, Identity, hashed, holdfast_web
+from holdfast.web.application import Dashboard
+
+
+def state(kit: Kit, job: UUID) -> str:
+    return Operator(kit.database, "test").find_job(job).job.state
+
+
+def last_audit(kit: Kit) -> tuple[str, str, int]:
+    line = Operator(kit.database, "test").list_audit(limit=1)[0]
+    return line.actor, line.action, line.count
+
+
+async def test_a_preview_changes_nothing_and_its_confirmation_does(
+    mara: Surfer, kit: Kit, shop: Shop
+) -> None:
+    path = f"/acts/dead-redrive?ids={shop.dead}"
+    text = await mara.page(path)
+    assert "1 job would be put back to work: 1 dead letter." in text
+    assert f"holdfast dead redrive {shop.dead}" in text
+    assert state(kit, shop.dead) == "dead_letter"
+    answer = await mara.confirm(path)
+    assert answer.status_code == 303, answer.text
+    assert state(kit, shop.dead) == "pending"
+    assert last_audit(kit) == ("mara", "dead redrive", 1)
+
+
+async def test_what_was_done_is_said_on_the_next_page_once(mara: Surfer, shop: Shop) -> None:
+    await mara.confirm(f"/acts/jobs-retry?ids={shop.waiting}&back=jobs")
+    text = await mara.page("/jobs")
+    assert "1 job retried." in text
+    assert "1 job retried." not in await mara.page("/jobs")
+
+
+@pytest.mark.parametrize("changed", ["seal", "ids"])
+async def test_what_was_not_shown_cannot_be_confirmed(
+    mara: Surfer, kit: Kit, shop: Shop, changed: str
+) -> None:
+    form = fields(await mara.page(f"/acts/jobs-cancel?ids={shop.waiting}"))
+    form[changed] = "" if changed == "seal" else f"{shop.waiting} {shop.blocked}"
+    answer = await mara.post("/acts/jobs-cancel", form)
+    assert answer.status_code == 409
+    assert "Look at the preview again" in answer.text
+    assert state(kit, shop.waiting) == "scheduled"
+
+
+async def test_a_preview_is_too_old_after_a_while(
+    mara: Surfer, kit: Kit, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = fields(await mara.page(f"/acts/jobs-cancel?ids={shop.waiting}"))
+    monkeypatch.setattr("holdfast.web.acting.GOOD_FOR", -1)
+    assert (await mara.post("/acts/jobs-cancel", form)).status_code == 409
+    assert state(kit, shop.waiting) == "scheduled"
+
+
+async def test_what_deletes_wants_the_number_typed(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    path = f"/acts/dead-discard?ids={shop.dead}"
+    refused = await mara.confirm(path, typed="2")
+    assert (refused.status_code, "type 1 to confirm" in refused.text.lower()) == (409, True)
+    assert state(kit, shop.dead) == "dead_letter"
+    assert (await mara.confirm(path, typed="1")).status_code == 303
+    assert last_audit(kit) == ("mara", "dead discard", 1)
+
+
+async def test_many_that_match_are_done_at_a_rate(mara: Surfer, kit: Kit) -> None:
+    for n in range(120):
+        kit.app.send("charge", {"order_id": n, "card_token": "t"})
+    await kit.app.run_worker(until_idle=True)
+    path = "/acts/dead-redrive?task=charge"
+    text = await mara.page(path)
+    assert "120 jobs would be put back to work" in text
+    assert (await mara.confirm(path, rate="10/s")).status_code == 409  # more than 100: the number is typed
+    answer = await mara.confirm(path, rate="10/s", typed="120")
+    assert answer.status_code == 303, answer.text
+    jobs = Operator(kit.database, "test").list_jobs(limit=200).jobs
+    due = sorted(job.available_at for job in jobs if job.task == "charge")
+    assert 11 < (due[-1] - due[0]).total_seconds() < 13
+
+
+@pytest.mark.parametrize(
+    ("act", "given", "told"),
+    [
+        ("queue-pause", {"queue": "mail"}, "queue pause"),
+        ("queue-resume", {"queue": "mail"}, "queue resume"),
+        ("task-pause", {"task": "send"}, "task pause"),
+    ],
+)
+async def test_what_can_be_undone_is_done_at_once(
+    mara: Surfer, kit: Kit, act: str, given: dict[str, str], told: str
+) -> None:
+    if act == "queue-resume":
+        Operator(kit.database, "test").pause_queue("mail")
+    csrf = (await mara.page("/queues")).split('name="csrf" value="')[1].split('"')[0]
+    answer = await mara.post(f"/acts/{act}", {**given, "csrf": csrf, "back": "queues"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/queues")
+    assert last_audit(kit)[:2] == ("mara", told)
+
+
+async def test_a_blocked_key_is_released(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    answer = await mara.confirm("/acts/keys-release?queue=parcels&key=order:9182", how="skip")
+    assert answer.status_code == 303, answer.text
+    assert state(kit, shop.blocked) == "dead_letter"
+
+
+async def test_a_limit_and_a_job_are_changed(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    answer = await mara.confirm("/acts/queue-set?queue=mail", rule="concurrency", value="7")
+    assert answer.status_code == 303, answer.text
+    assert Operator(kit.database, "test").show_rules("mail").rules["concurrency"] == 7
+    answer = await mara.confirm(
+        f"/acts/jobs-edit?id={shop.waiting}", priority="9", arguments='{"order_id": 4}'
+    )
+    assert answer.status_code == 303, answer.text
+    job = Operator(kit.database, "test").find_job(shop.waiting).job
+    assert (job.priority, job.payload) == (9, {"order_id": 4})
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/acts/queue-pause?queue=mail&nonsense=1", "does not know 'nonsense'"),
+        ("/acts/queue-pause", "needs queue"),
+        ("/acts/jobs-retry?ids=nonsense", "is not the id of a job"),
+        ("/acts/dead-redrive", "say which dead letters"),
+        ("/acts/jobs-discard?queue=mail", "say which states"),
+        ("/acts/keys-release?queue=mail&key=x", "is not ordered by key"),
+    ],
+)
+async def test_a_slip_is_said(mara: Surfer, path: str, said: str) -> None:
+    assert said in (await mara.get(path)).text.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example", "/\\evil.example", "\tevil"])
+async def test_nobody_is_sent_to_another_site(mara: Surfer, back: str) -> None:
+    csrf = (await mara.page("/queues")).split('name="csrf" value="')[1].split('"')[0]
+    answer = await mara.post("/acts/queue-pause", {"queue": "mail", "csrf": csrf, "back": back})
+    where = answer.headers["location"]
+    assert where.startswith("/")
+    assert not where.startswith(("//", "/\\"))
+
+
+async def test_what_is_said_can_only_be_said_by_us(mara: Surfer) -> None:
+    mara.client.cookies.set("holdfast_said", "RXZpbA==.0000")
+    assert "Evil" not in await mara.page("/settings")
+
+
+# Programs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program(kit: Kit) -> Surfer:
+    made: Dashboard = holdfast_web(
+        kit.app, authorize=BearerTokens({hashed(TOKEN): Identity("ci", "operator")})
+    )
+    surfer = Surfer(made)
+    surfer.client.headers["authorization"] = f"Bearer {TOKEN}"
+    return surfer
+
+
+async def test_a_program_looks_first_and_acts_then(program: Surfer, kit: Kit, shop: Shop) -> None:
+    path = "/api/v1/acts/dead-redrive"
+    dry = (await program.client.post(f"{path}?dry_run=1", json={"ids": [str(shop.dead)]})).json()
+    assert (dry["dry_run"], dry["preview"]["count"]) == (True, 1)
+    assert state(kit, shop.dead) == "dead_letter"
+    done = (await program.client.post(path, json={"ids": [str(shop.dead)]})).json()
+    assert done["done"]["count"] == 1
+    assert last_audit(kit) == ("ci", "dead redrive", 1)
+
+
+async def test_a_program_is_told_why_not(program: Surfer, shop: Shop) -> None:
+    answer = await program.client.post("/api/v1/acts/dead-discard", json={"ids": [str(shop.dead)]})
+    assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
+    answer = await program.client.post("/api/v1/acts/jobs-cancel", json={"ids": [str(shop.done)]})
+    problem = answer.json()
+    assert (answer.status_code, problem["reason"]) == (400, "nothing_done")
+    for body in (b"{", b"[]", b'{"nonsense": 1}'):
+        answer = await program.client.post("/api/v1/acts/jobs-cancel", content=body)
+        assert answer.status_code == 400, body
+
+
+def test_every_act_is_a_command(app: Holdfast) -> None:
+    """What a button does has a command of the same name."""
+    from tests.surface.commands import every_command
+    from tests.web.surfing import made_for
+
+    commands = every_command()
+    for name in made_for(app).site.acts:
+        assert name.removesuffix(" fix") in commands, name
+
+
+async def test_the_api_is_described(program: Surfer, shop: Shop) -> None:
+    described = (await program.get("/api/v1/openapi.json")).json()
+    assert described["openapi"] == "3.1.0"
+    plain = [path for path in described["paths"] if "{" not in path and "acts/" not in path]
+    assert len(plain) > 12
+    for path in plain:
+        answer = await program.get(path)
+        assert answer.status_code == 200, (path, answer.text[:300])
+        assert json.loads(answer.text).keys() <= {"data", "next", "cut", "in_use", "about"}

@@ -1,0 +1,239 @@
+"""The dashboard in a real browser: every view, light, dark and on a phone; keys, acts, live numbers, hostile payloads."""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
+from tests.conftest import QUICK, within
+from tests.web.browser import FLAGS, PROGRAM
+from tests.web.surfing import made_for
+from tests.web.troubled import make_trouble, served, shop_app
+
+from holdfast.operate.operator import Operator
+from holdfast.testing import Kit
+from holdfast.web.application import Dashboard
+
+pytestmark = pytest.mark.slow
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+VIEWS = (
+    "", "jobs", "jobs?state=dead_letter", "queues", "queues/mail", "dead", "keys", "keys/parcels", "workers", "schedules",
+    "schedules/nightly-reindex", "limits", "workflows", "events", "projections", "webhooks", "doctor", "audit", "settings",
+    "acts/dead-redrive?task=mail.send_receipt",
+)  # fmt: skip
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True},
+}
+SHIFT = """() => new Promise((done) => {
+  let sum = 0;
+  new PerformanceObserver((list) => { for (const e of list.getEntries()) if (!e.hadRecentInput) sum += e.value; })
+    .observe({ type: "layout-shift", buffered: true });
+  requestAnimationFrame(() => requestAnimationFrame(() => done(sum)));
+})"""
+
+
+@pytest.fixture
+def shop(holdfast_kit: Any) -> Kit:
+    kit: Kit = holdfast_kit(shop_app(), QUICK)
+    with ThreadPoolExecutor(1) as thread:  # a loop of playwright's runs in this one
+        thread.submit(make_trouble, kit).result()
+    return kit
+
+
+@pytest.fixture
+def made(shop: Kit) -> Dashboard:
+    return made_for(shop.app, title="shop")
+
+
+@pytest.fixture
+def base(made: Dashboard) -> Iterator[str]:
+    with served(made) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=PROGRAM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page whose complaints are kept."""
+
+    def __init__(self, browser: Browser, look: str = "light") -> None:
+        self.context = browser.new_context(**LOOKS[look])
+        self.context.set_default_timeout(within(10) * 1000)
+        self.page: Page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda said: self._note(said.type, said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", self._asked_by)
+        self.page.on("requestfailed", lambda request: self._failed(request.url, request.failure))
+        self.page.on("request", lambda request: self._asked(request.url))
+        self.hosts: set[str] = set()
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(text)
+
+    def _failed(self, url: str, why: str | None) -> None:
+        if why != "net::ERR_ABORTED":  # a stream or a search ends with its page
+            self.complaints.append(f"failed: {url}")
+
+    def _asked_by(self, dialog: Dialog) -> None:
+        self.complaints.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    def _asked(self, url: str) -> None:
+        self.hosts.add(url.split("/")[2])
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_view_is_quiet_reachable_and_holds_still(chromium: Browser, base: str, look: str) -> None:
+    watched = Watched(chromium, look)
+    page = watched.page
+    barriers: dict[str, list[str]] = {}
+    for view in VIEWS:
+        page.goto(f"{base}/{view}")
+        page.wait_for_load_state("load")
+        assert page.evaluate(SHIFT) < 0.02, f"{view} moves"
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{view} is {wide} px too wide"
+        page.evaluate(AXE)
+        found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
+        bad = [
+            f"{v['id']}: {v['nodes'][0]['html'][:160]} {v['nodes'][0]['failureSummary'][:200]}"
+            for v in found["violations"]
+            if v["impact"] in ("serious", "critical")
+        ]
+        if bad:
+            barriers[view] = bad
+    assert barriers == {}
+    assert watched.complaints == []
+    assert watched.hosts == {base.removeprefix("http://")}  # nobody else is asked for anything
+    watched.context.close()
+
+
+def test_keys_and_the_finder(chromium: Browser, base: str, shop: Kit) -> None:
+    watched = Watched(chromium)
+    page = watched.page
+    page.goto(base)
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    page.wait_for_url("**/jobs")
+    page.keyboard.press("?")
+    expect(page.locator("dialog.keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    before = page.locator("html").get_attribute("data-theme")
+    page.keyboard.press("t")
+    assert page.locator("html").get_attribute("data-theme") != before
+    page.reload()
+    assert page.locator("html").get_attribute("data-theme") != before
+    page.keyboard.press("Control+k")
+    page.keyboard.type("mail")
+    expect(page.locator(".finder li").first).to_contain_text("mail")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("mail"))
+    job = Operator(shop.database, "test").list_jobs(limit=1).jobs[0]
+    page.keyboard.press("Control+k")
+    page.keyboard.type(str(job.id))
+    expect(page.locator(".finder li").first).to_contain_text(str(job.id))
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/jobs/{job.id}")
+    page.goto(f"{base}/jobs")
+    for key in ("j", "j", "x"):
+        page.keyboard.press(key)
+    expect(page.locator("[data-selbar]")).to_be_visible()
+    expect(page.locator("[data-count]")).to_have_text("1")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/jobs/[0-9a-f-]{36}"))
+    assert watched.complaints == []
+    watched.context.close()
+
+
+def test_an_act_from_its_button_to_the_audit(chromium: Browser, base: str, shop: Kit) -> None:
+    watched = Watched(chromium)
+    page = watched.page
+    page.goto(f"{base}/dead?task=mail.send_receipt")
+    page.locator("a.grp").first.click()
+    page.get_by_role("link", name="Redrive…").last.click()
+    dialog = page.locator("dialog[open]")
+    expect(dialog).to_contain_text("6 jobs would be put back to work")
+    assert Operator(shop.database, "test").overview().dead_letters.count == 7
+    dialog.locator("input[name=rate]").fill("10/s")
+    dialog.get_by_role("button", name="Redrive").click()
+    expect(page.locator(".said")).to_contain_text("6 jobs put back to work")
+    page.goto(f"{base}/audit")
+    expect(page.locator("tbody tr").first).to_contain_text("mara")
+    expect(page.locator("tbody tr").first).to_contain_text("dead redrive")
+    page.goto(f"{base}/queues")
+    page.get_by_role("row", name=re.compile("mail")).get_by_role("button", name="Pause").click()
+    expect(
+        page.get_by_role("row", name=re.compile("mail")).get_by_role("button", name="Resume")
+    ).to_be_visible()
+    assert watched.complaints == []
+    watched.context.close()
+
+
+def test_numbers_change_in_place_and_a_selection_stays(chromium: Browser, base: str, shop: Kit) -> None:
+    watched = Watched(chromium)
+    page = watched.page
+    page.goto(base)
+    expect(page.locator("[data-live-state=live]")).to_be_visible()
+    due = page.locator('[data-live="q.mail.due"]')
+    height = page.evaluate("document.body.scrollHeight")
+    page.evaluate("document.querySelector('details').open = true")
+    for n in range(3):
+        shop.app.send("mail.send_receipt", {"order_id": n, "to": "x"}, queue="mail")
+    expect(due).to_have_text("3")
+    assert page.evaluate("document.querySelector('details').open")
+    page.evaluate("document.querySelector('details').open = false")
+    assert page.evaluate("document.body.scrollHeight") == height
+    assert watched.complaints == []
+    watched.context.close()
+
+
+def test_a_hostile_payload_runs_nothing(chromium: Browser, base: str, shop: Kit) -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e"
+    job = shop.app.send("nobody.knows", {evil: evil, "password": "hunter2"}, tags=[evil], partition_key=evil)
+    watched = Watched(chromium)
+    page = watched.page
+    for view in (f"jobs/{job.id}", "jobs", f"acts/jobs-cancel?ids={job.id}"):
+        page.goto(f"{base}/{view}")
+        assert page.locator("img").count() == 0
+    page.goto(f"{base}/jobs/{job.id}")
+    shown = page.locator("pre.code").first.inner_text()
+    assert "<script>alert(1)</script>" in shown
+    assert "\\u202e" in shown
+    assert "hunter2" not in page.content()
+    assert watched.complaints == []
+    watched.context.close()
+
+
+def test_without_scripts_links_and_forms_do_the_same(chromium: Browser, base: str, shop: Kit) -> None:
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    job = Operator(shop.database, "test").list_dead().dead_letters[0]
+    page.goto(f"{base}/jobs/{job.id}")
+    page.get_by_role("link", name="Redrive…").click()
+    page.get_by_role("button", name="Redrive").click()
+    expect(page.locator(".said")).to_contain_text("1 job put back to work")
+    assert Operator(shop.database, "test").find_job(job.id).job.state == "pending"
+    context.close()
+
+
+def test_the_first_load_is_small(chromium: Browser, base: str) -> None:
+    watched = Watched(chromium)
+    sizes: list[int] = []
+    watched.page.on("requestfinished", lambda r: sizes.append(int(r.sizes()["responseBodySize"])))
+    watched.page.goto(base)
+    watched.page.wait_for_load_state("load")
+    assert 10_000 < sum(sizes) < 60_000
+    watched.context.close()

@@ -1,0 +1,231 @@
+"""What is not for everybody, and what was made to do harm: masked or made visible, in pages, JSON and streams."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.web.conftest import Shop
+from tests.web.surfing import Surfer
+
+from holdfast.operate.operator import Operator
+from holdfast.testing import Kit
+from holdfast.web.live import values_of
+from holdfast.web.masking import (
+    MASK,
+    before_quote,
+    class_of_error,
+    for_role,
+    form_of,
+    is_secret_name,
+    masked,
+    masked_text,
+)
+from holdfast.web.shown import MOST, json_pieces, trace_pieces, visible
+
+EVIL = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "\x1b[31mred\x1b[0m\x07",
+    "\u202egnp.exe\u2066\u200b",
+    "</textarea></title><svg/onload=alert(1)>",
+)
+PATHS = (
+    "/jobs",
+    "/jobs?state=dead_letter",
+    "/dead",
+    "/jobs/{id}",
+    "/",
+    "/doctor",
+    "/audit",
+    "/limits",
+    "/api/v1/jobs/{id}",
+)
+
+
+@pytest.mark.parametrize("evil", EVIL)
+async def test_text_made_to_do_harm_is_text(kit: Kit, mara: Surfer, evil: str) -> None:
+    """In every field that a producer writes: payload, key, tag, error."""
+    job = kit.app.send(
+        "charge", {"order_id": 1, "card_token": "t", "note": evil}, tags=[evil[:60]], partition_key=evil
+    )
+    kit.app.send("nobody.knows", {evil: evil})
+    await kit.app.run_worker(until_idle=True)
+    for path in PATHS:
+        text = await mara.page(path.format(id=job.id))
+        for raw in (
+            "<script>alert",
+            "<img src=x",
+            "<svg/onload",
+            "\x1b",
+            "\x07",
+            "\u202e",
+            "\u2066",
+            "\u200b",
+            "49{",
+        ):
+            assert raw not in text, (path, raw)
+        assert 'href="javascript' not in text
+
+
+async def test_a_name_in_the_audit_is_text(kit: Kit, mara: Surfer) -> None:
+    """Whatever a command line was told to call itself."""
+    await Operator(kit.database, "<b>bo</b>\x1b[31m\u202e").pause_queue.arun("mail")
+    text = await mara.page("/audit")
+    assert "&lt;b&gt;bo&lt;/b&gt;\\x1b[31m\\u202e" in text
+    assert [raw for raw in ("<b>bo", "\x1b", "\u202e") if raw in text] == []
+
+
+async def test_a_huge_payload_is_cut(kit: Kit, mara: Surfer) -> None:
+    from holdfast.tasks.payload import PAYLOAD_BYTES
+
+    job = kit.app.send("send", {"order_id": 1, "blob": "x" * (PAYLOAD_BYTES - 1000)})
+    text = await mara.page(f"/jobs/{job.id}")
+    assert "characters more" in text
+    assert len(text) < 3 * MOST
+
+
+def test_ten_megabytes_are_shown_in_part() -> None:
+    pieces = json_pieces({"blob": "<" * 10_000_000})
+    assert sum(len(piece.text) for piece in pieces) < MOST + 100
+    assert pieces[-1].text.endswith("characters more")
+
+
+def test_what_cannot_be_seen_is_written_out() -> None:
+    assert visible("a\x00b\x1b\u202e\u200b\ufeff\U000e0041\ttab\nline") == (
+        "a\\x00b\\x1b\\u202e\\u200b\\ufeff\\ue0041\ttab\nline"
+    )
+
+
+# Secrets -------------------------------------------------------------------------------------------------------------
+
+SECRET = "hunter2secret"
+
+
+async def test_a_secret_is_in_no_page_json_or_stream(kit: Kit, mara: Surfer, shop: Shop) -> None:
+    found = {shop.dead: ("tok_4242", SECRET), shop.done: ("sk-live-123456",)}
+    for job, secrets in found.items():
+        for path in (
+            f"/jobs/{job}",
+            f"/api/v1/jobs/{job}",
+            "/jobs",
+            "/api/v1/jobs",
+            "/dead",
+            "/api/v1/dead",
+            "/",
+            "/doctor",
+        ):
+            text = await mara.page(path)
+            assert [secret for secret in secrets if secret in text] == [], path
+    assert MASK in await mara.page(f"/jobs/{shop.dead}")
+    stream = await values_of(mara.client._transport.app.site, ["overview", f"job:{shop.dead}"])  # type: ignore[attr-defined]
+    assert SECRET not in json.dumps(stream)
+
+
+async def test_a_viewer_sees_the_form_of_a_payload_and_the_class_of_an_error(
+    surfer_of: Callable[..., Surfer], shop: Shop
+) -> None:
+    viewer, operator = surfer_of("viewer"), surfer_of("operator")
+    for path in (
+        f"/jobs/{shop.dead}",
+        f"/api/v1/jobs/{shop.dead}",
+        "/dead",
+        "/api/v1/dead",
+        "/jobs?state=dead",
+        "/",
+    ):
+        text = await viewer.page(path)
+        assert "psp.example did not answer" not in text, path
+    assert "ConnectionError" in await viewer.page(f"/jobs/{shop.dead}")
+    assert "psp.example did not answer" in await operator.page(f"/jobs/{shop.dead}")
+    seen = json.loads(await viewer.page(f"/api/v1/jobs/{shop.dead}"))["data"]["report"]["job"]["payload"]
+    assert seen == {"order_id": "number", "card_token": "text", "note": "text"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "card_token", "userPassword", "X-Api-Key", "API_KEY", "authorization", "sessionId", "PIN"],
+)
+def test_a_name_that_means_a_secret(name: str) -> None:
+    assert is_secret_name(name)
+    assert masked({name: "x", "deep": [{name: {"a": 1}}]}) == {name: MASK, "deep": [{name: MASK}]}
+
+
+@pytest.mark.parametrize(
+    "name", ["author", "tokens", "max_tokens", "pinned", "order_id", "key", "keyboard", "secretary"]
+)
+def test_a_name_that_does_not(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----",
+        "4242 4242 4242 4242",
+        "4242424242424242",
+        "AKIAIOSFODNN7EXAMPLE",
+    ],
+)
+def test_what_looks_like_a_secret_is_masked_wherever_it_stands(text: str) -> None:
+    assert masked_text(f"before {text} after") == f"before {MASK} after"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("postgresql://bo:pw@host/db", f"postgresql://{MASK}@host/db"),
+        ("Authorization: Bearer abcdefghijkl", f"Authorization: {MASK} {MASK}"),
+        ("password=hunter2 next", f"password={MASK} next"),
+        ("{'api_key': 'abc', 'n': 1}", f"{{'api_key': {MASK}, 'n': 1}}"),
+        ("order 1234567890123456 of 2026", "order 1234567890123456 of 2026"),
+    ],
+)
+def test_a_secret_in_a_sentence(text: str, seen: str) -> None:
+    assert masked_text(text) == seen
+
+
+def test_a_form_has_names_and_kinds() -> None:
+    value: Any = {"a": 1, "b": "x", "c": [1, "x"], "d": {"e": None, "f": True}, "g": []}
+    assert form_of(value) == {
+        "a": "number", "b": "text", "c": "2 of number, text", "d": {"e": "null", "f": "true or false"}, "g": "empty list",
+    }  # fmt: skip
+
+
+def test_what_a_role_gets() -> None:
+    value = {
+        "payload": {"n": 1},
+        "last_error": "ValueError: card 1",
+        "token": "x",
+        "sentence": "It failed: card 1",
+        "n": 2,
+    }
+    assert for_role(value, "viewer") == {
+        "payload": {"n": "number"}, "last_error": "ValueError", "token": MASK, "sentence": "It failed.", "n": 2,
+    }  # fmt: skip
+    assert for_role(value, "admin") == {**value, "token": MASK}
+    assert (class_of_error("oh no"), before_quote("A sentence.")) == ("an error", "A sentence.")
+
+
+def test_a_traceback_shows_the_frames_of_the_user() -> None:
+    trace = (
+        "Traceback (most recent call last):\n"
+        '  File "/app/billing.py", line 41, in charge\n    psp.charge()\n'
+        '  File "/venv/lib/python3.11/site-packages/httpx/a.py", line 1, in send\n    raise X\n'
+        '  File "/venv/lib/python3.11/site-packages/httpx/b.py", line 1, in send\n    raise X\n'
+        "httpx.ConnectTimeout: no answer\n"
+    )
+    text = "".join(piece.text for piece in trace_pieces(trace))
+    assert "psp.charge()" in text
+    assert "2 frames of libraries" in text
+    assert "httpx/a.py" not in text
+    assert [piece.text for piece in trace_pieces(trace) if piece.css == "e"] == [
+        "httpx.ConnectTimeout: no answer\n"
+    ]
+
+
+def test_a_key_without_its_end_is_masked_to_the_end() -> None:
+    assert masked_text("before -----BEGIN PRIVATE KEY-----\nMIIabc") == f"before {MASK}"

@@ -1,0 +1,148 @@
+"""One look serves everybody who looks, and a stream sends names and values."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.web.conftest import Shop
+from tests.web.surfing import Surfer
+
+from holdfast.operate.operator import Operator
+from holdfast.testing import Kit
+from holdfast.web import live
+from holdfast.web.application import Dashboard
+from holdfast.web.snapshots import Snapshots
+from holdfast.web.views.overview import numbers_of
+
+
+async def test_a_hundred_who_look_cost_one_look() -> None:
+    made, looks = Snapshots(), 0
+    gate = asyncio.Event()
+
+    async def look() -> int:
+        nonlocal looks
+        looks += 1
+        await gate.wait()
+        return looks
+
+    waiting = [asyncio.ensure_future(made.get("overview", 60, look)) for _ in range(100)]
+    await asyncio.sleep(0)
+    gate.set()
+    assert await asyncio.gather(*waiting) == [1] * 100
+    assert await made.get("overview", 60, look) == 1
+    assert await made.get("overview", 0, look) == 2
+    made.forget()
+    assert await made.get("overview", 60, look) == 3
+
+
+async def test_one_who_goes_away_takes_nothing_from_the_others() -> None:
+    made, gate = Snapshots(), asyncio.Event()
+
+    async def look() -> str:
+        await gate.wait()
+        return "seen"
+
+    first = asyncio.ensure_future(made.get("x", 60, look))
+    second = asyncio.ensure_future(made.get("x", 60, look))
+    await asyncio.sleep(0)
+    first.cancel()
+    gate.set()
+    assert await second == "seen"
+
+
+async def test_a_look_that_fails_is_made_again() -> None:
+    made = Snapshots()
+
+    async def fail() -> str:
+        raise ValueError("away")
+
+    async def look() -> str:
+        return "seen"
+
+    with pytest.raises(ValueError, match="away"):
+        await made.get("x", 60, fail)
+    assert await made.get("x", 60, look) == "seen"
+
+
+async def test_fifty_tabs_of_the_overview_are_one_look(dashboard: Dashboard) -> None:
+    await asyncio.gather(*(numbers_of(dashboard.site) for _ in range(50)))
+    assert dashboard.site.snapshots.looks == 1
+
+
+async def _frames(dashboard: Dashboard, topics: list[str], most: int) -> list[dict[str, Any]]:
+    found = []
+    frames = live._frames(dashboard.site, topics)
+    async for frame in frames:
+        head, _, data = frame.decode().partition("\ndata: ")
+        found.append({"event": head.removeprefix("event: "), **json.loads(data or "{}")})
+        if len(found) == most:
+            break
+    await frames.aclose()  # type: ignore[attr-defined]
+    return found
+
+
+async def test_a_stream_sends_what_changed(
+    dashboard: Dashboard, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "EVERY", 0.05)
+    monkeypatch.setattr("holdfast.web.views.overview.LASTS", 0.0)
+    frames = live._frames(dashboard.site, ["overview"])
+    first = json.loads((await anext(frames)).decode().partition("data: ")[2])
+    assert (first["due"], first["q.mail.due"]) == ("0", "0")
+    kit.app.send("send", {"order_id": 1}, queue="mail")
+    async for frame in frames:
+        changed = json.loads(frame.decode().partition("data: ")[2] or "{}")
+        if "due" in changed:
+            assert (changed["due"], changed["q.mail.due"]) == ("1", "1")
+            assert "running" not in changed
+            break
+    assert dashboard.site.streams == 1
+    await frames.aclose()  # type: ignore[attr-defined]
+    assert dashboard.site.streams == 0
+
+
+async def test_a_stream_of_a_job(dashboard: Dashboard, shop: Shop) -> None:
+    (frame,) = await _frames(dashboard, [f"job:{shop.waiting}"], 1)
+    assert (frame["event"], frame["job.state"], frame["job.attempts"]) == ("values", "scheduled", "0 of 5")
+
+
+@pytest.mark.parametrize(
+    ("topics", "said"),
+    [
+        ("nonsense", "there is no topic"),
+        ("job:1", "is not the id of a job"),
+        (",".join(["overview"] * 9), "too many"),
+    ],
+)
+async def test_a_topic_that_is_none_is_refused(mara: Surfer, topics: str, said: str) -> None:
+    answer = await mara.get(f"/live?topics={topics}")
+    assert answer.status_code == 400
+    assert said in answer.text.replace("There", "there").replace("&#39;", "'")
+
+
+async def test_streams_have_an_end_to_their_number(mara: Surfer, dashboard: Dashboard) -> None:
+    dashboard.site.streams = live.MOST_STREAMS
+    assert (await mara.get("/live")).status_code == 503
+
+
+async def test_what_somebody_did_is_seen_at_once(mara: Surfer, dashboard: Dashboard, kit: Kit) -> None:
+    await mara.page("/queues")
+    csrf = (await mara.page("/queues")).split('name="csrf" value="')[1].split('"')[0]
+    await mara.post("/acts/queue-pause", {"queue": "mail", "csrf": csrf, "back": "queues/mail"})
+    assert "This queue is paused" in await mara.page("/queues/mail")
+    assert Operator(kit.database, "t").list_audit(limit=1)[0].action == "queue pause"
+
+
+async def test_a_stream_says_that_the_database_is_away(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.errors import DatabaseUnavailable
+
+    async def away(*_: object) -> dict[str, str]:
+        raise DatabaseUnavailable("no answer from postgresql://bo:pw@host")
+
+    monkeypatch.setattr(live, "values_of", away)
+    (frame,) = await _frames(dashboard, ["overview"], 1)
+    assert frame["event"] == "away"
+    assert "bo:pw" not in frame["sentence"]

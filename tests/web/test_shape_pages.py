@@ -1,0 +1,117 @@
+"""Pages of the shapes: empty ones say what they are for, full ones show what there is, and their acts act."""
+
+import re
+
+import pytest
+from tests.web.surfing import Surfer, made_for
+from tests.web.troubled import make_trouble, shop_app
+
+from holdfast import Holdfast
+from holdfast.operate.operator import Operator
+from holdfast.pages import Page
+from holdfast.shape import Shape
+from holdfast.testing import Kit
+
+SHAPES = ("schedules", "events", "projections", "webhooks", "workflows")
+
+
+@pytest.mark.parametrize("path", SHAPES)
+async def test_a_shape_that_is_not_in_use_says_what_it_is_for(mara: Surfer, path: str) -> None:
+    text = await mara.page(f"/{path}")
+    assert "are not in use here" in text
+    assert "eclare" in text or "Publish" in text
+    assert (await mara.get(f"/api/v1/{path}")).json()["in_use"] is False
+
+
+@pytest.fixture
+def troubled(holdfast_kit: object) -> Kit:
+    from tests.conftest import QUICK
+
+    kit: Kit = holdfast_kit(shop_app(), QUICK)  # type: ignore[operator]
+    make_trouble(kit)
+    return kit
+
+
+async def test_every_page_of_a_shop_of_every_shape(troubled: Kit) -> None:
+    made = made_for(troubled.app)
+    surfer = Surfer(made)
+    for path in (
+        "schedules",
+        "events",
+        "projections",
+        "workflows",
+        "limits",
+        "workers",
+        "audit",
+        "doctor",
+        "",
+    ):
+        text = await surfer.page(f"/{path}")
+        for link in sorted(set(re.findall(r'<a class="link[^"]*" href="([^"]+)"', text)))[:8]:
+            await surfer.page(link.replace("&amp;", "&"))
+    assert "Every 15 minutes" in await surfer.page("/schedules") or "15 min" in await surfer.page(
+        "/schedules"
+    )
+    assert "order.paid" in await surfer.page("/events?type=order.*")
+    assert "order_totals" in await surfer.page("/projections")
+    run = re.search(r"/workflows/([0-9a-f-]{36})", await surfer.page("/workflows?state=suspended"))
+    assert run is not None
+    text = await surfer.page(f"/workflows/{run[1]}")
+    assert "It waits for signal shipped" in text
+    assert "A cancel would undo, in this order" in text
+    await made.site.close()
+    await troubled.database.aclose()
+
+
+async def test_the_acts_of_shapes(troubled: Kit) -> None:
+    made = made_for(troubled.app)
+    surfer = Surfer(made)
+    operator = Operator(troubled.database, "test")
+    assert (await surfer.confirm("/acts/schedule-run?name=reindex-often")).status_code == 303
+    csrf = (await surfer.page("/schedules")).split('name="csrf" value="')[1].split('"')[0]
+    at_once = (
+        ("schedule-pause", {"name": "reindex-often"}),
+        ("schedule-resume", {"name": "reindex-often"}),
+        ("subscriptions-pause", {"name": "order_totals"}),
+        ("subscriptions-resume", {"name": "order_totals"}),
+    )
+    for act, given in at_once:
+        answer = await surfer.post(f"/acts/{act}", {**given, "csrf": csrf})
+        assert answer.status_code == 303, (act, answer.text)
+        line = operator.list_audit(limit=1)[0]
+        assert (line.actor, set(act.replace("subscriptions", "subscription").split("-"))) == (
+            "mara",
+            set(line.action.replace("_", " ").split()),
+        )
+    run = re.search(r"/workflows/([0-9a-f-]{36})", await surfer.page("/workflows?state=suspended"))
+    assert run is not None
+    answer = await surfer.confirm(
+        f"/acts/workflow-signal?run={run[1]}", signal="shipped", payload='"parcel 7"'
+    )
+    assert answer.status_code == 303, answer.text
+    await troubled.app.run_worker(until_idle=True)
+    assert "completed" in await surfer.page(f"/workflows/{run[1]}")
+    text = await surfer.page(
+        "/acts/schedule-backfill?name=reindex-often&start=2026-05-01T00:00Z&end=2026-05-01T01:00Z"
+    )
+    assert "would be enqueued" in text
+    await made.site.close()
+    await troubled.database.aclose()
+
+
+def test_two_pages_of_one_path_are_refused(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.errors import ConfigurationError
+
+    again = Shape("again", pages=f"{__name__}:AGAIN")
+    monkeypatch.setattr(type(app), "_shapes", (again,))
+    with pytest.raises(ConfigurationError, match="two pages are called 'jobs'"):
+        made_for(app)
+
+
+def _never(_: object) -> object:
+    raise NotImplementedError
+
+
+class AGAIN:
+    pages = (Page("jobs", "Jobs", _never),)  # type: ignore[arg-type]
+    acts = ()
