@@ -20,7 +20,7 @@ def state(kit: Kit, job: UUID) -> str:
 
 
 def last_audit(kit: Kit) -> tuple[str, str, int]:
-    line = Operator(kit.database, "test").list_audit(limit=1)[0]
+    line = Operator(kit.database, "test").list_audit(limit=1).entries[0]
     return line.actor, line.action, line.count
 
 
@@ -36,6 +36,7 @@ async def test_a_preview_changes_nothing_and_its_confirmation_does(
     assert answer.status_code == 303, answer.text
     assert state(kit, shop.dead) == "pending"
     assert last_audit(kit) == ("mara", "dead redrive", 1)
+    assert Operator(kit.database, "test").list_audit(limit=1).entries[0].surface == "web"
 
 
 async def test_what_was_done_is_said_on_the_next_page_once(mara: Surfer, shop: Shop) -> None:
@@ -177,6 +178,7 @@ async def test_a_program_looks_first_and_acts_then(program: Surfer, kit: Kit, sh
     done = (await program.client.post(path, json={"ids": [str(shop.dead)]})).json()
     assert done["done"]["count"] == 1
     assert last_audit(kit) == ("ci", "dead redrive", 1)
+    assert Operator(kit.database, "test").list_audit(limit=1).entries[0].surface == "api"
 
 
 async def test_a_program_is_told_why_not(program: Surfer, shop: Shop) -> None:

@@ -131,7 +131,7 @@ async def test_what_somebody_did_is_seen_at_once(mara: Surfer, dashboard: Dashbo
     csrf = (await mara.page("/queues")).split('name="csrf" value="')[1].split('"')[0]
     await mara.post("/acts/queue-pause", {"queue": "mail", "csrf": csrf, "back": "queues/mail"})
     assert "This queue is paused" in await mara.page("/queues/mail")
-    assert Operator(kit.database, "t").list_audit(limit=1)[0].action == "queue pause"
+    assert Operator(kit.database, "t").list_audit(limit=1).entries[0].action == "queue pause"
 
 
 async def test_a_stream_says_that_the_database_is_away(

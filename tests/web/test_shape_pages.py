@@ -78,7 +78,7 @@ async def test_the_acts_of_shapes(troubled: Kit) -> None:
     for act, given in at_once:
         answer = await surfer.post(f"/acts/{act}", {**given, "csrf": csrf})
         assert answer.status_code == 303, (act, answer.text)
-        line = operator.list_audit(limit=1)[0]
+        line = operator.list_audit(limit=1).entries[0]
         assert (line.actor, set(act.replace("subscriptions", "subscription").split("-"))) == (
             "mara",
             set(line.action.replace("_", " ").split()),

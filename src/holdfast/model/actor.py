@@ -44,6 +44,15 @@ def actor_of(who: "str | Actor") -> Actor:
     return who if isinstance(who, Actor) else Actor(who)
 
 
+def is_address(text: str) -> bool:
+    """Whether it is one of the Internet: a client on a socket of the machine has none."""
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 def _address(text: str) -> str:
     """Without the zone of a link-local address, which PostgreSQL does not take."""
     try:

@@ -41,13 +41,13 @@ def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:
 async def preview(site: Site, call: Call, act: Act, given: Given) -> Preview | None:
     if act.preview is None:
         return None
-    return await site.operator(call.who).arun(act.preview(given))
+    return await site.operator(call.actor).arun(act.preview(given))
 
 
 async def do(site: Site, call: Call, act: Act, given: Given) -> Said:
     """Whoever looks next sees what it did."""
     try:
-        return await site.operator(call.who).arun(act.do(given))
+        return await site.operator(call.actor).arun(act.do(given))
     finally:
         site.snapshots.forget()
 

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from holdfast.cli.refusals import words
 from holdfast.errors import ConfigurationError, DatabaseError, DatabaseUnavailable, HoldfastError
+from holdfast.model.actor import Actor, is_address
 from holdfast.pages import Role
 from holdfast.web.assets import asset_path
 from holdfast.web.drawing import draw
@@ -45,6 +46,13 @@ class Call:
     @property
     def prefix(self) -> str:
         return prefix_of(self.request)
+
+    @property
+    def actor(self) -> Actor:
+        """Who acts, for the audit."""
+        client = self.request.client
+        address = client.host if client is not None and is_address(client.host) else None
+        return Actor(self.who.name, "api" if self.is_api else "web", address=address)
 
     @property
     def is_api(self) -> bool:

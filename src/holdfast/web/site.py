@@ -12,6 +12,7 @@ from holdfast.app import Holdfast, release
 from holdfast.cli.advice import Shell, shell_for
 from holdfast.db.migrate.address import describe
 from holdfast.errors import ConfigurationError
+from holdfast.model.actor import Actor
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Act, Page, Pages
@@ -81,10 +82,10 @@ class Site:
 
     @property
     def reader(self) -> Operator:
-        return Operator(self.reading, "web")
+        return Operator(self.reading, Actor("web", "web"))
 
-    def operator(self, who: Identity) -> Operator:
-        return Operator(self.app.database, who.name)
+    def operator(self, actor: Actor) -> Operator:
+        return Operator(self.app.database, actor)
 
     async def look(self, procedure: Procedure[T]) -> T:
         return await self.reader.arun(procedure)

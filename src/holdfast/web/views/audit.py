@@ -1,17 +1,19 @@
-"""Who did what, when?"""
+"""Who did what, when, from where and why?"""
 
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Page, Row, Secret, Table, View
+from holdfast.pages import Asked, Page, Problem, Row, Secret, Table, View
+from holdfast.store.audit import AuditLine
 from holdfast.web.filters import text
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 LINES = 50
+HEADS = ("When", "Who", "Via", "Did", "How many#", "To what~", "Was", "Is", "Why", "Database role")
 
 
 def page(site: "Site") -> Page:
@@ -19,16 +21,30 @@ def page(site: "Site") -> Page:
         said = text(asked.query, "before")
         if said is not None and not (said.isascii() and said.isdigit() and len(said) < 19):
             raise ConfigurationError(f"before={said[:40]!r} is not the number of an entry in the audit")
-        before = None if said is None else int(said)
-        found = yield from Operator.list_audit.procedure(before=before, limit=LINES)
-        rows = [
-            Row((line.at, line.actor, line.action, line.count, Secret(line.selection, 120), line.role or ""))
-            for line in found
-        ]
-        heads = ("When", "Who", "Did", "How many#", "To what~", "Database role")
-        table = Table(heads, rows, "Audit", "the last first", "Nobody has changed anything yet.")
-        more = {"before": str(found[-1].id)} if len(found) == LINES else None
-        words = ("audit", *(("--before", said) if said else ()))
-        return View([table], found, words, more=more)
+        wanted = {name: text(asked.query, name) for name in ("actor", "verb", "target")}
+        found = yield from Operator.list_audit.procedure(
+            before=None if said is None else int(said),
+            limit=LINES,
+            actor=wanted["actor"],
+            action=wanted["verb"],
+            target=wanted["target"],
+        )
+        kept = {name: value for name, value in wanted.items() if value is not None}
+        empty = "Nothing of that kind." if kept else "Nobody has changed anything yet."
+        table = Table(HEADS, [_row(line) for line in found.entries], "Audit", "the last first", empty)
+        more = None if found.next is None else {**kept, "before": str(found.next)}
+        options = [(f"--{name}", value) for name, value in kept.items()]
+        words = ("audit", *(word for option in options for word in option))
+        words += ("--before", said) if said else ()
+        cut = f"looked back to entry {found.next}" if found.cut else ""
+        return View([table], found.entries, words, more=more, cut=cut)
 
     return Page("audit", "Audit", load, "System", "audit")
+
+
+def _row(line: AuditLine) -> Row:
+    via = " ".join(word for word in (line.surface, line.address) if word)
+    was, now = (Secret(change, 80) if change else "" for change in (line.before, line.after))
+    why = Problem(line.reason) if line.reason else ""
+    what = Secret(line.selection, 120)
+    return Row((line.at, line.actor, via, line.action, line.count, what, was, now, why, line.role or ""))
