@@ -11,7 +11,7 @@ from holdfast.db.database import Database
 from holdfast.errors import ConfigurationError
 from holdfast.model.actor import Actor
 from holdfast.model.job import NewRow
-from holdfast.model.masking import is_secret, masked
+from holdfast.model.masking import MASK, is_secret_name, masked
 from holdfast.operate.edit import Changes
 from holdfast.operate.job_acts import RETRY, cancel_verb
 from holdfast.operate.operator import Operator
@@ -94,8 +94,8 @@ def test_before_and_after_of_what_was_changed(conn: Conn, database: Database) ->
     job_id = with_payload(conn, {"n": 1, "note": "a", "api_key": "s3cret"})
     operator.edit_job(job_id, Changes({"n": 2, "api_key": "hunter2"}, priority=7))
     assert change(database) == (
-        {"priority": 0, "payload": {"n": 1, "api_key": "***"}},
-        {"priority": 7, "payload": {"n": 2, "api_key": "***"}},
+        {"priority": 0, "payload": {"n": 1, "api_key": MASK}},
+        {"priority": 7, "payload": {"n": 2, "api_key": MASK}},
     )
     text = str(conn.execute("SELECT string_agg(a::text, '') FROM holdfast.audit a").fetchone())
     assert "s3cret" not in text
@@ -114,13 +114,13 @@ def test_what_is_long_is_named_and_not_kept(conn: Conn, database: Database) -> N
     "name", ["password", "API-Key", "apiKey", "x_auth_token", "clientSecret", "cardNumber", "pin"]
 )
 def test_secrets_are_known_by_their_name(name: str) -> None:
-    assert is_secret(name)
-    assert masked({"a": [{name: {"deep": 1}, "b": 2}]}) == {"a": [{name: "***", "b": 2}]}
+    assert is_secret_name(name)
+    assert masked({"a": [{name: {"deep": 1}, "b": 2}]}) == {"a": [{name: MASK, "b": 2}]}
 
 
 @pytest.mark.parametrize("name", ["n", "order_id", "shipping", "author", "key", "cardinality"])
 def test_other_names_are_left(name: str) -> None:
-    assert not is_secret(name)
+    assert not is_secret_name(name)
 
 
 def test_the_audit_is_searched_by_actor_verb_and_target(conn: Conn, database: Database) -> None:

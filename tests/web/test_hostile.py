@@ -8,19 +8,11 @@ import pytest
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer
 
+from holdfast.model.masking import MASK, is_secret_name, masked, masked_text
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 from holdfast.web.live import values_of
-from holdfast.web.masking import (
-    MASK,
-    before_quote,
-    class_of_error,
-    for_role,
-    form_of,
-    is_secret_name,
-    masked,
-    masked_text,
-)
+from holdfast.web.masking import before_quote, class_of_error, for_role, form_of
 from holdfast.web.shown import MOST, json_pieces, trace_pieces, visible
 
 EVIL = (

@@ -15,12 +15,12 @@ from starlette.responses import HTMLResponse, Response
 from holdfast.cli.refusals import words
 from holdfast.errors import ConfigurationError, DatabaseError, DatabaseUnavailable, HoldfastError
 from holdfast.model.actor import Actor, is_address
+from holdfast.model.masking import masked_text
 from holdfast.pages import Role
 from holdfast.web.assets import asset_path
 from holdfast.web.drawing import draw
 from holdfast.web.guard import CSRF, comes_from_us
 from holdfast.web.identity import Identity
-from holdfast.web.masking import masked_text
 from holdfast.web.plain import as_json
 from holdfast.web.site import Site
 

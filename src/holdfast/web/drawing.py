@@ -11,11 +11,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from holdfast import pages
+from holdfast.model.masking import masked, masked_text
 from holdfast.model.text import command
 from holdfast.pages import Offer, Role
 from holdfast.web import shown
 from holdfast.web.charts import bars_chart
-from holdfast.web.masking import before_quote, class_of_error, form_of, masked, masked_text
+from holdfast.web.masking import before_quote, class_of_error, form_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _GLYPHS = {"cancelled": "cancel", "waits": "wait", "late": "warn"}

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response, StreamingResponse
 
 from holdfast.errors import HoldfastError
+from holdfast.model.masking import masked_text
 from holdfast.operate.operator import Operator
 from holdfast.web.calls import Call, Refusal
 from holdfast.web.filters import job_id
-from holdfast.web.masking import masked_text
 from holdfast.web.shown import clock, number, span, visible
 from holdfast.web.views.drawn import job_state
 from holdfast.web.views.overview import numbers_of
