@@ -122,7 +122,7 @@ class ProxyHeader:
         except ValueError as error:
             raise ConfigurationError(f"addresses= takes addresses and networks: {error}") from None
         self._header = header
-        self._roles = dict(roles or {})
+        self._roles: dict[str, Role] = dict(roles or {})
         self._role = role
 
     def __call__(self, request: Request) -> Identity | None:
@@ -131,7 +131,7 @@ class ProxyHeader:
         names = request.headers.getlist(self._header)
         if len(names) != 1 or not names[0]:  # two headers: one of them is not the proxy's
             return None
-        role = self._roles.get(names[0], self._role)
+        role: Role | None = self._roles.get(names[0], self._role)
         return None if role is None else Identity(storable(printable(names[0]), 200), role)
 
     def _trusts(self, host: str) -> bool:
