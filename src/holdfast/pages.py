@@ -214,7 +214,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What an act is told."""
+    """One value that an act takes."""
 
     name: str
     label: str = ""  # empty: it is not asked for, what was offered stays

@@ -48,7 +48,7 @@ def web_command(
     database_url: DatabaseOption = None,
     app: AppOption = None,
 ) -> None:
-    """Serve the dashboard. On this machine alone, unless it is told who may come in."""
+    """Serve the dashboard. On this machine alone, unless options say who may come in."""
     configure(LogFormat.console, LogLevel.warning)
     serving = surface()
     found = _app(database_url, app)

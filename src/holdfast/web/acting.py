@@ -18,7 +18,7 @@ from holdfast.web.site import Site
 
 SAID = "holdfast_said"
 GOOD_FOR = 600  # seconds that a preview may be confirmed
-MANY = 100  # more than so many: the number is typed
+MANY = 100  # more than that: the number is typed
 
 
 def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:

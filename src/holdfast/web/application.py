@@ -145,7 +145,8 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
     view = await _view(site, page, call)
     said = said_before(site, call.request)
     if view is None:
-        return call.html("unused.html", {"page": page, "title": page.title, "said": said})
+        context = {"page": page, "title": page.title, "said": said, "badges": await _badges(site)}
+        return call.html("unused.html", context)
     context = {
         "page": page,
         "view": view,

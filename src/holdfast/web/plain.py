@@ -18,7 +18,8 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: plain(item) for name, item in value._asdict().items()}
+        named: Any = value
+        return {name: plain(item) for name, item in named._asdict().items()}
     if isinstance(value, Mapping):
         return {_name(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

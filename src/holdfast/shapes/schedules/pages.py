@@ -40,7 +40,7 @@ def _row(one: Schedule) -> Row:
     last = None if one.last_slot is None else one.last_slot
     cells = (
         Link(one.name, f"schedules/{one.name}"),
-        f"{one.when}, {one.tz}" if one.cron else one.when,
+        one.when,
         Link(one.task, "jobs", {"task": one.task}),
         one.next_at,
         last,

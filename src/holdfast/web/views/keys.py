@@ -1,4 +1,4 @@
-"""Who looks after which key; which key is stuck, hot or parked?"""
+"""Who owns which key; which key is stuck, hot or parked?"""
 
 from typing import TYPE_CHECKING, Any
 

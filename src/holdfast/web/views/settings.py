@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def page(site: "Site") -> Page:
     def load(asked: Asked) -> Procedure[View]:
-        app = AppChoice("the app", "the app", site.app._url, site.app._given_settings)
+        app = AppChoice("of this dashboard", "", site.app.database.url, site.app._given_settings)
         found = describe_configuration(site.release, None, app)
         seen = yield from Operator.overview.procedure()
         context = {"configuration": found, "overview": seen, "read_only": site.read_only}
