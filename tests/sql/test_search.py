@@ -11,7 +11,20 @@ import psycopg
 import pytest
 from tests.sql.keyed import fail_key, ordered, put_key
 from tests.sql.rows import archive_many, bury_many, one_of_each
-from tests.sql.support import BOOM, Conn, end, enqueue, later, load, make_queue, one, register, run, take_one
+from tests.sql.support import (
+    BOOM,
+    Conn,
+    end,
+    enqueue,
+    later,
+    load,
+    make_queue,
+    one,
+    register,
+    run,
+    take,
+    take_one,
+)
 
 from holdfast.db.connect import CONFIGURE
 from holdfast.db.database import Database
@@ -369,8 +382,9 @@ ALL = (None,) * 8
 RARE = (None, None, "rare", "k", "t", "%e%", None, None)
 LOOKS: list[tuple[str, tuple[Any, ...]]] = [
     ("queue_load", ("inbox", CAP + 1)),
-    ("search_live", (None, None, 100_000, 50, *ALL)),
-    ("search_live", (UUID(int=2**127), UUID(int=7), 100_000, 50, *RARE)),
+    ("search_live", (None, None, 100_000, 50, *ALL, None)),
+    ("search_live", (None, None, 100_000, 50, *ALL, True)),
+    ("search_live", (UUID(int=2**127), UUID(int=7), 100_000, 50, *RARE, None)),
     ("search_these", (None, None, [UUID(int=7)], 50, *ALL)),
     ("search_archive", (None, None, 100_000, 50, *ALL)),
     ("search_archive", (UUID(int=2**127), UUID(int=7), 100_000, 50, *RARE)),
@@ -484,3 +498,29 @@ def test_dead_letters_are_grouped_by_looking_at_the_newest(vast: Conn) -> None:
         return (yield from dead.group_dead(dead.DeadFilter(), dead.DeadWindow(), 50))
 
     assert cost(vast, group) < 500
+
+
+def test_jobs_that_back_off_are_a_filter(conn: Conn, database: Database, kit: Kit) -> None:
+    """What was enqueued for later does not, nor a job that failed before and is due, nor a run that waits for a signal."""
+    worker = register(conn)
+    failed, due, waits = enqueue(conn, 3)
+    for job in take(conn, worker):
+        delay = {failed: 3600.0, due: 1.0, waits: 3600.0}[job.grant.id]
+        end(conn, job.grant, Failed(BOOM, delay), worker)
+    conn.execute("UPDATE holdfast.work SET available_at = '9999-06-01Z' WHERE id = %s", [waits])
+    enqueue(conn, delay=3600.0)
+    later(kit, 5, conn)
+    ann = Operator(database, "ann")
+
+    def found(wanted: JobFilter) -> list[UUID]:
+        return [line.id for line in ann.list_jobs(wanted).jobs]
+
+    assert found(JobFilter(backing_off=True)) == [failed]
+    assert found(JobFilter(states=("scheduled",), backing_off=True)) == [failed]
+    assert len(found(JobFilter(states=("scheduled",), backing_off=False))) == 3
+    with pytest.raises(ConfigurationError) as caught:
+        found(JobFilter(states=("held",), backing_off=True))
+    assert str(caught.value) == "only scheduled jobs back off, not held. Leave the state out"
+    retry = job_acts.RETRY
+    assert ann.act_on_all(retry, ann.select(retry, JobFilter(backing_off=True))).results == {"due_now": 1}
+    assert found(JobFilter(backing_off=True)) == []

@@ -94,7 +94,8 @@ def test_dead_is_taken_for_dead_letter_in_every_command_with_a_state(shop: Kit, 
     send(shop)
     options = {name: {o for p in command.params for o in p.opts} for name, command in every_command().items()}
     places = {name: given for name, given in options.items() if "--state" in given}
-    del places["workflow list"]  # of runs, which have states of their own
+    for other in ("workflow list", "operations list"):  # which have states of their own
+        del places[other]
     assert places.keys() >= {"jobs list", "jobs retry", "jobs cancel", "jobs discard", "archive search"}
     for name, given in places.items():
         words = [*name.split(), "--json", *({"--dry-run"} & given), "--state"]
@@ -214,6 +215,18 @@ def test_audit(shop: Kit, cli: Cli) -> None:
         "wrong",
     )
     assert cli.text("audit", "-n", "1").splitlines()[-1] == f"There may be more: --before {found['next']}"
+
+
+def test_jobs_that_back_off_are_listed_and_retried(shop: Kit, cli: Cli) -> None:
+    first, second = send(shop, 2)
+    shop.sql(
+        "UPDATE holdfast.work SET attempts = 1, available_at = now() + interval '1 hour' WHERE id = %s",
+        [first],
+    )
+    shop.sql("UPDATE holdfast.work SET available_at = now() + interval '1 hour' WHERE id = %s", [second])
+    assert [job["id"] for job in cli.json("jobs", "list", "--backing-off")["jobs"]] == [first]
+    assert cli.text("jobs", "retry", "--backing-off", "--yes") == "Retry: 1 due now.\n"
+    assert cli.json("jobs", "list", "--backing-off")["jobs"] == []
 
 
 def test_the_audit_says_why_and_what_was_changed_and_is_searched(shop: Kit, cli: Cli) -> None:

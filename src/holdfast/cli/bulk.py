@@ -92,17 +92,26 @@ def act_on_many(
 ) -> Acted:
     """Jobs that fit a filter; `leave` is for the background."""
 
+    def look() -> Shown[Preview]:
+        return Shown(preview(), print_preview)
+
+    def words(found: Preview) -> str:
+        return f"{verb.action.split()[1]} {_what(found)}"
+
     def question(found: Preview) -> str | Shown[Done]:
         if found.count.count or found.count.capped:
-            return f"{verb.action.split()[1]} {_what(found)}"
+            return words(found)
         return show_done(Done(verb.action, 0, {}, {}, None))
 
-    def act(progress: Progress) -> Shown[Done] | Shown[Operation]:
-        if how.background:
-            return Shown(leave(), print_begun)
+    def act(progress: Progress) -> Shown[Done]:
         return show_done(operator.act_on_all(verb, select(), progress))
 
-    return go_through(Many(verb.done, lambda: Shown(preview(), print_preview), question, act), how)
+    def begin(_: Progress) -> Shown[Operation]:
+        return Shown(leave(), print_begun)
+
+    if how.background:
+        return go_through(Many[Preview, Operation](verb.done, look, words, begin), how)
+    return go_through(Many(verb.done, look, question, act), how)
 
 
 def print_begun(begun: Operation) -> None:

@@ -1,6 +1,6 @@
 """The options that say which jobs, the same for a list and for an act over many."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, TypedDict
 from uuid import UUID
 
@@ -35,6 +35,9 @@ QueueOption = Annotated[
 ]
 TaskOption = Annotated[
     str | None, typer.Option("--task", "-t", help="Only of this task.", autocompletion=complete_task)
+]
+BackingOffOption = Annotated[
+    bool, typer.Option("--backing-off", help="Only that failed and wait for their next attempt.")
 ]
 KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Only with this partition key.")]
 TagOption = Annotated[str | None, typer.Option("--tag", help="Only with this tag.")]
@@ -84,8 +87,8 @@ class Page:
 
 
 @dataclass(frozen=True)
-class JobOptions:
-    """Which jobs."""
+class AnyJobOptions:
+    """Which jobs, live or not."""
 
     state: StateOption = None
     queue: QueueOption = None
@@ -103,7 +106,18 @@ class JobOptions:
 
 
 @dataclass(frozen=True)
-class FinishedOptions(JobOptions):
+class JobOptions(AnyJobOptions):
+    """Which jobs."""
+
+    backing_off: BackingOffOption = False
+
+    def filter(self) -> JobFilter:
+        found = super().filter()
+        return replace(found, backing_off=True) if self.backing_off else found
+
+
+@dataclass(frozen=True)
+class FinishedOptions(AnyJobOptions):
     """Which finished jobs."""
 
     state: FinishedOption = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from ..errors import ConfigurationError
-from ..model.state import STATES
+from ..model.state import SCHEDULED, STATES
 from ..model.text import storable
 from ..store import jobs
 from ..store import search as store
@@ -45,6 +45,9 @@ def check_filter(wanted: JobFilter, allowed: Sequence[str] = STATES) -> None:
     for state in wanted.states or ():
         if state not in allowed:
             raise ConfigurationError(f"there is no state {state!r} (known: {', '.join(allowed)})")
+    if wanted.backing_off and wanted.states != (SCHEDULED,):
+        given = ", ".join(wanted.states or ())
+        raise ConfigurationError(f"only {SCHEDULED} jobs back off, not {given}. Leave the state out")
     texts = {name: getattr(wanted, name) for name in ("queue", "task", "key", "tag", "error")}
     check_texts(texts)
     check_ages(wanted.older_than, wanted.newer_than)

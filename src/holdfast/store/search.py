@@ -14,6 +14,7 @@ from ..model.state import (
     LIVE,
     PROCESSING,
     QUARANTINED,
+    SCHEDULED,
     STATES,
     state_named,
 )
@@ -35,8 +36,13 @@ class JobFilter:
     error: str | None = None  # contained in the last error, in capitals or not
     older_than: float | None = None  # seconds since it was created
     newer_than: float | None = None
+    backing_off: bool | None = None  # scheduled ones that failed and wait for their next attempt
 
     def __post_init__(self) -> None:
+        if self.backing_off is not None:
+            object.__setattr__(self, "backing_off", self.backing_off or None)
+            if self.backing_off and self.states is None:
+                object.__setattr__(self, "states", (SCHEDULED,))
         if self.states is not None:  # each once, by the word that the database has
             object.__setattr__(self, "states", tuple(dict.fromkeys(map(state_named, self.states))))
 
@@ -124,7 +130,7 @@ def _first(rows: Sequence[Row]) -> UUID | None:
 
 
 def _search_live(s: Search) -> Flow[Step]:
-    params = (*s.bounds(), LOOK, s.limit, *s.filters())
+    params = (*s.bounds(), LOOK, s.limit, *s.filters(), s.wanted.backing_off)
     found = yield from named("search_live", params, _found)
     if len(found) == s.limit:
         return found, found[-1].id

@@ -14,15 +14,16 @@ SELECT holdfast.now() - make_interval(secs => $1::float8), holdfast.now() - make
 -- name: search_live
 -- Live jobs from the newest id back. Scans a bounded number of rows.
 -- $1 below this id, $2 from this id on, $3 how many to look at, $4 limit,
--- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since
+-- $5 states, $6 queue, $7 task, $8 key, $9 tag, $10 error (a pattern), $11 created before, $12 created since,
+-- $13 only those that failed and wait for their next attempt
 SELECT w.id, w.queue, w.state
-FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at,
+FROM (SELECT j.id, j.queue, j.task, j.partition_key, j.tags, j.last_error, j.created_at, j.attempts > 0 AND j.available_at < '9999-01-01Z' AS backs_off,
              CASE WHEN j.id IN (SELECT q.id FROM holdfast.quarantine q) THEN 'quarantined'
                   WHEN j.status = 'pending' AND j.available_at > holdfast.now() THEN 'scheduled' ELSE j.status END AS state
       FROM holdfast.work j
       WHERE ($1::uuid IS NULL OR j.id < $1) AND ($2::uuid IS NULL OR j.id >= $2) AND ($6::text IS NULL OR j.queue = $6)
       ORDER BY j.id DESC LIMIT $3) w
-WHERE ($5::text[] IS NULL OR w.state = ANY ($5)) AND ($7::text IS NULL OR w.task = $7) AND ($8::text IS NULL OR w.partition_key = $8)
+WHERE ($13::boolean IS NULL OR w.backs_off) AND ($5::text[] IS NULL OR w.state = ANY ($5)) AND ($7::text IS NULL OR w.task = $7) AND ($8::text IS NULL OR w.partition_key = $8)
   AND ($9::text IS NULL OR $9 = ANY (w.tags)) AND ($10::text IS NULL OR w.last_error ILIKE $10)
   AND ($11::timestamptz IS NULL OR w.created_at < $11) AND ($12::timestamptz IS NULL OR w.created_at >= $12)
 ORDER BY w.id DESC LIMIT $4;
