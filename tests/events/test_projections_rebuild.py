@@ -506,6 +506,19 @@ async def test_code_of_another_version_lets_a_projection_be(app: Holdfast, akit:
     assert table(akit) == {"a": 2}
 
 
+def test_a_projection_whose_name_is_as_long_as_may_be_is_rebuilt(app: Holdfast, kit: Kit) -> None:
+    name = "n" * 200
+    totals = Totals(app, name)
+    app.publish("counted", {"n": 1}, key="a")
+    run_until(kit, 1, name)
+    begun = totals.projection.rebuild()
+    assert begun.name.endswith("@1")
+    kit.run_worker()
+    assert begun.progress() == (0, 0), "it is done"
+    assert table(kit) == {"a": 1}
+    assert totals.projection.drop_old() == ["totals"]
+
+
 def test_a_projection_that_is_stopped_is_mended_by_a_rebuild(app: Holdfast, kit: Kit) -> None:
     bad = [True]
 
