@@ -81,6 +81,20 @@ def test_an_endpoint_that_was_stopped_by_hand_long_ago(case: Case) -> None:
     )
 
 
+def test_a_queue_without_a_limit_for_each_endpoint(case: Case) -> None:
+    endpoint(case)
+    assert case.found("unlimited_endpoints") is None, "there is no queue yet"
+    case.run("holdfast queue create webhooks --fair")
+    finding = case.found("unlimited_endpoints")
+    assert finding is not None
+    assert finding["level"] == "warning"
+    assert finding["what"] == (
+        "queue webhooks has no limit for each key: the concurrency of endpoints does not count"
+    )
+    assert finding["fix"] == ["holdfast queue set webhooks --key-concurrency 10"]
+    case.cure("unlimited_endpoints")
+
+
 def test_secrets_that_stand_bare(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_SECRET_KEYS", raising=False)
     assert case.found("bare_secrets") is None

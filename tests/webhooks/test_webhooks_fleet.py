@@ -12,7 +12,7 @@ from tests.crash.process import Scene
 from tests.webhooks.support import OK, Request, Site, hooks_of
 from tests.webhooks.webhooks_app import app as served
 
-from holdfast import Endpoint, Holdfast
+from holdfast import Endpoint, Holdfast, Rate
 from holdfast.operate.operator import Operator
 from holdfast.shapes.webhooks import store
 from holdfast.shapes.webhooks.endpoints import Endpoints
@@ -72,6 +72,21 @@ def test_an_endpoint_gets_its_number_of_requests_at_once_from_all_workers_togeth
     wait_until(both, "both workers have sent", 40)
     wait_until(lambda: len({r.headers["webhook-id"] for r in site.requests}) == sent, "all of it", 60)
     assert site.most_at_once == 3, "it is used, and never more"
+
+
+def test_the_tokens_of_an_endpoint_are_given_out_once_by_two_workers_at_once(
+    fleet: tuple[Kit, Scene], site: Site
+) -> None:
+    kit, scene = fleet
+    made(kit, site, rate=Rate(20, per="1d", burst=20))
+    for _ in range(2):
+        scene.start(concurrency=8, ready=False, module=MODULE, env={"HOOKS_PORT": str(site.port)})
+    served.publish_many(served.events.new("order.paid", {"n": n}, headers=ACME) for n in range(60))
+    held = "SELECT FROM holdfast.key_holds WHERE reason LIKE 'webhook rate%'"
+    running = "SELECT FROM holdfast.work WHERE status = 'processing'"
+    wait_until(lambda: kit.sql(held) and not kit.sql(running), "the tokens are used up", 40)
+    assert len(site.requests) == 20
+    assert len(kit.sql("SELECT FROM holdfast.webhook_deliveries WHERE status = 'delivered'")) == 20
 
 
 def test_a_place_that_a_dead_worker_had_is_free_again(fleet: tuple[Kit, Scene], site: Site) -> None:

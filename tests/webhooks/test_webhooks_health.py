@@ -155,3 +155,18 @@ def test_a_delivery_gives_up_by_its_age(app: Holdfast, kit: Kit, site: Site, ord
     assert (delivery.status, len(delivery.attempts)) == ("failed", 2)
     (job,) = kit.jobs("holdfast.webhook")
     assert (job["status"], job["attempts"], job["max_attempts"]) == ("dead_letter", 2, 4)
+
+
+def test_a_success_is_noted_to_within_ten_seconds(app: Holdfast, kit: Kit, site: Site) -> None:
+    hooks = ready(app, kit, site)
+    made = hooks.endpoints.create(tenant="acme", url=site.url())
+    seen = []
+    for seconds in (0, 1, 11):
+        kit.clock.advance(seconds)
+        publish(app, seconds)
+        kit.run_worker()
+        seen.append(state(kit, made)["last_success_at"])
+    assert len(site.requests) == 3
+    assert seen[0] is not None
+    assert seen[1] == seen[0], "it needs no write"
+    assert (seen[2] - seen[0]).total_seconds() >= 11

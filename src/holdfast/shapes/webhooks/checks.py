@@ -6,7 +6,9 @@ from ...model.sealing import VARIABLE, key_ring
 from ...operate.advice import Advice, advise
 from ...operate.doctor.finding import Check, Finding, Patient
 from ...operate.wording import cut, listed, several, span
-from .store import MOST_TROUBLED, Sick, sealing_keys, troubled_endpoints
+from ...store.queues import queue_rules
+from .checking import CONCURRENCY
+from .store import MOST_TROUBLED, QUEUE, Sick, sealing_keys, troubled_endpoints
 
 FAILING_FOR = 3600.0  # seconds of nothing but failures, from where on it is worth a word
 _SHOWN = 20  # commands that are printed
@@ -33,6 +35,11 @@ def check_endpoints(p: Patient) -> Iterator[Finding]:
         what = f"{_many(stopped)} paused or disabled by hand for more than {span(p.limits.paused)}"
         details = [f"{_who(e)}: {e.status} {span(e.seconds)} ago" for e in stopped]
         yield Finding("stopped_endpoint", "info", what, _each("enable", stopped), listed(details))
+    rules = p.probe.look(queue_rules([QUEUE])).get(QUEUE)
+    if rules is not None and rules.key_concurrency is None:
+        what = f"queue {QUEUE} has no limit for each key: the concurrency of endpoints does not count"
+        fix = [advise("set_queue", queue=QUEUE, rule="key_concurrency", value=CONCURRENCY)]
+        yield Finding("unlimited_endpoints", "warning", what, fix)
 
 
 _REASONS = {
@@ -78,7 +85,7 @@ CHECKS = (
     Check(
         "webhooks",
         "endpoints take what is sent to them, or somebody turned them off not long ago",
-        ("failing_endpoint", "disabled_endpoint", "stopped_endpoint"),
+        ("failing_endpoint", "disabled_endpoint", "stopped_endpoint", "unlimited_endpoints"),
         check_endpoints,
     ),
     Check(

@@ -96,6 +96,7 @@ def _print_shown(more: dict[str, Any], found: Endpoint) -> None:
         "events": ", ".join(found.events),
         "status": _status(found),
         "ordered": "yes" if found.ordered else "no",
+        "at once": f"{found.concurrency:,}",
         "rate": None if found.rate is None else f"{found.rate.per_second:g} in a second",
         "waiting": f"{more['waiting']:,}",
         "failing": health.get("failing_since") and f"since {health['failing_since']}: {health['last_error']}",
