@@ -18,6 +18,7 @@ from ...tasks.payload import shown
 from ...tasks.task import Task
 from .bodies import Options, Result, begin, call, fingerprint, name_of
 from .core import Core, Scope
+from .faults import EXITS, left
 from .journal import Kind, NewChild, NewJobs, Record, Stored, Wait
 from .messages import Message
 from .replay import Place
@@ -87,7 +88,10 @@ class Steps:
 
         async def attempt(attempts: Attempts, encode: Callable[[object], str], number: int) -> Stored:
             def body(tx: Transaction) -> str:
-                return encode(begin(fn, attempts.info(number))(tx, *args, **kwargs))
+                try:
+                    return encode(begin(fn, attempts.info(number))(tx, *args, **kwargs))
+                except EXITS as error:
+                    raise left("the step", error) from error
 
             return await core.transact_blocking(body, lambda text: attempts.done(number, text))
 
