@@ -174,3 +174,20 @@ def test_a_result_that_does_not_come_says_what_keeps_it(app: Holdfast, kit: Kit)
     kit.sql("SELECT holdfast.workflow_resume('rests', 'r1')")
     kit.sql("UPDATE holdfast.workflow_runs SET state = 'diverged' RETURNING 1")
     assert said() == "diverged after 0 s. Its code parted from what it recorded: see holdfast workflow show"
+
+
+def test_a_child_of_a_run_with_a_long_id_has_a_short_one(app: Holdfast, kit: Kit) -> None:
+    """Else a family could be as deep only as their names together are long."""
+
+    @app.workflow()
+    async def child(wf: Workflow) -> str:
+        return wf.id
+
+    @app.workflow()
+    async def parent(wf: Workflow) -> list[str]:
+        kids = [await wf.start(child), await wf.start(child)]
+        return [await kid.result() for kid in kids]
+
+    kit.create_queues()
+    one, two = kit.workflows.run(parent.using(id="x" * 506).start())
+    assert (one, len(two)) == ("x" * 506 + "/child", 36)
