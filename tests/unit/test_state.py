@@ -185,6 +185,7 @@ OWN_WORDS = {  # that are no states there
     "shapes/workflows/finding.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/handles.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/journal.py": {"cancelled"},  # of runs and steps
+    "shapes/workflows/measure.py": {"cancelled", "completed"},  # of runs and steps
     "shapes/workflows/recorder.py": {"lost"},  # of runs and steps
     "shapes/workflows/retries.py": {"held"},  # of runs and steps
     "shapes/workflows/runs.py": {"cancelled", "completed"},  # of runs and steps

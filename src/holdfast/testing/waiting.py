@@ -11,8 +11,10 @@ from ..shapes.workflows.runs import RunView, find
 _DEEP = 10  # children of children that are named
 _AGAIN = "and run it again"
 _LINKED = "SELECT s.linked FROM holdfast.workflow_steps s WHERE s.run_id = %s AND s.key = %s"
-_JOB = """SELECT w.task, w.id, w.queue, w.status, w.hold_reason FROM holdfast.workflow_calls c
-          JOIN holdfast.work w ON w.id = ANY (c.jobs) WHERE c.run_id = %s AND c.key = %s ORDER BY w.seq LIMIT 1"""
+_JOB = (
+    "SELECT w.task, w.id, w.queue, w.status, w.hold_reason FROM holdfast.workflow_calls c"
+    " JOIN holdfast.work w ON w.id = ANY (c.jobs) WHERE c.run_id = %s AND c.key = %s ORDER BY w.seq LIMIT 1"
+)
 
 
 class Desk(Protocol):

@@ -19,7 +19,7 @@ from ...runtime.threads import Threads
 from ...tasks.convert import Converter, Misfit, Raw, Unsupported, converter, type_name
 from ...tasks.payload import dump
 from ...tasks.signature import Unresolved, resolve
-from .faults import NonRetryable
+from .faults import EXITS, NonRetryable, left
 
 MAX_RESULT = 256 * 1024
 _FREE = 1 << 40
@@ -183,10 +183,13 @@ async def call(
 ) -> Any:
     """In the context of a step: an async function here, a plain one in a thread."""
     fn = begin(fn, info)
-    if inspect.iscoroutinefunction(fn):
-        return await fn(*args, **kwargs)
-    value = await threads.run(functools.partial(fn, *args, **kwargs))
-    return await value if inspect.isawaitable(value) else value
+    try:
+        if inspect.iscoroutinefunction(fn):
+            return await fn(*args, **kwargs)
+        value = await threads.run(functools.partial(fn, *args, **kwargs))
+        return await value if inspect.isawaitable(value) else value
+    except EXITS as error:
+        raise left("the step", error) from error
 
 
 def in_context(coroutine: Coroutine[Any, Any, Any], scope: ContextVar[Any]) -> "asyncio.Task[Any]":

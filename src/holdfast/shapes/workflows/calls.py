@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from uuid import uuid5
 
 from ... import telemetry
 from ...db.transaction import AsyncTransaction, Transaction
@@ -18,6 +19,7 @@ from ...tasks.payload import shown
 from ...tasks.task import Task
 from .bodies import Options, Result, begin, call, fingerprint, name_of
 from .core import Core, Scope
+from .faults import EXITS, left
 from .journal import Kind, NewChild, NewJobs, Record, Stored, Wait
 from .messages import Message
 from .replay import Place
@@ -28,6 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
 T_co = TypeVar("T_co", covariant=True)
+_MOST_BYTES = 512  # of the id of a run
 
 
 class Steps:
@@ -87,7 +90,10 @@ class Steps:
 
         async def attempt(attempts: Attempts, encode: Callable[[object], str], number: int) -> Stored:
             def body(tx: Transaction) -> str:
-                return encode(begin(fn, attempts.info(number))(tx, *args, **kwargs))
+                try:
+                    return encode(begin(fn, attempts.info(number))(tx, *args, **kwargs))
+                except EXITS as error:
+                    raise left("the step", error) from error
 
             return await core.transact_blocking(body, lambda text: attempts.done(number, text))
 
@@ -148,7 +154,7 @@ class Steps:
         scope = core.scope("start")
         payload = workflow._encode(args, kwargs)
         place, found, input_hash = self._take(scope, options.name or workflow.name, "child", args, kwargs)
-        child_id = options.id or f"{core.history.id}/{_era(core)}{place.key}"
+        child_id = options.id or _child_id(core, place.key)
         checks.key(child_id, "id", InvalidOption, empty=False)
 
         async def act(_: Stored | None) -> Stored:
@@ -280,6 +286,14 @@ class Child(Generic[T_co]):
             await run.acancel()
 
         return Steps(self._core, Options(name=f"{self._workflow.name}.cancel")).step(cancel)
+
+
+def _child_id(core: Core, key: str) -> str:
+    """Of a child that was given none: readable, or, deep in a family, of the run and the place alone."""
+    text = f"{core.history.id}/{_era(core)}{key}"
+    if len(text.encode()) <= _MOST_BYTES:
+        return text
+    return str(uuid5(core.history.run_id, f"{_era(core)}{key}"))
 
 
 def _era(core: Core) -> str:

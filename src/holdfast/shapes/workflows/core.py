@@ -74,6 +74,7 @@ class Core:
         self._pending: list[Record] = []
         self._outgoing: dict[str, tuple[Record, NewEvent]] = {}  # by their key, until they are written
         self._shown: str | None = None
+        self._writing = 0  # records that are on their way
 
     @property
     def sticky(self) -> float:
@@ -220,6 +221,7 @@ class Core:
         self._check_length(row)
         rows, shown = self._drain(), self._shown
         self._shown = None
+        self._writing += 1
         try:
             try:
                 at = await self._write([*rows, row], shown)
@@ -234,6 +236,8 @@ class Core:
             self.refused(error)
         except (Exception, Evicted) as error:  # noqa: BLE001 the code never sees what befalls the storage
             self.lost(error)
+        finally:
+            self._writing -= 1
         self._keep([*rows, row], at)
         return Stored(row, 0, at)
 
@@ -361,9 +365,10 @@ class Core:
             self.replay.keep(Stored(row, 0, at))
 
     def _check_length(self, row: Record) -> None:
-        if len(self.replay) >= self.rules.max_history and row.kind != "compensation":
+        length = len(self.replay) + self._writing
+        if length >= self.rules.max_history and row.kind != "compensation":
             raise WorkflowFailed(
-                f"the history has {len(self.replay):,} records, which is the limit. Use wf.continue_as_new() now and then, "
+                f"the history has {length:,} records, which is the limit. Use wf.continue_as_new() now and then, "
                 "or declare the workflow with a larger max_history",
                 kind="HistoryTooLong",
             )

@@ -12,7 +12,7 @@ from ...errors import ConfigurationError
 from ...model.outcome import Cancelled, Completed, DeadLettered, ErrorText, Held, Outcome, Released
 from ...model.text import describe
 from .core import Core, Rules, Scope, current
-from .faults import ContinueAsNew, Diverged, Evicted, WorkflowCancelled, WorkflowFailed
+from .faults import EXITS, ContinueAsNew, Diverged, Evicted, WorkflowCancelled, WorkflowFailed
 from .journal import Journal
 from .outgoing import Events
 from .workflow import Workflow
@@ -117,9 +117,9 @@ async def _root(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
         core.end(scope)
         await core.finish()
         return ended
-    except (Exception, BaseExceptionGroup) as error:
+    except (Exception, BaseExceptionGroup, *EXITS) as error:
         if core.stopped is not None:
-            raise
+            raise core.stopped from error
         core.end(scope)
         await workflow._saga.compensate(scope)
         await core.finish()

@@ -5,6 +5,14 @@ from typing import Any
 
 from ...errors import HoldfastError
 
+# asyncio ends the whole worker when a task raises one of these. In code of a run they are the failure of what raised them.
+EXITS = (SystemExit, KeyboardInterrupt)
+
+
+def left(what: str, error: BaseException) -> RuntimeError:
+    """`sys.exit()` in the code of a run."""
+    return RuntimeError(f"{what} raised {type(error).__name__}: {error}")
+
 
 class StepFailed(HoldfastError):
     """A step, call or child that ended badly. The same class on the first run and on replay, whatever the step raised."""

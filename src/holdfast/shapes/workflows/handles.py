@@ -231,9 +231,13 @@ class Run(Generic[T_co]):
             return ResultTimeout(
                 f"there is no run {self.id!r} of {self._workflow} after {seconds(timeout or 0):g} s. Is its start committed?"
             )
+        why = {
+            "diverged": "Its code parted from what it recorded: see holdfast workflow show",
+            "paused": "Somebody has to resume it: holdfast workflow resume",
+            "suspended": "See what it waits for: holdfast workflow show",
+        }.get(found.state, "Is a worker running for its queue?")
         return ResultTimeout(
-            f"run {self.id!r} of {self._workflow} is still {found.state} after {seconds(timeout or 0):g} s. "
-            "Is a worker running for its queue?"
+            f"run {self.id!r} of {self._workflow} is still {found.state} after {seconds(timeout or 0):g} s. {why}"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from ...tasks.payload import shown
 from .core import Core, Scope, current
+from .faults import EXITS, left
 from .journal import Record
 from .steps import Step
 
@@ -85,6 +86,8 @@ async def _branch(core: Core, call: Any, scope: Scope, family: _Family) -> Any:
         value = await (call._make() if isinstance(call, Branch) else call)
         core.end(scope)
         return value
+    except EXITS as error:
+        raise left("a branch", error) from error
     finally:
         family.ended()
 

@@ -8,9 +8,12 @@ not been asked for yet: then the code is not the code that wrote the history.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ...errors import InvalidOption
+from ...tasks.payload import shown
 from .faults import Diverged
 from .journal import Kind, Stored
 
+KEY_BYTES = 1024  # as the table of records says
 ADVICE = "see holdfast workflow check"
 
 
@@ -56,7 +59,7 @@ class Replay:
     def take(self, scope: str, name: str) -> Place:
         """The place of the next call of that name."""
         state = self._scope(scope)
-        key = f"{_inside(scope)}{name}{self._count(state, name)}"
+        key = _fitting(f"{_inside(scope)}{name}{self._count(state, name)}")
         place = Place(key, scope, state.calls)
         state.calls += 1
         return place
@@ -64,7 +67,7 @@ class Replay:
     def take_apart(self, scope: str, name: str) -> Place:
         """The same for what has no order."""
         state = self._scope(scope)
-        return Place(f"{_inside(scope)}{name}{self._count(state, name)}", scope, None)
+        return Place(_fitting(f"{_inside(scope)}{name}{self._count(state, name)}"), scope, None)
 
     def branches(self, scope: str) -> int:
         """The number of the next parallel call of the scope, from 1 on."""
@@ -153,6 +156,15 @@ def marker(patch: str) -> str:
 
 def scope_of(key: str) -> str:
     return key.rpartition("/")[0]
+
+
+def _fitting(key: str) -> str:
+    if len(key) > KEY_BYTES // 4 and (size := len(key.encode())) > KEY_BYTES:
+        raise InvalidOption(
+            f"the key of this call is {size:,} bytes, more than the limit of {KEY_BYTES:,}: {shown(key)}. "
+            "Nest fewer parallel calls in each other, or give shorter names"
+        )
+    return key
 
 
 def _inside(scope: str) -> str:

@@ -19,7 +19,7 @@ from ...model.duration import Duration
 from ...tasks.task import Task
 from .bodies import threads
 from .calls import Steps
-from .faults import Evicted, UnscopedTask
+from .faults import EXITS, Evicted, UnscopedTask, left
 from .messages import Received, Signal
 from .steps import Step
 from .workflow import Workflow
@@ -224,7 +224,10 @@ async def run_in_thread(fn: Callable[..., Any], workflow: Workflow, arguments: d
 
     def body() -> Any:
         line.thread = threading.get_ident()
-        return fn(sync, **arguments)
+        try:
+            return fn(sync, **arguments)
+        except EXITS as error:
+            raise left("the workflow", error) from error
 
     thread = loop.create_task(threads.run(body))
     try:

@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 from uuid import uuid4
 
 from ...errors import InvalidOption
-from ...model.duration import Duration
+from ...model.duration import Duration, seconds
 from ...tasks import checks
 from ...tasks.codec import Codec
 from ...tasks.definition import Binding
@@ -175,8 +175,8 @@ class WorkflowType(Generic[P, T]):
             id,
             conn,
             if_exists,
-            0.0 if delay is None else checks.period(delay, "delay", fail),
-            None if timeout is None else checks.period(timeout, "timeout", fail),
+            0.0 if delay is None else _ahead(delay, "delay"),
+            None if timeout is None else checks.period(_ahead(timeout, "timeout"), "timeout", fail),
             checks.integer(priority, "priority", -100, 100, fail),
             checks.tags(tags, fail),
         )
@@ -207,6 +207,17 @@ class WorkflowType(Generic[P, T]):
 
     def _decode(self, text: str | None) -> Any:
         return self._codec.decode_result(text)
+
+
+def _ahead(value: Duration, what: str) -> float:
+    """Seconds from now on, as far as the database goes."""
+    try:
+        number = seconds(value, what)
+    except (TypeError, ValueError) as error:
+        raise InvalidOption(str(error)) from None
+    if number > checks.MAX_DELAY.total_seconds():
+        raise InvalidOption(f"{what} must be at most 10 years, not {shown(value)}")
+    return number
 
 
 def _alike(
