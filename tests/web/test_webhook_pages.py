@@ -46,7 +46,7 @@ async def test_an_endpoint_its_deliveries_and_its_acts(app: Holdfast, kit: Kit, 
         form = {"endpoint": str(made.id), "csrf": csrf}
         assert (await surfer.post(f"/acts/webhook-{act}", form)).status_code == 303
         assert hooks.endpoints.get(made.id, tenant="acme").status == status
-        assert operator.list_audit(limit=1)[0].actor == "mara"
+        assert operator.list_audit(limit=1).entries[0].actor == "mara"
     text = await surfer.page(f"/acts/webhook-disable?endpoint={made.id}")
     assert "2 deliveries cancelled" in text
     assert (await surfer.confirm(f"/acts/webhook-disable?endpoint={made.id}")).status_code == 303
