@@ -6,7 +6,19 @@ from tests.web.surfing import Surfer
 
 from holdfast.web.application import Dashboard
 
-PLAIN = ("", "jobs", "queues", "dead", "keys", "workers", "limits", "doctor", "audit", "settings")
+PLAIN = (
+    "",
+    "jobs",
+    "queues",
+    "dead",
+    "keys",
+    "workers",
+    "limits",
+    "doctor",
+    "operations",
+    "audit",
+    "settings",
+)
 
 
 @pytest.mark.parametrize("path", PLAIN)
