@@ -4,6 +4,7 @@ import pytest
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer
 
+from holdfast.testing import Kit
 from holdfast.web.application import Dashboard
 
 PLAIN = (
@@ -60,6 +61,14 @@ async def test_a_list_has_its_filter_in_the_address_and_its_command_beside_it(
     assert "holdfast jobs list --state scheduled --task send --newer-than 2h" in text
     assert str(shop.waiting) in text
     assert str(shop.done) not in text
+
+
+async def test_jobs_that_back_off_are_a_list_of_their_own(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    retried = kit.app.send("charge", {"order_id": 5, "card_token": "t"}, max_attempts=5, run_after=60)
+    kit.sql("UPDATE holdfast.work SET attempts = 1 WHERE id = %s", [retried.id])
+    text = await mara.page("/jobs?state=backing_off")
+    assert "holdfast jobs list --backing-off" in text
+    assert [str(job) in text for job in (retried.id, shop.waiting)] == [True, False]
 
 
 async def test_a_page_goes_on_where_it_ended(mara: Surfer, dashboard: Dashboard) -> None:
