@@ -71,6 +71,16 @@ async def test_jobs_that_back_off_are_a_list_of_their_own(mara: Surfer, kit: Kit
     assert [str(job) in text for job in (retried.id, shop.waiting)] == [True, False]
 
 
+async def test_a_queue_has_a_history_of_up_to_thirty_days(mara: Surfer, kit: Kit) -> None:
+    assert "No samples yet" in await mara.page("/queues/mail")
+    kit.app.send("send", {"order_id": 8}, queue="mail")
+    kit.sql("SELECT holdfast.take_sample(10)")
+    text = await mara.page("/queues/mail")
+    assert "0 running, 1 due, 0 behind another job, 0 held" in text
+    assert "the most in each 180 minutes" in await mara.page("/queues/mail?history=30d")
+    assert "is not one of 1h, 6h, 1d, 7d, 30d" in (await mara.get("/queues/mail?history=9y")).text
+
+
 async def test_a_page_goes_on_where_it_ended(mara: Surfer, dashboard: Dashboard) -> None:
     app = dashboard.site.app
     made = [str(app.send("send", {"order_id": n}).id) for n in range(60)]

@@ -3,24 +3,31 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.operate.doctor.finding import Finding
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.stats import Stats
-from holdfast.pages import Asked, Page, View
+from holdfast.pages import Asked, Counted, Page, View
 from holdfast.store.queue_load import Count, QueueLoad, WorkerLine
-from holdfast.web.charts import Minute, minutes_chart
 from holdfast.web.findings import shown_findings
 from holdfast.web.views.drawn import Drawn, later
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
+_COUNTED = (("completed", "comp"), ("failed attempts", "retry"), ("dead", "dead"))
 LASTS = 1.0  # seconds that one look serves everybody
 _LEVELS = ("error", "warning", "info")
+
+
+class Minute(NamedTuple):
+    at: datetime
+    completed: int
+    failed: int  # attempts
+    dead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,9 @@ def page(site: "Site") -> Page:
             "not_checked": diagnosis.not_checked,
             "looked": site.snapshots.age("doctor") or 0.0,
             "queues": queues_worst_first(numbers),
-            "chart": minutes_chart(numbers.minutes, numbers.at),
+            "jobs_a_minute": Counted(
+                _COUNTED, [(m.at, m[1:]) for m in numbers.minutes], "Jobs a minute", "the last hour, UTC"
+            ),
         }
         data = {
             "at": numbers.at,
