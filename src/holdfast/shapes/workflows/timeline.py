@@ -1,7 +1,7 @@
 """The timeline of a run: what it recorded, in all its eras, as the command line, a dashboard and the test kit read it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -64,7 +64,7 @@ def timeline(run_id: UUID) -> Statement[list[Entry]]:
                 found.append(_entry(len(found), row))
         return found
 
-    return named("workflow_timeline", (run_id,), decode)
+    return _rows(run_id, decode)
 
 
 def recorded(run_id: UUID) -> Statement[list[Entry]]:
@@ -73,6 +73,10 @@ def recorded(run_id: UUID) -> Statement[list[Entry]]:
     def decode(rows: Sequence[Row]) -> list[Entry]:
         return [_entry(n, row) for n, row in enumerate(row for row in rows if row[3] != "running")]
 
+    return _rows(run_id, decode)
+
+
+def _rows(run_id: UUID, decode: Callable[[Sequence[Row]], list[Entry]]) -> Statement[list[Entry]]:
     return named("workflow_timeline", (run_id,), decode)
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from holdfast.operate.doctor.finding import Finding
 from holdfast.operate.operator import Operator
@@ -12,6 +12,7 @@ from holdfast.operate.procedure import Procedure
 from holdfast.operate.stats import Stats
 from holdfast.pages import Asked, Counted, Page, View
 from holdfast.store.queue_load import Count, QueueLoad, WorkerLine
+from holdfast.store.stats import Minute
 from holdfast.web.findings import shown_findings
 from holdfast.web.views.drawn import Drawn, later
 
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
 _COUNTED = (("completed", "comp"), ("failed attempts", "retry"), ("dead", "dead"))
 LASTS = 1.0  # seconds that one look serves everybody
 _LEVELS = ("error", "warning", "info")
-
-
-class Minute(NamedTuple):
-    at: datetime
-    completed: int
-    failed: int  # attempts
-    dead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +105,8 @@ def _numbers(site: "Site") -> Procedure[Numbers]:
     found = yield from Operator.overview.procedure()
     workers = yield from Operator.list_workers.procedure()
     stats = yield from Operator.stats.procedure(minutes=60)
-    answer = yield from Operator.ask.procedure("throughput", limit=10_000)
-    return Numbers(site.now(), found, workers, stats, _minutes(answer.rows, stats.window.since))
-
-
-def _minutes(rows: Sequence[dict[str, Any]], since: datetime) -> list[Minute]:
-    """Of all queues together, the oldest first, none left out."""
-    by: dict[datetime, list[int]] = {}
-    for row in rows:
-        sums = by.setdefault(row["minute"], [0, 0, 0])
-        for n, name in enumerate(("completed", "failed", "dead")):
-            sums[n] += row[name]
-    first = since.replace(second=0, microsecond=0)
-    every = [first + timedelta(minutes=n) for n in range(61)]
-    return [Minute(at, *by.get(at, (0, 0, 0))) for at in every]
+    minutes = yield from Operator.minutes.procedure()
+    return Numbers(site.now(), found, workers, stats, minutes)
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
+from holdfast.model import state
 from holdfast.model.duration import seconds
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
@@ -47,12 +48,12 @@ _HEADS = (
     "Failed %#",
 )
 _STATES = (
-    ("Due", "pending"),
-    ("Running", "processing"),
-    ("Scheduled", "scheduled"),
-    ("Held", "held"),
-    ("Blocked", "blocked"),
-    ("Quarantined", "quarantined"),
+    ("Due", state.PENDING),
+    ("Running", state.PROCESSING),
+    ("Scheduled", state.SCHEDULED),
+    ("Held", state.HELD),
+    ("Blocked", state.BLOCKED),
+    ("Quarantined", state.QUARANTINED),
 )
 
 
@@ -85,12 +86,12 @@ def _row(row: QueueRow) -> Row:
     load = row.load
     cells: list[Cell] = [
         Link(load.name, f"queues/{load.name}"),
-        _link(load.name, "pending", load.pending),
+        _link(load.name, state.PENDING, load.pending),
         Span(load.oldest_due_seconds),
-        _link(load.name, "processing", load.processing),
-        _link(load.name, "scheduled", load.scheduled),
-        _link(load.name, "held", load.held),
-        _link(load.name, "blocked", load.blocked),
+        _link(load.name, state.PROCESSING, load.processing),
+        _link(load.name, state.SCHEDULED, load.scheduled),
+        _link(load.name, state.HELD, load.held),
+        _link(load.name, state.BLOCKED, load.blocked),
         Link(number(row.dead), "dead", {"queue": load.name}) if row.dead.count else 0,
         round(row.done, 1),
         None if row.failed is None else round(100 * row.failed, 1),
