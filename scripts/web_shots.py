@@ -27,7 +27,7 @@ from holdfast.testing import Kit  # noqa: E402
 
 VIEWS = (
     "", "jobs", "queues", "queues/mail", "dead", "keys", "workers", "schedules", "limits", "workflows", "events",
-    "projections", "webhooks", "doctor", "audit", "settings",
+    "projections", "webhooks", "doctor", "operations", "audit", "settings",
 )  # fmt: skip
 IN_ALL_LOOKS = ("overview", "jobs", "job", "dead-group")
 

@@ -154,6 +154,17 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """How counts went, step by step: as a picture with a table beside it."""
+
+    names: Sequence[tuple[str, str]]  # each with its colour
+    points: Sequence[tuple[datetime, Sequence[int]]]
+    title: str
+    note: str = ""
+    offers: Sequence[Link] = ()  # other spans of time
+
+
+@dataclass(frozen=True, slots=True)
 class Alert:
     """One sentence that must be read first."""
 
@@ -163,7 +174,7 @@ class Alert:
     offers: Sequence[Offer] = ()
 
 
-Block = Table | Figures | Facts | Text | Bars | Alert
+Block = Table | Figures | Facts | Text | Bars | Counted | Alert
 
 
 @dataclass(frozen=True, slots=True)

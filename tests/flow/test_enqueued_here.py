@@ -4,19 +4,23 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.conftest import QUICK, await_until
 
 from holdfast import Holdfast, Workflow
 from holdfast.runtime import sleep
+from holdfast.runtime.nearby import Nearby
 from holdfast.testing import Kit
 
 DEAF = replace(QUICK, poll=3600.0, notify=False)  # it hears of nothing, and does not look by itself
 
 
 @asynccontextmanager
-async def deaf(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def deaf(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, queues: tuple[str, ...] = ()
+) -> AsyncIterator[None]:
     """A worker whose first pause outlasts the test."""
     looks: list[float] = []
     monkeypatch.setattr(sleep, "FIRST_PAUSE", 3600.0)
@@ -27,7 +31,7 @@ async def deaf(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]
         return await wait(self, seconds)
 
     monkeypatch.setattr(sleep.Pause, "wait", waiting)
-    worker = asyncio.create_task(kit.app.run_worker(concurrency=4))
+    worker = asyncio.create_task(kit.app.run_worker(concurrency=4, queues=queues))
     try:
         await await_until(lambda: bool(looks) and looks[-1] > 1000, "it pauses for an hour")
         yield
@@ -62,6 +66,26 @@ async def test_jobs_and_runs_of_the_same_process_start_at_once(
         await await_until(lambda: ran == [1, 2, 3, 4], "a run")
         await asyncio.gather(flow.astart(5), flow.astart(6))
         await await_until(lambda: sorted(ran) == [1, 2, 3, 4, 5, 6], "runs that were started together")
+
+
+async def test_what_is_not_its_own_or_not_due_does_not_wake_it(
+    app: Holdfast, holdfast_kit: Callable[..., Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.queue("elsewhere")
+    looks: list[None] = []
+    monkeypatch.setattr(Nearby, "look", lambda _: looks.append(None))
+
+    @app.task
+    async def note(n: int) -> None: ...
+
+    kit = holdfast_kit(app, DEAF)
+    async with deaf(kit, monkeypatch, queues=("inbox",)):
+        await note.using(queue="elsewhere").aenqueue(1)
+        await note.using(run_after=3600).aenqueue(2)
+        await note.using(run_after=datetime.now(UTC) + timedelta(hours=1)).aenqueue(3)
+        assert looks == []
+        await note.aenqueue(4)
+        await await_until(lambda: len(looks) == 1, "its own and due")
 
 
 async def test_a_busy_worker_is_not_woken_for_each_job(

@@ -299,6 +299,47 @@ def test_a_connection_with_an_open_transaction_is_lent_to_nobody(kit: Kit) -> No
             assert other.info.transaction_status == TransactionStatus.IDLE
 
 
+def test_a_connection_that_its_last_user_closed_costs_no_place(kit: Kit) -> None:
+    with opened(kit.url, replace(HASTY, pool_size=1)) as pools:
+        with pools.connection() as kept:
+            pass
+        kept.close()
+        with pools.connection() as other:
+            assert other.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_reset_that_is_interrupted_costs_no_place(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with opened(kit.url, replace(HASTY, pool_size=1)) as pools:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), pools.connection(lent=True):
+            patch.setattr("holdfast.db.pools._restore", interrupted)
+        fill(pools, 1)
+
+
+def test_a_server_that_says_nothing_is_not_called_a_full_pool(proxy: Proxy) -> None:
+    errors: list[str] = []
+    proxy.go_silent()
+    with opened(proxy.url, replace(HASTY, connect_timeout=0.4)) as pools:
+
+        def use() -> None:
+            with contextlib.suppress(DatabaseUnavailable):
+                try:
+                    pools.connection().__enter__()
+                except DatabaseUnavailable as error:
+                    errors.append(str(error))
+
+        users = [threading.Thread(target=use) for _ in range(OPENING + 2)]
+        for user in users:
+            user.start()
+        for user in users:
+            user.join(30)
+    assert len(errors) == len(users)
+    assert not [error for error in errors if "in use" in error]
+    assert "the database did not take a connection within 0.4 s" in errors
+
+
 def test_closing_ends_the_wait_of_those_in_the_line(kit: Kit) -> None:
     with opened(kit.url, replace(HASTY, pool_size=1, connect_timeout=60.0)) as pools:
         refused: list[str] = []

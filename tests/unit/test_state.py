@@ -155,6 +155,23 @@ OWN_WORDS = {  # that are no states there
     "shapes/webhooks/model.py": {"cancelled", "pending"},  # states of deliveries
     "shapes/webhooks/deliver.py": {"cancelled", "pending", "held"},
     "app.py": {"completed"},  # when a group calls back
+    # Colours, labels, and names in data of pages.
+    "pages.py": {"held"},
+    "shapes/schedules/pages.py": {"held"},
+    "shapes/workflows/pages.py": {"cancelled", "completed", "held"},
+    "shapes/events/pages.py": {"held"},
+    "shapes/webhooks/pages.py": {"cancelled", "held", "pending"},
+    "web/acts.py": {"cancelled"},
+    "web/drawing.py": {"cancelled"},
+    "web/views/limits.py": {"held"},
+    "web/views/jobs.py": {"held"},
+    "web/views/workers.py": {"lost"},
+    "web/views/operations.py": {"held"},
+    "web/views/drawn.py": {"blocked", "cancelled", "completed", "held", "parked", "quarantined", "scheduled"},
+    "web/views/overview.py": {"completed"},
+    "web/views/queues.py": {"held"},
+    "web/views/one_job.py": {"held"},
+    "web/views/keys.py": {"blocked", "held"},
     "tasks/group.py": {"completed"},
     "cli/advice.py": {"blocked"},  # a code
     "cli/keys.py": {"blocked", "held"},  # commands

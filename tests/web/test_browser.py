@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 VIEWS = (
     "", "jobs", "jobs?state=dead_letter", "queues", "queues/mail", "dead", "keys", "keys/parcels", "workers", "schedules",
-    "schedules/nightly-reindex", "limits", "workflows", "events", "projections", "webhooks", "doctor", "audit", "settings",
+    "schedules/nightly-reindex", "limits", "workflows", "events", "projections", "webhooks", "doctor", "operations",
+    "audit", "settings",
     "acts/dead-redrive?task=mail.send_receipt",
 )  # fmt: skip
 LOOKS: dict[str, dict[str, Any]] = {

@@ -41,11 +41,13 @@ def in_django(made: Dashboard) -> Any:
     from django.conf import settings
     from django.core.asgi import get_asgi_application
     from django.http import HttpRequest, HttpResponse
-    from django.urls import path
+    from django.urls import clear_url_caches, path
 
     if not settings.configured:
-        settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, SECRET_KEY="tests")
-        django.setup()
+        settings.configure(USE_TZ=True, INSTALLED_APPS=[], LOGGING_CONFIG=None)
+    django.setup()
+    settings.ALLOWED_HOSTS, settings.ROOT_URLCONF, settings.SECRET_KEY = ["*"], __name__, "tests"
+    clear_url_caches()
 
     def ours(_: HttpRequest) -> HttpResponse:
         return HttpResponse("ours")

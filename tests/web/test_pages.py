@@ -4,9 +4,22 @@ import pytest
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer
 
+from holdfast.testing import Kit
 from holdfast.web.application import Dashboard
 
-PLAIN = ("", "jobs", "queues", "dead", "keys", "workers", "limits", "doctor", "audit", "settings")
+PLAIN = (
+    "",
+    "jobs",
+    "queues",
+    "dead",
+    "keys",
+    "workers",
+    "limits",
+    "doctor",
+    "operations",
+    "audit",
+    "settings",
+)
 
 
 @pytest.mark.parametrize("path", PLAIN)
@@ -48,6 +61,24 @@ async def test_a_list_has_its_filter_in_the_address_and_its_command_beside_it(
     assert "holdfast jobs list --state scheduled --task send --newer-than 2h" in text
     assert str(shop.waiting) in text
     assert str(shop.done) not in text
+
+
+async def test_jobs_that_back_off_are_a_list_of_their_own(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    retried = kit.app.send("charge", {"order_id": 5, "card_token": "t"}, max_attempts=5, run_after=60)
+    kit.sql("UPDATE holdfast.work SET attempts = 1 WHERE id = %s", [retried.id])
+    text = await mara.page("/jobs?state=backing_off")
+    assert "holdfast jobs list --backing-off" in text
+    assert [str(job) in text for job in (retried.id, shop.waiting)] == [True, False]
+
+
+async def test_a_queue_has_a_history_of_up_to_thirty_days(mara: Surfer, kit: Kit) -> None:
+    assert "No samples yet" in await mara.page("/queues/mail")
+    kit.app.send("send", {"order_id": 8}, queue="mail")
+    kit.sql("SELECT holdfast.take_sample(10)")
+    text = await mara.page("/queues/mail")
+    assert "0 running, 1 due, 0 behind another job, 0 held" in text
+    assert "the most in each 180 minutes" in await mara.page("/queues/mail?history=30d")
+    assert "is not one of 1h, 6h, 1d, 7d, 30d" in (await mara.get("/queues/mail?history=9y")).text
 
 
 async def test_a_page_goes_on_where_it_ended(mara: Surfer, dashboard: Dashboard) -> None:

@@ -115,3 +115,20 @@ def _never(_: object) -> object:
 class AGAIN:
     pages = (Page("jobs", "Jobs", _never),)  # type: ignore[arg-type]
     acts = ()
+
+
+async def test_events_of_quiet_days_are_shown_from_the_last_on(mara: Surfer, kit: Kit) -> None:
+    for day in range(8):
+        for n in range(10):
+            kit.app.publish("order.paid", {"day": day, "n": n})
+        kit.sql("SELECT holdfast.turn_page()")
+        kit.clock.advance(86_400)
+    first = (await mara.get("/api/v1/events")).json()["data"]["events"]
+    assert [(e["data"]["day"], e["data"]["n"]) for e in first] == [
+        (day, n) for day in range(7, 2, -1) for n in range(9, -1, -1)
+    ]
+    text = await mara.page("/events?type=order.*")
+    before = re.search(r"before=(\d+)", text)
+    assert before is not None
+    second = (await mara.get(f"/api/v1/events?type=order.*&before={before[1]}")).json()["data"]["events"]
+    assert [e["data"]["day"] for e in second] == [2] * 10 + [1] * 10 + [0] * 10

@@ -147,3 +147,19 @@ def test_a_step_at_work_is_nothing_to_fork_from(kit: Kit) -> None:
     with pytest.raises(Refused, match="has not recorded 'label'"):
         WorkflowVerbs(kit.database, "tester").fork("f1", "label")
     assert WorkflowVerbs(kit.database, "tester").fork("f1", "charge").kept == ()
+
+
+def test_a_fork_counts_a_step_that_is_at_work_again_as_it_was_recorded(kit: Kit) -> None:
+    runs = Runs.on(kit.url)
+    grant = runs.started(key="f2")
+    failed = json.dumps({"kind": "ValueError", "message": "no"})
+    runs.record(grant, step("a"))
+    runs.record(grant, step("b", None, outcome="retrying", error=failed))
+    runs.record(grant, step("c"))
+    steps = json.dumps([{"key": "b", "kind": "step", "began": 1e9, "attempts": 2, "ordinal": 1}])
+    runs.run(at_work.say([Said(str(grant.id), grant.generation, 0, steps)]))
+    assert [(e.n, e.key) for e in runs.run(timeline(grant.id))] == [(0, "a"), (1, "b"), (2, "c")]
+    runs.conn.close()
+    forked = WorkflowVerbs(kit.database, "tester").fork("f2", "2")
+    assert (forked.step, forked.kept) == ("c", ("a", "b"))
+    assert WorkflowVerbs(kit.database, "tester").fork("f2", "b").kept == ("a",)

@@ -72,8 +72,11 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
         try:
             while True:
                 try:
-                    conn = await self._connect()
+                    async with asyncio.timeout(max(2.0, deadline - time.monotonic())):
+                        conn = await self._connect(self._bounded(deadline))
                     return conn
+                except TimeoutError:
+                    raise self._none_came() from None
                 except psycopg.Error as error:
                     if self._is_over(error, pause, deadline):
                         raise away(error) from error
@@ -84,8 +87,8 @@ class AsyncPool(Pool[psycopg.AsyncConnection[Any]]):
         finally:
             self._end_opening(conn)
 
-    async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        conn = await psycopg.AsyncConnection.connect(self._dsn, **self._arguments)
+    async def _connect(self, arguments: dict[str, Any]) -> psycopg.AsyncConnection[Any]:
+        conn = await psycopg.AsyncConnection.connect(self._dsn, **arguments)
         try:
             await self._configure(conn)
         except BaseException:

@@ -5,7 +5,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -78,7 +78,8 @@ class Database:
         self.settings = settings
         self.clock = clock or Clock()
         self.reach = Reach()
-        self.enqueued = Calls()  # jobs were committed on a connection of our own
+        # Jobs of these queues were committed on a connection of our own, and are due; None: nobody knows of which.
+        self.enqueued = Calls[[Collection[str] | None]]()
         self._lock = threading.Lock()
         self._resolved: tuple[int, str, Pools] | None = None
         self._inherited: list[Pools] = []

@@ -7,6 +7,7 @@ after an outage has a connection as soon as the server takes one, and an error i
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -168,18 +169,28 @@ class Pool(Generic[C]):
             if self._timer is not None:
                 self._timer.cancel()
             idle, self._idle = list(self._idle), deque()
-            line, self._line = list(self._line), deque()
+            while self._line:
+                self._line.popleft()(Closed())
         self._discard(*(conn for conn, _ in idle))
-        for hand in line:
-            hand(Closed())
 
     def _none_came(self) -> DatabaseUnavailable:
         if self._trouble is not None:
             return away(self._trouble)
+        if self._count - self._opening < self._size:  # some are being opened, and that takes longer
+            return DatabaseUnavailable(f"the database did not take a connection within {self._patience:g} s")
         return DatabaseUnavailable(
             f"all {self._size} connections of the pool were in use for "
             f"{self._patience:g} s; raise pool_size or hold connections for less time"
         )
+
+    def _bounded(self, deadline: float) -> dict[str, Any]:
+        """What to connect with, so that it does not take much longer than the caller waits. The driver counts whole seconds,
+        and two at least. Raises when the right to open one came too late."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._none_came()
+        within = min(self._arguments["connect_timeout"], max(2, math.ceil(left)))
+        return {**self._arguments, "connect_timeout": within}
 
     def _is_over(self, error: psycopg.Error, pause: float, deadline: float) -> bool:
         """Whether to give up instead of trying again after `pause`. What the server refuses, it refuses again."""

@@ -70,9 +70,10 @@ class Pools:
         """Room for that many handlers at once, each in a transaction of its own."""
         if size <= self._size:
             return
-        self._size = size
-        for sync_pool in self._sync.values():
-            sync_pool.resize(size)
+        with self._lock:
+            self._size = size
+            for sync_pool in self._sync.values():
+                sync_pool.resize(size)
         _, pool = self._async.get(asyncio.get_running_loop(), (0, None))
         if pool is not None:
             pool.resize(size)
@@ -127,6 +128,8 @@ class Pools:
     def _is_fresh(self, conn: AnyConnection) -> bool:
         """Used a moment ago, and nothing has come on it since: a server that went away would have said so. To ask it costs
         as much as a small statement, for every enqueue and every handler's transaction."""
+        if conn.closed:
+            return False
         used_at = self._used_at.get(conn, 0.0)
         return time.monotonic() - used_at < _FRESH and not waiting_to_be_read(conn.pgconn.socket)
 
@@ -161,18 +164,27 @@ class Pools:
                 self._turned(conn, bool(lent))
             yield conn
         finally:
-            if lent and not conn.closed:
-                try:
-                    _restore(conn)
-                    if conn in self._pooled:
-                        self._configure(conn)
-                    else:
-                        conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
-                        self._turned(conn, lent=True)
-                except psycopg.Error:
-                    conn.close()  # what a handler left on it is not for the next one
-            self._used_at[conn] = time.monotonic()
-            pool.give_back(conn)
+            try:
+                if lent and not conn.closed:
+                    self._reset_now(conn)
+            finally:
+                self._used_at[conn] = time.monotonic()
+                pool.give_back(conn)
+
+    def _reset_now(self, conn: psycopg.Connection[Any]) -> None:
+        """What a handler left on it is not for the next one."""
+        try:
+            _restore(conn)
+            if conn in self._pooled:
+                self._configure(conn)
+            else:
+                conn.execute(f"{RESET}; {self._settings_of[conn]}".encode())
+                self._turned(conn, lent=True)
+        except psycopg.Error:
+            conn.close()
+        except BaseException:
+            conn.close()
+            raise
 
     @contextlib.asynccontextmanager
     async def aconnection(self, *, lent: bool | None = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:

@@ -90,7 +90,7 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
         try:
             while True:
                 try:
-                    conn = self._connect()
+                    conn = self._connect(self._bounded(deadline))
                     return conn
                 except psycopg.Error as error:
                     if self._is_over(error, pause, deadline):
@@ -102,8 +102,8 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
         finally:
             self._end_opening(conn)
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        conn = psycopg.connect(self._dsn, **self._arguments)
+    def _connect(self, arguments: dict[str, Any]) -> psycopg.Connection[Any]:
+        conn = psycopg.connect(self._dsn, **arguments)
         try:
             self._configure(conn)
         except BaseException:

@@ -36,6 +36,7 @@ from .procedure import Method, Runner
 class Operator(Runner):
     # How things stand
     overview = Method(overview.overview)
+    minutes = Method(stats.minutes)
     stats = Method(stats.stats)
     usual = Method(samples.usual)
     samples = Method(samples.samples)

@@ -1,12 +1,13 @@
 """How much gets done: by queue and by task over the last minutes, and what takes the space."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from ..errors import ConfigurationError
 from ..store import jobs
 from ..store import stats as store
 from ..store.statement import Flow
-from ..store.stats import Done, Relation, Window
+from ..store.stats import Done, Minute, Relation, Window
 from ..tasks.writer import unknown_queue
 from .procedure import Procedure, run
 
@@ -30,6 +31,21 @@ def stats(*, minutes: int = 60, queue: str | None = None, task: str | None = Non
     if not 1 <= minutes <= MOST_MINUTES:
         raise ConfigurationError(f"minutes must be between 1 and {MOST_MINUTES}, not {minutes}")
     return (yield from run(lambda: _stats(minutes, queue, task)))
+
+
+def minutes(*, back: int = 60) -> Procedure[list[Minute]]:
+    """Each of the last minutes, the oldest first, none left out."""
+    if not 1 <= back <= MOST_MINUTES:
+        raise ConfigurationError(f"back must be between 1 and {MOST_MINUTES}, not {back}")
+
+    def look() -> Flow[tuple[Window, list[Minute]]]:
+        window = yield from store.stats_window(back)
+        return window, (yield from store.stats_minutes(window.since))
+
+    window, found = yield from run(look)
+    by = {minute.at: minute for minute in found}
+    times = [window.since + timedelta(minutes=n) for n in range(back + 1)]
+    return [by.get(at, Minute(at, 0, 0, 0)) for at in times]
 
 
 def _stats(minutes: int, queue: str | None, task: str | None) -> Flow[Stats]:

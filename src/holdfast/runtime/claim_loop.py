@@ -52,7 +52,7 @@ class ClaimLoop:
         self._suspects = suspects
         self._breakers = breakers
         self._sleep = sleep
-        self._nearby = Nearby(context.database.enqueued, self._pause, slots)
+        self._nearby = Nearby(context.database.enqueued, lambda: queues.names, self._pause, slots)
         self.ticked_at = time.monotonic()  # when it last came round
 
     async def run(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from ..model.histogram import Percentiles, percentiles
 from .statement import Row, Statement, named
@@ -50,6 +51,20 @@ def stats(window: Window, queue: str | None, task: str | None, limit: int) -> St
     """By task, the busiest first."""
     params = (window.since, queue, task, limit)
     return named("stats", params, lambda rows: _done(rows, window.minutes))
+
+
+class Minute(NamedTuple):
+    """What all queues did in one minute."""
+
+    at: datetime
+    completed: int
+    failed: int  # attempts
+    dead: int
+
+
+def stats_minutes(since: datetime) -> Statement[list[Minute]]:
+    """The oldest first; minutes in which nothing was done are left out."""
+    return named("stats_minutes", (since,), lambda rows: [Minute(*r) for r in rows])
 
 
 def stats_queues(window: Window, queue: str | None, task: str | None, limit: int) -> Statement[list[Done]]:

@@ -102,7 +102,7 @@ class Writer:
         if guest is not None:
             return guest.run(make())
         written = self._database().run(make)
-        self._database().enqueued()
+        self._database().enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
         return written
 
     def ready(self, wanted: set[str]) -> None:
@@ -123,7 +123,7 @@ class Writer:
         if guest is not None:
             return await guest.arun(make())
         written = await self._database().arun(make)
-        self._database().enqueued()
+        self._database().enqueued({row.queue for row in rows if not row.delay and row.run_at is None})
         return written
 
     async def aready(self, wanted: set[str]) -> None:

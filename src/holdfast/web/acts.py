@@ -16,6 +16,8 @@ from holdfast.operate.procedure import Procedure
 from holdfast.operate.refusal import Refused
 from holdfast.operate.wording import several
 from holdfast.pages import Act, Field, Given, Link, Preview, Problem, Row, Said, Table
+from holdfast.store.dead import DeadFilter
+from holdfast.store.search import JobFilter
 from holdfast.web.filters import (
     DEAD_FIELDS,
     JOB_FIELDS,
@@ -28,8 +30,9 @@ from holdfast.web.filters import (
 )
 from holdfast.web.shown import number
 from holdfast.web.views.drawn import job_state, state_word
+from holdfast.web.views.operations import operation_id
 
-_MANY = 1000  # jobs that are named one by one
+_MANY = 1000  # jobs that are named one by one, or done while the browser waits
 
 
 # Jobs ---------------------------------------------------------------------------------------------------------------
@@ -93,9 +96,20 @@ def _do_jobs(verb: Verb, what: str, given: Given) -> Procedure[Said]:
     if named := _named(given):
         done = yield from Operator.act_on.procedure(verb, named)
     else:
-        selection = yield from Operator.select.procedure(verb, job_filter(given))
+        wanted = job_filter(given)
+        seen = yield from Operator.preview_all.procedure(verb, wanted)
+        if seen.count.count > _MANY or seen.count.capped:
+            return (yield from _leave_to_workers(verb, wanted))
+        selection = yield from Operator.select.procedure(verb, wanted)
         done = yield from Operator.act_on_all.procedure(verb, selection)
     return _said(done, what)
+
+
+def _leave_to_workers(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[Said]:
+    """It outlives the browser, and can be watched and stopped."""
+    begun = yield from Operator.begin_operation.procedure(verb, wanted)
+    sentence = f"{number(begun.total)} jobs: workers do it now, also when this page is closed."
+    return Said(sentence, begun, f"operations/{begun.id}")
 
 
 def _job_words(verb: str, given: Given, *more: str) -> list[str]:
@@ -163,7 +177,11 @@ def _do_dead(verb: Verb, what: str, given: Given) -> Procedure[Said]:
     if named := _named(given):
         done = yield from Operator.act_on.procedure(verb, named)
     else:
-        selection = yield from Operator.select_dead.procedure(dead_filter(given))
+        wanted = dead_filter(given)
+        seen = yield from Operator.preview_dead.procedure(verb, wanted)
+        if seen.count.count > _MANY or seen.count.capped:
+            return (yield from _leave_to_workers(verb, wanted))
+        selection = yield from Operator.select_dead.procedure(wanted)
         done = yield from Operator.act_on_all.procedure(verb, selection)
     return _said(done, what)
 
@@ -321,6 +339,12 @@ def _drain(given: Given) -> Procedure[Said]:
     return Said(f"{several(len(done.asked), 'worker')} asked to drain and leave.", done, "workers")
 
 
+def _stop_operation(given: Given) -> Procedure[Said]:
+    found, stopped = yield from Operator.stop_operation.procedure(operation_id(given["id"]))
+    state = "is stopped" if stopped else f"had ended: it is {found.state}"
+    return Said(f"The operation {state}. {found.done:,} jobs were changed.", found, f"operations/{found.id}")
+
+
 def _fix(given: Given) -> Procedure[Said]:
     found = yield from Operator.fix.procedure(given["fix"])
     return Said(" ".join(found.done) or "There was nothing to do.", found.done, "doctor")
@@ -369,5 +393,6 @@ ACTS: tuple[Act, ...] = (
     Act("keys lift", "Lift the hold", _lift, (_QUEUE, _KEY), lambda g: ("keys", "lift", g["queue"], g["key"]), at_once=True),
     Act("workers drain", "Drain", _drain, (Field("ids", required=False), Field("all", required=False)),
         lambda g: ("workers", "drain", *(("--all", "--yes") if g.get("all") else g.get("ids", "").split())), _preview_drain),
+    Act("operations stop", "Stop", _stop_operation, (Field("id"),), lambda g: ("operations", "stop", g["id"])),
     Act("doctor fix", "Fix", _fix, (Field("fix"),), lambda g: ("doctor", "--fix", g["fix"]), role="admin"),
 )  # fmt: skip

@@ -3,22 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, timedelta
 from typing import NamedTuple
 
-from holdfast.pages import Bars
+from holdfast.pages import Bars, Counted
 from holdfast.web.shown import clock, span
 
 WIDTH, HEIGHT = 640.0, 168.0
 _BAR = {"": "line", "due": "line"}  # what only waits is grey
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 6.0, 10.0, 22.0
-
-
-class Minute(NamedTuple):
-    at: datetime
-    completed: int
-    failed: int  # attempts
-    dead: int
 
 
 class Rect(NamedTuple):
@@ -43,7 +36,6 @@ class Chart:
     across: Sequence[Mark]
     along: Sequence[Mark]
     sentence: str
-    minutes: Sequence[Minute]
 
 
 def nice_top(value: float) -> int:
@@ -61,31 +53,34 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
-def minutes_chart(minutes: Sequence[Minute], now: datetime) -> Chart:
-    top = nice_top(max((m.completed + m.failed + m.dead for m in minutes), default=0))
+def counted_chart(counted: Counted) -> Chart:
+    """Stacked, the first of the names below."""
+    points = counted.points
+    top = nice_top(max((sum(counts) for _, counts in points), default=0))
     high, floor = HEIGHT - _TOP - _BOTTOM, HEIGHT - _BOTTOM
-    step = (WIDTH - _LEFT - _RIGHT) / max(len(minutes), 1)
+    step = (WIDTH - _LEFT - _RIGHT) / max(len(points), 1)
+    whole = points[-1][0] - points[0][0] if points else timedelta()
+    clock_of = "%H:%M" if whole <= timedelta(days=1) else "%d %b %H:%M"
     rects: list[Rect] = []
-    for n, minute in enumerate(minutes):
+    for n, (at, counts) in enumerate(points):
         y = floor
-        title = (
-            f"{minute.at.astimezone(UTC):%H:%M}: {minute.completed:,} completed, "
-            f"{minute.failed:,} failed, {minute.dead:,} dead"
-        )
-        parts = ((minute.completed, "comp"), (minute.failed, "retry"), (minute.dead, "dead"))
-        for count, tone in parts:
+        said = ", ".join(f"{count:,} {name}" for (name, _), count in zip(counted.names, counts, strict=True))
+        for (_, tone), count in zip(counted.names, counts, strict=True):
             tall = max(count / top * high, 1.0) if count else 0.0
             y -= tall
             if tall:
+                title = f"{at.astimezone(UTC):{clock_of}}: {said}"
                 rects.append(Rect(_LEFT + n * step + 0.5, y, max(step - 1, 0.5), tall, tone, title))
     across = [Mark(floor - part * high, short(top * part)) for part in (0.0, 0.5, 1.0)]
-    every = range(0, len(minutes), 15)
-    along = [Mark(_LEFT + n * step, f"{minutes[n].at.astimezone(UTC):%H:%M}") for n in every]
-    done = sum(m.completed for m in minutes)
-    failed = sum(m.failed for m in minutes)
-    dead = sum(m.dead for m in minutes)
-    said = f"In the last hour {done:,} jobs completed, {failed:,} attempts failed and {dead:,} jobs died."
-    return Chart(rects, across, along, said, minutes)
+    every = range(0, len(points), max(1, (len(points) - 1) // 4))
+    along = [Mark(_LEFT + n * step, f"{points[n][0].astimezone(UTC):{clock_of}}") for n in every]
+    return Chart(rects, across, along, _sentence(counted))
+
+
+def _sentence(counted: Counted) -> str:
+    most = [max((counts[n] for _, counts in counted.points), default=0) for n in range(len(counted.names))]
+    said = ", ".join(f"{count:,} {name}" for (name, _), count in zip(counted.names, most, strict=True))
+    return f"{counted.title}, {counted.note}: at most {said}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from holdfast.model.masking import masked, masked_text
 from holdfast.model.text import command
 from holdfast.pages import Offer, Role
 from holdfast.web import shown
-from holdfast.web.charts import bars_chart
+from holdfast.web.charts import bars_chart, counted_chart
 from holdfast.web.masking import before_quote, class_of_error, form_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -110,6 +110,7 @@ def environment() -> Environment:
         quoting=quoting,
         trace_pieces=trace,
         bars_chart=bars_chart,
+        counted_chart=counted_chart,
         address=address,
         offer_address=offer_address,
         slug=slug,

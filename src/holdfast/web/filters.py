@@ -9,6 +9,7 @@ from holdfast.store.dead import DeadFilter
 from holdfast.store.search import JobFilter
 
 JOB_FIELDS = ("state", "queue", "task", "key", "tag", "error", "older_than", "newer_than")
+BACKING_OFF = "backing_off"  # in place of a state: scheduled, after an attempt that failed
 DEAD_FIELDS = ("group", "queue", "task", "error", "key", "tag", "older_than", "newer_than")
 
 
@@ -24,9 +25,10 @@ def _age(given: Given, name: str) -> float | None:
 def job_filter(given: Given) -> JobFilter:
     state = text(given, "state")
     queue, task, key, tag, error = (text(given, name) for name in ("queue", "task", "key", "tag", "error"))
-    states = None if state is None else tuple(state.split())
+    words = () if state is None else tuple(state.split())
+    states = tuple(word for word in words if word != BACKING_OFF) or None
     ages = _age(given, "older_than"), _age(given, "newer_than")
-    return JobFilter(states, queue, task, key, tag, error, *ages)
+    return JobFilter(states, queue, task, key, tag, error, *ages, BACKING_OFF in words)
 
 
 def dead_filter(given: Given) -> DeadFilter:
@@ -56,5 +58,6 @@ def options(given: Given, names: tuple[str, ...]) -> list[str]:
     for name in names:
         if (said := text(given, name)) is not None:
             for word in said.split() if name == "state" else [said]:
-                found += [f"--{name.replace('_', '-')}", word]
+                option = f"--{name.replace('_', '-')}"
+                found += ["--backing-off"] if name == "state" and word == BACKING_OFF else [option, word]
     return found

@@ -38,7 +38,9 @@ from .look import shown_event
 from .lookups import find, unknown
 from .store import Listed, LogState, Summary
 
+_READS = 64  # of a page: a log of quiet days has a few events in each
 LINES = 50
+_READS = 64  # of a page: a log of quiet days has a few events in each
 _NAME = Field("name")
 _TONES: dict[str, Tone] = {
     "running": "done",
@@ -93,12 +95,9 @@ def _log(asked: Asked) -> Procedure[View]:
         Row((e.position, e.time, Code(e.type), None if e.key is None else Code(e.key), Secret(e.data, 120)))
         for e in events
     ]
-    first = events[-1].position if events else before
-    more = (
-        {"before": str(first - 1), **({"type": pattern} if pattern else {})}
-        if first > log.start + 1
-        else None
-    )
+    full = len(events) == LINES
+    until = events[-1].position - 1 if full else _since(log, before, pattern)
+    more = {"before": str(until), **({"type": pattern} if pattern else {})} if until > log.start else None
     facts = Facts(
         [
             ("Last position", log.last),
@@ -134,13 +133,27 @@ def _plain(e: Any) -> dict[str, Any]:
 
 def _tail(log: LogState, before: int, pattern: str | None) -> Flow[list[Any]]:
     """The last events up to a position, the newest first: of a type, among a bounded number."""
-    look = 10_000 if pattern else LINES
-    since = max(log.start, before - look)
-    seq = yield from store.event_seq_at(since)
-    page = yield from store.read_events(
-        since, seq, look, patterns=[pattern] if pattern else None, most_bytes=4 * 2**20, until=before
-    )
-    return [shown_event(row, log.era) for row in reversed(page.events)][:LINES]
+    since = _since(log, before, pattern)
+    position, seq = since, (yield from store.event_seq_at(since))
+    found: list[Any] = []
+    for _ in range(_READS):  # a read ends with its day
+        page = yield from store.read_events(
+            position,
+            seq,
+            before - position,
+            patterns=[pattern] if pattern else None,
+            most_bytes=4 * 2**20,
+            until=before,
+        )
+        found = [*found, *page.events][-LINES:]
+        if page.position in (position, before):
+            break
+        position, seq = page.position, page.seq
+    return [shown_event(row, log.era) for row in reversed(found)]
+
+
+def _since(log: LogState, before: int, pattern: str | None) -> int:
+    return max(log.start, before - (10_000 if pattern else LINES))
 
 
 def _number(query: Given, name: str, otherwise: int) -> int:

@@ -65,7 +65,7 @@ def _list(asked: Asked) -> Procedure[View]:
         Row(
             (
                 Link(e.url, f"webhooks/{e.id}"),
-                Link(e.tenant, "webhooks", {"tenant": e.tenant}),
+                e.tenant,
                 _state(e.status, e.disabled_reason),
                 ", ".join(e.events),
                 "by key" if e.ordered else "",
@@ -136,7 +136,9 @@ def _one(asked: Asked) -> Procedure[View]:
     )
     crumbs = (Link("Webhooks", "webhooks"),)
     data = {"endpoint": _plain(found), "waiting": more["waiting"], "deliveries": sent}
-    following = {"after": str(sent[-1].id)} if len(sent) == LINES else None
+    following = None
+    if len(sent) == LINES:
+        following = {"after": str(sent[-1].id), **({"status": status} if status else {})}
     words = ("webhook", "deliveries", str(endpoint), *(("--status", status) if status else ()))
     return View(blocks, data, words, found.url, crumbs, (facts,), _offers(found), following)
 

@@ -65,7 +65,6 @@ async def replay(code: Code, journal: Journal, arguments: dict[str, Any]) -> Div
 
 async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | ContinueAsNew:
     loop = asyncio.get_running_loop()
-    core.root = root = loop.create_task(_root(core, code, arguments))
     news = loop.create_future()  # it has ended, or is to leave memory
 
     def tell() -> None:
@@ -77,9 +76,10 @@ async def _once(core: Core, code: Code, arguments: dict[str, Any]) -> Outcome | 
             root.exception()  # part of the outcome: asyncio would report it as forgotten
         tell()
 
-    root.add_done_callback(ended)
     core.leave = tell
     core.journal.cancelled.then = core.cancel_bodies
+    core.root = root = loop.create_task(_root(core, code, arguments))
+    root.add_done_callback(ended)
     try:
         await news
         if not root.done():

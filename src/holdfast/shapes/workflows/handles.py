@@ -60,7 +60,7 @@ class Reach:
         database = cast(AppProducer, self._binding.require(self._name)).database
         done = database.run(make)
         if verb in _MAKES_DUE:
-            database.enqueued()
+            database.enqueued(None)
         return done
 
     async def astart(self, new: StartRun, timeout: float | None, conn: object) -> Started:
@@ -76,7 +76,7 @@ class Reach:
         database = cast(AppProducer, self._binding.require(self._name)).database
         done = await database.arun(make)
         if verb in _MAKES_DUE:
-            database.enqueued()
+            database.enqueued(None)
         return done
 
     def ready(self, queue: str) -> None:

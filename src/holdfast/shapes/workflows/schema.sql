@@ -1158,9 +1158,10 @@ BEGIN
     gone := gone + n;
     -- What owners that died said of their steps.
     DELETE FROM holdfast.workflow_at_work a
-    WHERE a.run_id = ANY (ARRAY(SELECT o.run_id FROM holdfast.workflow_at_work o JOIN holdfast.workflow_runs r ON r.id = o.run_id
-                                WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = r.queue AND w.id = r.id AND w.status = 'processing'
-                                                    AND w.lease_generation = o.generation OFFSET 0) LIMIT most));
+    USING (SELECT o.run_id, o.generation FROM holdfast.workflow_at_work o JOIN holdfast.workflow_runs r ON r.id = o.run_id
+           WHERE NOT EXISTS (SELECT FROM holdfast.work w WHERE w.queue = r.queue AND w.id = r.id AND w.status = 'processing'
+                               AND w.lease_generation = o.generation OFFSET 0) LIMIT most) d
+    WHERE a.run_id = d.run_id AND a.generation = d.generation;   -- the next owner may have spoken since
     GET DIAGNOSTICS n = ROW_COUNT;
     gone := gone + n;
     -- What a sender committed after the end of its run.

@@ -69,7 +69,7 @@ class Starter:
             if len(batch) > 1:
                 news = [asked.new for asked in batch]
                 found = await database.arun(lambda: store.start_many(news, timeout=batch[0].timeout))
-                database.enqueued()
+                _tell(database, batch[0].new)
                 if all(one.conflict is None for one in found):  # else none was started
                     for asked, one in zip(batch, found, strict=True):
                         _end(asked, one)
@@ -90,12 +90,18 @@ class Starter:
             return
         try:
             started = await database.arun(lambda: store.start(asked.new, timeout=asked.timeout))
-            database.enqueued()
+            _tell(database, asked.new)
             _end(asked, started)
         except (Exception, asyncio.CancelledError) as error:
             _fail(asked, error)
             if isinstance(error, asyncio.CancelledError):
                 raise
+
+
+def _tell(database: Database, new: StartRun) -> None:
+    """The worker of this process, if it is due."""
+    if not new.delay:
+        database.enqueued(None if new.queue is None else {new.queue})
 
 
 def _end(asked: _Asked, started: Started) -> None:

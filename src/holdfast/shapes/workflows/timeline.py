@@ -1,7 +1,7 @@
 """The timeline of a run: what it recorded, in all its eras, as the command line, a dashboard and the test kit read it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -51,25 +51,33 @@ class Sent:
 
 
 def timeline(run_id: UUID) -> Statement[list[Entry]]:
-    """Steps that are at work stand last; one that failed before, where it stood."""
+    """Steps that are at work stand last; one that failed before, where it stood. So the numbers are those of recorded()."""
 
     def decode(rows: Sequence[Row]) -> list[Entry]:
-        at_work = {row[1]: row for row in rows if row[3] == "running"}
+        at_work = {row[:2]: row for row in rows if row[3] == "running"}  # by era and key
         found: list[Entry] = []
         for row in rows:
-            if row[3] == "retrying" and (now := at_work.pop(row[1], None)) is not None:
+            if row[3] == "retrying" and (now := at_work.pop(row[:2], None)) is not None:
                 error = row[11]
                 found.append(_entry(len(found), (*now[:11], error, *now[12:])))
-            elif row[3] != "running" or row[1] in at_work:
+            elif row[3] != "running" or row[:2] in at_work:
                 found.append(_entry(len(found), row))
         return found
 
+    return _rows(run_id, decode)
+
+
+def recorded(run_id: UUID) -> Statement[list[Entry]]:
+    """What is written: without steps that are at work."""
+
+    def decode(rows: Sequence[Row]) -> list[Entry]:
+        return [_entry(n, row) for n, row in enumerate(row for row in rows if row[3] != "running")]
+
+    return _rows(run_id, decode)
+
+
+def _rows(run_id: UUID, decode: Callable[[Sequence[Row]], list[Entry]]) -> Statement[list[Entry]]:
     return named("workflow_timeline", (run_id,), decode)
-
-
-def recorded(entries: Sequence[Entry]) -> list[Entry]:
-    """Without steps that are at work: of these nothing is written yet."""
-    return [entry for entry in entries if entry.outcome != "running" or entry.kind == "call"]
 
 
 def messages(run_id: UUID) -> Statement[list[Sent]]:

@@ -161,7 +161,7 @@ def fork(
     def flow() -> Flow[Forked]:
         found = yield from find_one(given, workflow)
         yield from runs.hold(found.run_id)
-        first, before = forks.kept(found, recorded((yield from timeline(found.run_id))), step)
+        first, before = forks.kept(found, (yield from recorded(found.run_id)), step)
         keys = [entry.key for entry in before]
         if children := (yield from runs.open_children(found.run_id, keys)):
             raise forks.still_open(found, "children that it started", children)

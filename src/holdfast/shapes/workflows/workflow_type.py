@@ -39,10 +39,10 @@ class NewRun(Generic[T_co]):
 
     __slots__ = ("_conn", "_new", "_timeout")
 
-    def __init__(self, new: StartRun, timeout: float | None, conn: object) -> None:
+    def __init__(self, new: StartRun, options: "Starting") -> None:
         self._new = new
-        self._timeout = timeout
-        self._conn = conn
+        self._timeout = options.timeout
+        self._conn = options.conn
 
     @property
     def id(self) -> str:
@@ -82,7 +82,7 @@ class WorkflowUsing(Generic[P, T]):
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewRun[T]:
         """A run to start with others: `checkout.start_many([checkout.using(id="checkout:1").new(1, cents=5)])`."""
-        return NewRun(self._new(args, kwargs), self._options.timeout, self._options.conn)
+        return NewRun(self._new(args, kwargs), self._options)
 
     def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StartRun:
         flow, options = self._workflow, self._options

@@ -31,6 +31,12 @@ WITH
 SELECT s.*, p.runs, p.waits FROM summed s LEFT JOIN spread p ON p.queue = s.queue AND p.task = s.task
 ORDER BY s.completed + s.failed DESC, s.queue, s.task LIMIT $4;
 
+-- name: stats_minutes
+-- What all of them did, minute by minute.
+-- $1 since
+SELECT t.minute, sum(t.completed)::bigint, sum(t.failed)::bigint, sum(t.dead)::bigint
+FROM holdfast.throughput t WHERE t.minute >= $1 GROUP BY t.minute ORDER BY t.minute;
+
 -- name: stats_queues
 -- The same by queue.
 -- $1 since, $2 queue, $3 task, $4 limit

@@ -11,6 +11,7 @@ from holdfast.web.views import (
     keys,
     limits,
     one_job,
+    operations,
     overview,
     queues,
     settings,
@@ -32,6 +33,7 @@ def engine(site: "Site") -> list[Page]:
         workers.page(site),
         limits.page(site),
         doctor.page(site),
+        *operations.pages(site),
         audit.page(site),
         settings.page(site),
     ]

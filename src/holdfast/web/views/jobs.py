@@ -7,7 +7,7 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Asked, Page, View
 from holdfast.store.queue_load import Count
-from holdfast.web.filters import JOB_FIELDS, job_filter, job_id, options, text
+from holdfast.web.filters import BACKING_OFF, JOB_FIELDS, job_filter, job_id, options, text
 from holdfast.web.views.drawn import Drawn, job_state, later
 from holdfast.web.views.overview import Numbers, numbers_of
 
@@ -29,6 +29,7 @@ _TABS = (
     (state.PROCESSING, "Running", "run"),
     (state.PENDING, "Due", "due"),
     (state.SCHEDULED, "Scheduled", "sched"),
+    (BACKING_OFF, "Backing off", "retry"),
     (state.HELD, "Held", "held"),
     (state.BLOCKED, "Blocked", "block"),
     (state.QUARANTINED, "Quarantined", "dead"),
@@ -69,7 +70,7 @@ def _count(numbers: Numbers, word: str) -> Count | None:
     """From the look that all share: never a count of its own."""
     if word == state.DEAD_LETTER:
         return numbers.found.dead_letters
-    if word in (state.COMPLETED, state.CANCELLED, ""):
+    if word in (state.COMPLETED, state.CANCELLED, BACKING_OFF, ""):
         return None
     found = [getattr(load, word) for load in numbers.found.queues]
     return Count(sum(one.count for one in found), any(one.capped for one in found))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.operate.doctor.finding import Finding
@@ -10,15 +10,16 @@ from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
 from holdfast.operate.procedure import Procedure
 from holdfast.operate.stats import Stats
-from holdfast.pages import Asked, Page, View
+from holdfast.pages import Asked, Counted, Page, View
 from holdfast.store.queue_load import Count, QueueLoad, WorkerLine
-from holdfast.web.charts import Minute, minutes_chart
+from holdfast.store.stats import Minute
 from holdfast.web.findings import shown_findings
 from holdfast.web.views.drawn import Drawn, later
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
+_COUNTED = (("completed", "comp"), ("failed attempts", "retry"), ("dead", "dead"))
 LASTS = 1.0  # seconds that one look serves everybody
 _LEVELS = ("error", "warning", "info")
 
@@ -79,7 +80,9 @@ def page(site: "Site") -> Page:
             "not_checked": diagnosis.not_checked,
             "looked": site.snapshots.age("doctor") or 0.0,
             "queues": queues_worst_first(numbers),
-            "chart": minutes_chart(numbers.minutes, numbers.at),
+            "jobs_a_minute": Counted(
+                _COUNTED, [(m.at, m[1:]) for m in numbers.minutes], "Jobs a minute", "the last hour, UTC"
+            ),
         }
         data = {
             "at": numbers.at,
@@ -102,20 +105,8 @@ def _numbers(site: "Site") -> Procedure[Numbers]:
     found = yield from Operator.overview.procedure()
     workers = yield from Operator.list_workers.procedure()
     stats = yield from Operator.stats.procedure(minutes=60)
-    answer = yield from Operator.ask.procedure("throughput", limit=10_000)
-    return Numbers(site.now(), found, workers, stats, _minutes(answer.rows, stats.window.since))
-
-
-def _minutes(rows: Sequence[dict[str, Any]], since: datetime) -> list[Minute]:
-    """Of all queues together, the oldest first, none left out."""
-    by: dict[datetime, list[int]] = {}
-    for row in rows:
-        sums = by.setdefault(row["minute"], [0, 0, 0])
-        for n, name in enumerate(("completed", "failed", "dead")):
-            sums[n] += row[name]
-    first = since.replace(second=0, microsecond=0)
-    every = [first + timedelta(minutes=n) for n in range(61)]
-    return [Minute(at, *by.get(at, (0, 0, 0))) for at in every]
+    minutes = yield from Operator.minutes.procedure()
+    return Numbers(site.now(), found, workers, stats, minutes)
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:

@@ -1,7 +1,11 @@
 """Which queue is behind, and because of what: its limit, a pause, no hands, slow handlers?"""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import ConfigurationError
+from holdfast.model import state
+from holdfast.model.duration import seconds
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import (
@@ -9,6 +13,7 @@ from holdfast.pages import (
     Asked,
     Cell,
     Code,
+    Counted,
     Facts,
     Figures,
     Link,
@@ -22,6 +27,7 @@ from holdfast.pages import (
     View,
 )
 from holdfast.store.queue_load import Count, QueueLoad
+from holdfast.web.filters import text
 from holdfast.web.shown import number, span
 from holdfast.web.views.drawn import later
 from holdfast.web.views.overview import Numbers, QueueRow, numbers_of, queues_worst_first
@@ -42,13 +48,17 @@ _HEADS = (
     "Failed %#",
 )
 _STATES = (
-    ("Due", "pending"),
-    ("Running", "processing"),
-    ("Scheduled", "scheduled"),
-    ("Held", "held"),
-    ("Blocked", "blocked"),
-    ("Quarantined", "quarantined"),
+    ("Due", state.PENDING),
+    ("Running", state.PROCESSING),
+    ("Scheduled", state.SCHEDULED),
+    ("Held", state.HELD),
+    ("Blocked", state.BLOCKED),
+    ("Quarantined", state.QUARANTINED),
 )
+
+
+SPANS = ("1h", "6h", "1d", "7d", "30d")
+_STACKED = (("running", "run"), ("due", "due"), ("behind another job", "block"), ("held", "held"))
 
 
 def pages(site: "Site") -> list[Page]:
@@ -59,7 +69,7 @@ def pages(site: "Site") -> list[Page]:
         return View([table], numbers.found.queues, ("queue", "list"))
 
     def one(asked: Asked) -> Procedure[View]:
-        return (yield from _one(site, asked.path["queue"]))
+        return (yield from _one(site, asked.path["queue"], text(asked.query, "history") or "1h"))
 
     return [
         Page("queues", "Queues", every, "Work", "queues"),
@@ -76,12 +86,12 @@ def _row(row: QueueRow) -> Row:
     load = row.load
     cells: list[Cell] = [
         Link(load.name, f"queues/{load.name}"),
-        _link(load.name, "pending", load.pending),
+        _link(load.name, state.PENDING, load.pending),
         Span(load.oldest_due_seconds),
-        _link(load.name, "processing", load.processing),
-        _link(load.name, "scheduled", load.scheduled),
-        _link(load.name, "held", load.held),
-        _link(load.name, "blocked", load.blocked),
+        _link(load.name, state.PROCESSING, load.processing),
+        _link(load.name, state.SCHEDULED, load.scheduled),
+        _link(load.name, state.HELD, load.held),
+        _link(load.name, state.BLOCKED, load.blocked),
         Link(number(row.dead), "dead", {"queue": load.name}) if row.dead.count else 0,
         round(row.done, 1),
         None if row.failed is None else round(100 * row.failed, 1),
@@ -96,7 +106,22 @@ def turn(load: QueueLoad) -> Offer:
     return Offer("queue resume", {"queue": load.name})
 
 
-def _one(site: "Site", name: str) -> Procedure[View]:
+def _history(name: str, span_of_time: str) -> Procedure[Counted]:
+    """As `holdfast stats --history` has it. A step without a sample is empty."""
+    if span_of_time not in SPANS:
+        raise ConfigurationError(f"history={span_of_time[:40]!r} is not one of {', '.join(SPANS)}")
+    found = yield from Operator.samples.procedure(queue=name, since=span_of_time)
+    by = {one.at: (one.running, max(one.due - one.behind, 0), one.behind, one.held) for one in found.samples}
+    every, last = timedelta(minutes=found.step_minutes), max(by, default=None)
+    steps = round(seconds(span_of_time, "history") / every.total_seconds())
+    times = [] if last is None else [last - n * every for n in reversed(range(steps))]
+    points = [(at, by.get(at, (0, 0, 0, 0))) for at in times]
+    others = [Link(other, f"queues/{name}", {"history": other}) for other in SPANS if other != span_of_time]
+    step = "minute" if found.step_minutes == 1 else f"{found.step_minutes} minutes"
+    return Counted(_STACKED, points, f"The last {span_of_time}", f"the most in each {step}, UTC", others)
+
+
+def _one(site: "Site", name: str, history: str) -> Procedure[View]:
     rules = yield from Operator.show_rules.procedure(name)
     numbers: Numbers = yield from later(lambda: numbers_of(site))
     stats = yield from Operator.stats.procedure(minutes=60, queue=name)
@@ -127,6 +152,7 @@ def _one(site: "Site", name: str) -> Procedure[View]:
              Span(t.mean_run), Span(t.max_run), Span(t.mean_wait), Span(t.max_wait)))
         for t in stats.tasks
     ]  # fmt: skip
+    blocks.append((yield from _history(name, history)))
     blocks.append(Table(heads, tasks, "Tasks", "the last hour", "Nothing was done in the last hour."))
     used: list[tuple[str, Cell]] = [(rule, Code(str(value))) for rule, value in rules.rules.items()]
     limit = rules.rules.get("concurrency")
