@@ -1,6 +1,7 @@
 """What is not for everybody, and what was made to do harm: masked or made visible, in pages, JSON and streams."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -221,3 +222,37 @@ def test_a_traceback_shows_the_frames_of_the_user() -> None:
 
 def test_a_key_without_its_end_is_masked_to_the_end() -> None:
     assert masked_text("before -----BEGIN PRIVATE KEY-----\nMIIabc") == f"before {MASK}"
+
+
+@pytest.mark.parametrize(
+    "part", ["eyJ-", "token-", "eyJaaaaaaaa.", "1-", "a", ":a", "://a:", "token='", "-----BEGIN "]
+)
+def test_masking_takes_time_by_the_length_of_a_text_alone(part: str) -> None:
+    text = part * (64 * 1024 // len(part))
+    began = time.thread_time()
+    masked_text(text)
+    assert time.thread_time() - began < 1.0
+
+
+def test_as_much_is_masked_as_is_shown() -> None:
+    seen = masked({"a": "x y " * 1000, "b": ["z" * 5000, {"password": "p"}], "c": 1, "d": 2}, 100)
+    assert seen == {
+        "a": "x y " * 24 + "… and 3,904 characters more",
+        "…": "3 more",
+    }
+    assert masked(["x"] * 10, 6) == ["x", "x", "… 8 more"]
+
+
+@pytest.mark.parametrize(
+    "secret", ["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", 'password="hunter2"']
+)
+def test_no_half_of_a_secret_is_shown_where_a_text_is_cut(secret: str) -> None:
+    for most in range(8, len(secret) + 7):
+        seen = masked_text(f"before {secret} after", most)
+        assert [half for half in ("eyJh", "hunt") if half in seen] == [], (most, seen)
+
+
+def test_a_token_behind_other_letters_is_masked() -> None:
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
+    assert masked_text(f"session-{token} after") == f"session-{MASK} after"
+    assert masked_text(f"aaaaaaaaaaaa.bbbbbbbb.{token}") == f"aaaaaaaaaaaa.bbbbbbbb.{MASK}"
