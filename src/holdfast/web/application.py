@@ -23,7 +23,9 @@ from holdfast.web.finder import find
 from holdfast.web.guard import Guard
 from holdfast.web.identity import SESSION, Authorize, OneTimeUrl
 from holdfast.web.live import stream
+from holdfast.web.masking import for_role
 from holdfast.web.openapi import describe_api
+from holdfast.web.plain import plain, written
 from holdfast.web.site import Site
 from holdfast.web.views import engine
 from holdfast.web.views.drawn import Drawn
@@ -182,7 +184,9 @@ async def _api(site: Site, page: Page, call: Call) -> Response:
     view = await _view(site, page, call)
     if view is None:
         return call.json({"in_use": False, "about": page.about})
-    return call.json({"data": view.data, "next": view.more, "cut": bool(view.cut)})
+    seen = for_role(plain(view.data), call.who.role)  # by its own names, before it is wrapped in ours
+    body = written({"data": seen, "next": plain(view.more), "cut": bool(view.cut)})
+    return Response(body, media_type="application/json")
 
 
 async def _confirm(site: Site, act: Act, call: Call) -> Response:
