@@ -65,6 +65,16 @@ def quoting(sentence: str, role: Role) -> str:
     return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence, shown.MOST))
 
 
+def said_text(said: str | pages.Problem, role: Role) -> str:
+    """A note or an alert: our sentence, or what went wrong."""
+    return error_text(said.text, role) if isinstance(said, pages.Problem) else quoting(said, role)
+
+
+def plain_text(value: object) -> str:
+    """What is for everybody, but for the secrets in it."""
+    return shown.cut(masked_text(str(value), shown.MOST))
+
+
 def trace(text: str, role: Role) -> list[shown.Piece]:
     return [] if role == "viewer" else shown.trace_pieces(masked_text(text, shown.MOST))
 
@@ -108,6 +118,8 @@ def environment() -> Environment:
         secret_pieces=secret_pieces,
         error_text=error_text,
         quoting=quoting,
+        said_text=said_text,
+        plain_text=plain_text,
         trace_pieces=trace,
         bars_chart=bars_chart,
         counted_chart=counted_chart,
