@@ -223,6 +223,7 @@ class Page:
     about: str = ""  # what it is for, and how to begin: one or two sentences
     in_use: Callable[[], Procedure[bool]] | None = None  # None: always
     filters: Sequence[Filter] = ()
+    searches: Sequence[str] = ()  # names in its address that search in what a viewer does not read
 
 
 @dataclass(frozen=True, slots=True)

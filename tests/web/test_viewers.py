@@ -1,6 +1,7 @@
 """What a viewer is not shown on any page: results, errors and reasons that quote somebody's data."""
 
 from datetime import UTC, datetime
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -66,7 +67,7 @@ async def test_a_viewer_reads_nobodys_words_of_a_run(quoting: Kit) -> None:
         conn.execute("SELECT holdfast.workflow_signal('checkout', 'order:11', 'shipped', %s)", [f'"{WHOSE}"'])
         await quoting.app.run_worker(until_idle=True)
         conn.execute("SELECT holdfast.workflow_cancel('checkout', 'order:12', %s)", [TOLD])
-        ids = dict(conn.execute("SELECT key, id FROM holdfast.workflow_runs").fetchall())
+        ids: dict[str, UUID] = dict(conn.execute("SELECT key, id FROM holdfast.workflow_runs").fetchall())
         done, asked = ids["order:11"], ids["order:12"]
         paths = [f"/workflows/{done}", f"/workflows/{asked}", f"/jobs/{asked}"]
         await read_by_operators_alone(quoting, *paths)
@@ -98,3 +99,29 @@ def test_a_secret_is_masked_in_every_cell(role: Role) -> None:
     drawn = [macros.cell(one, "", role, datetime.now(UTC)) for one in cells]  # type: ignore[attr-defined]
     drawn.append(macros.block(Alert(said), None, None, "", role, datetime.now(UTC), "", ""))  # type: ignore[attr-defined]
     assert [text for text in drawn if "hunter2" in text] == []
+
+
+@pytest.mark.parametrize("path", ["jobs?error=", "dead?error=", "dead?each=1&error=", "audit?target="])
+async def test_a_viewer_searches_in_nothing_that_he_does_not_read(quoting: Kit, path: str) -> None:
+    made = [made_for(quoting.app, role, role) for role in ("viewer", "operator")]
+    viewer, operator = map(Surfer, made)
+    for prefix in ("/", "/api/v1/"):
+        answer = await viewer.get(f"{prefix}{path}mailbox")
+        assert (answer.status_code, "needs the role operator" in answer.text) == (403, True)
+        await viewer.page(f"{prefix}{path}")  # empty: an untouched form
+        await operator.page(f"{prefix}{path}mailbox")
+    field = 'name="error"'
+    if path.startswith(("jobs", "dead")):
+        assert field not in await viewer.page(f"/{path}")
+        assert field in await operator.page(f"/{path}")
+    for one in made:
+        await one.site.close()
+    await quoting.database.aclose()
+
+
+async def test_a_viewer_finds_pages(kit: Kit) -> None:
+    made = made_for(kit.app, "viewer", "viewer")
+    found = (await Surfer(made).get("/find?q=dead", **{"x-fragment": "1"})).json()["found"]
+    assert found == [{"text": "Dead letters", "kind": "page", "href": "/dead"}]
+    await made.site.close()
+    await kit.database.aclose()

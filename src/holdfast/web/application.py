@@ -137,10 +137,19 @@ async def _nothing(call: Call) -> Response:
 
 async def _view(site: Site, page: Page, call: Call) -> View | None:
     """None: what the page is for is not in use."""
+    _check_searches(page, call)
     if page.in_use is not None and not await site.look(page.in_use()):
         return None
     asked = Asked(dict(call.request.path_params), dict(call.request.query_params), site.app.tasks)
     return await site.look(page.load(asked))
+
+
+def _check_searches(page: Page, call: Call) -> None:
+    """Who is told which errors hold a word has read them, word by word."""
+    asked = [name for name in page.searches if call.request.query_params.get(name, "").strip()]
+    if asked and not call.who.may("operator"):
+        said = f"to search by {asked[0]} needs the role operator, and {call.who.name} is {call.who.role}"
+        raise Refusal(HTTPStatus.FORBIDDEN, said)
 
 
 async def _show(site: Site, page: Page, call: Call) -> Response:
