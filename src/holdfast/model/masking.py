@@ -41,7 +41,7 @@ _ASSIGNED = re.compile(
 )
 _DIGITS = re.compile(r"\b(?:[0-9][ -]?){12,18}[0-9]\b")
 _LONGEST = 1024 * 1024  # characters of one value
-_WORD = 4096  # characters: what is cut ends before a word of up to so many, half a token could not be told
+_WORD = 4096  # characters: a cut text ends before its last word of at most that length, for half a token looks like none
 
 
 def is_secret_name(name: str) -> bool:

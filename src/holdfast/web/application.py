@@ -145,7 +145,7 @@ async def _view(site: Site, page: Page, call: Call) -> View | None:
 
 
 def _check_searches(page: Page, call: Call) -> None:
-    """Who is told which errors hold a word has read them, word by word."""
+    """Whoever learns which errors hold a word reads them, word by word."""
     asked = [name for name in page.searches if call.request.query_params.get(name, "").strip()]
     if asked and not call.who.may("operator"):
         said = f"to search by {asked[0]} needs the role operator, and {call.who.name} is {call.who.role}"
