@@ -39,12 +39,21 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong, in words that may quote somebody's data: masked, and for viewers its class alone."""
+
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A word with its mark and its colour."""
 
     word: str
     tone: Tone = ""
-    note: str = ""  # behind it, in grey
+    note: str | Problem = (
+        ""  # behind it, in grey; of a sentence that quotes behind `: ` a viewer reads the rest
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +76,6 @@ class Secret:
 
     value: Any
     width: int = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What went wrong, in words that may quote somebody's data: masked, and for viewers its class alone."""
-
-    text: str | None
 
 
 Cell = str | int | float | datetime | Code | Link | State | Span | Use | Secret | Problem | None
@@ -166,9 +168,9 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One sentence that must be read first."""
+    """One sentence that must be read first; a viewer reads what is before `: `, behind which it quotes."""
 
-    text: str
+    text: str | Problem
     tone: Tone = "retry"
     title: str = ""
     offers: Sequence[Offer] = ()
@@ -221,6 +223,7 @@ class Page:
     about: str = ""  # what it is for, and how to begin: one or two sentences
     in_use: Callable[[], Procedure[bool]] | None = None  # None: always
     filters: Sequence[Filter] = ()
+    searches: Sequence[str] = ()  # names in its address that search in what a viewer does not read
 
 
 @dataclass(frozen=True, slots=True)

@@ -550,8 +550,8 @@ def test_explain_says_that_the_breaker_is_open_and_when_it_tries(kit: Kit, work:
     found = Operator(kit.database, "ann").explain(job)
     assert found.code == "breaker_open"
     assert re.fullmatch(
-        r"Its task's breaker is open since [-0-9]+ [:0-9]+ UTC, after ConnectionError: it is down; "
-        r"next trial at [-0-9]+ [:0-9]+ UTC \(in (29|30) s\)\.",
+        r"Its task's breaker is open since [-0-9]+ [:0-9]+ UTC; "
+        r"next trial at [-0-9]+ [:0-9]+ UTC \(in (29|30) s\): ConnectionError: it is down",
         found.sentence,
     )
     assert Shell().lines(found.advice) == ["holdfast task resume work", "holdfast task list"]
@@ -559,7 +559,9 @@ def test_explain_says_that_the_breaker_is_open_and_when_it_tries(kit: Kit, work:
     assert (
         Operator(kit.database, "ann")
         .explain(job)
-        .sentence.endswith("; the next trial is due, by the first worker that has a free slot.")
+        .sentence.endswith(
+            "; the next trial is due, by the first worker that has a free slot: ConnectionError: it is down"
+        )
     )
     held_by_sweep(kit)
     assert Operator(kit.database, "ann").explain(job).code == "breaker_open"

@@ -114,6 +114,11 @@ async def test_a_form_from_elsewhere_is_refused(mara: Surfer, kit: Kit, headers:
     assert not _paused(kit)
 
 
+async def test_a_form_of_too_many_fields_is_refused(mara: Surfer) -> None:
+    answer = await mara.post("/acts/queue-pause", {f"field{n}": "x" for n in range(201)})
+    assert (answer.status_code, "A form has 200 fields at most." in answer.text) == (413, True)
+
+
 async def test_a_form_without_the_mark_of_this_person_and_browser_is_refused(mara: Surfer, kit: Kit) -> None:
     await mara.page("/queues")
     for csrf in ("", "0" * 64):
@@ -176,6 +181,9 @@ def test_a_proxy_is_believed_from_its_addresses_alone() -> None:
     assert way(_request(x_user="mara")) == Identity("mara", "admin")
     assert way(_request(x_user="bo")) == Identity("bo", "viewer")
     assert way(_request("10.0.0.9", x_user="mara")) is None
+    assert way(_request("::ffff:10.0.0.5", x_user="mara")) == Identity("mara", "admin")
+    assert way(_request("::ffff:10.0.0.9", x_user="mara")) is None
+    assert ProxyHeader("X-User", ["::ffff:10.0.0.5"])(_request("::ffff:10.0.0.5", x_user="bo")) is not None
     assert way(_request("nonsense", x_user="mara")) is None
     assert way(_request()) is None
     twice = Request(

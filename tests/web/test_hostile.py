@@ -1,6 +1,7 @@
 """What is not for everybody, and what was made to do harm: masked or made visible, in pages, JSON and streams."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 from holdfast.web.live import values_of
 from holdfast.web.masking import before_quote, class_of_error, for_role, form_of
+from holdfast.web.plain import as_json
 from holdfast.web.shown import MOST, json_pieces, trace_pieces, visible
 
 EVIL = (
@@ -132,8 +134,57 @@ async def test_a_viewer_sees_the_form_of_a_payload_and_the_class_of_an_error(
         assert "psp.example did not answer" not in text, path
     assert "ConnectionError" in await viewer.page(f"/jobs/{shop.dead}")
     assert "psp.example did not answer" in await operator.page(f"/jobs/{shop.dead}")
-    seen = json.loads(await viewer.page(f"/api/v1/jobs/{shop.dead}"))["data"]["report"]["job"]["payload"]
-    assert seen == {"order_id": "number", "card_token": "text", "note": "text"}
+    seen = json.loads(await viewer.page(f"/api/v1/jobs/{shop.dead}"))["data"]["report"]["job"]
+    assert seen["payload"] == {"order_id": "number", "card_token": "text", "note": "text"}
+    assert (seen["id"], seen["last_error"]) == (str(shop.dead), "ConnectionError")
+
+
+async def test_a_viewer_who_is_a_program_reads_states_and_numbers_and_goes_on(
+    kit: Kit, surfer_of: Callable[..., Surfer], shop: Shop
+) -> None:
+    viewer, operator = surfer_of("viewer"), surfer_of("operator")
+    seen = []
+    for somebody in (viewer, operator):
+        groups = (await somebody.get("/api/v1/dead")).json()["data"]["groups"]["groups"]
+        seen.append([(one["id"], one["task"], one["count"]) for one in groups])
+    assert seen[0] == seen[1] != []
+    for n in range(60):
+        kit.app.send("send", {"order_id": n})
+    page = (await viewer.get("/api/v1/jobs?queue=inbox")).json()
+    assert {one["queue"] for one in page["data"]["jobs"]} == {"inbox"}
+    assert page["next"]["after"] == page["data"]["jobs"][-1]["id"]
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        ({"response_body": "it said Mara"}, {"response_body": "text"}),
+        ({"request_headers": {"x-user": "Mara"}}, {"request_headers": {"x-user": "text"}}),
+        ({"response_headers": {"x-user": "Mara"}}, {"response_headers": {"x-user": "text"}}),
+        ({"options": {"note": "Mara"}}, {"options": {"note": "text"}}),
+        ({"before": {"n": 1}, "after": {"n": 2}}, {"before": {"n": "number"}, "after": {"n": "number"}}),
+        ({"detail": "TimeoutError: of Mara"}, {"detail": "TimeoutError"}),
+        ({"disabled_reason": "410 of Mara"}, {"disabled_reason": "an error"}),
+        ({"breaker_error": "TimeoutError: of Mara"}, {"breaker_error": "TimeoutError"}),
+        ({"fault": "TimeoutError: of Mara"}, {"fault": "TimeoutError"}),
+        ({"left": [{"text": "the payload of Mara", "count": 1}]}, {"left": [{"text": "an error", "count": 1}]}),
+    ],
+)  # fmt: skip
+def test_what_a_viewer_reads_of_content_and_errors_by_their_name(value: Any, seen: Any) -> None:
+    assert for_role(value, "viewer") == seen
+    assert for_role(value, "operator") == value
+
+
+def test_a_number_under_the_name_of_a_secret_is_masked() -> None:
+    value = {
+        "payload": {"pin": 1234, "otp": True, "cvv": 0.5, "n": 1},
+        "is_secret": True,
+        "pin": 1,
+        "token": "",
+    }
+    assert for_role(value, "admin") == {
+        "payload": {"pin": MASK, "otp": MASK, "cvv": MASK, "n": 1}, "is_secret": True, "pin": MASK, "token": "",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -221,3 +272,44 @@ def test_a_traceback_shows_the_frames_of_the_user() -> None:
 
 def test_a_key_without_its_end_is_masked_to_the_end() -> None:
     assert masked_text("before -----BEGIN PRIVATE KEY-----\nMIIabc") == f"before {MASK}"
+    assert masked_text('before password="hunter two') == f"before password={MASK}"
+
+
+def test_what_is_said_to_a_program_is_masked() -> None:
+    assert b"hunter2" not in as_json(
+        {"done": {"password": "hunter2"}, "sentence": "password=hunter2"}, "admin"
+    )
+
+
+@pytest.mark.parametrize(
+    "part", ["eyJ-", "token-", "eyJaaaaaaaa.", "1-", "a", ":a", "://a:", "token='", "-----BEGIN "]
+)
+def test_masking_takes_time_by_the_length_of_a_text_alone(part: str) -> None:
+    text = part * (64 * 1024 // len(part))
+    began = time.thread_time()
+    masked_text(text)
+    assert time.thread_time() - began < 1.0
+
+
+def test_as_much_is_masked_as_is_shown() -> None:
+    seen = masked({"a": "x y " * 1000, "b": ["z" * 5000, {"password": "p"}], "c": 1, "d": 2}, 100)
+    assert seen == {
+        "a": "x y " * 24 + "… and 3,904 characters more",
+        "…": "3 more",
+    }
+    assert masked(["x"] * 10, 6) == ["x", "x", "… 8 more"]
+
+
+@pytest.mark.parametrize(
+    "secret", ["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", 'password="hunter2"']
+)
+def test_no_half_of_a_secret_is_shown_where_a_text_is_cut(secret: str) -> None:
+    for most in range(8, len(secret) + 7):
+        seen = masked_text(f"before {secret} after", most)
+        assert [half for half in ("eyJh", "hunt") if half in seen] == [], (most, seen)
+
+
+def test_a_token_behind_other_letters_is_masked() -> None:
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
+    assert masked_text(f"session-{token} after") == f"session-{MASK} after"
+    assert masked_text(f"aaaaaaaaaaaa.bbbbbbbb.{token}") == f"aaaaaaaaaaaa.bbbbbbbb.{MASK}"

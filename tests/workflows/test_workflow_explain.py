@@ -110,7 +110,8 @@ def test_a_paused_a_diverged_and_a_cancelled_run_say_why(runs: Runs, explain: Ex
     runs.one("SELECT holdfast.workflow_cancel('checkout', 'order:1', 'fraud')")
     found = explain(grant.id)
     assert found["code"] == "run_cancel"
-    assert "(fraud): its code hears of it at its next call" in found["sentence"]
+    assert "ends at its next call, its compensations first, as was asked for at " in found["sentence"]
+    assert found["sentence"].endswith(": fraud")
     parted = runs.start("order:2")
     runs.conn.execute(
         "UPDATE holdfast.work SET status = 'held', hold_reason = 'diverged: at 4' WHERE id = %s", [parted]
@@ -119,7 +120,7 @@ def test_a_paused_a_diverged_and_a_cancelled_run_say_why(runs: Runs, explain: Ex
     found = explain(parted)
     assert (found["code"], found["sentence"]) == (
         "run_diverged",
-        "Run order:2 of checkout is set aside, diverged: at 4",
+        "Run order:2 of checkout is set aside: diverged: at 4",
     )
     assert codes(found) == ["run_diverged", "no_worker"]
     assert found["advice"] == [

@@ -3,7 +3,7 @@ wherever it stands."""
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MASK = "••••••••"
@@ -30,16 +30,18 @@ _IN_TEXT = (
     re.compile(
         r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL
     ),
-    re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
     re.compile(r"(?i)(?<=\bbearer )[\w.~+/=-]{8,}"),
     re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     re.compile(r"(?<=://)[^\s/:@]*:[^\s/@]+(?=@)"),
 )
+# Every pattern here starts once in a run of letters: one that starts at each of them takes the square of the time.
+_JWT = re.compile(r"(?<![\w-])(?=([\w-]*?)eyJ[\w-]{8})[\w-]+\.[\w-]{8,}\.[\w-]*")
 _ASSIGNED = re.compile(
-    rf"(?i)(\b[\w-]{{0,40}}(?:{_NAMED})[\w-]{{0,40}}[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|(?!••)[^\s\"',;&)}}\]]+)"
+    rf"(?i)((?:{_NAMED})[\w-]{{0,40}}[\"']?\s*[=:]\s*)(\"[^\"]*(?:\"|\Z)|'[^']*(?:'|\Z)|(?!••)[^\s\"',;&)}}\]]+)"
 )
 _DIGITS = re.compile(r"\b(?:[0-9][ -]?){12,18}[0-9]\b")
-_LONGEST = 1024 * 1024  # characters of one text
+_LONGEST = 1024 * 1024  # characters of one value
+_WORD = 4096  # characters: a cut text ends before its last word of at most that length, for half a token looks like none
 
 
 def is_secret_name(name: str) -> bool:
@@ -50,25 +52,68 @@ def is_secret_name(name: str) -> bool:
     )
 
 
-def masked(value: Any) -> Any:
-    """The value with every secret in it replaced."""
-    if isinstance(value, Mapping):
-        return {
-            name: MASK if is_secret_name(str(name)) and item not in (None, "") else masked(item)
-            for name, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [masked(item) for item in value]
-    return masked_text(value) if isinstance(value, str) else value
+def masked(value: Any, most: int = _LONGEST) -> Any:
+    """The value with every secret in it replaced, and `most` characters of it in all."""
+    return _Masking(most).masked(value)
 
 
-def masked_text(text: str) -> str:
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}… and {len(text) - _LONGEST:,} characters more"
+class _Masking:
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def masked(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if isinstance(value, list | tuple):
+            return self._list(value)
+        self._left -= 1
+        return self._text(value) if isinstance(value, str) else value
+
+    def _mapping(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for name, item in value.items():
+            if self._left <= 0:
+                found["…"] = f"{len(value) - len(found):,} more"
+                break
+            self._left -= 1 + len(str(name))
+            is_secret = is_secret_name(str(name)) and item not in (None, "")
+            found[name] = MASK if is_secret else self.masked(item)
+        return found
+
+    def _list(self, value: Sequence[Any]) -> list[Any]:
+        found: list[Any] = []
+        for item in value:
+            if self._left <= 0:
+                found.append(f"… {len(value) - len(found):,} more")
+                break
+            self._left -= 1
+            found.append(self.masked(item))
+        return found
+
+    def _text(self, text: str) -> str:
+        seen = masked_text(text, max(self._left, 0))
+        self._left -= len(text)
+        return seen
+
+
+def masked_text(text: str, most: int = _LONGEST) -> str:
+    """The text with every secret in it replaced, and `most` characters of it."""
+    more = ""
+    if len(text) > most:
+        text, whole = _cut(text, most), len(text)
+        more = f"… and {whole - len(text):,} characters more"
     for pattern in _IN_TEXT:
         text = pattern.sub(MASK, text)
+    text = _JWT.sub(rf"\1{MASK}", text)
     text = _ASSIGNED.sub(lambda found: found[1] + MASK, text)
-    return _DIGITS.sub(_card, text)
+    return _DIGITS.sub(_card, text) + more
+
+
+def _cut(text: str, most: int) -> str:
+    """Not within a word: the first half of a token looks like none."""
+    head = text[:most]
+    gap = max(head.rfind(mark, max(most - _WORD, 0)) for mark in " \n\t\"',;")
+    return head[: gap + 1] if gap >= 0 else head
 
 
 def _card(found: re.Match[str]) -> str:

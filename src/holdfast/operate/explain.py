@@ -292,14 +292,14 @@ class View:
         rules, job = self.seen.rules, self.job
         since = moment(rules.breaker_opened_at) if rules.breaker_opened_at else "a time not known"
         said = f"Its task's breaker is open since {since}"
-        said += f", after {cut(rules.breaker_error)}" if rules.breaker_error else ""
         left = (rules.breaker_retry_at - job.now).total_seconds() if rules.breaker_retry_at else 0.0
         if rules.breaker == "half_open":
-            said += "; one job of the task is tried right now."
+            said += "; one job of the task is tried right now"
         elif rules.breaker_retry_at and left > 0:
-            said += f"; next trial at {moment(rules.breaker_retry_at)} (in {span(left)})."
+            said += f"; next trial at {moment(rules.breaker_retry_at)} (in {span(left)})"
         else:
-            said += "; the next trial is due, by the first worker that has a free slot."
+            said += "; the next trial is due, by the first worker that has a free slot"
+        said += f": {cut(rules.breaker_error)}" if rules.breaker_error else "."
         advice = [advise("resume_task", name=job.task), advise("list_tasks")]
         return Reason("breaker_open", said, advice)
 

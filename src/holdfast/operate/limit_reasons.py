@@ -42,22 +42,20 @@ def limit_reasons(queue: str, seen: LimitsSeen) -> Iterator[Said]:
 def hold_reason(queue: str, hold: HoldSeen) -> Said:
     """Until when its key is held, why, and how the trial stands."""
     lift = advise("lift_keys", queue=queue, keys=[hold.key])
-    why = f", because {cut(hold.reason)}" if hold.reason else ""
+    # Last, behind a colon: whoever may not read it is shown what is before.
+    why = f": {cut(hold.reason)}" if hold.reason else "."
     if not hold.over:
         end = "it is lifted" if hold.until.year == _NEVER else moment(hold.until)
-        then = " Then one job of it is tried first." if hold.trial else ""
-        said = f"Its key {cut(hold.key)} is held until {end}{why}.{then}"
+        then = ", and then one job of it is tried first" if hold.trial else ""
+        said = f"Its key {cut(hold.key)} is held until {end}{then}{why}"
         return "key_held", said, [lift]
-    said = (
-        f"Its key {cut(hold.key)} was held until {moment(hold.until)}{why}, and one job of it is tried first"
-    )
+    trial = "None was claimed yet"
     if hold.trial_state == "running":
-        said += f": {hold.trial_job}, which runs now."
+        trial = f"That is {hold.trial_job}, which runs now"
     elif hold.trial_state == "over":
-        said += f": {hold.trial_job}, which has ended. Nobody has lifted or renewed the hold since."
-    else:
-        said += ". None was claimed yet."
-    return "key_on_trial", said, [lift]
+        trial = f"That was {hold.trial_job}, which has ended. Nobody has lifted or renewed the hold since"
+    held = f"Its key {cut(hold.key)} was held until {moment(hold.until)}, and one job of it is tried first"
+    return "key_on_trial", f"{held}. {trial}{why}", [lift]
 
 
 def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Advice) -> Said | None:

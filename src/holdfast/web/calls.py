@@ -26,6 +26,7 @@ from holdfast.web.site import Site
 
 _log = logging.getLogger("holdfast.web")
 _FORM = 1024 * 1024  # bytes
+_FIELDS = 200  # of a form
 
 
 class Refusal(Exception):
@@ -83,12 +84,20 @@ class Call:
             body += part
             if len(body) > _FORM:
                 raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a form has {_FORM:,} bytes at most")
-        given = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=200))
+        given = dict(_fields(body.decode("utf-8", "replace")))
         if not self.site.csrf.fits(self.request, self.who.name, given.pop("csrf", "")):
             raise Refusal(
                 HTTPStatus.FORBIDDEN, "this form is not one of ours, or too old. Open the page again"
             )
         return given
+
+
+def _fields(body: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(body, keep_blank_values=True, max_num_fields=_FIELDS)
+    except ValueError:
+        said = f"a form has {_FIELDS} fields at most"
+        raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said) from None
 
 
 def prefix_of(request: Request) -> str:

@@ -44,29 +44,39 @@ def kind_of(value: Any) -> str:
 
 def secret_text(value: Any, role: Role, width: int = shown.MOST) -> str:
     """A value on one line, as this role may see it."""
-    seen = form_of(value) if role == "viewer" else masked(value)
+    seen = form_of(value) if role == "viewer" else masked(value, 8 * width)
     return shown.one_line(seen if isinstance(seen, str) else shown.as_json(seen), width)
 
 
 def secret_pieces(value: Any, role: Role) -> list[shown.Piece]:
     if isinstance(value, str) and "\n" in value:
         return [shown.Piece(error_text(value, role))]
-    return shown.json_pieces(form_of(value) if role == "viewer" else masked(value))
+    return shown.json_pieces(form_of(value) if role == "viewer" else masked(value, shown.MOST))
 
 
 def error_text(text: str | None, role: Role) -> str:
     if text is None:
         return ""
-    return shown.cut((class_of_error(text) if role == "viewer" else masked_text(text[: shown.MOST])) or "")
+    return shown.cut((class_of_error(text) if role == "viewer" else masked_text(text, shown.MOST)) or "")
 
 
 def quoting(sentence: str, role: Role) -> str:
     """A sentence of ours that may quote somebody's error behind a colon: a viewer gets what is before it."""
-    return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence))
+    return shown.cut(before_quote(sentence) if role == "viewer" else masked_text(sentence, shown.MOST))
+
+
+def said_text(said: str | pages.Problem, role: Role) -> str:
+    """A note or an alert: our sentence, or what went wrong."""
+    return error_text(said.text, role) if isinstance(said, pages.Problem) else quoting(said, role)
+
+
+def plain_text(value: object) -> str:
+    """What is for everybody, but for the secrets in it."""
+    return shown.cut(masked_text(str(value), shown.MOST))
 
 
 def trace(text: str, role: Role) -> list[shown.Piece]:
-    return [] if role == "viewer" else shown.trace_pieces(masked_text(text[: shown.MOST]))
+    return [] if role == "viewer" else shown.trace_pieces(masked_text(text, shown.MOST))
 
 
 def slug(act: str) -> str:
@@ -108,6 +118,8 @@ def environment() -> Environment:
         secret_pieces=secret_pieces,
         error_text=error_text,
         quoting=quoting,
+        said_text=said_text,
+        plain_text=plain_text,
         trace_pieces=trace,
         bars_chart=bars_chart,
         counted_chart=counted_chart,

@@ -9,6 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from holdfast.operate.operator import Operator
 from holdfast.web.calls import Call, Refusal
 from holdfast.web.drawing import address
+from holdfast.web.plain import as_json
 from holdfast.web.views.overview import numbers_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ async def find(site: "Site", call: Call) -> Response:
     else:
         found = await _named(site, call, word.lower())
     if call.request.headers.get("x-fragment") == "1":
-        return call.json({"found": found[:MOST]})
+        names = as_json({"found": found[:MOST]}, "operator")  # nothing in it is content or an error
+        return Response(names, media_type="application/json")
     if not found:
         raise Refusal(HTTPStatus.NOT_FOUND, f"nothing here is called {word!r}")
     return RedirectResponse(found[0]["href"], HTTPStatus.SEE_OTHER)

@@ -10,7 +10,7 @@ import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from starlette.requests import Request
 
@@ -141,7 +141,10 @@ class ProxyHeader:
             address = ip_address(host)
         except ValueError:
             return False
-        return any(address in network for network in self._from)
+        mapped = (
+            address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        )  # on a socket for both kinds
+        return any(one in network for one in (address, mapped) if one is not None for network in self._from)
 
 
 class OneTimeUrl:

@@ -13,10 +13,12 @@ from holdfast.pages import Role
 
 _CONTENT = frozenset((
     "payload", "result", "metadata", "data", "headers", "follow_ups", "shown", "input", "arguments",
-    "selection",
+    "selection", "options", "request_headers", "response_headers", "response_body",
 ))  # fmt: skip
+_CHANGES = frozenset(("before", "after"))  # what was and what is; as text they are where a list goes on
 _ERRORS = frozenset((
     "last_error", "error", "message", "trace", "note", "problem", "hold_reason", "cancel_reason", "reason",
+    "detail", "disabled_reason", "breaker_error", "fault", "text",
 ))  # fmt: skip
 
 _QUOTING = frozenset(("sentence", "what"))
@@ -60,17 +62,24 @@ def before_quote(sentence: str) -> str:
 
 def for_role(value: Any, role: Role) -> Any:
     """What this role sees of it: plain dicts, lists and values. Secrets are masked for everybody."""
+    return _seen(value, role, is_content=False)
+
+
+def _seen(value: Any, role: Role, *, is_content: bool) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): _field(str(name), item, role) for name, item in value.items()}
+        return {
+            str(name): _field(str(name), item, role, is_content=is_content) for name, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [for_role(item, role) for item in value]
+        return [_seen(item, role, is_content=is_content) for item in value]
     return masked_text(value) if isinstance(value, str) else value
 
 
-def _field(name: str, item: Any, role: Role) -> Any:
+def _field(name: str, item: Any, role: Role, *, is_content: bool) -> Any:
     if item is None:
         return None
-    if role == "viewer" and name in _CONTENT:
+    is_content = is_content or name in _CONTENT or (name in _CHANGES and isinstance(item, Mapping))
+    if role == "viewer" and is_content:
         return form_of(item)
     if role == "viewer" and name in _ERRORS and isinstance(item, str):
         return class_of_error(item)
@@ -78,6 +87,7 @@ def _field(name: str, item: Any, role: Role) -> Any:
         return before_quote(item)
     if role == "viewer" and name == "details" and isinstance(item, list):
         return [before_quote(line) if isinstance(line, str) else for_role(line, role) for line in item]
-    if is_secret_name(name) and item not in ("", [], {}) and not isinstance(item, bool | int):
+    is_answer = isinstance(item, bool) and not is_content  # `is_secret` of ours, not `otp` of somebody
+    if is_secret_name(name) and item not in ("", [], {}) and not is_answer:
         return MASK
-    return for_role(item, role)
+    return _seen(item, role, is_content=is_content)

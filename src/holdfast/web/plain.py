@@ -36,6 +36,11 @@ def _name(value: Any) -> str:
 
 
 def as_json(value: Any, role: Role) -> bytes:
-    """What this role sees of it. Only ASCII, and nothing that could end a script element."""
-    text = exact.dumps(for_role(plain(value), role))
+    """What this role sees of it."""
+    return written(for_role(plain(value), role))
+
+
+def written(seen: Any) -> bytes:
+    """Only ASCII, and nothing that could end a script element."""
+    text = exact.dumps(seen)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").encode("ascii")

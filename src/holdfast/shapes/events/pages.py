@@ -53,7 +53,7 @@ _BEGIN = "Publish one in your transaction: app.publish(OrderPaid(...), conn=conn
 
 
 def _state_of(row: Listed) -> State:
-    note = row.problem or ""
+    note: str | Problem = Problem(row.problem) if row.problem else ""
     if row.missed is not None:
         note = f"missed {several(row.missed, 'event')}"
     elif row.paused_seconds is not None:
@@ -172,7 +172,7 @@ def _one(asked: Asked) -> Procedure[View]:
         raise (yield from unknown(name))
     failures = yield from run(lambda: store.list_failures(name))
     blocks: list[Any] = [
-        Alert(row.problem, "dead", "It stopped", (Offer("subscriptions skip", {"name": name}),))
+        Alert(Problem(row.problem), "dead", "It stopped", (Offer("subscriptions skip", {"name": name}),))
         for row in listed
         if row.problem
     ]
@@ -204,7 +204,7 @@ def _projections(asked: Asked) -> Procedure[View]:
                 one.position,
                 one.lag_events,
                 Span(one.lag_seconds) if one.lag_events else None,
-                State(one.status, _TONES.get(one.status, "due"), one.problem or ""),
+                State(one.status, _TONES.get(one.status, "due"), Problem(one.problem) if one.problem else ""),
                 one.failures,
                 one.rebuild,
             ),

@@ -16,6 +16,7 @@ from ...pages import (
     Page,
     Pages,
     Preview,
+    Problem,
     Row,
     Said,
     State,
@@ -55,7 +56,7 @@ def _state(one: Schedule) -> State:
     if not one.is_declared:
         return State("in no living worker's code", "retry")
     if one.problem is not None:
-        return State("fails", "dead", one.problem)
+        return State("fails", "dead", Problem(one.problem))
     if one.last_slot is not None and one.last_job is None:
         return State("skipped last", "retry")
     return State("fires", "done")

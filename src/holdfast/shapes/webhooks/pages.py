@@ -54,7 +54,7 @@ def _id(word: str) -> UUID:
 
 
 def _state(word: str, note: str | None = None) -> State:
-    return State(word, _TONES.get(word, "due"), note or "")
+    return State(word, _TONES.get(word, "due"), Problem(note) if note else "")
 
 
 def _list(asked: Asked) -> Procedure[View]:

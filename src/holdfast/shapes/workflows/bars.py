@@ -39,7 +39,7 @@ def facts(run: RunView, signals: Sequence[Sent]) -> Iterator[tuple[str, str]]:
     yield "run", f"{run.id} of {run.workflow} version {run.version}, queue {run.queue}"
     if run.id != str(run.run_id):
         yield "id", str(run.run_id)
-    yield "state", _state(run)
+    yield "state", f"{stands(run)}{_reasons(run)}"
     yield "started", _started(run)
     if run.ended_at is not None:
         yield (
@@ -89,20 +89,27 @@ def _started(run: RunView) -> str:
     return f"{moment(run.created_at)}, {ago} ago{era}"
 
 
-def _state(run: RunView) -> str:
+def stands(run: RunView) -> str:
+    """Its state with what it waits for, without anybody's reasons."""
     said = run.state
     if run.state in ("suspended", "paused") and (waits := waits_for(run)):
         said += f": it waits for {waits}"
-    if run.job_status == "held":
-        said += f": {run.hold_reason}"
-    elif run.worker is not None:
+    if run.worker is not None:
         said += f": on worker {run.worker}"
-    elif run.state == "open" and run.due_at is not None and run.due_at > run.now:
+    elif run.job_status != "held" and run.state == "open" and run.due_at is not None and run.due_at > run.now:
         said += f": due at {moment(run.due_at)}"
-    if run.cancel_requested_at is not None and run.ended_at is None:
-        why = f" ({run.cancel_reason})" if run.cancel_reason else ""
-        said += f"; a cancel was asked for at {moment(run.cancel_requested_at)}{why}"
+    if is_cancel_asked(run) and run.cancel_requested_at is not None:
+        said += f"; a cancel was asked for at {moment(run.cancel_requested_at)}"
     return said
+
+
+def is_cancel_asked(run: RunView) -> bool:
+    return run.cancel_requested_at is not None and run.ended_at is None
+
+
+def _reasons(run: RunView) -> str:
+    why = f" ({run.cancel_reason})" if is_cancel_asked(run) and run.cancel_reason else ""
+    return f"{why}: {run.hold_reason}" if run.job_status == "held" else why
 
 
 def drawn(run: RunView, entries: Sequence[Entry], width: int | None = None) -> Iterator[str]:

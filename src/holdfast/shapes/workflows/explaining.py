@@ -40,14 +40,14 @@ def _reasons(run: RunView, trying: Sequence[Retrying]) -> Iterator[Reason]:
         return
     if run.state == "diverged":
         advice = [_do(run, "retry"), advise("accept_run", id=run.run_id)]
-        yield Reason("run_diverged", f"{the} is set aside, {cut(run.hold_reason, 400)}", advice)
+        yield Reason("run_diverged", f"{the} is set aside: {cut(run.hold_reason, 400)}", advice)
     if run.paused_at is not None:
         yield Reason("run_paused", f"{the} is paused since {moment(run.paused_at)}.", [_do(run, "resume")])
     if run.cancel_requested_at is not None:
-        why = f" ({cut(run.cancel_reason)})" if run.cancel_reason else ""
+        why = f": {cut(run.cancel_reason)}" if run.cancel_reason else "."
         said = (
-            f"{the} was asked to end at {moment(run.cancel_requested_at)}{why}: its code hears of it at its next call, "
-            "and its compensations run first."
+            f"{the} ends at its next call, its compensations first, as was asked for at "
+            f"{moment(run.cancel_requested_at)}{why}"
         )
         yield Reason("run_cancel", said, [show])
     yield from _waiting(run, the, trying)

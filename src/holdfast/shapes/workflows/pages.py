@@ -15,6 +15,7 @@ from ...pages import (
     Bar,
     Bars,
     Block,
+    Cell,
     Code,
     Facts,
     Field,
@@ -28,6 +29,7 @@ from ...pages import (
     Problem,
     Row,
     Said,
+    Secret,
     State,
     Table,
     Text,
@@ -143,14 +145,31 @@ def _one(asked: Asked) -> Procedure[View]:
     heads = ("#", "Step~", "Kind", "Outcome", "Began", "Attempts#", "Claim#", "Error")
     rows = [_record(entry) for entry in reversed(entries)]
     blocks.append(Table(heads, rows, "Records", "the last first", "Nothing is recorded yet."))
-    facts = Facts(
-        [(name.capitalize(), text) for name, text in bars.facts(one, whole.signals) if name != "error"], "Run"
-    )
-    aside: list[Block] = [facts, *_undo(whole)]
+    aside: list[Block] = [Facts(_facts(whole), "Run"), *_undo(whole)]
     if whole.signals:
         aside.append(Text([_plain(s) for s in whole.signals], "Signals"))
     crumbs = (Link("Workflows", "workflows"), Link(one.workflow, "workflows", {"workflow": one.workflow}))
     return View(blocks, whole, ("workflow", "show", str(one.run_id)), one.id, crumbs, aside, _offers(one))
+
+
+def _facts(whole: Shown) -> list[tuple[str, Cell]]:
+    """As `workflow show` says them; what is somebody's data or reason as such, for it is not for everybody."""
+    one = whole.run
+    own: dict[str, Cell] = {
+        "state": bars.stands(one),
+        "result": Secret(one.result, 400),
+        "says": Secret(one.shown, 400),
+    }
+    rows: list[tuple[str, Cell]] = [
+        (name.capitalize(), own.get(name, text))
+        for name, text in bars.facts(one, whole.signals)
+        if name != "error"
+    ]
+    if one.job_status == "held":
+        rows.append(("Set aside for", Problem(one.hold_reason)))
+    if bars.is_cancel_asked(one) and one.cancel_reason:
+        rows.append(("To end for", Problem(one.cancel_reason)))
+    return rows
 
 
 def _plain(sent: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def page(site: "Site") -> Page:
         cut = f"looked back to entry {found.next}" if found.cut else ""
         return View([table], found.entries, words, more=more, cut=cut)
 
-    return Page("audit", "Audit", load, "System", "audit")
+    return Page("audit", "Audit", load, "System", "audit", searches=("target",))
 
 
 def _row(line: AuditLine) -> Row:

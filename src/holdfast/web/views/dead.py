@@ -62,4 +62,4 @@ def page(site: "Site") -> Page:
             context=context,
         )
 
-    return Page("dead", "Dead letters", load, "Work", "dead")
+    return Page("dead", "Dead letters", load, "Work", "dead", searches=("error",))

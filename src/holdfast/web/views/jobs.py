@@ -63,7 +63,7 @@ def page(site: "Site") -> Page:
         command = ("jobs", "list", *options(given_page, (*JOB_FIELDS, "after")))
         return Drawn((), found, command, more=more, cut=cut, template="jobs.html", context=context)
 
-    return Page("jobs", "Jobs", load, "Work", "jobs")
+    return Page("jobs", "Jobs", load, "Work", "jobs", searches=("error",))
 
 
 def _count(numbers: Numbers, word: str) -> Count | None:

@@ -166,7 +166,7 @@ def _one_key(queue: str, key: str) -> Procedure[View]:
         offers.append(Offer("keys lift", {"queue": queue, "key": key}))
         blocks.append(
             Alert(
-                f"Held, because {stream.hold.reason or 'somebody asked for it'}.", "held", "This key is held"
+                f"Its jobs wait: {stream.hold.reason or 'somebody asked for it'}", "held", "This key is held"
             )
         )
     blocks.append(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from holdfast.operate.operator import Operator
 from holdfast.operate.pauses import TaskLine
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Cell, Code, Link, Offer, Page, Row, Span, State, Table, Use, View
+from holdfast.pages import Asked, Cell, Code, Link, Offer, Page, Problem, Row, Span, State, Table, Use, View
 from holdfast.web.shown import number, span
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def page(site: "Site") -> Page:
             Table(
                 ("Key", "Queue", "Until", "Why~"),
                 [
-                    Row((Code(h.key), Link(h.queue, f"queues/{h.queue}"), h.until, h.reason),
+                    Row((Code(h.key), Link(h.queue, f"queues/{h.queue}"), h.until, Problem(h.reason) if h.reason else None),
                         (Offer("keys lift", {"queue": h.queue, "key": h.key}),))
                     for h in held.holds
                 ],
