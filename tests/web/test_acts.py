@@ -192,6 +192,39 @@ async def test_a_program_is_told_why_not(program: Surfer, shop: Shop) -> None:
         assert answer.status_code == 400, body
 
 
+@pytest.mark.parametrize(
+    ("act", "body"),
+    [
+        ("dead-redrive", {"ids": []}),
+        ("dead-redrive", {"ids": ["", ""]}),
+        ("dead-redrive", {"ids": [","]}),
+        ("dead-redrive", {"ids": "", "all": True}),
+        ("dead-redrive", {"all": 0}),
+        ("dead-redrive", {"all": "false"}),
+        ("dead-redrive", {"all": False}),
+        ("dead-redrive", {"all": True, "ids": ["0199c0de-7a31-7c41-9182-5be0a31ec41f"]}),
+        ("jobs-retry", {"ids": [], "state": "scheduled"}),
+        ("jobs-retry", {"ids": [","], "state": "scheduled"}),
+        ("workers-drain", {"all": 0, "ids": "w1"}),
+        ("workers-drain", {"all": True, "ids": "w1"}),
+        ("workers-drain", {"ids": [","], "all": True}),
+    ],
+)
+async def test_a_slip_never_means_all(
+    program: Surfer, kit: Kit, shop: Shop, act: str, body: dict[str, object]
+) -> None:
+    for path in (f"/api/v1/acts/{act}?dry_run=1", f"/api/v1/acts/{act}"):
+        answer = await program.client.post(path, json=body)
+        assert answer.status_code == 400, answer.text
+    assert (state(kit, shop.dead), state(kit, shop.waiting)) == ("dead_letter", "scheduled")
+
+
+async def test_all_is_meant_when_it_is_said(program: Surfer, shop: Shop) -> None:
+    for body in ({"all": True}, {"all": "true"}, {"all": 1, "ids": None}):
+        answer = await program.client.post("/api/v1/acts/dead-redrive?dry_run=1", json=body)
+        assert answer.json()["preview"]["count"] == 1, answer.text
+
+
 def test_every_act_is_a_command(app: Holdfast) -> None:
     """What a button does has a command of the same name."""
     from tests.surface.commands import every_command

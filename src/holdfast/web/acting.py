@@ -21,13 +21,21 @@ GOOD_FOR = 600  # seconds that a preview may be confirmed
 MANY = 100  # more than that: the number is typed
 
 
-def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:
-    """What the act knows of what was given; what it does not know is refused, so that a slip is no other act."""
-    known = {field.name for field in act.fields}
-    if unknown := sorted(set(given) - known):
+def _check_names(act: Act, given: Mapping[str, str]) -> None:
+    """What the act does not know is refused, and what names nothing, so that a slip is no other act."""
+    known = {field.name: field for field in act.fields}
+    if unknown := sorted(set(given) - set(known)):
         raise ConfigurationError(
             f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})"
         )
+    for name, value in given.items():
+        if not known[name].label and not value.strip():
+            raise ConfigurationError(f"{name} names nothing. Say which, or leave it out")
+
+
+def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:
+    """What the act is told."""
+    _check_names(act, given)
     found = {name: value for name, value in given.items() if value != ""}
     for field in act.fields:
         if field.required and not found.get(field.name, field.value):
@@ -97,12 +105,8 @@ async def confirm(site: Site, call: Call, act: Act) -> Response:
 
 def fields_of_link(act: Act, query: Mapping[str, str]) -> dict[str, str]:
     """An offer may leave open what the form asks."""
+    _check_names(act, query)
     asked = {field.name for field in act.fields if field.label}
-    known = {field.name for field in act.fields}
-    if unknown := sorted(set(query) - known):
-        raise ConfigurationError(
-            f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})"
-        )
     for field in act.fields:
         if field.required and not query.get(field.name) and field.name not in asked:
             raise ConfigurationError(f"{act.name} needs {field.name}")
@@ -202,14 +206,17 @@ async def _json(call: Call) -> dict[str, str]:
         raise ConfigurationError(f"the body is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigurationError("the body must be a JSON object of the act's fields")
-    return {str(name): _text(name, value) for name, value in found.items()}
+    return {
+        str(name): _text(value) for name, value in found.items() if value is not None and value is not False
+    }
 
 
-def _text(name: str, value: Any) -> str:
+def _text(value: Any) -> str:
+    """As a form would send it. None and False are what is not given."""
     if isinstance(value, str):
         return value
-    if isinstance(value, bool) or value is None:
-        return "1" if value else ""
+    if value is True:
+        return "1"
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return " ".join(value)
     return json.dumps(value)

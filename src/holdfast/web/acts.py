@@ -25,8 +25,10 @@ from holdfast.web.filters import (
     ids_of,
     job_filter,
     job_id,
+    means_all,
     options,
     text,
+    words_of,
 )
 from holdfast.web.shown import number
 from holdfast.web.views.drawn import job_state, state_word
@@ -113,8 +115,7 @@ def _leave_to_workers(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[S
 
 
 def _job_words(verb: str, given: Given, *more: str) -> list[str]:
-    ids = given.get("ids", "").replace(",", " ").split()
-    if ids:
+    if ids := words_of(given):
         return ["jobs", verb, *ids, *more]
     return ["jobs", verb, *options(given, JOB_FIELDS), *more, "--yes"]
 
@@ -131,7 +132,7 @@ def _reason(given: Given) -> list[str]:
 
 
 def _check_dead(given: Given) -> None:
-    if not (given.get("ids") or given.get("all") or dead_filter(given).given()):
+    if not (means_all(given) or words_of(given) or dead_filter(given).given()):
         raise Refused(
             "no_dead_letters", "say which dead letters: their ids, a group or another filter, or all"
         )
@@ -188,7 +189,7 @@ def _do_dead(verb: Verb, what: str, given: Given) -> Procedure[Said]:
 
 def _dead_words(verb: str, given: Given) -> list[str]:
     rate = ["--rate", given["rate"]] if verb == "redrive" and given.get("rate") else []
-    if ids := given.get("ids", "").replace(",", " ").split():
+    if ids := words_of(given):
         return ["dead", verb, *ids, *rate]
     which = options(given, DEAD_FIELDS) or ["--all"]
     return ["dead", verb, *which, *rate, "--yes"]
@@ -322,7 +323,7 @@ def _lift(given: Given) -> Procedure[Said]:
 
 
 def _drained(given: Given) -> dict[str, Any]:
-    return {"everyone": True} if given.get("all") else {"ids": given.get("ids", "").replace(",", " ").split()}
+    return {"everyone": True} if means_all(given) else {"ids": words_of(given)}
 
 
 def _preview_drain(given: Given) -> Procedure[Preview]:
@@ -392,7 +393,7 @@ ACTS: tuple[Act, ...] = (
         _preview_release),
     Act("keys lift", "Lift the hold", _lift, (_QUEUE, _KEY), lambda g: ("keys", "lift", g["queue"], g["key"]), at_once=True),
     Act("workers drain", "Drain", _drain, (Field("ids", required=False), Field("all", required=False)),
-        lambda g: ("workers", "drain", *(("--all", "--yes") if g.get("all") else g.get("ids", "").split())), _preview_drain),
+        lambda g: ("workers", "drain", *(("--all", "--yes") if means_all(g) else words_of(g))), _preview_drain),
     Act("operations stop", "Stop", _stop_operation, (Field("id"),), lambda g: ("operations", "stop", g["id"])),
     Act("doctor fix", "Fix", _fix, (Field("fix"),), lambda g: ("doctor", "--fix", g["fix"]), role="admin"),
 )  # fmt: skip
