@@ -19,6 +19,7 @@ from holdfast.pages import Act, Page, Pages
 from holdfast.web.guard import Csrf
 from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify
 from holdfast.web.reading import Reading
+from holdfast.web.seals import Seals
 from holdfast.web.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Site:
         self.snapshots = Snapshots()
         self.streams = 0  # that are open
         self.csrf = Csrf((secret or secrets.token_hex(32)).encode())
+        self.seals = Seals(self.csrf)
         self.release = release()
         self._authorize = authorize
         self._title = title
