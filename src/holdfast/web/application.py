@@ -27,7 +27,9 @@ from holdfast.web.openapi import describe_api
 from holdfast.web.site import Site
 from holdfast.web.views import engine
 from holdfast.web.views.drawn import Drawn
-from holdfast.web.views.overview import numbers_of
+from holdfast.web.views.overview import numbers_soon
+
+PATIENCE = 0.3  # seconds that a page waits for the numbers in its menu
 
 
 class Dashboard:
@@ -164,10 +166,11 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
 
 
 async def _badges(site: Site) -> dict[str, tuple[str, str]]:
-    """By page: a number and its colour, only where something is wrong. From the looks that all share."""
+    """By page: a number and its colour, only where something is wrong. From the looks that all share; a page does not wait
+    for them, and is there without them."""
     found: dict[str, tuple[str, str]] = {}
-    seen = await numbers_of(site)
-    if seen.found.dead_letters.count:
+    seen = await numbers_soon(site, PATIENCE)
+    if seen is not None and seen.found.dead_letters.count:
         count = seen.found.dead_letters
         found["dead"] = (f"{count.count:,}{'+' if count.capped else ''}", "dead")
     diagnosis = site.known_diagnosis()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DOCTOR = 60.0  # seconds that a diagnosis lasts
+OLD = 600.0  # seconds that it serves beyond that, while a new one is made
 NUMBERS = 1.0
 
 
@@ -93,13 +94,13 @@ class Site:
         return await self.reader.arun(procedure)
 
     async def diagnosis(self) -> "Diagnosis":
-        """What the doctor says, once a minute for everybody."""
+        """What the doctor says, once a minute for everybody. Nobody waits for a new one while the last is not too old."""
         from holdfast.shapes import CHECKS
 
         def look() -> "object":
             return self.reader.doctor.arun(checks=CHECKS, knows=self.knows)
 
-        found: Diagnosis = await self.snapshots.get("doctor", DOCTOR, look)  # type: ignore[arg-type]
+        found: Diagnosis = await self.snapshots.get("doctor", DOCTOR, look, OLD)  # type: ignore[arg-type]
         return found
 
     def known_diagnosis(self) -> "Diagnosis | None":
