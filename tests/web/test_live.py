@@ -181,9 +181,7 @@ async def test_a_stream_sends_what_changed(
             assert (changed["due"], changed["q.mail.due"]) == ("1", "1")
             assert "running" not in changed
             break
-    assert dashboard.site.streams == 1
     await frames.aclose()  # type: ignore[attr-defined]
-    assert dashboard.site.streams == 0
 
 
 async def test_a_stream_of_a_job(dashboard: Dashboard, shop: Shop) -> None:
@@ -206,9 +204,55 @@ async def test_a_topic_that_is_none_is_refused(mara: Surfer, topics: str, said: 
 
 
 async def test_streams_have_an_end_to_their_number(mara: Surfer, dashboard: Dashboard) -> None:
-    dashboard.site.streams = live.MOST_STREAMS
+    dashboard.site.streams["others"] = live.MOST_STREAMS
     async with asyncio.timeout(within(4)):  # a stream that is opened does not end
         assert (await mara.get("/live")).status_code == 503
+
+
+async def test_nobody_takes_the_streams_of_all(mara: Surfer, dashboard: Dashboard) -> None:
+    dashboard.site.streams["mara"] = live.MOST_EACH
+    async with asyncio.timeout(within(4)):
+        answer = await mara.get("/live")
+    assert (answer.status_code, "20 streams open" in answer.text) == (429, True)
+
+
+async def test_a_stream_ends_after_a_while_and_is_counted_until_then(
+    mara: Surfer, dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+
+    async def values(*_: object) -> dict[str, str]:
+        counted.append(dict(dashboard.site.streams))
+        return {"due": "1"}
+
+    monkeypatch.setattr(live, "EVERY", 0.01)
+    monkeypatch.setattr(live, "LASTS", 0.05, raising=False)
+    monkeypatch.setattr(live, "values_of", values)
+    async with asyncio.timeout(within(4)):
+        assert (await mara.get("/live")).status_code == 200
+    assert counted[0] == {"mara": 1}
+    assert not dashboard.site.streams
+
+
+async def test_a_stream_says_that_the_database_is_back_and_that_it_is_there(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def values(*_: object) -> dict[str, str]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise DatabaseError("away")
+        return {"job.state": "scheduled"}
+
+    monkeypatch.setattr(live, "EVERY", 0.01)
+    monkeypatch.setattr(live, "QUIET", 0.03)
+    monkeypatch.setattr(live, "values_of", values)
+    first, away, back, quiet = await _frames(dashboard, ["overview"], 4)
+    assert away["event"] == "away"
+    assert first == back == {"event": "values", "job.state": "scheduled"}
+    assert quiet == {"event": "values"}
 
 
 async def test_what_somebody_did_is_seen_at_once(mara: Surfer, dashboard: Dashboard, kit: Kit) -> None:

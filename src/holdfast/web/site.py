@@ -2,6 +2,7 @@
 
 import importlib
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -46,7 +47,7 @@ class Site:
         self.login = login
         self.read_only = read_only
         self.snapshots = Snapshots()
-        self.streams = 0  # that are open
+        self.streams: Counter[str] = Counter()  # that are open, by who has them
         self.csrf = Csrf((secret or secrets.token_hex(32)).encode())
         self.seals = Seals(self.csrf)
         self.release = release()
