@@ -190,6 +190,15 @@ async def test_a_limit_and_a_job_are_changed(mara: Surfer, kit: Kit, shop: Shop)
     assert (job.priority, job.payload) == (9, {"order_id": 4})
 
 
+async def test_arguments_that_the_handler_does_not_take_are_refused(
+    mara: Surfer, kit: Kit, shop: Shop
+) -> None:
+    path = f"/acts/jobs-edit?id={shop.waiting}"
+    answer = await mara.confirm(path, arguments='{"nonsense": 4}')
+    assert (answer.status_code, "nonsense" in answer.text) == (400, True)
+    assert Operator(kit.database, "test").find_job(shop.waiting).job.payload == {"order_id": 3}
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [

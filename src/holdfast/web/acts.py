@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.cli.arguments import parse_moment, parse_object, parse_rate
+from holdfast.cli.arguments import parse_rate
 from holdfast.errors import ConfigurationError
 from holdfast.model.queue import Rate
 from holdfast.operate import preview
 from holdfast.operate.bulk import Done
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
-from holdfast.operate.edit import Changes
 from holdfast.operate.job_acts import DISCARD, RETRY, Verb, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
@@ -24,7 +23,6 @@ from holdfast.web.filters import (
     dead_filter,
     ids_of,
     job_filter,
-    job_id,
     means_all,
     options,
     text,
@@ -203,42 +201,6 @@ _DEAD = (
 _RATE = Field("rate", "At most", required=False, hint="Such as 50/s or 100/m. Empty: all at once.")
 
 
-# Edit ---------------------------------------------------------------------------------------------------------------
-
-
-def _changes(given: Given) -> Changes:
-    run_after = text(given, "run_after")
-    at = None if run_after is None else parse_moment(run_after, "run_after")
-    numbers = {name: _number(given, name) for name in ("priority", "max_attempts")}
-    arguments = parse_object(given.get("arguments") or "{}", "arguments")
-    return Changes(arguments=arguments, run_after=at, **numbers)  # type: ignore[arg-type]
-
-
-def _number(given: Given, name: str) -> int | None:
-    said = text(given, name)
-    if said is None:
-        return None
-    try:
-        return int(said)
-    except ValueError:
-        raise ConfigurationError(f"{name} must be a whole number, not {said[:40]!r}") from None
-
-
-def _edit(given: Given) -> Procedure[Said]:
-    wanted = job_id(given["id"])
-    done = yield from Operator.edit_job.procedure(wanted, _changes(given))
-    return Said(
-        f"Changed: {', '.join(done.after)}.", {"before": done.before, "after": done.after}, f"jobs/{wanted}"
-    )
-
-
-def _edit_words(given: Given) -> list[str]:
-    found = ["jobs", "edit", given["id"]]
-    for name in ("priority", "max_attempts", "run_after"):
-        found += [f"--{name.replace('_', '-')}", given[name]] if given.get(name) else []
-    return found
-
-
 # Queues, tasks, keys, workers, doctor -------------------------------------------------------------------------------
 
 
@@ -359,10 +321,6 @@ _HOW = Field(
     value="retry",
     hint="skip makes it a dead letter.",
 )
-_ARGUMENTS = Field(
-    "arguments", "Arguments to put in, as a JSON object", "json", required=False, hint='{"cents": 995}'
-)
-_NOT_BEFORE = Field("run_after", "Not before", "time", required=False, hint="15m, or 2026-05-01T10:00Z")
 _VALUE = Field("value", "Value", required=False, hint="20, 50/s, or none")
 _QUEUE, _KEY, _TASK = Field("queue"), Field("key"), Field("task")
 
@@ -373,9 +331,6 @@ ACTS: tuple[Act, ...] = (
         lambda g: _job_words("cancel", g, *_reason(g)), lambda g: _preview_jobs(cancel_verb(), "cancelled", g)),
     Act("jobs discard", "Discard", lambda g: _do_jobs(DISCARD, "discarded", g), _JOBS,
         lambda g: _job_words("discard", g), lambda g: _preview_jobs(DISCARD, "deleted for good", g), "admin", deletes=True),
-    Act("jobs edit", "Edit", _edit,
-        (Field("id"), _ARGUMENTS, Field("priority", "Priority", "number", required=False),
-         Field("max_attempts", "Attempts at most", "number", required=False), _NOT_BEFORE), _edit_words),
     Act("dead redrive", "Redrive", lambda g: _do_dead(_redrive(g), "put back to work", g), (*_DEAD, _RATE),
         lambda g: _dead_words("redrive", g), lambda g: _preview_dead(_redrive(g), "put back to work", g)),
     Act("dead discard", "Discard", lambda g: _do_dead(DISCARD_DEAD, "discarded", g), _DEAD,

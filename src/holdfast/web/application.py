@@ -19,6 +19,7 @@ from holdfast.web.acts import ACTS
 from holdfast.web.assets import serve_asset
 from holdfast.web.calls import Call, Refusal, failed, needs, prefix_of, set_cookie
 from holdfast.web.drawing import slug
+from holdfast.web.edit import edit_act
 from holdfast.web.finder import find
 from holdfast.web.guard import Guard
 from holdfast.web.identity import SESSION, Authorize, OneTimeUrl
@@ -84,7 +85,7 @@ def dashboard(
 ) -> Dashboard:
     app.load()
     site = Site(app, authorize, read_only=read_only, secret=secret, title=title, login=login)
-    site.add(Pages(engine(site), ACTS))
+    site.add(Pages(engine(site), (*ACTS, edit_act(app.tasks.definition))))
     site.add_shapes()
     return Dashboard(site, hosts)
 
