@@ -60,7 +60,7 @@ async def test_what_was_not_shown_cannot_be_confirmed(
     form[changed] = "" if changed == "seal" else f"{shop.waiting} {shop.blocked}"
     answer = await mara.post("/acts/jobs-cancel", form)
     assert answer.status_code == 409
-    assert "Look at the preview again" in answer.text
+    assert "his was not shown before" in answer.text
     assert state(kit, shop.waiting) == "scheduled"
 
 
