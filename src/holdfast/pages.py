@@ -237,6 +237,7 @@ class Field:
     required: bool = True
     value: str = ""
     hint: str = ""
+    shown: bool = False  # the preview depends on it, so that it is asked for before the preview is made
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,9 @@ class Preview:
     capped: bool = False
     warnings: Sequence[str] = ()
     sample: Table | None = None
+    fixed: Given = field(
+        default_factory=dict
+    )  # values of the act that it found: the act is confirmed with these
 
 
 @dataclass(frozen=True, slots=True)

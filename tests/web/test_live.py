@@ -9,11 +9,14 @@ from tests.conftest import within
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer
 
+from holdfast.errors import DatabaseError
 from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
 from holdfast.testing import Kit
 from holdfast.web import live
 from holdfast.web.application import Dashboard
 from holdfast.web.snapshots import Snapshots
+from holdfast.web.views.drawn import later
 from holdfast.web.views.overview import numbers_of
 
 
@@ -52,8 +55,71 @@ async def test_one_who_goes_away_takes_nothing_from_the_others() -> None:
     assert await second == "seen"
 
 
-async def test_a_look_that_fails_is_made_again() -> None:
-    made = Snapshots()
+async def test_a_look_that_fails_is_made_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, looks = Snapshots(), 0
+
+    async def fail() -> str:
+        nonlocal looks
+        looks += 1
+        raise ValueError("away")
+
+    async def look() -> str:
+        return "seen"
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="away"):
+            await made.get("x", 60, fail)
+    assert looks == 1
+    monkeypatch.setattr("holdfast.web.snapshots.FAILED", 0.0)
+    assert await made.get("x", 60, look) == "seen"
+
+
+async def test_a_look_under_way_does_not_outlive_an_act() -> None:
+    made, gate = Snapshots(), asyncio.Event()
+
+    async def before() -> str:
+        await gate.wait()
+        return "before"
+
+    async def after() -> str:
+        return "after"
+
+    first = asyncio.ensure_future(made.get("x", 60, before))
+    await asyncio.sleep(0)
+    made.forget()
+    async with asyncio.timeout(within(4)):
+        assert await made.get("x", 60, after) == "after"
+    gate.set()
+    assert await first == "before"
+    assert await made.get("x", 60, before) == "after"
+
+
+async def test_what_is_old_serves_while_a_new_look_is_made() -> None:
+    made, gate = Snapshots(), asyncio.Event()
+
+    async def first() -> str:
+        return "old"
+
+    async def slow() -> str:
+        await gate.wait()
+        return "new"
+
+    assert await made.get("x", 0, first) == "old"
+    assert await made.get("x", 0, slow, 60) == "old"
+    gate.set()
+    async with asyncio.timeout(within(4)):
+        while made.last("x") != "new":  # noqa: ASYNC110 the look is nobody's to wait for
+            await asyncio.sleep(0)
+    made.forget()
+    assert await made.get("x", 60, first, 60) == "old", "after an act nobody is served what was before"
+
+
+async def test_what_can_be_done_without_is_not_waited_for() -> None:
+    made, gate = Snapshots(), asyncio.Event()
+
+    async def never() -> str:
+        await gate.wait()
+        return "late"
 
     async def fail() -> str:
         raise ValueError("away")
@@ -61,9 +127,26 @@ async def test_a_look_that_fails_is_made_again() -> None:
     async def look() -> str:
         return "seen"
 
-    with pytest.raises(ValueError, match="away"):
-        await made.get("x", 60, fail)
-    assert await made.get("x", 60, look) == "seen"
+    assert await made.soon("x", 60, never, 0.01) is None
+    made.forget()
+    assert await made.soon("x", 60, look, 10) == "seen"
+    made.forget()
+    assert await made.soon("x", 60, fail, 10) == "seen"
+    gate.set()
+
+
+@pytest.mark.parametrize("how", ["slow", "failing"])
+async def test_a_slow_overview_takes_no_other_page_with_it(
+    mara: Surfer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def numbers(_: object) -> Procedure[object]:
+        if how == "failing":
+            raise DatabaseError("canceling statement due to statement timeout")
+        return (yield from later(asyncio.Event().wait))
+
+    monkeypatch.setattr("holdfast.web.views.overview._numbers", numbers)
+    async with asyncio.timeout(within(10)):
+        assert "Settings" in await mara.page("/settings")
 
 
 async def test_fifty_tabs_of_the_overview_are_one_look(dashboard: Dashboard) -> None:
@@ -98,9 +181,7 @@ async def test_a_stream_sends_what_changed(
             assert (changed["due"], changed["q.mail.due"]) == ("1", "1")
             assert "running" not in changed
             break
-    assert dashboard.site.streams == 1
     await frames.aclose()  # type: ignore[attr-defined]
-    assert dashboard.site.streams == 0
 
 
 async def test_a_stream_of_a_job(dashboard: Dashboard, shop: Shop) -> None:
@@ -123,9 +204,55 @@ async def test_a_topic_that_is_none_is_refused(mara: Surfer, topics: str, said: 
 
 
 async def test_streams_have_an_end_to_their_number(mara: Surfer, dashboard: Dashboard) -> None:
-    dashboard.site.streams = live.MOST_STREAMS
+    dashboard.site.streams["others"] = live.MOST_STREAMS
     async with asyncio.timeout(within(4)):  # a stream that is opened does not end
         assert (await mara.get("/live")).status_code == 503
+
+
+async def test_nobody_takes_the_streams_of_all(mara: Surfer, dashboard: Dashboard) -> None:
+    dashboard.site.streams["mara"] = live.MOST_EACH
+    async with asyncio.timeout(within(4)):
+        answer = await mara.get("/live")
+    assert (answer.status_code, "20 streams open" in answer.text) == (429, True)
+
+
+async def test_a_stream_ends_after_a_while_and_is_counted_until_then(
+    mara: Surfer, dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+
+    async def values(*_: object) -> dict[str, str]:
+        counted.append(dict(dashboard.site.streams))
+        return {"due": "1"}
+
+    monkeypatch.setattr(live, "EVERY", 0.01)
+    monkeypatch.setattr(live, "LASTS", 0.05, raising=False)
+    monkeypatch.setattr(live, "values_of", values)
+    async with asyncio.timeout(within(4)):
+        assert (await mara.get("/live")).status_code == 200
+    assert counted[0] == {"mara": 1}
+    assert not dashboard.site.streams
+
+
+async def test_a_stream_says_that_the_database_is_back_and_that_it_is_there(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def values(*_: object) -> dict[str, str]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise DatabaseError("away")
+        return {"job.state": "scheduled"}
+
+    monkeypatch.setattr(live, "EVERY", 0.01)
+    monkeypatch.setattr(live, "QUIET", 0.03)
+    monkeypatch.setattr(live, "values_of", values)
+    first, away, back, quiet = await _frames(dashboard, ["overview"], 4)
+    assert away["event"] == "away"
+    assert first == back == {"event": "values", "job.state": "scheduled"}
+    assert quiet == {"event": "values"}
 
 
 async def test_what_somebody_did_is_seen_at_once(mara: Surfer, dashboard: Dashboard, kit: Kit) -> None:

@@ -1,10 +1,12 @@
 """Pages of the shapes: empty ones say what they are for, full ones show what there is, and their acts act."""
 
 import re
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
 
 import pytest
-from tests.web.surfing import Surfer, made_for
-from tests.web.troubled import make_trouble, shop_app
+from tests.web.surfing import Surfer, fields, made_for
+from tests.web.troubled import OrderPaid, make_trouble, shop_app
 
 from holdfast import Holdfast
 from holdfast.operate.operator import Operator
@@ -95,6 +97,66 @@ async def test_the_acts_of_shapes(troubled: Kit) -> None:
         "/acts/schedule-backfill?name=reindex-often&start=2026-05-01T00:00Z&end=2026-05-01T01:00Z"
     )
     assert "would be enqueued" in text
+    await made.site.close()
+    await troubled.database.aclose()
+
+
+async def test_an_event_that_was_shown_is_skipped_and_no_other(troubled: Kit) -> None:
+    made = made_for(troubled.app)
+    surfer = Surfer(made)
+    operator = Operator(troubled.database, "test")
+    csrf = (await surfer.page("/schedules")).split('name="csrf" value="')[1].split('"')[0]
+    assert (
+        await surfer.post("/acts/subscriptions-pause", {"name": "order_totals", "csrf": csrf})
+    ).is_redirect
+    for n in range(3):
+        troubled.app.publish(OrderPaid(n, customer=n, cents=995))
+    await troubled.app.run_worker(until_idle=True)
+    one, other = [fields(await surfer.page("/acts/subscriptions-skip?name=order_totals")) for _ in range(2)]
+    assert (await surfer.post("/acts/subscriptions-skip", one)).is_redirect
+    again = await surfer.post("/acts/subscriptions-skip", one)
+    assert (again.status_code, "confirmed before" in again.text) == (409, True)
+    moved = await surfer.post("/acts/subscriptions-skip", other)
+    assert (moved.status_code, "so nothing was skipped" in moved.text) == (400, True)
+    changed = await surfer.post("/acts/subscriptions-skip", {**other, "position": "1"})
+    assert changed.status_code == 409
+    actions = [line.action for line in operator.list_audit(limit=10).entries]
+    assert actions.count("skip_event") == 1
+    await made.site.close()
+    await troubled.database.aclose()
+
+
+async def test_what_would_be_skipped_is_shown_of_what_stands_alone(troubled: Kit) -> None:
+    made = made_for(troubled.app)
+    text = await Surfer(made).page("/acts/subscriptions-skip?name=order_totals")
+    assert "is not stopped, so there is nothing to skip" in text
+    assert '<button class="btn danger">' not in text
+    await made.site.close()
+    await troubled.database.aclose()
+
+
+async def test_a_backfill_asks_for_its_range_and_is_confirmed_with_it(troubled: Kit) -> None:
+    made = made_for(troubled.app)
+    surfer = Surfer(made)
+    path = "/acts/schedule-backfill?name=reindex-often"
+    text = await surfer.page(path)
+    form = text[text.index('<form method="get"') :]
+    assert 'name="start"' in form
+    assert not {"csrf", "seal"} & fields(text).keys()
+    assert "must be a moment" in await surfer.page(f"{path}&start=yesterday")
+    now = datetime.now(UTC).replace(microsecond=0)
+    start, end = ((now - timedelta(hours=ago)).isoformat() for ago in (25, 24))
+    path += "&" + urlencode({"start": start, "end": end})
+    text = await surfer.page(path)
+    shown = re.search(r"(\d+) jobs would be enqueued", text)
+    assert shown is not None
+    earlier = (now - timedelta(hours=90)).isoformat()
+    longer = await surfer.post("/acts/schedule-backfill", {**fields(text), "start": earlier})
+    assert longer.status_code == 409
+    answer = await surfer.confirm(path)
+    assert answer.status_code == 303, answer.text
+    line = Operator(troubled.database, "test").list_audit(limit=1).entries[0]
+    assert (line.actor, line.action, line.count) == ("mara", "schedule backfill", int(shown[1]))
     await made.site.close()
     await troubled.database.aclose()
 

@@ -1,15 +1,21 @@
 """Acts: shown first, confirmed as shown, done by the operator's verbs, and in the audit under the name of who asked."""
 
 import json
+import re
+from urllib.parse import urlencode
 from uuid import UUID
 
 import pytest
 from tests.web.conftest import Shop
-from tests.web.surfing import Surfer, fields
+from tests.web.surfing import Surfer, fields, made_for
 from tests.web.test_access import TOKEN
 
 from holdfast import Holdfast
+from holdfast.errors import DatabaseError
 from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
+from holdfast.pages import Act, Given, Preview, Said
+from holdfast.shape import Shape
 from holdfast.testing import Kit
 from holdfast.web import BearerTokens, Identity, hashed, holdfast_web
 from holdfast.web.application import Dashboard
@@ -54,7 +60,7 @@ async def test_what_was_not_shown_cannot_be_confirmed(
     form[changed] = "" if changed == "seal" else f"{shop.waiting} {shop.blocked}"
     answer = await mara.post("/acts/jobs-cancel", form)
     assert answer.status_code == 409
-    assert "Look at the preview again" in answer.text
+    assert "his was not shown before" in answer.text
     assert state(kit, shop.waiting) == "scheduled"
 
 
@@ -62,7 +68,7 @@ async def test_a_preview_is_too_old_after_a_while(
     mara: Surfer, kit: Kit, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form = fields(await mara.page(f"/acts/jobs-cancel?ids={shop.waiting}"))
-    monkeypatch.setattr("holdfast.web.acting.GOOD_FOR", -1)
+    monkeypatch.setattr("holdfast.web.seals.GOOD_FOR", -1)
     assert (await mara.post("/acts/jobs-cancel", form)).status_code == 409
     assert state(kit, shop.waiting) == "scheduled"
 
@@ -74,6 +80,62 @@ async def test_what_deletes_wants_the_number_typed(mara: Surfer, kit: Kit, shop:
     assert state(kit, shop.dead) == "dead_letter"
     assert (await mara.confirm(path, typed="1")).status_code == 303
     assert last_audit(kit) == ("mara", "dead discard", 1)
+
+
+async def test_a_preview_that_failed_cannot_be_confirmed(
+    mara: Surfer, kit: Kit, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def too_slow(*_: object) -> None:
+        raise DatabaseError("canceling statement due to statement timeout")
+
+    path = "/acts/dead-discard?task=charge"
+    monkeypatch.setattr("holdfast.web.acting.preview", too_slow)
+    text = await mara.page(path)
+    assert "statement timeout" in text
+    assert '<button class="btn danger">' not in text
+    monkeypatch.undo()
+    answer = await mara.post("/acts/dead-discard", fields(text))
+    assert answer.status_code == 409
+    assert state(kit, shop.dead) == "dead_letter"
+
+
+async def test_more_than_was_shown_is_not_done(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    path = "/acts/dead-discard?task=charge"
+    form = fields(await mara.page(path))
+    kit.app.send("charge", {"order_id": 2, "card_token": "t"})
+    await kit.app.run_worker(until_idle=True)
+    refused = await mara.post("/acts/dead-discard", {**form, "typed": "1"})
+    assert (refused.status_code, "2 fit now, 1 were shown" in refused.text) == (409, True)
+    assert state(kit, shop.dead) == "dead_letter"
+    assert (await mara.confirm(path, typed="2")).status_code == 303
+
+
+async def test_a_number_that_is_at_least_is_typed_too(
+    mara: Surfer, kit: Kit, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_least(*_: object) -> Preview:
+        return Preview("3 jobs or more", 3, capped=True)
+
+    monkeypatch.setattr("holdfast.web.acting.preview", at_least)
+    path = "/acts/dead-redrive?task=charge"
+    assert (await mara.confirm(path)).status_code == 409
+    form = fields(await mara.page(path))
+    at, count, _, rest = form["seal"].split(".", 3)
+    for seal in (f"{at}.{count}.0.{rest}", f"{at}..0.{rest}", f"{at}.2.1.{rest}"):
+        assert (
+            await mara.post("/acts/dead-redrive", {**form, "seal": seal, "typed": "3"})
+        ).status_code == 409
+    assert state(kit, shop.dead) == "dead_letter"
+    assert (await mara.confirm(path, typed="3")).status_code == 303
+
+
+async def test_what_was_confirmed_is_done_once(mara: Surfer, kit: Kit, shop: Shop) -> None:
+    form = fields(await mara.page(f"/acts/jobs-edit?id={shop.waiting}"))
+    assert (await mara.post("/acts/jobs-edit", {**form, "priority": "3"})).status_code == 303
+    again = await mara.post("/acts/jobs-edit", {**form, "priority": "9"})
+    assert (again.status_code, "confirmed before" in again.text) == (409, True)
+    assert Operator(kit.database, "test").find_job(shop.waiting).job.priority == 3
+    assert (await mara.confirm(f"/acts/jobs-edit?id={shop.waiting}", priority="9")).status_code == 303
 
 
 async def test_many_that_match_are_done_at_a_rate(mara: Surfer, kit: Kit) -> None:
@@ -128,6 +190,15 @@ async def test_a_limit_and_a_job_are_changed(mara: Surfer, kit: Kit, shop: Shop)
     assert (job.priority, job.payload) == (9, {"order_id": 4})
 
 
+async def test_arguments_that_the_handler_does_not_take_are_refused(
+    mara: Surfer, kit: Kit, shop: Shop
+) -> None:
+    path = f"/acts/jobs-edit?id={shop.waiting}"
+    answer = await mara.confirm(path, arguments='{"nonsense": 4}')
+    assert (answer.status_code, "nonsense" in answer.text) == (400, True)
+    assert Operator(kit.database, "test").find_job(shop.waiting).job.payload == {"order_id": 3}
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
@@ -150,6 +221,33 @@ async def test_nobody_is_sent_to_another_site(mara: Surfer, back: str) -> None:
     where = answer.headers["location"]
     assert where.startswith("/")
     assert not where.startswith(("//", "/\\"))
+
+
+@pytest.mark.parametrize("back", ["/evil.example", "//evil.example", "/\\evil.example"])
+async def test_a_link_back_stays_on_this_site(mara: Surfer, back: str) -> None:
+    text = await mara.page("/acts/queue-set?" + urlencode({"queue": "mail", "back": back}))
+    (where,) = re.findall(r'data-close href="([^"]*)">Leave it', text)
+    assert where.startswith("/")
+    assert not where.startswith(("//", "/\\"))
+
+
+async def test_a_link_onwards_stays_on_this_site(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an act whose secret is shown once."""
+    monkeypatch.setattr(type(kit.app), "_shapes", (Shape("secrets", pages=f"{__name__}:SECRETS"),))
+    surfer = Surfer(made_for(kit.app))
+    csrf = (await surfer.page("/queues")).split('name="csrf" value="')[1].split('"')[0]
+    answer = await surfer.post("/acts/queue-tell", {"csrf": csrf, "back": "/evil.example"})
+    assert 'href="/evil.example">Go on' in answer.text
+
+
+def _tell(_: Given) -> Procedure[Said]:
+    yield from ()
+    return Said("It is told.", secret="whsec_1")
+
+
+class SECRETS:
+    pages = ()
+    acts = (Act("queue tell", "Tell", _tell, (), lambda _: ("queue", "tell"), at_once=True),)
 
 
 async def test_what_is_said_can_only_be_said_by_us(mara: Surfer) -> None:
@@ -192,10 +290,65 @@ async def test_a_program_is_told_why_not(program: Surfer, shop: Shop) -> None:
         assert answer.status_code == 400, body
 
 
+@pytest.mark.parametrize(
+    ("act", "body"),
+    [
+        ("dead-redrive", {"ids": []}),
+        ("dead-redrive", {"ids": ["", ""]}),
+        ("dead-redrive", {"ids": [","]}),
+        ("dead-redrive", {"ids": "", "all": True}),
+        ("dead-redrive", {"all": 0}),
+        ("dead-redrive", {"all": "false"}),
+        ("dead-redrive", {"all": False}),
+        ("dead-redrive", {"all": True, "ids": ["0199c0de-7a31-7c41-9182-5be0a31ec41f"]}),
+        ("jobs-retry", {"ids": [], "state": "scheduled"}),
+        ("jobs-retry", {"ids": [","], "state": "scheduled"}),
+        ("workers-drain", {"all": 0, "ids": "w1"}),
+        ("workers-drain", {"all": True, "ids": "w1"}),
+        ("workers-drain", {"ids": [","], "all": True}),
+    ],
+)
+async def test_a_slip_never_means_all(
+    program: Surfer, kit: Kit, shop: Shop, act: str, body: dict[str, object]
+) -> None:
+    for path in (f"/api/v1/acts/{act}?dry_run=1", f"/api/v1/acts/{act}"):
+        answer = await program.client.post(path, json=body)
+        assert answer.status_code == 400, answer.text
+    assert (state(kit, shop.dead), state(kit, shop.waiting)) == ("dead_letter", "scheduled")
+
+
+async def test_all_is_meant_when_it_is_said(program: Surfer, shop: Shop) -> None:
+    for body in ({"all": True}, {"all": "true"}, {"all": 1, "ids": None}):
+        answer = await program.client.post("/api/v1/acts/dead-redrive?dry_run=1", json=body)
+        assert answer.json()["preview"]["count"] == 1, answer.text
+
+
+@pytest.mark.parametrize("said", ["1", "true", "True", "YES", "on"])
+async def test_a_dry_run_is_one_however_it_is_said(program: Surfer, kit: Kit, shop: Shop, said: str) -> None:
+    path = f"/api/v1/acts/dead-redrive?dry_run={said}"
+    answer = await program.client.post(path, json={"ids": [str(shop.dead)]})
+    assert answer.json()["dry_run"] is True
+    assert state(kit, shop.dead) == "dead_letter"
+
+
+@pytest.mark.parametrize("query", ["dry_run=maybe", "dry_run=", "dryrun=1", "dry_run=1&dry_run=0"])
+async def test_a_dry_run_that_is_not_understood_is_refused(
+    program: Surfer, kit: Kit, shop: Shop, query: str
+) -> None:
+    answer = await program.client.post(f"/api/v1/acts/dead-redrive?{query}", json={"ids": [str(shop.dead)]})
+    assert (answer.status_code, "dry_run" in answer.text) == (400, True)
+    assert state(kit, shop.dead) == "dead_letter"
+
+
+async def test_no_dry_run_acts(program: Surfer, kit: Kit, shop: Shop) -> None:
+    path = "/api/v1/acts/dead-redrive?dry_run=False"
+    answer = await program.client.post(path, json={"ids": [str(shop.dead)]})
+    assert (answer.json()["dry_run"], state(kit, shop.dead)) == (False, "pending")
+
+
 def test_every_act_is_a_command(app: Holdfast) -> None:
     """What a button does has a command of the same name."""
     from tests.surface.commands import every_command
-    from tests.web.surfing import made_for
 
     commands = every_command()
     for name in made_for(app).site.acts:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -14,20 +13,32 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.pages import Act, Given, Preview, Said
 from holdfast.web.calls import Call, Refusal, set_cookie
 from holdfast.web.drawing import address, slug
+from holdfast.web.seals import Shown
 from holdfast.web.site import Site
 
 SAID = "holdfast_said"
-GOOD_FOR = 600  # seconds that a preview may be confirmed
 MANY = 100  # more than that: the number is typed
+_YES_OR_NO = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 
 
-def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:
-    """What the act knows of what was given; what it does not know is refused, so that a slip is no other act."""
-    known = {field.name for field in act.fields}
-    if unknown := sorted(set(given) - known):
+def _check_names(act: Act, given: Mapping[str, str]) -> None:
+    """What the act does not know is refused, and what names nothing, so that a slip is no other act."""
+    known = {field.name: field for field in act.fields}
+    if unknown := sorted(set(given) - set(known)):
         raise ConfigurationError(
             f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})"
         )
+    for name, value in given.items():
+        if not known[name].label and not value.strip():
+            raise ConfigurationError(f"{name} names nothing. Say which, or leave it out")
+
+
+def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:
+    """What the act is told."""
+    _check_names(act, given)
     found = {name: value for name, value in given.items() if value != ""}
     for field in act.fields:
         if field.required and not found.get(field.name, field.value):
@@ -56,37 +67,43 @@ async def do(site: Site, call: Call, act: Act, given: Given) -> Said:
 
 
 def _chosen(act: Act, given: Given) -> dict[str, str]:
-    """What it is about, without what is asked in the form."""
-    asked = {field.name for field in act.fields if field.label}
+    """What it is about, without what the form asks beside the preview."""
+    asked = {field.name for field in act.fields if field.label and not field.shown}
     return {name: value for name, value in given.items() if name not in asked and value}
 
 
-def _seal(site: Site, call: Call, act: Act, given: Given, count: int | None, at: int) -> str:
-    what = json.dumps(_chosen(act, given), sort_keys=True)
-    return f"{at}.{count}.{site.csrf.sign('preview', act.name, what, call.who.name, str(at), str(count))}"
+def _asks_number(act: Act, count: int | None, capped: bool) -> bool:
+    return count is not None and (act.deletes or count > MANY or capped)
 
 
 async def confirm(site: Site, call: Call, act: Act) -> Response:
     """The page that says what would happen. Nothing is changed by looking at it."""
     query = dict(call.request.query_params)
-    back = query.pop("back", "")
+    back = _local(query.pop("back", ""))
     given = fields_of_link(act, query)
     found, trouble = None, ""
+    missing = any(field.shown and field.required and field.name not in given for field in act.fields)
     try:
-        found = await preview(site, call, act, {**_defaults(act), **given})
+        if not missing:
+            found = await preview(site, call, act, {**_defaults(act), **given})
     except HoldfastError as error:
         from holdfast.cli.refusals import words
 
         trouble = words(error)
-    count = found.count if found else None
+    count, capped = (found.count, found.capped) if found else (None, False)
+    given |= found.fixed if found else {}
+    shown = Shown(act.name, call.who.name, _chosen(act, given), count, capped)
+    good = not (missing or trouble)  # what could not be shown cannot be confirmed
     context = {
         "act": act,
         "given": _chosen(act, given),
         "values": {**_defaults(act), **given},
+        "asked": [field for field in act.fields if field.label and field.shown != good],
+        "look": any(field.shown for field in act.fields) and not good,
         "preview": found,
         "trouble": trouble,
-        "typed": found is not None and count is not None and (act.deletes or count > MANY or found.capped),
-        "seal": _seal(site, call, act, given, count, int(time.time())),
+        "typed": _asks_number(act, count, capped),
+        "seal": site.seals.make(shown) if good else "",
         "back": back,
         "words": act.command({**_defaults(act), **given}),
         "post": address(f"acts/{slug(act.name)}"),
@@ -97,12 +114,8 @@ async def confirm(site: Site, call: Call, act: Act) -> Response:
 
 def fields_of_link(act: Act, query: Mapping[str, str]) -> dict[str, str]:
     """An offer may leave open what the form asks."""
+    _check_names(act, query)
     asked = {field.name for field in act.fields if field.label}
-    known = {field.name for field in act.fields}
-    if unknown := sorted(set(query) - known):
-        raise ConfigurationError(
-            f"{act.name} does not know {unknown[0]!r} (known: {', '.join(sorted(known))})"
-        )
     for field in act.fields:
         if field.required and not query.get(field.name) and field.name not in asked:
             raise ConfigurationError(f"{act.name} needs {field.name}")
@@ -119,35 +132,49 @@ def _defaults(act: Act) -> dict[str, str]:
 
 async def act_by_form(site: Site, call: Call, act: Act) -> Response:
     form = await call.form()
-    seal, typed, back = form.pop("seal", ""), form.pop("typed", ""), form.pop("back", "")
+    seal, typed, back = form.pop("seal", ""), form.pop("typed", ""), _local(form.pop("back", ""))
     given = fields_of(act, form)
     if not act.at_once:
-        _check_seal(site, call, act, given, seal, typed)
+        await _check_confirmed(site, call, act, given, seal, typed)
     said = await do(site, call, act, given)
     if said.secret:
-        return call.html("done.html", {"said": said, "act": act, "back": back or said.page})
+        return call.html("done.html", {"said": said, "act": act, "back": back or _local(said.page)})
     response = RedirectResponse(call.prefix + "/" + _local(back or said.page), HTTPStatus.SEE_OTHER)
     set_cookie(call.request, response, SAID, _packed(site, said.sentence), 30)
     return call.kept(response)
 
 
-def _check_seal(site: Site, call: Call, act: Act, given: Given, seal: str, typed: str) -> None:
-    """What is confirmed is what was shown: this act, these things, this person, a moment ago."""
-    at, _, rest = seal.partition(".")
-    count, _, _ = rest.partition(".")
-    fresh = at.isascii() and at.isdigit() and len(at) < 15 and 0 <= time.time() - int(at) <= GOOD_FOR
-    number = int(count) if count.isascii() and count.isdigit() and len(count) < 15 else None
-    if not fresh or not _same(seal, _seal(site, call, act, given, number, int(at))):
+async def _check_confirmed(site: Site, call: Call, act: Act, given: Given, seal: str, typed: str) -> None:
+    """What is confirmed is what was shown, no more, and once."""
+    shown = site.seals.read(seal, act.name, call.who.name, _chosen(act, given))
+    if shown is None:
         raise Refusal(
             HTTPStatus.CONFLICT,
             "this was not shown before, or too long ago. Look at the preview again, then confirm",
         )
-    if (
-        number is not None
-        and (act.deletes or number > MANY)
-        and typed.replace(",", "").strip() != str(number)
-    ):
-        raise Refusal(HTTPStatus.CONFLICT, f"type {number:,} to confirm. Nothing was changed")
+    count = shown.count
+    if _asks_number(act, count, shown.capped) and typed.replace(",", "").strip() != str(count):
+        raise Refusal(HTTPStatus.CONFLICT, f"type {count:,} to confirm. Nothing was changed")
+    if count is not None:
+        await _check_no_more(site, call, act, given, shown)
+    if not site.seals.use(seal):
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            "this was confirmed before, and is done once. Look at the preview again to do it once more",
+        )
+
+
+async def _check_no_more(site: Site, call: Call, act: Act, given: Given, shown: Shown) -> None:
+    now = await preview(site, call, act, {**_defaults(act), **given})
+    if now is None or now.count is None or shown.count is None:
+        return
+    if now.count > shown.count or now.capped > shown.capped:
+        more = "+" if now.capped else ""
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"{now.count:,}{more} fit now, {shown.count:,} were shown. Nothing was changed. "
+            "Look at the preview again, then confirm",
+        )
 
 
 def _same(one: str, other: str) -> bool:
@@ -180,12 +207,25 @@ def said_before(site: Site, request: Request) -> str:
 
 
 async def act_by_api(site: Site, call: Call, act: Act) -> Response:
+    dry = _dry_run(call)
     given = fields_of(act, await _json(call))
-    if call.request.query_params.get("dry_run") in ("1", "true"):
+    if dry:
         found = await preview(site, call, act, given)
         return call.json({"act": act.name, "dry_run": True, "preview": found})
     said = await do(site, call, act, given)
     return call.json({"act": act.name, "dry_run": False, "sentence": said.sentence, "done": said.data})
+
+
+def _dry_run(call: Call) -> bool:
+    """Whoever wants to look alone must not act by a slip in how it is said."""
+    query = call.request.query_params.multi_items()
+    if unknown := [name for name, _ in query if name != "dry_run"]:
+        raise ConfigurationError(f"an act does not know the parameter {unknown[0][:40]!r} (known: dry_run)")
+    found = {_YES_OR_NO.get(value.lower()) for _, value in query}
+    if None in found or len(found) > 1:
+        said = " and ".join(repr(value[:40]) for _, value in query)
+        raise ConfigurationError(f"dry_run must be 1 or 0 (true, yes, on; false, no, off), not {said}")
+    return True in found
 
 
 async def _json(call: Call) -> dict[str, str]:
@@ -202,14 +242,17 @@ async def _json(call: Call) -> dict[str, str]:
         raise ConfigurationError(f"the body is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigurationError("the body must be a JSON object of the act's fields")
-    return {str(name): _text(name, value) for name, value in found.items()}
+    return {
+        str(name): _text(value) for name, value in found.items() if value is not None and value is not False
+    }
 
 
-def _text(name: str, value: Any) -> str:
+def _text(value: Any) -> str:
+    """As a form would send it. None and False are what is not given."""
     if isinstance(value, str):
         return value
-    if isinstance(value, bool) or value is None:
-        return "1" if value else ""
+    if value is True:
+        return "1"
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return " ".join(value)
     return json.dumps(value)

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.cli.arguments import parse_moment, parse_object, parse_rate
+from holdfast.cli.arguments import parse_rate
 from holdfast.errors import ConfigurationError
 from holdfast.model.queue import Rate
 from holdfast.operate import preview
 from holdfast.operate.bulk import Done
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
-from holdfast.operate.edit import Changes
 from holdfast.operate.job_acts import DISCARD, RETRY, Verb, cancel_verb
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
@@ -24,9 +23,10 @@ from holdfast.web.filters import (
     dead_filter,
     ids_of,
     job_filter,
-    job_id,
+    means_all,
     options,
     text,
+    words_of,
 )
 from holdfast.web.shown import number
 from holdfast.web.views.drawn import job_state, state_word
@@ -113,8 +113,7 @@ def _leave_to_workers(verb: Verb, wanted: JobFilter | DeadFilter) -> Procedure[S
 
 
 def _job_words(verb: str, given: Given, *more: str) -> list[str]:
-    ids = given.get("ids", "").replace(",", " ").split()
-    if ids:
+    if ids := words_of(given):
         return ["jobs", verb, *ids, *more]
     return ["jobs", verb, *options(given, JOB_FIELDS), *more, "--yes"]
 
@@ -131,7 +130,7 @@ def _reason(given: Given) -> list[str]:
 
 
 def _check_dead(given: Given) -> None:
-    if not (given.get("ids") or given.get("all") or dead_filter(given).given()):
+    if not (means_all(given) or words_of(given) or dead_filter(given).given()):
         raise Refused(
             "no_dead_letters", "say which dead letters: their ids, a group or another filter, or all"
         )
@@ -188,7 +187,7 @@ def _do_dead(verb: Verb, what: str, given: Given) -> Procedure[Said]:
 
 def _dead_words(verb: str, given: Given) -> list[str]:
     rate = ["--rate", given["rate"]] if verb == "redrive" and given.get("rate") else []
-    if ids := given.get("ids", "").replace(",", " ").split():
+    if ids := words_of(given):
         return ["dead", verb, *ids, *rate]
     which = options(given, DEAD_FIELDS) or ["--all"]
     return ["dead", verb, *which, *rate, "--yes"]
@@ -200,42 +199,6 @@ _DEAD = (
     *(Field(n, required=False) for n in DEAD_FIELDS),
 )
 _RATE = Field("rate", "At most", required=False, hint="Such as 50/s or 100/m. Empty: all at once.")
-
-
-# Edit ---------------------------------------------------------------------------------------------------------------
-
-
-def _changes(given: Given) -> Changes:
-    run_after = text(given, "run_after")
-    at = None if run_after is None else parse_moment(run_after, "run_after")
-    numbers = {name: _number(given, name) for name in ("priority", "max_attempts")}
-    arguments = parse_object(given.get("arguments") or "{}", "arguments")
-    return Changes(arguments=arguments, run_after=at, **numbers)  # type: ignore[arg-type]
-
-
-def _number(given: Given, name: str) -> int | None:
-    said = text(given, name)
-    if said is None:
-        return None
-    try:
-        return int(said)
-    except ValueError:
-        raise ConfigurationError(f"{name} must be a whole number, not {said[:40]!r}") from None
-
-
-def _edit(given: Given) -> Procedure[Said]:
-    wanted = job_id(given["id"])
-    done = yield from Operator.edit_job.procedure(wanted, _changes(given))
-    return Said(
-        f"Changed: {', '.join(done.after)}.", {"before": done.before, "after": done.after}, f"jobs/{wanted}"
-    )
-
-
-def _edit_words(given: Given) -> list[str]:
-    found = ["jobs", "edit", given["id"]]
-    for name in ("priority", "max_attempts", "run_after"):
-        found += [f"--{name.replace('_', '-')}", given[name]] if given.get(name) else []
-    return found
 
 
 # Queues, tasks, keys, workers, doctor -------------------------------------------------------------------------------
@@ -322,7 +285,7 @@ def _lift(given: Given) -> Procedure[Said]:
 
 
 def _drained(given: Given) -> dict[str, Any]:
-    return {"everyone": True} if given.get("all") else {"ids": given.get("ids", "").replace(",", " ").split()}
+    return {"everyone": True} if means_all(given) else {"ids": words_of(given)}
 
 
 def _preview_drain(given: Given) -> Procedure[Preview]:
@@ -358,10 +321,6 @@ _HOW = Field(
     value="retry",
     hint="skip makes it a dead letter.",
 )
-_ARGUMENTS = Field(
-    "arguments", "Arguments to put in, as a JSON object", "json", required=False, hint='{"cents": 995}'
-)
-_NOT_BEFORE = Field("run_after", "Not before", "time", required=False, hint="15m, or 2026-05-01T10:00Z")
 _VALUE = Field("value", "Value", required=False, hint="20, 50/s, or none")
 _QUEUE, _KEY, _TASK = Field("queue"), Field("key"), Field("task")
 
@@ -372,9 +331,6 @@ ACTS: tuple[Act, ...] = (
         lambda g: _job_words("cancel", g, *_reason(g)), lambda g: _preview_jobs(cancel_verb(), "cancelled", g)),
     Act("jobs discard", "Discard", lambda g: _do_jobs(DISCARD, "discarded", g), _JOBS,
         lambda g: _job_words("discard", g), lambda g: _preview_jobs(DISCARD, "deleted for good", g), "admin", deletes=True),
-    Act("jobs edit", "Edit", _edit,
-        (Field("id"), _ARGUMENTS, Field("priority", "Priority", "number", required=False),
-         Field("max_attempts", "Attempts at most", "number", required=False), _NOT_BEFORE), _edit_words),
     Act("dead redrive", "Redrive", lambda g: _do_dead(_redrive(g), "put back to work", g), (*_DEAD, _RATE),
         lambda g: _dead_words("redrive", g), lambda g: _preview_dead(_redrive(g), "put back to work", g)),
     Act("dead discard", "Discard", lambda g: _do_dead(DISCARD_DEAD, "discarded", g), _DEAD,
@@ -392,7 +348,7 @@ ACTS: tuple[Act, ...] = (
         _preview_release),
     Act("keys lift", "Lift the hold", _lift, (_QUEUE, _KEY), lambda g: ("keys", "lift", g["queue"], g["key"]), at_once=True),
     Act("workers drain", "Drain", _drain, (Field("ids", required=False), Field("all", required=False)),
-        lambda g: ("workers", "drain", *(("--all", "--yes") if g.get("all") else g.get("ids", "").split())), _preview_drain),
+        lambda g: ("workers", "drain", *(("--all", "--yes") if means_all(g) else words_of(g))), _preview_drain),
     Act("operations stop", "Stop", _stop_operation, (Field("id"),), lambda g: ("operations", "stop", g["id"])),
     Act("doctor fix", "Fix", _fix, (Field("fix"),), lambda g: ("doctor", "--fix", g["fix"]), role="admin"),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from holdfast.web.acts import ACTS
 from holdfast.web.assets import serve_asset
 from holdfast.web.calls import Call, Refusal, failed, needs, prefix_of, set_cookie
 from holdfast.web.drawing import slug
+from holdfast.web.edit import edit_act
 from holdfast.web.finder import find
 from holdfast.web.guard import Guard
 from holdfast.web.identity import SESSION, Authorize, OneTimeUrl
@@ -29,7 +30,9 @@ from holdfast.web.plain import plain, written
 from holdfast.web.site import Site
 from holdfast.web.views import engine
 from holdfast.web.views.drawn import Drawn
-from holdfast.web.views.overview import numbers_of
+from holdfast.web.views.overview import numbers_soon
+
+PATIENCE = 0.3  # seconds that a page waits for the numbers in its menu
 
 
 class Dashboard:
@@ -84,7 +87,7 @@ def dashboard(
 ) -> Dashboard:
     app.load()
     site = Site(app, authorize, read_only=read_only, secret=secret, title=title, login=login)
-    site.add(Pages(engine(site), ACTS))
+    site.add(Pages(engine(site), (*ACTS, edit_act(app.tasks.definition))))
     site.add_shapes()
     return Dashboard(site, hosts)
 
@@ -175,10 +178,11 @@ async def _show(site: Site, page: Page, call: Call) -> Response:
 
 
 async def _badges(site: Site) -> dict[str, tuple[str, str]]:
-    """By page: a number and its colour, only where something is wrong. From the looks that all share."""
+    """By page: a number and its colour, only where something is wrong. From the looks that all share; a page does not wait
+    for them, and is there without them."""
     found: dict[str, tuple[str, str]] = {}
-    seen = await numbers_of(site)
-    if seen.found.dead_letters.count:
+    seen = await numbers_soon(site, PATIENCE)
+    if seen is not None and seen.found.dead_letters.count:
         count = seen.found.dead_letters
         found["dead"] = (f"{count.count:,}{'+' if count.capped else ''}", "dead")
     diagnosis = site.known_diagnosis()

@@ -38,9 +38,28 @@ def dead_filter(given: Given) -> DeadFilter:
     return DeadFilter(group, queue, task, error, key, tag, *ages)
 
 
+def words_of(given: Given) -> list[str]:
+    """The ids that are given one by one. To name none of them is a slip: it must not come to mean all."""
+    said = given.get("ids", "")
+    found = said.replace(",", " ").split()
+    if said and not found:
+        raise ConfigurationError(f"ids names nothing: {said[:40]!r}. Say which, or leave it out")
+    return found
+
+
+def means_all(given: Given) -> bool:
+    """Whether everything is meant, and said so plainly."""
+    said = given.get("all", "")
+    if said not in ("", "1", "true"):
+        raise ConfigurationError(f"all takes 1 or true, not {said[:40]!r}. Leave it out to say which")
+    if said and given.get("ids"):
+        raise ConfigurationError("say ids or all, not both")
+    return bool(said)
+
+
 def ids_of(given: Given) -> list[UUID]:
     """The jobs that are named one by one."""
-    return [job_id(word) for word in given.get("ids", "").replace(",", " ").split()]
+    return [job_id(word) for word in words_of(given)]
 
 
 def job_id(word: str) -> UUID:

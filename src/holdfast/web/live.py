@@ -1,13 +1,15 @@
 """Numbers that change in place while somebody looks: one stream for each tab, one look a second for all of them."""
 
 import asyncio
-import contextlib
 import json
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from holdfast.errors import HoldfastError
 from holdfast.model.masking import masked_text
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 EVERY = 1.0  # seconds
 QUIET = 15.0  # a stream says at least something so often, or a proxy would close it
+LASTS = 600.0  # seconds of one stream
 MOST_STREAMS = 200
+MOST_EACH = 20  # of one person
 MOST_TOPICS = 5
 
 
@@ -35,10 +39,30 @@ async def stream(site: "Site", call: Call) -> Response:
     for topic in topics:
         if topic != "overview":
             _job_of(topic)
-    if site.streams >= MOST_STREAMS:
+    if site.streams.total() >= MOST_STREAMS:
         raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_STREAMS} streams are open. Ask again later")
+    if site.streams[call.who.name] >= MOST_EACH:
+        raise Refusal(
+            HTTPStatus.TOO_MANY_REQUESTS, f"{call.who.name} has {MOST_EACH} streams open. Close a page first"
+        )
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_frames(site, topics), media_type="text/event-stream", headers=headers)
+    return _Stream(site, call.who.name, _frames(site, topics), headers)
+
+
+class _Stream(StreamingResponse):
+    """Counted from when it is promised until it ends, however it ends."""
+
+    def __init__(self, site: "Site", who: str, frames: AsyncIterator[bytes], headers: dict[str, str]) -> None:
+        super().__init__(frames, media_type="text/event-stream", headers=headers)
+        self._site, self._who = site, who
+        site.streams[who] += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._site.streams[self._who] -= 1
+            self._site.streams += Counter()  # without those who have none
 
 
 def _job_of(topic: str) -> str:
@@ -49,29 +73,23 @@ def _job_of(topic: str) -> str:
 
 
 async def _frames(site: "Site", topics: list[str]) -> AsyncIterator[bytes]:
-    site.streams += 1
     sent: dict[str, str] = {}
     quiet = 0.0
-    try:
-        while True:
-            try:
-                values = await values_of(site, topics)
-                frame = {name: text for name, text in values.items() if sent.get(name) != text}
-                event = "values"
-            except HoldfastError as error:
-                frame, event = {"sentence": masked_text(visible(str(error)))[:500]}, "away"
+    ends = time.monotonic() + LASTS
+    while time.monotonic() < ends:  # a browser asks again then, and is looked at again
+        try:
+            values = await values_of(site, topics)
+            frame = {name: text for name, text in values.items() if sent.get(name) != text}
+            event = "values"
             sent.update(frame)
-            quiet += EVERY
-            if frame:
-                yield f"event: {event}\ndata: {json.dumps(frame)}\n\n".encode()
-                quiet = 0.0
-            elif quiet >= QUIET:
-                yield b": still here\n\n"
-                quiet = 0.0
-            await asyncio.sleep(EVERY)
-    finally:
-        with contextlib.suppress(ValueError):
-            site.streams -= 1
+        except HoldfastError as error:
+            frame, event = {"sentence": masked_text(visible(str(error)))[:500]}, "away"
+            sent.clear()  # what comes next says that it is back
+        quiet += EVERY
+        if frame or quiet >= QUIET:
+            yield f"event: {event}\ndata: {json.dumps(frame)}\n\n".encode()
+            quiet = 0.0
+        await asyncio.sleep(EVERY)
 
 
 async def values_of(site: "Site", topics: list[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import importlib
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -19,6 +20,7 @@ from holdfast.pages import Act, Page, Pages
 from holdfast.web.guard import Csrf
 from holdfast.web.identity import Authorize, Identity, OneTimeUrl, identify
 from holdfast.web.reading import Reading
+from holdfast.web.seals import Seals
 from holdfast.web.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DOCTOR = 60.0  # seconds that a diagnosis lasts
+OLD = 600.0  # seconds that it serves beyond that, while a new one is made
 NUMBERS = 1.0
 
 
@@ -44,8 +47,9 @@ class Site:
         self.login = login
         self.read_only = read_only
         self.snapshots = Snapshots()
-        self.streams = 0  # that are open
+        self.streams: Counter[str] = Counter()  # that are open, by who has them
         self.csrf = Csrf((secret or secrets.token_hex(32)).encode())
+        self.seals = Seals(self.csrf)
         self.release = release()
         self._authorize = authorize
         self._title = title
@@ -91,13 +95,13 @@ class Site:
         return await self.reader.arun(procedure)
 
     async def diagnosis(self) -> "Diagnosis":
-        """What the doctor says, once a minute for everybody."""
+        """What the doctor says, once a minute for everybody. Nobody waits for a new one while the last is not too old."""
         from holdfast.shapes import CHECKS
 
         def look() -> "object":
             return self.reader.doctor.arun(checks=CHECKS, knows=self.knows)
 
-        found: Diagnosis = await self.snapshots.get("doctor", DOCTOR, look)  # type: ignore[arg-type]
+        found: Diagnosis = await self.snapshots.get("doctor", DOCTOR, look, OLD)  # type: ignore[arg-type]
         return found
 
     def known_diagnosis(self) -> "Diagnosis | None":

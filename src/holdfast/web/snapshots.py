@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _KEPT = 500  # topics
+FAILED = 2.0  # seconds that a failure is said to whoever asks, before the next look
 
 
 @dataclass(slots=True)
 class _Kept:
     value: Any
     at: float  # on the clock of this process
+    generation: int  # how often somebody had acted when the look began
 
 
 class Snapshots:
@@ -21,34 +23,76 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
+        self._failed: dict[str, tuple[BaseException, float]] = {}
         self._under_way: dict[str, asyncio.Future[Any]] = {}
+        self._generation = 0
         self.looks = 0
 
-    async def get(self, topic: str, lasts: float, look: Callable[[], Awaitable[T]]) -> T:
-        """What is known of the topic, not older than `lasts` seconds."""
+    async def get(
+        self, topic: str, lasts: float, look: Callable[[], Awaitable[T]], meanwhile: float = 0.0
+    ) -> T:
+        """What is known of the topic, not older than `lasts` seconds. What is older serves `meanwhile` seconds more, while
+        a new look is under way."""
         kept = self._kept.get(topic)
-        if kept is not None and time.monotonic() - kept.at < lasts:
-            value: T = kept.value
-            return value
+        fresh = kept is not None and kept.generation == self._generation
+        age = time.monotonic() - kept.at if kept is not None else 0.0
+        if kept is not None and fresh and age < lasts + meanwhile:
+            if age >= lasts and not self._failed_lately(topic):
+                self._begin(topic, look)
+            old: T = kept.value
+            return old
+        if failed := self._failed_lately(topic):
+            raise failed.with_traceback(None)
+        found: T = await asyncio.shield(self._begin(topic, look))
+        return found  # one who goes away takes nothing from the others
+
+    async def soon(
+        self, topic: str, lasts: float, look: Callable[[], Awaitable[T]], patience: float
+    ) -> T | None:
+        """As get(), for what a page can do without: after `patience` seconds, or when the look fails, what was read last."""
+        asked = asyncio.ensure_future(self.get(topic, lasts, look))
+        try:
+            await asyncio.wait({asked}, timeout=patience)
+            if asked.done() and asked.exception() is None:
+                return asked.result()
+        finally:
+            asked.cancel()
+        last: T | None = self.last(topic)
+        return last
+
+    def _begin(self, topic: str, look: Callable[[], Awaitable[Any]]) -> "asyncio.Future[Any]":
         under_way = self._under_way.get(topic)
         if under_way is None or under_way.get_loop() is not asyncio.get_running_loop():
+            generation = self._generation
             under_way = asyncio.ensure_future(look())
             self._under_way[topic] = under_way
-            under_way.add_done_callback(lambda done: self._keep(topic, done))
-        return await asyncio.shield(under_way)  # one who goes away takes nothing from the others
+            under_way.add_done_callback(lambda done: self._keep(topic, done, generation))
+        return under_way
 
-    def _keep(self, topic: str, done: "asyncio.Future[Any]") -> None:
+    def _keep(self, topic: str, done: "asyncio.Future[Any]", generation: int) -> None:
         self.looks += 1
         if self._under_way.get(topic) is done:
             del self._under_way[topic]
-        if done.cancelled() or done.exception() is not None:
+        if done.cancelled():
             return
-        self._kept[topic] = _Kept(done.result(), time.monotonic())
-        while len(self._kept) > _KEPT:
-            self._kept.pop(next(iter(self._kept)))
+        error = done.exception()
+        if generation != self._generation:  # it may have read what was there before somebody acted
+            return
+        if error is not None:
+            self._failed[topic] = (error, time.monotonic())
+        else:
+            self._failed.pop(topic, None)
+            self._kept[topic] = _Kept(done.result(), time.monotonic(), generation)
+        for kept in (self._kept, self._failed):
+            while len(kept) > _KEPT:
+                del kept[next(iter(kept))]
+
+    def _failed_lately(self, topic: str) -> BaseException | None:
+        error, at = self._failed.get(topic, (None, 0.0))
+        return error if time.monotonic() - at < FAILED else None
 
     def last(self, topic: str) -> Any:
-        """What was read last, however long ago."""
+        """What was read last, however long ago, and whatever was done since."""
         kept = self._kept.get(topic)
         return None if kept is None else kept.value
 
@@ -58,5 +102,7 @@ class Snapshots:
         return None if kept is None else time.monotonic() - kept.at
 
     def forget(self) -> None:
-        """Somebody has acted: the next look is a new one."""
-        self._kept.clear()
+        """Somebody has acted: the next look is a new one, also where one is under way."""
+        self._generation += 1
+        self._under_way.clear()
+        self._failed.clear()

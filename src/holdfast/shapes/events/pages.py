@@ -35,7 +35,7 @@ from ...pages import (
 from ...store.statement import Flow
 from . import builds, steering, store
 from .look import shown_event
-from .lookups import find, unknown
+from .lookups import unknown
 from .store import Listed, LogState, Summary
 
 _READS = 64  # of a page: a log of quiet days has a few events in each
@@ -255,16 +255,25 @@ def _resume(given: Given) -> Procedure[Said]:
 
 
 def _skip(given: Given) -> Procedure[Said]:
-    done = yield from steering.skip(given["name"])
+    done = yield from steering.skip(
+        given["name"], shard=_whole(given, "shard"), position=_whole(given, "position")
+    )
     return Said(f"Subscription {given['name']} goes on after position {done.position:,}.", done, "events")
 
 
 def _preview_skip(given: Given) -> Procedure[Preview]:
-    listed = yield from find(given["name"])
-    row = listed[0]
+    row = yield from steering.stopped_shard(given["name"])
     return Preview(
-        f"{row.name} would go on behind the event after position {row.position:,}, without it.", None
+        f"{row.name} would go on behind the event after position {row.position:,}, without it.",
+        fixed={"shard": str(row.shard), "position": str(row.position)},
     )
+
+
+def _whole(given: Given, name: str) -> int | None:
+    said = given.get(name, "")
+    if said and not (said.isascii() and said.isdigit() and len(said) < 19):
+        raise ConfigurationError(f"{name} must be a whole number, not {said[:40]!r}")
+    return int(said) if said else None
 
 
 def _cancel(given: Given) -> Procedure[Said]:
@@ -309,7 +318,7 @@ PAGES = Pages(
             "subscriptions skip",
             "Skip the event",
             _skip,
-            (_NAME,),
+            (_NAME, Field("shard", required=False), Field("position", required=False)),
             _words("skip"),
             _preview_skip,
             "admin",

@@ -241,27 +241,40 @@ def _position(at: int | datetime) -> Procedure[int]:
     return place.position
 
 
-def skip(name: str) -> Procedure[Failure]:
-    """Pass the event at which a subscription stands, and note it; returns what was skipped."""
+def stopped_shard(name: str) -> Procedure[Listed]:
+    """Where the event is that would be skipped next."""
     listed = yield from find(name)
     stopped = [row for row in listed if row.status == "paused"]
     if not stopped:
         if listed[0].status == "expired":
             raise _expired(listed[0])
         raise Refused("not_stopped", f"{name} is not stopped, so there is nothing to skip", subscription=name)
+    return min(stopped, key=lambda row: row.position)
+
+
+def skip(name: str, *, shard: int | None = None, position: int | None = None) -> Procedure[Failure]:
+    """Pass the event at which a subscription stands, and note it; returns what was skipped. `shard` and `position`: only
+    if it still stands there."""
+    found = yield from stopped_shard(name)
+    if shard not in (None, found.shard) or position not in (None, found.position):
+        raise Refused(
+            "moved",
+            f"{name} stands at position {found.position:,} of shard {found.shard} now, so nothing was skipped. "
+            "Look at it again",
+            subscription=name,
+        )
     who = yield from actor()
-    shard = min(stopped, key=lambda row: row.position)
 
     def flow() -> Flow[Failure | None]:
-        page = yield from store.next_event(shard)
+        page = yield from store.next_event(found)
         if not page.events:
             return None
         row = page.events[0]
-        if not (yield from store.skip_event(shard, row, shard.problem or "skipped by an operator")):
+        if not (yield from store.skip_event(found, row, found.problem or "skipped by an operator")):
             raise ConfigurationError(f"{name} has moved meanwhile, so nothing was skipped. Look at it again")
         yield from audit(who, "skip_event", {"subscription": name, "position": row.position}, 1)
         return Failure(
-            row.position, row.seq, shard.shard, "skipped", row.id, row.type, row.key, shard.problem, row.time
+            row.position, row.seq, found.shard, "skipped", row.id, row.type, row.key, found.problem, row.time
         )
 
     skipped: Failure | None = yield from run(flow)

@@ -28,6 +28,8 @@ from . import verbs
 from .verbs import Schedule
 
 _NAME = Field("name")
+_START = Field("start", "From", "time", hint="Such as 2026-05-01T00:00+02:00.", shown=True)
+_END = Field("end", "To", "time", required=False, hint="Empty: until now.", shown=True)
 
 
 def _list(asked: Asked) -> Procedure[View]:
@@ -149,8 +151,6 @@ def _between(given: Given) -> tuple[datetime, datetime | None]:
 
 
 def _preview_fill(given: Given) -> Procedure[Preview]:
-    if not given.get("start"):
-        return Preview("Say from when on. You see then how many slots would fire.", 0)
     found = yield from verbs.fill(given["name"], *_between(given), dry_run=True)
     between = (
         f", for slots from {moment(found.first)} to {moment(found.last)}"
@@ -211,7 +211,7 @@ PAGES = Pages(
             "schedule backfill",
             "Backfill",
             _fill,
-            (_NAME, Field("start"), Field("end", required=False)),
+            (_NAME, _START, _END),
             _fill_words,
             _preview_fill,
         ),

@@ -182,6 +182,7 @@
       }
     });
     source.addEventListener("away", (event) => {
+      seen = Date.now();
       show("away");
       if (away) { away.textContent = `The database is away: ${JSON.parse(event.data).sentence}`; away.hidden = false; }
     });

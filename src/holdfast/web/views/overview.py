@@ -101,6 +101,11 @@ async def numbers_of(site: "Site") -> Numbers:
     return await site.snapshots.get("overview", LASTS, lambda: site.look(_numbers(site)))
 
 
+async def numbers_soon(site: "Site", patience: float) -> Numbers | None:
+    """The same, or the last that are known, for what is not worth to wait for."""
+    return await site.snapshots.soon("overview", LASTS, lambda: site.look(_numbers(site)), patience)
+
+
 def _numbers(site: "Site") -> Procedure[Numbers]:
     found = yield from Operator.overview.procedure()
     workers = yield from Operator.list_workers.procedure()

@@ -1,0 +1,57 @@
+"""The act that changes one job. Its arguments are checked against the handler, as on the command line with an app."""
+
+from holdfast.cli.arguments import parse_moment, parse_object
+from holdfast.errors import ConfigurationError
+from holdfast.operate.edit import Changes, Known
+from holdfast.operate.operator import Operator
+from holdfast.operate.procedure import Procedure
+from holdfast.pages import Act, Field, Given, Said
+from holdfast.web.filters import job_id, text
+
+_FIELDS = (
+    Field("id"),
+    Field(
+        "arguments", "Arguments to put in, as a JSON object", "json", required=False, hint='{"cents": 995}'
+    ),
+    Field("priority", "Priority", "number", required=False),
+    Field("max_attempts", "Attempts at most", "number", required=False),
+    Field("run_after", "Not before", "time", required=False, hint="15m, or 2026-05-01T10:00Z"),
+)
+
+
+def edit_act(known: Known) -> Act:
+    """`known` finds the task whose signature the arguments must fit."""
+    return Act("jobs edit", "Edit", lambda given: _edit(known, given), _FIELDS, _words)
+
+
+def _edit(known: Known, given: Given) -> Procedure[Said]:
+    wanted = job_id(given["id"])
+    done = yield from Operator.edit_job.procedure(wanted, _changes(given), known)
+    return Said(
+        f"Changed: {', '.join(done.after)}.", {"before": done.before, "after": done.after}, f"jobs/{wanted}"
+    )
+
+
+def _changes(given: Given) -> Changes:
+    run_after = text(given, "run_after")
+    at = None if run_after is None else parse_moment(run_after, "run_after")
+    numbers = {name: _number(given, name) for name in ("priority", "max_attempts")}
+    arguments = parse_object(given.get("arguments") or "{}", "arguments")
+    return Changes(arguments=arguments, run_after=at, **numbers)  # type: ignore[arg-type]
+
+
+def _number(given: Given, name: str) -> int | None:
+    said = text(given, name)
+    if said is None:
+        return None
+    try:
+        return int(said)
+    except ValueError:
+        raise ConfigurationError(f"{name} must be a whole number, not {said[:40]!r}") from None
+
+
+def _words(given: Given) -> list[str]:
+    found = ["jobs", "edit", given["id"]]
+    for name in ("priority", "max_attempts", "run_after"):
+        found += [f"--{name.replace('_', '-')}", given[name]] if given.get(name) else []
+    return found
