@@ -37,7 +37,7 @@ def _check_names(act: Act, given: Mapping[str, str]) -> None:
 
 
 def fields_of(act: Act, given: Mapping[str, str]) -> dict[str, str]:
-    """What the act hears."""
+    """The values that the act takes, by their names."""
     _check_names(act, given)
     found = {name: value for name, value in given.items() if value != ""}
     for field in act.fields:
