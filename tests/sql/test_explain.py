@@ -539,9 +539,10 @@ def test_breaker_open(kit: Kit, conn: Conn, why: Why) -> None:
     one(conn, "SELECT holdfast.note_breaker('work', false, 1, '{}', '{}', 'E: it is down', 1, 60, 30, 300)")
     found = why(job_id)
     assert codes(found) == ["breaker_open"]
-    assert "after E: it is down; next trial at" in found.sentence
+    assert "; next trial at" in found.sentence
+    assert found.sentence.endswith(": E: it is down")
     conn.execute("UPDATE holdfast.breakers SET state = 'half_open'")
-    assert why(job_id).sentence.endswith("; one job of the task is tried right now.")
+    assert why(job_id).sentence.endswith("; one job of the task is tried right now: E: it is down")
     obey(kit, found.advice[0])
     assert codes(why(job_id)) == ["nothing_wrong"]
 

@@ -55,7 +55,8 @@ def hold_reason(queue: str, hold: HoldSeen) -> Said:
     elif hold.trial_state == "over":
         trial = f"That was {hold.trial_job}, which has ended. Nobody has lifted or renewed the hold since"
     held = f"Its key {cut(hold.key)} was held until {moment(hold.until)}, and one job of it is tried first"
-    return "key_on_trial", f"{held}. {trial}{why}", [lift]
+    said = f"{held}. {trial}{why}"
+    return "key_on_trial", said, [lift]
 
 
 def misfit_reason(seen: Seen, able: Sequence[WorkerSeen], wait: float, start: Advice) -> Said | None:
