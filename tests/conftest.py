@@ -14,6 +14,7 @@ import pytest
 from tests.claims import SkippedClaims
 from tests.command_tree import keep_tree
 from tests.failed import wanted_names
+from tests.spent import Spent
 
 from holdfast import Holdfast, failpoints, telemetry
 from holdfast.db.database import Database
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     if not is_worker:  # one place sees every report, also in a parallel run
         config.pluginmanager.register(SkippedClaims())
+        config.pluginmanager.register(Spent())
         if (names := wanted_names()) is not None:
             config.pluginmanager.register(names)
     if is_worker or not config.getoption(
