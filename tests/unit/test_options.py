@@ -299,7 +299,8 @@ def test_task_settings() -> None:
         (
             {"ordring": "key"},
             (
-                "queue has no option 'ordring' (known: aging, concurrency, fair, keep_completed, key_concurrency, key_rate, on_dead_letter, "
+                "queue has no option 'ordring' (known: aging, concurrency, fair, keep_completed, key_concurrency, "
+                "key_rate, on_dead_letter, "
                 "ordering, rate, weights). Did you mean 'ordering'?"
             ),
         ),
