@@ -315,7 +315,7 @@ async def test_an_outcome_that_comes_while_a_batch_is_cut_short_is_not_taken_for
     flow, run, cut = settler._session.flow, settler._session.run, True
 
     async def quick_refused(what: Any) -> Any:
-        if what.name == "settle_done" and what.params[-1] == 2:
+        if what.name == "settle_done" and what.params[5] == 2:
             raise BadRow("refused", "22000")
         return await run(what)
 

@@ -39,9 +39,10 @@ from holdfast import Holdfast, Job
 from holdfast.db.guests.text import as_text
 from holdfast.model.job import Grant, NewRow
 from holdfast.model.outcome import Completed, Settlement
+from holdfast.store.checked import lock_owned, settle_check
 from holdfast.store.jobs import enqueue
 from holdfast.store.owner import guard
-from holdfast.store.settle import lock_owned, settle, settle_check
+from holdfast.store.settle import settle
 from holdfast.store.statement import Statement
 from holdfast.tasks.task import Task
 from holdfast.testing import Kit

@@ -50,8 +50,9 @@ from holdfast.model.outcome import (
 )
 from holdfast.runtime.settle import Settler
 from holdfast.store import housekeeping, jobs, owner, sweep, workers
+from holdfast.store.checked import lock_owned
 from holdfast.store.renew import renew
-from holdfast.store.settle import lock_owned, settle, settle_in
+from holdfast.store.settle import settle, settle_in
 from holdfast.testing import Kit
 
 pytestmark = pytest.mark.versions

@@ -33,8 +33,9 @@ from holdfast.model.outcome import NOTHING, Completed, Failed, Outcome, Released
 from holdfast.store import claim as claims
 from holdfast.store import jobs, owner, sweep
 from holdfast.store.arrays import UuidArray, plain_array
+from holdfast.store.checked import lock_owned, settle_check
 from holdfast.store.renew import heartbeat, renew
-from holdfast.store.settle import forget, lock_owned, settle, settle_check, settle_done
+from holdfast.store.settle import forget, settle, settle_done
 from holdfast.store.statement import Statement
 from holdfast.store.wake import Rounds, pulse
 from holdfast.testing import Kit, TestServer

@@ -40,8 +40,8 @@ from holdfast.model.queue import OnDeadLetter, QueueRules
 from holdfast.store import acts, dead, jobs, queues
 from holdfast.store import claim as claims
 from holdfast.store import streams as store
+from holdfast.store.checked import settle_check
 from holdfast.store.claim import Mark
-from holdfast.store.settle import settle_check
 from holdfast.testing import Kit
 
 pytestmark = pytest.mark.versions

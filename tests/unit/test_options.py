@@ -199,7 +199,7 @@ TASK_REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"max_attempt": 3},
         (
-            "task has no option 'max_attempt' (known: aliases, breaker, lease, max_attempts, memory_limit, "
+            "task has no option 'max_attempt' (known: aliases, breaker, keep_completed, lease, max_attempts, memory_limit, "
             "name, priority, process, "
             "queue, retry, timeout, upgrade, version). Did you mean 'max_attempts'?"
         ),
@@ -299,7 +299,8 @@ def test_task_settings() -> None:
         (
             {"ordring": "key"},
             (
-                "queue has no option 'ordring' (known: aging, concurrency, fair, key_concurrency, key_rate, on_dead_letter, "
+                "queue has no option 'ordring' (known: aging, concurrency, fair, keep_completed, key_concurrency, "
+                "key_rate, on_dead_letter, "
                 "ordering, rate, weights). Did you mean 'ordering'?"
             ),
         ),

@@ -38,6 +38,15 @@ AgingOption = Annotated[
     str | None, typer.Option(metavar="SPAN", help="Waiting so long counts as much as one priority: 90s, 5m.")
 ]
 
+KeepOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-completed/--drop-completed",
+        help="Whether completed jobs stay in the archive. Dropped ones have no result, and nobody can look at them.",
+        show_default="keep",
+    ),
+]
+
 
 def given(
     weight: Sequence[str] | None,
@@ -134,6 +143,7 @@ _WORDS = {
     "rate": "rate",
     "key_rate": "rate per key",
     "aging": "aging",
+    "keep_completed": "completed jobs are kept",
 }
 
 
@@ -184,5 +194,7 @@ def _lines(seen: QueueRulesSeen) -> list[tuple[str, str]]:
             text = "fair"
         elif name in ("weights", "aging"):
             text = f"{name} {text}"
+        elif name == "keep_completed":
+            text = "completed jobs are not kept"
         found.append((_WORDS[name], text))
     return found

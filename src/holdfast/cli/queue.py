@@ -69,12 +69,14 @@ def create_command(
     key_rate: limits.KeyRateOption = None,
     key_burst: limits.KeyBurstOption = None,
     aging: limits.AgingOption = None,
+    keep_completed: limits.KeepOption = None,
     *,
     operator: Operator,
 ) -> Shown[QueueMade]:
     """Make a queue. Safe to run twice, and while workers run."""
     made_so = {"ordering": ordering.value, "on_dead_letter": on_dead_letter.value, "fair": fair}
     named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging)
+    named |= {} if keep_completed is None else {"keep_completed": keep_completed}
     wanted = {name: value for name, value in named.items() if value is not None}
     rules = queue_rules(made_so | wanted, ConfigurationError)
     made = operator.create_queue(name, None if lease is None else parse_span(lease, "--lease"), rules)
@@ -151,16 +153,18 @@ def set_command(
     key_rate: limits.KeyRateOption = None,
     key_burst: limits.KeyBurstOption = None,
     aging: limits.AgingOption = None,
+    keep_completed: limits.KeepOption = None,
     *,
     operator: Operator,
 ) -> Shown[QueueSet]:
     """Change the rules of a queue; `none` takes a limit away. Keys that are blocked or parked stay so until released."""
     has = operator.rules_of(name)
     named = limits.given(weight, concurrency, key_concurrency, rate, burst, key_rate, key_burst, aging, has)
+    named |= {} if keep_completed is None else {"keep_completed": keep_completed}
     if ordering is None and on_dead_letter is None and not named:
         raise ConfigurationError(
             "say what to change: --on-dead-letter skip, block or park, --ordering none or key, "
-            "or a limit, as --concurrency 20 or --rate none"
+            "or a limit, as --concurrency 20 or --rate none, or --drop-completed"
         )
     done = operator.set_queue(
         name,

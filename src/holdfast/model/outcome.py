@@ -30,6 +30,9 @@ class Completed(Outcome):
     beside: bool = False  # this attempt recorded steps or progress, which go with the job
 
 
+NOT_COMMITTED = (
+    "NotCommitted"  # kind of the error of a job that its handler completed in a transaction of its own
+)
 NOTHING = Completed("null")  # what most handlers return
 
 
@@ -119,11 +122,12 @@ class Settlement(NamedTuple):
     grant: Owned
     outcome: Outcome
     watch: Watch | None = None
+    keep: bool | None = None  # whether it stays in the archive when it completed; None: as its queue says
 
 
 # A worker makes tens of thousands a second, and this takes half the time.
 settlement_of = cast(
-    "Callable[[tuple[Owned, Outcome, Watch | None]], Settlement]",
+    "Callable[[tuple[Owned, Outcome, Watch | None, bool | None]], Settlement]",
     functools.partial(tuple.__new__, Settlement),
 )
 

@@ -72,6 +72,7 @@ class QueueRules:
     rate: Rate | None = None  # starts of the queue, over all workers
     key_rate: Rate | None = None  # of one key
     aging: float | None = None  # seconds of waiting that count as much as one priority
+    keep_completed: bool = True  # False: nothing stays of a job that completed
 
     @property
     def ordered(self) -> bool:

@@ -42,7 +42,7 @@ FAILED: Final = (
 )
 DISCARDED: Final = "discarded"
 WAITING: Final = "waiting"  # not finished, as a producer that waits for the result sees it
-GONE: Final = "gone"  # nothing is kept of it
+GONE: Final = "gone"  # nothing is kept of it: a job that ended, here or by a later owner
 OTHER: Final = "other"  # a label for what has none of its own
 
 JOB_STARTED: Final = "job.started"
@@ -56,6 +56,7 @@ JOB_SNOOZED: Final = "job.snoozed"
 JOB_RELEASED: Final = "job.released"
 JOB_SUSPENDED: Final = "job.suspended"
 JOB_LOST: Final = "job.lost"
+JOB_GONE: Final = "job.gone"
 JOB_FAILED: Final = "job.failed"
 
 NEVER: Final = 9999  # the year of a job that is due when something happens
@@ -103,6 +104,7 @@ TABLE: Final = {
         Word(SUSPENDED, JOB_SUSPENDED, SUSPENDED, handled=True),
         Word(RELEASED, JOB_RELEASED, RELEASED),
         Word(LOST, JOB_LOST, LOST),
+        Word(GONE, JOB_GONE, GONE),
         Word(BUSY),
         Word(FAILED, JOB_FAILED),
     )

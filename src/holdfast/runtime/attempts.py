@@ -27,6 +27,7 @@ from .claim.suspects import Suspects
 from .context import WorkerContext
 from .dispatch import Dispatcher
 from .execute import Executor, unforeseen
+from .handler import kept
 from .inflight import Running
 from .settle import Settler
 from .sleep import FIRST_PAUSE
@@ -52,6 +53,7 @@ class Attempts:
             context.database, context.me, self._settled, breakers.changed, context.options.recorders
         )
         self.side = context.side
+        self._keeps = kept(context.handlers)
         self._me = context.me
         self._pause = context.pause
         self._executor = executor
@@ -116,7 +118,7 @@ class Attempts:
         if running.settling:
             return
         watch = self._breakers.watch(running) if self._breakers.watching else None
-        settlement = settlement_of((running.claimed, outcome, watch))
+        settlement = settlement_of((running.claimed, outcome, watch, self._keeps.get(running.claimed.task)))
         running.settling = True
         if type(outcome) is Completed:
             self.settler.settle(settlement)

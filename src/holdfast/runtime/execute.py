@@ -13,6 +13,7 @@ from ..errors import DatabaseUnavailable, LeaseLost
 from ..model.backoff import Backoff
 from ..model.duration import Duration, seconds
 from ..model.outcome import (
+    NOT_COMMITTED,
     NOTHING,
     Cancelled,
     Completed,
@@ -123,6 +124,7 @@ class Executor:
         running.job = job = Job(
             running.claimed, self._database, self._worker(), handler.encode, running.on_change
         )
+        job._keep = handler.keep
         job._rest = functools.partial(self.resting.rest, running)
         job._rows = rows = Rows(self._recorders, in_transaction=handler.transaction != "none")
         if running.stop:
@@ -179,7 +181,9 @@ class Executor:
         def finish(value: object) -> Any:
             result = handler.encode(value)
             job._completes()
-            return settle_in(Settlement(job._grant, Completed(result, job._beside)), self._worker())
+            return settle_in(
+                Settlement(job._grant, Completed(result, job._beside), keep=handler.keep), self._worker()
+            )
 
         began = False
         try:
@@ -212,7 +216,7 @@ def completion(job: Job, handler: Handler, value: object) -> Outcome:
         message = (
             "job.complete() was called, but its transaction was not committed before the handler returned"
         )
-        return handler.failed(ErrorText("NotCommitted", message), job.attempt)
+        return handler.failed(ErrorText(NOT_COMMITTED, message), job.attempt)
     return Completed(result)
 
 

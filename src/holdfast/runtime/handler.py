@@ -56,6 +56,7 @@ class Handler:
     memory_limit: int | None = None
     gather: Gather | None = None
     breaker: Breaker | None = None
+    keep: bool | None = None  # whether something stays of jobs that completed; None: as their queue says
     fingerprint: Callable[[], str] = str  # of its signature: workers of the same one take the same payloads
     returns_none: bool = False  # by its annotation: None needs no encoding
     drive: Callable[..., Awaitable[Outcome]] | None = (
@@ -113,6 +114,12 @@ class Handlers(Protocol):
     def known(self) -> list[tuple[str, int]]:
         """Every (task name or alias, payload version) that can be run here."""
         ...
+
+
+def kept(handlers: Handlers) -> dict[str, bool]:
+    """The tasks that say by themselves whether their completed jobs are kept."""
+    found = ((task, handlers.find(task, version)) for task, version in handlers.known())
+    return {task: handler.keep for task, handler in found if handler is not None and handler.keep is not None}
 
 
 def signatures(handlers: Handlers) -> list[str]:

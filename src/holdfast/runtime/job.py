@@ -63,6 +63,7 @@ class Job:
         self._beside = False  # it recorded steps or progress
         self._report: tuple[float, str] | None = None
         self._rows = Rows(Recorders())
+        self._keep: bool | None = None  # what its task says of completed jobs
         self._rest: Callable[[], AbstractAsyncContextManager[asyncio.Event]] = no_rest
 
     @property
@@ -211,7 +212,7 @@ class Job:
         self._completion(await guest.arun(settle_in(self._settlement(result), self._worker)))
 
     def _settlement(self, result: object) -> Settlement:
-        return Settlement(self._grant, Completed(self._encode(result), self._beside))
+        return Settlement(self._grant, Completed(self._encode(result), self._beside), keep=self._keep)
 
     def _completion(self, done: bool) -> None:
         if not done:

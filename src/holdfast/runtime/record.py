@@ -89,7 +89,7 @@ class Recorders:
 
 
 def _applied(settlement: Settlement, answer: Settled | None) -> Ended | None:
-    grant, outcome, _ = settlement
+    grant, outcome, *_ = settlement
     if answer is None:
         return Ended(grant, outcome, ARCHIVED[type(outcome)])
     return None if answer.already or answer.state in UNSETTLED else Ended(grant, outcome, answer.state)

@@ -12,10 +12,12 @@ from ..model.outcome import DeadLettered, Failed, Held, Misfit, Outcome, Settlem
 from ..model.state import (
     COMPLETED,
     DEAD,
+    GONE,
     HELD,
     JOB_COMPLETED,
     JOB_DEAD_LETTER,
     JOB_FAILED,
+    JOB_GONE,
     JOB_HELD,
     JOB_LOST,
     JOB_RETRY,
@@ -115,6 +117,8 @@ def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
         return JOB_COMPLETED, {}, logging.INFO
     if state == LOST:
         return JOB_LOST, {}, logging.WARNING
+    if state == GONE:
+        return JOB_GONE, {}, logging.WARNING
     if state == PENDING and isinstance(outcome, Failed):
         error = outcome.error
         fields = {"error": error.summary, "retry_in": round(outcome.delay, 2), "trace": error.trace}

@@ -120,6 +120,7 @@ CREATE TABLE holdfast.queues (
     aging      float8 CHECK (aging > 0 AND aging < 'infinity'),   -- seconds of waiting that count as much as one priority
     limited    int NOT NULL GENERATED ALWAYS AS (   -- 0: by nothing, 1: as a whole, 2: by key too; a claim that knows of less takes nothing
                    CASE WHEN key_concurrency IS NOT NULL OR key_rate IS NOT NULL THEN 2 WHEN concurrency IS NOT NULL OR rate IS NOT NULL THEN 1 ELSE 0 END) STORED,
+    keep_completed boolean NOT NULL DEFAULT true,   -- false: nothing stays of a job that completed
     CONSTRAINT queues_keyed CHECK (keyed OR (ordering = 'none' AND on_dead_letter = 'skip' AND NOT fair AND key_concurrency IS NULL
                                              AND key_rate IS NULL)),
     CONSTRAINT queues_burst CHECK ((rate IS NULL) = (burst IS NULL) AND (key_rate IS NULL) = (key_burst IS NULL))

@@ -56,7 +56,7 @@ def note_ends(batch: Sequence[Settlement], odd: Mapping[int, Settled]) -> Flow[l
     if not any(map(_watch, batch)):
         return []
     notes: dict[str, Note] = {}
-    for place, (grant, outcome, watch) in enumerate(batch):
+    for place, (grant, outcome, watch, _) in enumerate(batch):
         if watch is None:
             continue
         answer = odd.get(place)

@@ -34,6 +34,7 @@ def set_rules(name: str, rules: QueueRules) -> Statement[list[str]]:
         key_rate.per_second if key_rate else None,
         key_rate.size if key_rate else None,
         rules.aging,
+        rules.keep_completed,
     )
     return named("set_rules", params, ids)
 
@@ -47,7 +48,9 @@ def queue_rules(queues: Sequence[str]) -> Statement[dict[str, QueueRules]]:
 
 def read_rules(row: Sequence[Any]) -> QueueRules:
     """The columns of the rules, in the order of queue_rules."""
-    ordering, on_dead, fair, weights, concurrency, per_key, rate, burst, key_rate, key_burst, aging = row
+    ordering, on_dead, fair, weights, concurrency, per_key, rate, burst, key_rate, key_burst, aging, keep = (
+        row
+    )
     return QueueRules(
         ordering=ordering,
         on_dead_letter=on_dead,
@@ -58,4 +61,5 @@ def read_rules(row: Sequence[Any]) -> QueueRules:
         rate=Rate.of(rate, burst),
         key_rate=Rate.of(key_rate, key_burst),
         aging=aging,
+        keep_completed=keep,
     )

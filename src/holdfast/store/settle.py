@@ -2,7 +2,7 @@
 for jobs that completed without a result and on which nothing hangs."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 from uuid import UUID
@@ -28,6 +28,7 @@ from ..model.state import ARCHIVED, BUSY, HELD, LOST, PENDING
 from ..sql import query, query_in
 from .arrays import plain_array, text_array, uuid_array
 from .chains import follow
+from .checked import check, columns, lock_owned
 from .statement import Flow, Row, Statement, ids, nothing
 from .wake import wake
 
@@ -36,6 +37,7 @@ Places = list[int]  # in the batch
 _grant: Callable[[Settlement], Owned] = itemgetter(0)
 _outcome: Callable[[Settlement], Outcome] = itemgetter(1)
 _watch: Callable[[Settlement], Watch | None] = itemgetter(2)
+_keep: Callable[[Settlement], bool | None] = itemgetter(3)
 _queue, _id, _generation, _token, _rest = map(
     attrgetter, ("queue", "id_text", "generation", "token_text", "rest")
 )
@@ -80,6 +82,7 @@ def is_plain(batch: Sequence[Settlement]) -> bool:
         and len(set(map(_queue, grants))) == 1
         and not any(map(_rest, grants))
         and not any(map(_watch, batch))
+        and len(set(map(_keep, batch))) == 1
     )
 
 
@@ -109,6 +112,7 @@ def settle_done(batch: Sequence[Settlement], worker: str) -> Statement[set[tuple
         uuid_array(list(map(_token, grants))),
         worker,
         len(grants),
+        batch[0].keep,
     )
     # Not kept: a plan that is made while the queue is empty would go through all of it once it is not.
     return Statement("settle_done", query_in("settle_done", queue), params, decode, prepared=False)
@@ -129,7 +133,7 @@ def _parted(
         return {queues.pop(): range(len(batch))}, {}
     finished: dict[str, Places] = {}
     others: dict[tuple[str, str], Places] = {}
-    for place, (grant, outcome, _) in enumerate(batch):
+    for place, (grant, outcome, *_) in enumerate(batch):
         queue = grant.queue
         if type(outcome) in ARCHIVED:
             finished.setdefault(queue, []).append(place)
@@ -147,7 +151,7 @@ def _finish(
     answer: list[str | None] = yield from Statement(
         "settle_finish",
         query_in("settle_finish", queue),
-        (queue, *_grants(grants), *_ends(outcomes), worker, len(parts)),
+        (queue, *_grants(grants), *_ends(outcomes), worker, len(parts), _kept(parts)),
         lambda rows: rows[0][0],
     )
     count, which, linked = answer
@@ -161,14 +165,14 @@ def _finish(
             odd[places[n]] = Settled(UUID(job_id), state, group=UUID(group) if group else None, then=then)
     yield from forget([part for n, part in enumerate(parts) if n not in missed])
     if missed:
-        yield from _check(queue, [places[n] for n in sorted(missed)], batch, odd)
+        yield from check(queue, [places[n] for n in sorted(missed)], batch, odd)
 
 
 def forget(ended: Sequence[Settlement]) -> Flow[None]:
     """Remove what these jobs left beside them, in the transaction that ends them. Most can have left nothing: it is their
     first attempt, and it recorded nothing. A cancelled job keeps its steps, because somebody may retry it."""
     completed, cancelled = [], []
-    for grant, outcome, _ in ended:
+    for grant, outcome, *_ in ended:
         if isinstance(outcome, Cancelled):
             cancelled.append(UUID(grant.id_text))
         elif grant.generation > 1 or (isinstance(outcome, Completed) and outcome.beside):
@@ -189,28 +193,29 @@ def _ends(outcomes: Sequence[Outcome]) -> tuple[str | None, str | None, str | No
     return plain_array(statuses), text_array(results), text_array(errors)
 
 
+def _kept(parts: Sequence[Settlement]) -> str | None:
+    """Whether each is kept if it completed. One that leaves rows beside it is: what they belong to can be looked at."""
+    said = [True if outcome.rows else keep for _, outcome, _, keep in parts]
+    if said.count(None) == len(said):
+        return None
+    return "{" + ",".join("NULL" if keep is None else str(keep).lower() for keep in said) + "}"
+
+
 def _settle_others(
     queue: str, name: str, places: Places, batch: Sequence[Settlement], worker: str, odd: Odd
 ) -> Flow[None]:
     """Failed, put back or held. In the order of their ids, so that two settlers cannot wait for each other in a circle."""
     places = sorted(places, key=lambda place: batch[place].grant.id_text)
-    columns = [
-        list(column) for column in zip(*(_row(batch[place].outcome)[1] for place in places), strict=True)
-    ]
+    more = [list(column) for column in zip(*(_row(batch[place].outcome)[1] for place in places), strict=True)]
     extra = (worker,) if name == "settle_fail" else ()
-    params = (queue, *_columns(batch[place].grant for place in places), *columns, *extra)
+    params = (queue, *columns(batch[place].grant for place in places), *more, *extra)
     rows = yield from Statement(name, query_in(name, queue), params, ids)
     for n, state, group in rows:
         place = places[int(n) - 1]
         job_id = UUID(batch[place].grant.id_text)
         odd[place] = Settled(job_id, state, group=UUID(group) if group else None)
     if missed := [place for place in places if place not in odd]:
-        yield from _check(queue, missed, batch, odd)
-
-
-def _check(queue: str, places: Places, batch: Sequence[Settlement], odd: Odd) -> Flow[None]:
-    found = yield from settle_check(queue, [batch[place].grant for place in places])
-    odd.update(zip(places, found, strict=True))
+        yield from check(queue, missed, batch, odd)
 
 
 def _row(outcome: Outcome) -> tuple[str, tuple[Any, ...]]:
@@ -245,11 +250,6 @@ def _grants(grants: Sequence[Owned]) -> tuple[str, str, str]:
     )
 
 
-def _columns(grants: Iterable[Owned]) -> list[list[Any]]:
-    parts = [(UUID(g.id_text), g.generation, UUID(g.token_text)) for g in grants]
-    return [list(column) for column in zip(*parts, strict=True)]
-
-
 def _back(batch: Sequence[Settlement], odd: Odd) -> dict[str, float]:
     """Queue -> seconds until the first job that went back to it is due. A misfit is for a worker of another signature."""
     back: dict[str, float] = {}
@@ -260,16 +260,6 @@ def _back(batch: Sequence[Settlement], odd: Odd) -> dict[str, float]:
             delay = outcome.delay if isinstance(outcome, Failed | Snoozed) else 0.0
             back[queue] = min(delay, back.get(queue, delay))
     return back
-
-
-def settle_check(queue: str, grants: Sequence[Owned]) -> Statement[list[Settled]]:
-    """What happened to grants whose settle touched no row: settled already, busy or lost. One answer each."""
-
-    def decode(rows: Sequence[Row]) -> list[Settled]:
-        found = {int(n): (state, already == "true") for n, state, already in ids(rows)}
-        return [Settled(UUID(g.id_text), *found[n]) for n, g in enumerate(grants, 1)]
-
-    return Statement("settle_check", query_in("settle_check", queue), (queue, *_columns(grants)), decode)
 
 
 def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
@@ -285,12 +275,3 @@ def settle_in(settlement: Settlement, worker: str) -> Flow[bool]:
         if not locked:
             return False
     return False
-
-
-def lock_owned(grant: Owned) -> Statement[list[UUID]]:
-    return Statement(
-        "lock_owned",
-        query_in("lock_owned", grant.queue),
-        (grant.queue, UUID(grant.id_text), grant.generation, UUID(grant.token_text)),
-        lambda rows: [UUID(job_id) for (job_id,) in ids(rows)],
-    )

@@ -50,6 +50,12 @@ def task_name(value: object, what: str, fail: Fail) -> str:
     return value
 
 
+def yes_or_no(value: object, what: str, fail: Fail) -> bool:
+    if not isinstance(value, bool):
+        raise fail(f"{what} must be True or False, not {shown(value)}")
+    return value
+
+
 def integer(value: object, what: str, low: int, high: int, fail: Fail) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise fail(f"{what} must be an integer from {low} to {high}, not {shown(value)}")

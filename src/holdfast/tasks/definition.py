@@ -98,6 +98,7 @@ class Definition:
             memory_limit=settings.memory_limit,
             gather=self.gather,
             breaker=settings.breaker,
+            keep=settings.keep_completed,
         )
 
     def row(self, payload: str, values: Mapping[str, Any]) -> NewRow:

@@ -114,7 +114,7 @@ class JobHandle(Generic[R_co]):
         return self._marked(
             ResultExpired(
                 f"nothing is kept of {job}: it finished longer ago than results are kept, "
-                "or its transaction was rolled back"
+                "its transaction was rolled back, or its queue or task has keep_completed=False"
             ),
             fate,
         )

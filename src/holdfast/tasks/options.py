@@ -53,6 +53,7 @@ class TaskOptions(TypedDict, total=False):
     process: bool
     memory_limit: int
     breaker: Breaker
+    keep_completed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class TaskSettings:
     process: bool = False
     memory_limit: int | None = None
     breaker: Breaker | None = None
+    keep_completed: bool | None = None  # None: as its queue says
 
 
 _ENQUEUE: dict[str, Callable[[Any], Any]] = {
@@ -161,12 +163,6 @@ def _upgrade(value: object, version: int) -> dict[int, Callable[[dict[str, Any]]
     return dict(value)
 
 
-def _process(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TaskDefinitionError(f"process must be True or False, not {shown(value)}")
-    return value
-
-
 def _memory_limit(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < LEAST_MEMORY:
         raise TaskDefinitionError(
@@ -186,7 +182,8 @@ _TASK: dict[str, Callable[[Any], Any]] = {
     "retry": _retry,
     "lease": _period("lease"),
     "timeout": _period("timeout"),
-    "process": _process,
+    "process": lambda v: checks.yes_or_no(v, "process", TaskDefinitionError),
     "memory_limit": _memory_limit,
     "breaker": _breaker,
+    "keep_completed": lambda v: checks.yes_or_no(v, "keep_completed", TaskDefinitionError),
 }

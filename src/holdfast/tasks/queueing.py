@@ -26,6 +26,7 @@ class QueueOptions(TypedDict, total=False):
     rate: Rate
     key_rate: Rate
     aging: Duration
+    keep_completed: bool
 
 
 def queue_rules(options: Mapping[str, Any], fail: Fail = TaskDefinitionError) -> QueueRules:
@@ -62,10 +63,11 @@ def _one_of(name: str, *allowed: str) -> Callable[[object, Fail], Any]:
     return check
 
 
-def _fair(value: object, fail: Fail) -> bool:
-    if not isinstance(value, bool):
-        raise fail(f"fair must be True or False, not {shown(value)}")
-    return value
+def _yes_or_no(name: str) -> Callable[[object, Fail], bool]:
+    def check(value: object, fail: Fail) -> bool:
+        return checks.yes_or_no(value, name, fail)
+
+    return check
 
 
 def _weights(value: object, fail: Fail) -> dict[str, float]:
@@ -106,11 +108,12 @@ def parse_rate(text: str, burst: int | None, fail: Fail) -> Rate:
 _CHECKS: dict[str, Callable[[Any, Fail], Any]] = {
     "ordering": _one_of("ordering", "none", "key"),
     "on_dead_letter": _one_of("on_dead_letter", "skip", "block", "park"),
-    "fair": _fair,
+    "fair": _yes_or_no("fair"),
     "weights": _weights,
     "concurrency": lambda v, fail: checks.integer(v, "concurrency", 1, 1_000_000, fail),
     "key_concurrency": lambda v, fail: checks.integer(v, "key_concurrency", 1, 1_000_000, fail),
     "rate": _rate("rate"),
     "key_rate": _rate("key_rate"),
     "aging": lambda v, fail: checks.period(v, "aging", fail),
+    "keep_completed": _yes_or_no("keep_completed"),
 }

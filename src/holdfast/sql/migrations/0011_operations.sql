@@ -2,6 +2,8 @@
 -- What people who operate the engine see: the audit says by which surface, from where and why, and what was changed; acts over many outlive their starter;
 -- how each queue stood in each minute; and how long attempts ran and waited, as histograms.
 
+ALTER TABLE holdfast.queues ADD COLUMN keep_completed boolean NOT NULL DEFAULT true;
+
 ALTER TABLE holdfast.audit ADD COLUMN surface text, ADD COLUMN address inet, ADD COLUMN reason text, ADD COLUMN before jsonb, ADD COLUMN after jsonb,
     ADD COLUMN operation uuid;
 

@@ -1,16 +1,18 @@
 -- name: settle_finish
 -- anywhere
--- Completed and cancelled jobs leave for the archive. Answers one row: how many did; when that is not all ($9), the places of those
--- that did in the arrays; and what hangs on them, as JSON: [id, group, follow-ups].
+-- Completed and cancelled jobs leave for the archive, or, completed where nothing is kept, for good. Answers one row: how many left; when that is
+-- not all ($9), the places of those that did in the arrays; and what hangs on them, as JSON: [id, group, follow-ups]. On those nothing else can hang
+-- that looks into the archive, so they are kept.
 -- $1 queue, $2 ids, $3 generations, $4 tokens, $5 statuses (NULL: all completed), $6 results (NULL: all 'null'), $7 errors (NULL: none),
--- each the text of an array, $8 worker, $9 how many
+-- each the text of an array, $8 worker, $9 how many, $10 whether each is kept if it completed (NULL: as the queue says), the text of an array
 --
 -- `ok` locks each row under its full guard, pair by pair: ids and tokens as two sets would let a stale (X, T1) match
 -- when the same worker holds X under T2. A row locked by someone else is skipped and told apart by settle_check.
 WITH ok AS MATERIALIZED (
-    SELECT d.n, d.id, d.status, d.result, d.error
+    SELECT d.n, d.id, d.status, d.result, d.error, d.keep
     FROM ROWS FROM (unnest($2::text::uuid[]), unnest($3::text::bigint[]), unnest($4::text::uuid[]), unnest($5::text::text[]),
-                    unnest($6::text::text[]), unnest($7::text::text[])) WITH ORDINALITY AS d(id, generation, token, status, result, error, n)
+                    unnest($6::text::text[]), unnest($7::text::text[]), unnest($10::text::boolean[]))
+         WITH ORDINALITY AS d(id, generation, token, status, result, error, keep, n)
     CROSS JOIN LATERAL (
         SELECT w.id FROM holdfast.work w
         WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token AND w.status = 'processing'
@@ -28,17 +30,18 @@ WITH ok AS MATERIALIZED (
            coalesce(o.status, 'completed'), g.task, g.partition_key, g.payload, $8, CASE WHEN $6::text IS NULL THEN 'null' ELSE o.result::jsonb END,
            coalesce(o.error, g.last_error), g.tags, g.metadata, g.parent_id, g.group_id, g.follow_ups
     FROM gone g JOIN ok o ON o.id = g.id
-    RETURNING id, group_id, follow_ups
+    WHERE o.status <> 'completed' OR g.group_id IS NOT NULL OR g.follow_ups IS NOT NULL
+       OR coalesce(o.keep, (SELECT q.keep_completed FROM holdfast.queues q WHERE q.name = $1), true)
 )
 SELECT ARRAY[count(*)::text, CASE WHEN count(*) < $9::int THEN (SELECT json_agg(n)::text FROM ok) END,
              (json_agg(json_build_array(id, group_id, follow_ups::text)) FILTER (WHERE group_id IS NOT NULL OR follow_ups IS NOT NULL))::text]
-FROM kept;
+FROM gone;
 
 -- name: settle_done
--- The quick way of settle_finish for most jobs there are: completed, with no result, and nothing hangs on them. Answers how many left for the
--- archive; when that is not all ($6), the id and generation of each that did, as JSON: a batch may hold two generations of one job. The rest is
+-- The quick way of settle_finish for most jobs there are: completed, with no result, and nothing hangs on them. Answers how many left, for the
+-- archive or for good; when that is not all ($6), the id and generation of each that did, as JSON: a batch may hold two generations of one job. The rest is
 -- for settle_finish.
--- $1 queue, $2 ids, $3 generations as the text of an array, $4 tokens, $5 worker, $6 how many
+-- $1 queue, $2 ids, $3 generations as the text of an array, $4 tokens, $5 worker, $6 how many, $7 whether they are kept (NULL: as the queue says)
 --
 -- For our own sessions alone, where no planner finds a sequential scan cheap, and by itself: nothing follows it in a transaction.
 -- The DELETE is guarded pair by pair, and locks as it goes: locking first and then looking everything up again took 3 of 9 us.
@@ -60,9 +63,9 @@ WITH gone AS (
            g.claimed_at, (SELECT holdfast.now()), least(g.attempts::bigint + 1, 2147483647)::int, g.max_attempts, g.version, g.crashes, g.priority,
            g.queue, 'completed', g.task, g.partition_key, g.payload, $5, 'null', g.last_error, g.tags, g.metadata, g.parent_id
     FROM gone g
-    RETURNING id
+    WHERE coalesce($7::boolean, (SELECT q.keep_completed FROM holdfast.queues q WHERE q.name = $1), true)
 )
-SELECT count(*), CASE WHEN count(*) < $6::int THEN (SELECT json_agg(json_build_array(id, lease_generation))::text FROM gone) END FROM kept;
+SELECT count(*), CASE WHEN count(*) < $6::int THEN json_agg(json_build_array(id, lease_generation))::text END FROM gone;
 
 -- name: settle_forget
 -- anywhere
@@ -165,11 +168,12 @@ SELECT ARRAY[o.n::text, b.status, NULL] FROM back b JOIN ok o ON o.id = b.id;
 -- name: settle_check
 -- anywhere
 -- Why a settle touched no row: an earlier try had done it (then where the job went, and true), someone holds the row right now
--- (busy), or it is no longer ours (lost).
--- $1 queue, $2 ids, $3 generations, $4 tokens
-SELECT ARRAY[d.n::text, CASE WHEN w.status = 'processing' THEN 'busy' ELSE coalesce(w.status, a.status, l.status, 'lost') END,
-             (coalesce(w.status <> 'processing', false) OR a.status IS NOT NULL OR l.status IS NOT NULL)::text]
-FROM ROWS FROM (unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::uuid[])) WITH ORDINALITY AS d(id, generation, token, n)
+-- (busy), or it is no longer ours (lost). Where completed jobs are not kept, one that is nowhere has ended, here or by a later owner (gone).
+-- $1 queue, $2 ids, $3 generations, $4 tokens, $5 whether they are kept (NULL: as the queue says)
+SELECT ARRAY[d.n::text, CASE WHEN w.status = 'processing' THEN 'busy' ELSE coalesce(w.status, a.status, l.status, g.status, 'lost') END,
+             (coalesce(w.status <> 'processing', false) OR a.status IS NOT NULL OR l.status IS NOT NULL OR g.status IS NOT NULL)::text]
+FROM ROWS FROM (unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::uuid[]), unnest($5::boolean[]))
+     WITH ORDINALITY AS d(id, generation, token, keep, n)
 LEFT JOIN LATERAL (
     SELECT w.status FROM holdfast.work w
     WHERE w.queue = $1 AND w.id = d.id AND w.lease_generation = d.generation AND w.claim_token = d.token OFFSET 0
@@ -186,7 +190,15 @@ LEFT JOIN LATERAL (
                 THEN 'parked' ELSE 'dead_letter' END AS status
     FROM holdfast.dead_letters l
     WHERE l.id = d.id AND l.lease_generation = d.generation AND l.claim_token = d.token OFFSET 0
-) l ON true;
+) l ON true
+LEFT JOIN LATERAL (
+    SELECT 'gone' AS status
+    WHERE NOT coalesce(d.keep, (SELECT q.keep_completed FROM holdfast.queues q WHERE q.name = $1), true)
+      AND NOT EXISTS (SELECT FROM holdfast.work o WHERE o.queue = $1 AND o.id = d.id)
+      AND NOT EXISTS (SELECT FROM unnest(holdfast.archive_slots_of(d.id)) AS s(slot)
+                      CROSS JOIN LATERAL (SELECT FROM holdfast.archive o WHERE o.slot = s.slot AND o.id = d.id OFFSET 0) o)
+      AND NOT EXISTS (SELECT FROM holdfast.dead_letters o WHERE o.id = d.id)
+) g ON true;
 
 -- name: lock_owned
 -- anywhere
