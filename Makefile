@@ -44,8 +44,9 @@ bench-quick: $(STAMP) ## the same scenarios in small sizes, to see that they run
 mutants: $(STAMP) ## remove each guard in turn and see its test fail
 	$(BIN)/python scripts/mutants.py
 
-docs: $(STAMP) ## regenerate printed output in README and docs, and docs/api.txt
+docs: $(STAMP) ## regenerate printed output in README and docs, docs/api.txt and the drawing of the schema
 	$(BIN)/python scripts/docs.py
+	$(BIN)/python scripts/schema_picture.py
 
 shots: $(STAMP) ## make the pictures of the dashboard in docs/web (needs chromium)
 	$(BIN)/python scripts/web_shots.py
