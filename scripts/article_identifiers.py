@@ -63,7 +63,9 @@ def identifiers(texts: Iterable[str]) -> list[str]:
         found.update(SNAKE.findall(text))
         found.update(CAMEL.findall(text))
         found.update(METHOD.findall(text))
-    return sorted((name for name in found - ELSEWHERE if not glued(name, found)), key=str.lower)
+    return sorted(
+        (name for name in found - ELSEWHERE if not glued(name, found)), key=lambda name: (name.lower(), name)
+    )
 
 
 def glued(name: str, found: set[str]) -> bool:

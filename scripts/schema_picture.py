@@ -1,4 +1,4 @@
-"""Draw docs/schema.svg from a migrated database: every table with its columns, by the file that makes it. `--check`: compare.
+"""Draw docs/schema.svg from a migrated database: each table with its columns, by the file that makes it. `--check`: compare.
 
 The schema has no foreign keys; a column that holds the key of another table says which, by its name (LINKS).
 """
@@ -66,7 +66,7 @@ class Column(NamedTuple):
 
 def groups() -> dict[str, str]:
     """Which part of the schema makes each table: the engine, or a shape."""
-    made = {}
+    made: dict[str, str] = {}
     for part, file in [
         ("jobs and workers", SOURCE / "sql" / "schema.sql"),
         *((path.parent.name, path) for path in sorted((SOURCE / "shapes").glob("*/schema.sql"))),
@@ -81,9 +81,8 @@ def groups() -> dict[str, str]:
 def tables(conn: psycopg.Connection[Any]) -> dict[str, list[Column]]:
     found: dict[str, list[Column]] = {}
     for table, column, type_, key in conn.cursor(row_factory=tuple_row).execute(QUERY):
-        text = SHORT.get(type_, type_)
-        if type_.endswith("[]"):
-            text = SHORT.get(type_[:-2], type_[:-2]) + "[]"
+        plain = str(type_).removesuffix("[]")
+        text = SHORT.get(plain, plain) + str(type_)[len(plain) :]
         found.setdefault(table, []).append(Column(column, text, key))
     return found
 
