@@ -51,10 +51,13 @@ docs: $(STAMP) ## regenerate printed output in README and docs, docs/api.txt and
 	$(BIN)/python scripts/docs.py
 	$(BIN)/python scripts/schema_picture.py
 
+docs-site: $(STAMP) ## build the documentation with its search into build/site, without a network
+	$(BIN)/python scripts/docs_site.py
+
 shots: $(STAMP) ## make the pictures of the dashboard in docs/web (needs chromium)
 	$(BIN)/python scripts/web_shots.py
 
 pins: ## refresh requirements/dev.txt from the newest releases
 	$(PYTHON) scripts/pins.py
 
-.PHONY: help install demo demo-events demo-workflow test test-long test-pythons check bench bench-quick mutants docs shots pins
+.PHONY: help install demo demo-events demo-workflow test test-long test-pythons check bench bench-quick mutants docs docs-site shots pins
