@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 help: ## print this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
@@ -44,8 +44,15 @@ bench-quick: $(STAMP) ## the same scenarios in small sizes, to see that they run
 mutants: $(STAMP) ## remove each guard in turn and see its test fail
 	$(BIN)/python scripts/mutants.py
 
-docs: $(STAMP) ## regenerate printed output in README and docs, and docs/api.txt
+test-pythons: $(STAMP) ## the core of the tests on every CPython that we support and this machine has
+	$(BIN)/python scripts/test_pythons.py
+
+docs: $(STAMP) ## regenerate printed output in README and docs, docs/api.txt and the drawing of the schema
 	$(BIN)/python scripts/docs.py
+	$(BIN)/python scripts/schema_picture.py
+
+docs-site: $(STAMP) ## build the documentation with its search into build/site, without a network
+	$(BIN)/python scripts/docs_site.py
 
 shots: $(STAMP) ## make the pictures of the dashboard in docs/web (needs chromium)
 	$(BIN)/python scripts/web_shots.py
@@ -53,4 +60,4 @@ shots: $(STAMP) ## make the pictures of the dashboard in docs/web (needs chromiu
 pins: ## refresh requirements/dev.txt from the newest releases
 	$(PYTHON) scripts/pins.py
 
-.PHONY: help install demo demo-events demo-workflow test test-long check bench bench-quick mutants docs shots pins
+.PHONY: help install demo demo-events demo-workflow test test-long test-pythons check bench bench-quick mutants docs docs-site shots pins

@@ -1,261 +1,28 @@
 """Durable work on PostgreSQL: jobs that survive crashes, in the database you already have."""
 
-from .app import Holdfast
-from .db.transaction import AsyncTransaction, Transaction
-from .egress import Egress
-from .errors import (
-    BinariesNotFound,
-    ConcurrencyConflict,
-    ConfigurationError,
-    ContractChanged,
-    DatabaseError,
-    DatabaseUnavailable,
-    DuplicateTask,
-    EmbeddedError,
-    EnqueueError,
-    EventsGone,
-    ForeignLog,
-    HoldfastError,
-    IdempotencyConflict,
-    InvalidArguments,
-    InvalidEvent,
-    InvalidMessage,
-    InvalidOption,
-    InvalidPayload,
-    JobCancelled,
-    JobFailed,
-    JobSettled,
-    LeaseLost,
-    MigrationFailed,
-    NoDatabase,
-    ReplaceConflict,
-    ResultError,
-    ResultExpired,
-    ResultTimeout,
-    SchemaMissing,
-    SchemaTooNew,
-    SecretUnreadable,
-    SubscriptionStopped,
-    TaskDefinitionError,
-    UnboundTask,
-    UnknownEndpoint,
-    UnknownQueue,
-    UnknownSchedule,
-    UnknownSubscription,
-    VerificationFailed,
-    WrongConnection,
-)
-from .model.asgi import ASGI
-from .model.backoff import Backoff
-from .model.breaker import Breaker
-from .model.bucket import sharded_key
-from .model.duration import Duration
-from .model.outcome import Outcome
-from .model.queue import Rate
-from .model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
-from .runtime.batch.items import Batch, Item
-from .runtime.job import Job
-from .runtime.middleware import Middleware, Next
-from .settings import Settings
-from .shapes import Registry
-from .shapes.events.contract import Compatibility, event, upcast
-from .shapes.events.contracts.check import Verdict
-from .shapes.events.contracts.verbs import Contracts
-from .shapes.events.declare import Consumer, ConsumerOptions, OnDecorator
-from .shapes.events.event import Event
-from .shapes.events.projection import Projection, ProjectionDecorator, ProjectionOptions
-from .shapes.events.store import Published
-from .shapes.events.verbs import Events, Replay, Subscription
-from .shapes.receiver.declare import ReceiveDecorator
-from .shapes.receiver.intake import Receipt
-from .shapes.receiver.message import ReceivedMessage
-from .shapes.receiver.receiver import Receiver
-from .shapes.receiver.verify import (
-    GitHub,
-    Hmac,
-    Secrets,
-    Shopify,
-    Slack,
-    StandardWebhooks,
-    Stripe,
-    Verified,
-    Verifier,
-)
-from .shapes.schedules.backfill import Backfill
-from .shapes.schedules.verbs import Schedule, Schedules, Slot
-from .shapes.webhooks.endpoints import Endpoints
-from .shapes.webhooks.model import Attempt, Delivery, Endpoint, Secret
-from .shapes.webhooks.portal import PortalLimits
-from .shapes.webhooks.webhooks import Webhooks
-from .shapes.workflows.bodies import StepInfo, current_step
-from .shapes.workflows.calls import Child, Steps
-from .shapes.workflows.declare import WorkflowDecorator
-from .shapes.workflows.faults import (
-    ContinueAsNew,
-    Evicted,
-    NonRetryable,
-    StepFailed,
-    UnscopedTask,
-    WorkflowCancelled,
-    WorkflowFailed,
-)
-from .shapes.workflows.handles import Run
-from .shapes.workflows.messages import Message, Received, Signal
-from .shapes.workflows.steps import Step
-from .shapes.workflows.sync import SyncSteps, SyncWorkflow
-from .shapes.workflows.timeline import Entry
-from .shapes.workflows.workflow import Workflow
-from .shapes.workflows.workflow_type import NewRun, WorkflowType, WorkflowUsing
-from .store.chains import GroupStatus
-from .tasks.batching import BatchDecorator
-from .tasks.group import GroupHandle
-from .tasks.handle import JobHandle
-from .tasks.newjob import NewJob
-from .tasks.options import EnqueueOptions, TaskOptions
-from .tasks.queueing import QueueOptions
-from .tasks.registry import Queue
-from .tasks.task import Task, TaskDecorator
-from .transport import InMessage, Source
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ASGI",
-    "AsyncTransaction",
-    "Attempt",
-    "Backfill",
-    "Backoff",
-    "Batch",
-    "BatchDecorator",
-    "BinariesNotFound",
-    "Breaker",
-    "Cancel",
-    "Child",
-    "Compatibility",
-    "ConcurrencyConflict",
-    "ConfigurationError",
-    "Consumer",
-    "ConsumerOptions",
-    "ContinueAsNew",
-    "ContractChanged",
-    "Contracts",
-    "DatabaseError",
-    "DatabaseUnavailable",
-    "DeadLetter",
-    "Delivery",
-    "DuplicateTask",
-    "Duration",
-    "Egress",
-    "EmbeddedError",
-    "Endpoint",
-    "Endpoints",
-    "EnqueueError",
-    "EnqueueOptions",
-    "Entry",
-    "Event",
-    "Events",
-    "EventsGone",
-    "Evicted",
-    "ForeignLog",
-    "GitHub",
-    "GroupHandle",
-    "GroupStatus",
-    "HandlerSignal",
-    "Hmac",
-    "Holdfast",
-    "HoldfastError",
-    "IdempotencyConflict",
-    "InMessage",
-    "InvalidArguments",
-    "InvalidEvent",
-    "InvalidMessage",
-    "InvalidOption",
-    "InvalidPayload",
-    "Item",
-    "Job",
-    "JobCancelled",
-    "JobFailed",
-    "JobHandle",
-    "JobSettled",
-    "LeaseLost",
-    "Message",
-    "Middleware",
-    "MigrationFailed",
-    "NewJob",
-    "NewRun",
-    "Next",
-    "NoDatabase",
-    "NonRetryable",
-    "OnDecorator",
-    "Outcome",
-    "PortalLimits",
-    "Projection",
-    "ProjectionDecorator",
-    "ProjectionOptions",
-    "Published",
-    "Queue",
-    "QueueOptions",
-    "Rate",
-    "Receipt",
-    "ReceiveDecorator",
-    "Received",
-    "ReceivedMessage",
-    "Receiver",
-    "Registry",
-    "ReplaceConflict",
-    "Replay",
-    "ResultError",
-    "ResultExpired",
-    "ResultTimeout",
-    "Retry",
-    "Run",
-    "Schedule",
-    "Schedules",
-    "SchemaMissing",
-    "SchemaTooNew",
-    "Secret",
-    "SecretUnreadable",
-    "Secrets",
-    "Settings",
-    "Shopify",
-    "Signal",
-    "Slack",
-    "Slot",
-    "Snooze",
-    "Source",
-    "StandardWebhooks",
-    "Step",
-    "StepFailed",
-    "StepInfo",
-    "Steps",
-    "Stripe",
-    "Subscription",
-    "SubscriptionStopped",
-    "SyncSteps",
-    "SyncWorkflow",
-    "Task",
-    "TaskDecorator",
-    "TaskDefinitionError",
-    "TaskOptions",
-    "Transaction",
-    "UnboundTask",
-    "UnknownEndpoint",
-    "UnknownQueue",
-    "UnknownSchedule",
-    "UnknownSubscription",
-    "UnscopedTask",
-    "Verdict",
-    "VerificationFailed",
-    "Verified",
-    "Verifier",
-    "Webhooks",
-    "Workflow",
-    "WorkflowCancelled",
-    "WorkflowDecorator",
-    "WorkflowFailed",
-    "WorkflowType",
-    "WorkflowUsing",
-    "WrongConnection",
-    "current_step",
-    "event",
-    "sharded_key",
-    "upcast",
-]
+if TYPE_CHECKING:
+    from .public import *  # noqa: F403
+    from .public import __all__ as __all__
+else:
+    # The names of public.py come with the first use of one: a program that wants the version, a module or a type for its
+    # annotations does not load the engine.
+
+    def __getattr__(name: str):
+        import importlib
+        import importlib.util
+
+        if name.startswith("__") and name != "__all__":  # what the import system and inspect ask for
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if importlib.util.find_spec(f"{__name__}.{name}") is not None:
+            return importlib.import_module(f"{__name__}.{name}")
+        try:
+            value = getattr(importlib.import_module(f"{__name__}.public"), name)
+        except AttributeError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -826,7 +826,8 @@ def test_promise_6_poison_payloads_stop_nobody(app: Holdfast, kit: Kit, conn: Co
         "SELECT hold_reason FROM holdfast.work WHERE task = 'bad' AND status = 'held'"
     ).fetchall()
     assert len(dead) + len(aside) == len(poison)
-    assert len(dead) >= 5, "no signature can fit what is not a JSON object"
+    # What is nested deeply can be read from Python 3.12 on; there it does not fit, and waits as others that do not.
+    assert len(dead) >= 4, "no signature can fit what is not a JSON object"
 
 
 BAD_ROWS = {

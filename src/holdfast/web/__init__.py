@@ -24,7 +24,16 @@ reading      the database, read-only
 snapshots    one look for everybody
 """
 
-from holdfast.web.application import holdfast_web
-from holdfast.web.identity import Authorize, BearerTokens, Identity, ProxyHeader, first_of, hashed
+from holdfast.errors import ConfigurationError
+
+try:
+    from holdfast.web.application import holdfast_web
+    from holdfast.web.identity import Authorize, BearerTokens, Identity, ProxyHeader, first_of, hashed
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("holdfast"):
+        raise
+    raise ConfigurationError(
+        f"the dashboard needs {error.name}. Install it: pip install 'holdfast[web]'"
+    ) from None
 
 __all__ = ["Authorize", "BearerTokens", "Identity", "ProxyHeader", "first_of", "hashed", "holdfast_web"]

@@ -34,7 +34,9 @@ HeaderOption = Annotated[
 ConcurrencyOption = Annotated[
     int | None, typer.Option("--concurrency", help="Requests at once, over all workers.")
 ]
-DescriptionOption = Annotated[str | None, typer.Option("--description")]
+DescriptionOption = Annotated[
+    str | None, typer.Option("--description", help="A note for people, such as whose it is.")
+]
 
 
 # Look ----------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,123 @@
+"""docs/from-the-articles.md: every identifier of the articles has a row, and what a row names is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+from scripts import article_identifiers, schema_picture
+from tests.surface.test_runbook_doc import parse
+
+from holdfast.testing import Kit
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "from-the-articles.md").read_text(encoding="utf-8")
+IDENTIFIERS = (ROOT / "tests" / "articles" / "identifiers.txt").read_text(encoding="utf-8").split()
+TABLES = re.findall(r"<!-- identifiers -->\n(.*?)<!-- end identifiers -->", TEXT, re.DOTALL)
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for table in TABLES
+    for line in table.splitlines()[2:]
+]
+LADDER = [
+    "Durable row and claim loop",
+    "Recovery and idempotency",
+    "Multiple workers",
+    "Stable ownership",
+    "Production controls",
+    "Boundaries and transport",
+    "Durable workflows",
+]
+PATTERNS = [
+    "Message Channel",
+    "Competing Consumers",
+    "Partitioned consumption",
+    "Exclusive work ownership",
+    "Idempotent Receiver",
+    "Dead Letter Channel",
+    "Transactional Outbox",
+]
+CONTROLS = [
+    "Lease renewal",
+    "Fencing token",
+    "Graceful drain",
+    "Housekeeping",
+    "Shard the key",
+    "LISTEN/NOTIFY",
+]
+
+
+def named_there() -> list[str]:
+    return [name for row in ROWS for name in re.findall(r"`([^`]+)`", row[0])]
+
+
+def test_every_identifier_of_the_articles_has_a_row() -> None:
+    assert [name for name in IDENTIFIERS if name not in named_there()] == []
+
+
+def test_a_row_says_where_it_is_and_what_differs() -> None:
+    assert len(IDENTIFIERS) >= 60
+    for row in ROWS:
+        assert len(row) == 3, row
+        assert all(cell.strip("| ") for cell in row), row
+
+
+def test_no_row_is_of_a_name_that_the_articles_do_not_have() -> None:
+    assert sorted(set(named_there()) - set(IDENTIFIERS)) == []
+
+
+@pytest.mark.parametrize("words", [LADDER, PATTERNS, CONTROLS], ids=["ladder", "patterns", "controls"])
+def test_every_step_pattern_and_control_has_a_row_with_a_command(words: list[str]) -> None:
+    for word in words:
+        (row,) = (line for line in TEXT.splitlines() if line.startswith("|") and f"| {word}" in line)
+        assert "`holdfast " in row, f"{word} has no command"
+
+
+def test_every_command_is_one() -> None:
+    lines = re.findall(r"`(holdfast [^`\n]+)`", TEXT)
+    assert len(lines) > 20
+    for line in lines:
+        parse(line.replace("QUEUE", "orders").replace("RUN", "ID"))
+
+
+def test_every_table_column_and_function_is_in_the_database(kit: Kit) -> None:
+    there = {
+        str(row["name"])
+        for row in kit.sql(
+            "SELECT c.relname AS name FROM pg_class c WHERE c.relnamespace = 'holdfast'::regnamespace"
+            " UNION SELECT c.relname || '.' || a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+            " WHERE c.relnamespace = 'holdfast'::regnamespace AND a.attnum > 0"
+            " UNION SELECT p.proname || '()' FROM pg_proc p WHERE p.pronamespace = 'holdfast'::regnamespace"
+        )
+    }
+    names = set(re.findall(r"`holdfast\.([a-z0-9_.]+(?:\(\))?)`", TEXT)) - {"queue_NAME"}
+    assert len(names) > 30
+    assert sorted(names - there) == []
+
+
+def test_the_drawing_of_the_schema_is_current(kit: Kit) -> None:
+    with kit.connect() as conn:
+        assert schema_picture.picture(conn) == schema_picture.FILE.read_text(encoding="utf-8"), (
+            "docs/schema.svg is not what the schema is: python scripts/schema_picture.py"
+        )
+
+
+def test_identifiers_are_found_in_tables_statements_functions_and_strings() -> None:
+    article = """
+    The queue is called thing_queue in prose.
+
+CREATE TABLE parcels (
+  parcel   UUID PRIMARY KEY,           -- a word of a comment
+  state    TEXT NOT NULL DEFAULT 'waiting'
+);
+
+UPDATE parcels SET state = 'sent' WHERE parcel = $1 AND weight < 10;
+
+const done = await db.shipParcel(`x`);
+await db.query(`DELETE FROM crates WHERE owner = 'nobody'`);
+class ParcelLost() {}
+columnthing_queue
+"""
+    assert article_identifiers.identifiers([article]) == [
+        "crates", "nobody", "owner", "parcel", "ParcelLost", "parcels", "sent", "shipParcel", "state", "thing_queue",
+        "waiting", "weight",
+    ]  # fmt: skip
