@@ -54,6 +54,7 @@ queue_later     SIUD    S            SIUD
 queues          S       S            SU
 limits          SIUD    S            SU
 key_limits      SIUD    S            SU
+key_tokens      SIUD    S            S
 key_holds       SIUD    S            SIUD
 key_rules       S       S            SIUD
 paused_tasks    SIUD    S            SIUD

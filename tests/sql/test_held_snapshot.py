@@ -1,6 +1,7 @@
-"""Counts of groups, and who sleeps, stay cheap to read while a long transaction keeps every version of them."""
+"""Counts of groups, who sleeps, and the tokens of keys stay cheap while a long transaction keeps every version of them."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -8,9 +9,11 @@ import pytest
 from tests.sql.support import Conn, make_queue, one, register, run
 from tests.sql.test_plans import explain
 
+from holdfast.db.executors import drive
 from holdfast.model.job import NewRow
+from holdfast.model.queue import Rate
 from holdfast.sql import query
-from holdfast.store import chains, jobs
+from holdfast.store import chains, jobs, limits
 from holdfast.store.statement import Statement, nothing
 from holdfast.store.wake import fall_asleep, get_up, next_due
 
@@ -131,4 +134,49 @@ def test_an_enqueue_costs_what_it_did_however_often_somebody_lay_down(
     )
     still_cheap(conn, connect, before, looks)
     assert run(conn, expect).asleep == somebody
+    held.execute("ROLLBACK")
+
+
+def spend(at: datetime) -> Statement[None]:
+    return Statement("spend", query("spend"), ("q", None, at, ["a"], [1.0]), nothing)
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["in use", "forgotten meanwhile"])
+def test_a_claim_within_the_rates_of_keys_costs_what_it_did(
+    conn: Conn, connect: Connect, held: Conn, forgotten: bool
+) -> None:
+    make_queue(conn, "q", key_rate=Rate(1000))
+    at = datetime.now(UTC)
+    run(conn, spend(at))
+    conn.execute("ANALYZE holdfast.key_tokens, holdfast.key_limits, holdfast.claims")
+    ask = limits.allowance("q", ["a"])
+    looks: dict[str, tuple[Any, ...]] = {ask.text: tuple(ask.params), spend(at).text: tuple(spend(at).params)}
+    before = {text: buffers(conn, text, *params) for text, params in looks.items()}
+    with conn.transaction():
+        for n in range(TIMES // 2):
+            drive(conn, spend(at + timedelta(microseconds=n)))
+    if forgotten:
+        conn.execute("DELETE FROM holdfast.key_tokens")
+        run(conn, spend(at + timedelta(seconds=60)))
+    still_cheap(conn, connect, before, looks)
+    assert one(conn, "SELECT count(*) FROM holdfast.key_tokens") == 1
+    held.execute("ROLLBACK")
+
+
+def test_trimming_claims_reads_none_of_those_that_went(conn: Conn, connect: Connect, held: Conn) -> None:
+    make_queue(conn, "q", key_concurrency=5)
+    trim = limits.trim_claims("q", [uuid4()])
+    before = {trim.text: buffers(conn, trim.text, *trim.params)}
+    conn.execute(
+        f"""DO $$ BEGIN
+                FOR i IN 1..{TIMES // 2} LOOP
+                    INSERT INTO holdfast.claims (token, queue, worker, claimed_at, lease_expires_at, job_ids)
+                    VALUES (gen_random_uuid(), 'q', 'w', now(), now(), '{{}}');
+                    COMMIT;
+                    DELETE FROM holdfast.claims;
+                    COMMIT;
+                END LOOP;
+            END $$""".encode()
+    )
+    still_cheap(conn, connect, before, {trim.text: tuple(trim.params)})
     held.execute("ROLLBACK")

@@ -261,7 +261,7 @@ def test_a_clock_that_was_moved_back_does_not_stop_a_rate(conn: Conn, kit: Kit) 
     enqueue(conn, 3, queue="q", partition_key="a")
     worker = register(conn)
     assert len(run(conn, shared("q", worker, [("a", 1)])).jobs) == 1
-    for table in ("limits", "key_limits"):
+    for table in ("limits", "key_tokens"):
         conn.execute(f"UPDATE holdfast.{table} SET refilled_at = holdfast.now() + interval '1 day'".encode())
     assert run(conn, shared("q", worker, [("a", 1)])).jobs == []  # seen: from now on they fill again
     later(kit, 1.1, conn)

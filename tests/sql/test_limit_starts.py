@@ -172,3 +172,40 @@ def test_a_worker_of_the_release_before_has_the_same_lock_and_the_same_bucket(
     assert len(run(conn, plain("q", worker, 9)).jobs) == 2
     before.execute(_OLD_SPEND)
     assert one(conn, "SELECT round(tokens) FROM holdfast.limits WHERE queue = 'q'") == -1
+
+
+_OLD_KEY = """
+INSERT INTO holdfast.key_limits AS l (queue, partition_key, tokens, refilled_at) VALUES ('q', 'a', 3, holdfast.now())
+ON CONFLICT (queue, partition_key) DO UPDATE SET tokens = l.tokens - 1, refilled_at = holdfast.now()
+"""
+_OLD_TOKENS = "SELECT (SELECT round(tokens) FROM holdfast.key_limits WHERE queue = 'q' AND partition_key = 'a')"
+
+
+def test_a_key_has_one_bucket_while_workers_of_the_release_before_are_there(conn: Conn) -> None:
+    """They count in key_limits, which nobody else makes rows in."""
+    make_queue(conn, "q", key_rate=Rate(1, per=3600, burst=4))
+    enqueue(conn, 9, queue="q", partition_key="a")
+    worker, old = register(conn), register(conn)
+    conn.execute("UPDATE holdfast.workers SET signatures = '{}' WHERE id <> %s", [old])
+    conn.execute(_OLD_KEY)
+    assert len(run(conn, shared("q", worker, [("a", 1)])).jobs) == 1
+    assert one(conn, _OLD_TOKENS) == 2
+    conn.execute(_OLD_KEY)
+    assert len(run(conn, shared("q", worker, [("a", 9)])).jobs) == 1
+    assert one(conn, _OLD_TOKENS) == 0
+    assert run(conn, store.prune_key_limits(10)) == 0
+    conn.execute("UPDATE holdfast.workers SET status = 'gone' WHERE id = %s", [old])
+    assert run(conn, store.prune_key_limits(10)) == 1
+    assert one(conn, _OLD_TOKENS) is None
+    assert run(conn, store.allowance("q", ["a"])).keys == [0]
+
+
+def test_what_a_worker_of_the_release_before_counted_last_is_kept_when_it_goes(conn: Conn) -> None:
+    make_queue(conn, "q", key_rate=Rate(1, per=3600, burst=4))
+    enqueue(conn, 9, queue="q", partition_key="a")
+    run(conn, shared("q", register(conn), [("a", 1)]))
+    conn.execute("UPDATE holdfast.workers SET signatures = '{}'")
+    conn.execute(_OLD_KEY)
+    conn.execute(_OLD_KEY)
+    assert run(conn, store.prune_key_limits(10)) == 0
+    assert run(conn, store.allowance("q", ["a"])).keys == [2]

@@ -1,6 +1,7 @@
 """The claim loop: claim what the free slots need, start it, rest until there is more to do."""
 
 import logging
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -173,7 +174,7 @@ class ClaimLoop:
         if claimed:
             pause.restart()
         able = self._slots.free > 0 and not dispatcher.ready and not dispatcher.early
-        again = False
+        again, come_at = False, time.monotonic() + (self._queues.again_in or math.inf)
         while True:
             nap = Nap(pause.seconds)
             if claimed is not None:
@@ -186,10 +187,10 @@ class ClaimLoop:
                 self._queues.look_again()
                 self._suspects.look_again()
                 return
-            if await pause.wait(min(nap.seconds, self._queues.again_in or nap.seconds)):
+            if await pause.wait(max(min(nap.seconds, come_at - time.monotonic()), 0.001)):
                 return
             pause.seconds = min(pause.seconds * 1.6, max(self._settings.poll, pause.seconds))
-            if not nap.deep:
+            if not nap.deep or time.monotonic() >= come_at:
                 return
             again = True
             self.ticked_at = time.monotonic()

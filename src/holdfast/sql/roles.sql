@@ -111,7 +111,7 @@ BEGIN
     GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};
     GRANT SELECT, INSERT, UPDATE ON holdfast.breakers, holdfast.schedules TO {{worker}};
     -- A worker that only stood still puts back what was buried because of it: hence INSERT on `work` and DELETE on `dead_letters`.
-    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.work, holdfast.dead_letters, holdfast.errors, holdfast.limits, holdfast.misfits, holdfast.claims, holdfast.workers, holdfast.key_limits, holdfast.key_holds, holdfast.paused_tasks, holdfast.quarantine,
+    GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.work, holdfast.dead_letters, holdfast.errors, holdfast.limits, holdfast.misfits, holdfast.claims, holdfast.workers, holdfast.key_limits, holdfast.key_tokens, holdfast.key_holds, holdfast.paused_tasks, holdfast.quarantine,
         holdfast.once, holdfast.progress, holdfast.fences, holdfast.throughput, holdfast.firings TO {{worker}};
     GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.subscriptions, holdfast.event_failures, holdfast.projection_builds TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.restart_projection, holdfast.begin_reshard, holdfast.finish_reshard, holdfast.rebuild_obstacle, holdfast.table_parts, holdfast.make_shadow, holdfast.seed_shadow, holdfast.written_beside, holdfast.swap_projection, holdfast.cancel_build,

@@ -138,6 +138,18 @@ CREATE TABLE holdfast.limits (
     PRIMARY KEY (queue, number)
 ) WITH (fillfactor = 50);
 
+-- The same of its keys: the newest number of a key is what is left of it. A key that is not here has all of its burst.
+CREATE TABLE holdfast.key_tokens (
+    queue         text NOT NULL,
+    partition_key text NOT NULL,
+    number        bigint NOT NULL,
+    tokens        float8 NOT NULL,
+    refilled_at   timestamptz NOT NULL,
+    PRIMARY KEY (queue, partition_key, number)
+);
+CREATE INDEX key_tokens_refilled ON holdfast.key_tokens (refilled_at);
+
+-- Where the release before counts them. Nobody else makes a row; one that is there is kept up to date while such a worker is there.
 CREATE TABLE holdfast.key_limits (
     queue         text NOT NULL,
     partition_key text NOT NULL,

@@ -29,13 +29,14 @@ class Holds:
         self._look_at = 0.0
         self._ends_at: float | None = None
         self._after: dict[bool, tuple[datetime, str] | None] = {}  # by whether suspects were asked for
+        self._open = {False: True}  # the same: one of those that were looked at last may be claimed
 
     @property
     def next_in(self) -> float | None:
         """Seconds until a hold ends, or until the next look at trials that could not be claimed."""
         now = time.monotonic()
         times = [self._ends_at] if self._ends_at is not None else []
-        if self._trials:
+        if self._trials and any(self._open.values()):
             times.append(self._look_at)
         return max(min(times) - now, _LEAST) if times else None
 
@@ -63,6 +64,8 @@ class Holds:
         after = self._after.get(suspects)
         ask = store.due_trials(self._queue, after, _TRIALS, ordered=ordered, suspects=suspects)
         found = await self._session.run(ask)
+        part = after is not None or len(found) == _TRIALS
+        self._open[suspects] = part or any(due.open for due in found)
         ready = [due for due in found if due.open and wanted(due.key)][:most]
         if len(ready) == most and most:
             self._after[suspects] = (ready[-1].until, ready[-1].key)

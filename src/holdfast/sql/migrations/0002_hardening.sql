@@ -1229,6 +1229,17 @@ REVOKE ALL ON FUNCTION holdfast.count_group FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION holdfast.counted_in_row FROM PUBLIC;
 
+-- What keys of a limited queue have left of their rate. Workers of the release before count in key_limits, those of this one look into both.
+CREATE TABLE holdfast.key_tokens (
+    queue         text NOT NULL,
+    partition_key text NOT NULL,
+    number        bigint NOT NULL,
+    tokens        float8 NOT NULL,
+    refilled_at   timestamptz NOT NULL,
+    PRIMARY KEY (queue, partition_key, number)
+);
+CREATE INDEX key_tokens_refilled ON holdfast.key_tokens (refilled_at);
+
 -- Roles that do not own the schema were given rights on what they use. What is used beside it or in its place from now on, they get too.
 -- A table or function that is added here gets its line in this list, unless only functions with the owner's rights touch it.
 DO $do$
@@ -1244,6 +1255,8 @@ BEGIN
             ('SELECT',  'holdfast.work',                                               'SELECT',                           'holdfast.misfits'),
             ('UPDATE',  'holdfast.work',                                               'SELECT, INSERT, UPDATE, DELETE',   'holdfast.misfits'),
             ('UPDATE',  'holdfast.limits',                                             'INSERT, DELETE',                   'holdfast.limits'),
+            ('SELECT',  'holdfast.key_limits',                                         'SELECT',                           'holdfast.key_tokens'),
+            ('INSERT',  'holdfast.key_limits',                                         'INSERT, UPDATE, DELETE',           'holdfast.key_tokens'),
             ('INSERT',  'holdfast.errors',                                             'UPDATE',                           'holdfast.errors'),
             ('SELECT',  'holdfast.sleepers',                                           'SELECT',                           'holdfast.asleep'),
             ('SELECT',  'holdfast.groups',                                             'SELECT',                           'holdfast.group_counts'),

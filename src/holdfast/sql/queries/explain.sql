@@ -93,19 +93,19 @@ WITH q AS MATERIALIZED (
     WHERE c.queue = $1 AND EXISTS (SELECT FROM q) AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
 )
 SELECT q.concurrency, (SELECT count(*) FROM running)::int, q.rate,
-       coalesce(greatest((1 - least(q.burst, CASE WHEN l.refilled_at = '-infinity' THEN q.burst
-                                             ELSE greatest(l.tokens, -q.rate * $3::float8)
-                                                  + q.rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0) END)) / q.rate, 0), 0)::float8,
-       w.partition_key, CASE WHEN q.key_concurrency IS NOT NULL THEN coalesce(o.concurrency, q.key_concurrency) END, (SELECT count(*) FROM running r WHERE r.key = w.partition_key)::int, q.key_rate,
-       coalesce(greatest((1 - CASE WHEN k.tokens IS NULL THEN q.key_burst
-                               ELSE least(q.key_burst, greatest(k.tokens, -q.key_rate * $3::float8)
-                                          + q.key_rate * greatest(extract(epoch FROM holdfast.now() - k.refilled_at)::float8, 0)) END) / q.key_rate, 0), 0)::float8,
+       coalesce(greatest((1 - least(q.burst, CASE WHEN t.refilled_at = '-infinity' THEN q.burst
+                                             ELSE greatest(t.tokens, -q.rate * $3::float8)
+                                                  + q.rate * greatest(extract(epoch FROM holdfast.now() - t.refilled_at)::float8, 0) END)) / q.rate, 0), 0)::float8,
+       k.key, CASE WHEN q.key_concurrency IS NOT NULL THEN coalesce(o.concurrency, q.key_concurrency) END, (SELECT count(*) FROM running r WHERE r.key = k.key)::int, q.key_rate,
+       coalesce(greatest((1 - CASE WHEN l.tokens IS NULL THEN q.key_burst
+                               ELSE least(q.key_burst, greatest(l.tokens, -q.key_rate * $3::float8)
+                                          + q.key_rate * greatest(extract(epoch FROM holdfast.now() - l.refilled_at)::float8, 0)) END) / q.key_rate, 0), 0)::float8,
        o.concurrency IS NOT NULL
 FROM q
-CROSS JOIN LATERAL (SELECT j.partition_key FROM holdfast.work j WHERE j.queue = $1 AND j.id = $2 OFFSET 0) w
-LEFT JOIN holdfast.limits l ON l.queue = $1
-LEFT JOIN holdfast.key_limits k ON k.queue = $1 AND k.partition_key = w.partition_key
-LEFT JOIN holdfast.key_rules o ON o.queue = $1 AND o.partition_key = w.partition_key;
+CROSS JOIN LATERAL (SELECT j.partition_key AS key FROM holdfast.work j WHERE j.queue = $1 AND j.id = $2 OFFSET 0) k
+LEFT JOIN holdfast.limits t ON t.queue = $1
+-- with part: key_bucket
+LEFT JOIN holdfast.key_rules o ON o.queue = $1 AND o.partition_key = k.key;
 
 -- name: explain_ahead
 -- How many due jobs a claim would take before this one, counted along the claim index up to the cap. Priorities are probed one by

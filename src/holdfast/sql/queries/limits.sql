@@ -28,6 +28,17 @@ WITH q AS MATERIALIZED (
     FROM q CROSS JOIN LATERAL (SELECT l.tokens, l.refilled_at FROM holdfast.limits l WHERE l.queue = $1 ORDER BY l.number DESC LIMIT 1) l
 )
 
+-- part: key_bucket
+-- The tokens of the key k.key of the queue q, as whoever claimed last left them. Workers of the release before count in key_limits: then the
+-- later of the two is what is left. $1 queue
+    LEFT JOIN LATERAL (
+        SELECT b.tokens, b.refilled_at
+        FROM ((SELECT t.tokens, t.refilled_at FROM holdfast.key_tokens t WHERE t.queue = $1 AND t.partition_key = k.key ORDER BY t.number DESC LIMIT 1)
+              UNION ALL
+              SELECT o.tokens, o.refilled_at FROM holdfast.key_limits o WHERE o.queue = $1 AND o.partition_key = k.key) b
+        WHERE q.key_rate IS NOT NULL
+        ORDER BY b.refilled_at DESC, b.tokens LIMIT 1) l ON true
+
 -- name: lock_limit
 -- Hold the limits of a queue until the commit. No row: another worker claims at this moment, or did a moment ago.
 -- The newest row is looked for by itself: a scan that skips it when it is locked would go on through all that were before it.
@@ -54,7 +65,7 @@ FOR UPDATE SKIP LOCKED;
            l.refilled_at > holdfast.now() AS ahead
     FROM q CROSS JOIN unnest($4::text[]) WITH ORDINALITY AS k(key, ord)
     LEFT JOIN by_key r ON r.key = k.key
-    LEFT JOIN holdfast.key_limits l ON q.key_rate IS NOT NULL AND l.queue = $1 AND l.partition_key = k.key
+-- with part: key_bucket
     LEFT JOIN LATERAL (SELECT o.concurrency FROM holdfast.key_rules o
                        WHERE q.key_concurrency IS NOT NULL AND o.queue = $1 AND o.partition_key = k.key OFFSET 0) o ON true
 ), whole AS MATERIALIZED (
@@ -75,6 +86,7 @@ FROM q CROSS JOIN whole w;
 -- Take jobs that are over out of these claims, and drop those that have no other: what they list is what a limit counts first. The asker only
 -- believes that they are over; the rows of the jobs decide.
 -- A claim that is being renewed is left for another time: waiting here for several rows could end in a circle.
+-- Tokens as arrays: a join may read the index from end to end, with all claims that are gone and that a long transaction keeps.
 -- $1 tokens
 WITH mine AS MATERIALIZED (
     SELECT c.token, c.queue, c.job_ids FROM holdfast.claims c WHERE c.token = ANY ($1::uuid[]) AND c.revoked_at IS NULL FOR UPDATE SKIP LOCKED
@@ -84,9 +96,10 @@ WITH mine AS MATERIALIZED (
                                               WHERE w.queue = m.queue AND w.id = j.id AND w.claim_token = m.token AND w.status = 'processing' OFFSET 0) w) AS job_ids
     FROM mine m
 ), gone AS (
-    DELETE FROM holdfast.claims c USING still s WHERE c.token = s.token AND s.job_ids = '{}'
+    DELETE FROM holdfast.claims c WHERE c.token = ANY (ARRAY(SELECT s.token FROM still s WHERE s.job_ids = '{}'))
 )
-UPDATE holdfast.claims c SET job_ids = s.job_ids FROM still s WHERE c.token = s.token AND s.job_ids <> '{}';
+UPDATE holdfast.claims c SET job_ids = (SELECT s.job_ids FROM still s WHERE s.token = c.token)
+WHERE c.token = ANY (ARRAY(SELECT s.token FROM still s WHERE s.job_ids <> '{}'));
 
 -- name: limit_use
 -- How much of the limits of a queue is used: jobs that run, tokens left, in how many seconds the rate allows one, keys at their cap.
@@ -110,13 +123,18 @@ WITH whole AS (
     UPDATE holdfast.limits SET refilled_at = holdfast.now()
     WHERE queue = $1 AND number = (SELECT l.number FROM holdfast.limits l WHERE l.queue = $1 ORDER BY l.number DESC LIMIT 1)
       AND refilled_at > holdfast.now()
+), old AS (
+    UPDATE holdfast.key_limits SET refilled_at = holdfast.now()
+    WHERE queue = $1 AND partition_key = ANY ($2::text[]) AND refilled_at > holdfast.now()
 )
-UPDATE holdfast.key_limits SET refilled_at = holdfast.now()
+UPDATE holdfast.key_tokens SET refilled_at = holdfast.now()
 WHERE queue = $1 AND partition_key = ANY ($2::text[]) AND refilled_at > holdfast.now();
 
 -- name: spend
 -- Write down the tokens that are left once the jobs that were claimed have theirs, of the queue and of their keys. They may be fewer than none:
 -- then the next start has to wait for that long too. Under lock_limit.
+-- The tokens of a key are a row with the next number, as those of the queue. A key that was forgotten begins with the time as its number, so that
+-- what it had before lies behind it in the index. Rows are named by their places: a plan that was made for few rows would read the whole table.
 -- $1 queue, $2 tokens (NULL: it has no rate), $3 as of when, $4 keys, $5 tokens of each
 WITH spent AS (
     DELETE FROM holdfast.limits
@@ -125,10 +143,20 @@ WITH spent AS (
     RETURNING number
 ), kept AS (
     INSERT INTO holdfast.limits (queue, tokens, refilled_at, number) SELECT $1, $2, $3, s.number + 1 FROM spent s
+), keys AS MATERIALIZED (
+    SELECT k.key, k.tokens, t.place, coalesce(t.number, 0) AS number
+    FROM unnest($4::text[], $5::float8[]) AS k(key, tokens)
+    LEFT JOIN LATERAL (SELECT t.ctid AS place, t.number FROM holdfast.key_tokens t WHERE t.queue = $1 AND t.partition_key = k.key ORDER BY t.number DESC LIMIT 1) t ON true
+), gone AS (
+    DELETE FROM holdfast.key_tokens WHERE ctid = ANY (ARRAY(SELECT k.place FROM keys k WHERE k.place IS NOT NULL))
+), old AS (   -- where a worker of the release before counts, it has to see this too
+    UPDATE holdfast.key_limits l SET tokens = k.tokens, refilled_at = $3
+    FROM keys k
+    WHERE l.partition_key = k.key AND l.ctid = ANY (ARRAY(
+        SELECT o.place FROM keys k CROSS JOIN LATERAL (SELECT o.ctid AS place FROM holdfast.key_limits o WHERE o.queue = $1 AND o.partition_key = k.key OFFSET 0) o))
 )
-INSERT INTO holdfast.key_limits AS l (queue, partition_key, tokens, refilled_at)
-SELECT $1, k.key, k.tokens, $3 FROM unnest($4::text[], $5::float8[]) AS k(key, tokens)
-ON CONFLICT (queue, partition_key) DO UPDATE SET tokens = EXCLUDED.tokens, refilled_at = EXCLUDED.refilled_at;
+INSERT INTO holdfast.key_tokens (queue, partition_key, number, tokens, refilled_at)
+SELECT $1, k.key, greatest(k.number + 1, (extract(epoch FROM $3::timestamptz) * 1000000)::bigint), k.tokens, $3 FROM keys k;
 
 -- name: claim_shares
 -- Take due jobs from these keys, at most that many of each, for a living worker.
@@ -249,20 +277,35 @@ CROSS JOIN LATERAL (
     ORDER BY w.available_at, w.seq LIMIT 1
 ) j;
 
+-- part: full_again
+-- Of the bucket o: it is long full again, or nobody counts it any more.
+          o.refilled_at < holdfast.now() - interval '1 minute'
+          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = o.queue AND q.key_rate IS NOT NULL
+                          AND o.tokens + q.key_rate * extract(epoch FROM holdfast.now() - o.refilled_at)::float8 < q.key_burst)
+
 -- name: prune_key_limits
--- Forget keys whose bucket is long full again.
+-- Forget keys whose bucket is long full again. What workers of the release before counted goes with the last of them, where the tokens are newer.
 -- $1 limit
 WITH gone AS (
+    DELETE FROM holdfast.key_tokens t
+    WHERE (t.queue, t.partition_key, t.number) IN (
+        SELECT o.queue, o.partition_key, o.number FROM holdfast.key_tokens o
+        WHERE
+-- with part: full_again
+        ORDER BY o.refilled_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+    RETURNING 1
+), old AS (
     DELETE FROM holdfast.key_limits l
     WHERE (l.queue, l.partition_key) IN (
         SELECT o.queue, o.partition_key FROM holdfast.key_limits o
-        WHERE o.refilled_at < holdfast.now() - interval '1 minute'
-          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = o.queue AND q.key_rate IS NOT NULL
-                          AND o.tokens + q.key_rate * extract(epoch FROM holdfast.now() - o.refilled_at)::float8 < q.key_burst)
+        WHERE (
+-- with part: full_again
+          ) OR (EXISTS (SELECT FROM holdfast.key_tokens t WHERE t.queue = o.queue AND t.partition_key = o.partition_key AND t.refilled_at >= o.refilled_at)
+                AND (SELECT NOT EXISTS (SELECT FROM holdfast.workers w WHERE w.status <> 'gone' AND w.signatures IS NULL)))
         ORDER BY o.refilled_at LIMIT $1 FOR UPDATE SKIP LOCKED)
     RETURNING 1
 )
-SELECT count(*) FROM gone;
+SELECT (SELECT count(*) FROM gone) + (SELECT count(*) FROM old);
 
 -- name: set_key_rules
 -- Let that many jobs of each of these keys run at once (NULL: as many as of any other). Returns how many keys changed.
