@@ -25,7 +25,9 @@ def lab_command(
     """Watch each promise hold, and break without its guard: real workers on a server of the lab's own."""
     configure(LogFormat.console, LogLevel.warning)
     if play is None and (unsafe or as_json):
-        raise ConfigurationError("--unsafe and --json belong to --play SCENE. In the browser each scene has a switch")
+        raise ConfigurationError(
+            "--unsafe and --json belong to --play SCENE. In the browser each scene has a switch"
+        )
     if play is None:
         surface("holdfast.lab.serve", "the lab").serve(port)
         return

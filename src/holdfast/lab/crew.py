@@ -30,7 +30,9 @@ def stamp(pid: int) -> tuple[str, str] | None:
 
 
 def _stamp_by_ps(pid: int) -> tuple[str, str] | None:
-    asked = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True)
+    asked = subprocess.run(
+        ["ps", "-o", "state=,lstart=", "-p", str(pid)], check=False, capture_output=True, text=True
+    )
     state, _, began = asked.stdout.strip().partition(" ")
     return (began.strip(), state[:1]) if state else None
 

@@ -43,7 +43,8 @@ class Nursery:
         self._came: dict[int, int] = {}  # by the number of the order: its pid
         self._ended: dict[int, int] = {}  # by pid: its exit code
         self._orders = 0
-        threading.Thread(target=self._listen, name="nursery", daemon=True).start()
+        self._ear = threading.Thread(target=self._listen, name="nursery", daemon=True)
+        self._ear.start()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -62,9 +63,7 @@ class Nursery:
         with self._changed:
             self._orders += 1
             mine = self._orders
-            self._send(
-                {"order": mine, "scene": scene, "environment": dict(environment), "log": str(log)}
-            )
+            self._send({"order": mine, "scene": scene, "environment": dict(environment), "log": str(log)})
             if not self._changed.wait_for(lambda: mine in self._came, _PATIENCE):
                 raise HoldfastError(f"no worker came within {_PATIENCE:g} s")
             return self._came[mine]
@@ -87,6 +86,9 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._ear.join(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 # The process itself -------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class Scene:
     promise: Promise
     unsafe: str  # what the switch takes away
     then: str  # what goes wrong without it
-    schema: str  # tables of the scene's own
+    schema: Sequence[str]  # tables of the scene's own
     tables: Sequence[Rows]
     acts: Sequence[Act]
     play: Callable[["Stage", random.Random], None]
@@ -119,5 +119,8 @@ MAILS = Rows(
     "SELECT n, 'order ' || order_id AS about, right(job::text, 6) AS job, fence, pid FROM mails ORDER BY n DESC LIMIT 30",
     "what the mail server saw: nobody can take a mail back",
 )
+ORDERS_TABLE = (
+    "CREATE TABLE orders (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cents int NOT NULL DEFAULT 4200)"
+)
 MAILS_TABLE = """CREATE TABLE mails (n int GENERATED ALWAYS AS IDENTITY, order_id int NOT NULL, job uuid NOT NULL,
-                                     fence bigint NOT NULL, pid int NOT NULL);"""
+                                     fence bigint NOT NULL, pid int NOT NULL)"""

@@ -66,7 +66,8 @@ class Stage:
         self._set_up()
 
     def _set_up(self) -> None:
-        self.sql(self.scene.schema)
+        for statement in self.scene.schema:
+            self.sql(statement)
         app = self.scene.app
         for name, rules in app.tasks.queue_rules().items():
             app.database.run(functools.partial(create_queue, name, rules=rules))
@@ -230,7 +231,7 @@ class Stage:
             )
         self.values[name] = value
 
-    def wait(self, condition: Callable[[], T], what: str, seconds: float = 20.0) -> T:
+    def wait(self, condition: Callable[[], T], what: str, seconds: float = 60.0) -> T:
         """Until it is so. For scripts."""
         deadline = time.monotonic() + seconds
         while True:

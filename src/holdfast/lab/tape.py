@@ -38,6 +38,20 @@ _RAN: dict[str, Callable[[dict[str, Any]], tuple[str, str]]] = {
     "settle_fail": lambda _: ("fails, and will try again", "retry"),
     "lock_owned": lambda fields: ("locks its job", "run"),
 }
+# Statements that a page shows: what happens to a job. Idle looks are left out.
+SHOWN = frozenset(
+    {
+        *_RAN,
+        "enqueue_many",
+        "enqueue",
+        "publish",
+        "fence_workers",
+        "revoke_expired",
+        "take_back",
+        "once_put",
+        "once_get",
+    }
+)
 _SAID: dict[str, tuple[str, str]] = {
     "worker.started": ("is in the registry", ""),
     "worker.gone": ("fences a silent worker", "retry"),
@@ -71,7 +85,7 @@ class Tape:
     def add(self, note: Note) -> None:
         self.notes.append(note)
         who = self._who(note.pid)
-        if note.kind == "ran":
+        if note.kind == "ran" and note.name in SHOWN:
             self.last = {"who": who, "name": note.name, **note.fields}
         if words := words_of(note):
             self.moments.append(Moment(round(note.at - self._began, 2), who, *words))

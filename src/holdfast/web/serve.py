@@ -64,7 +64,8 @@ def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
     if local:
         role: Role = "viewer" if served.read_only else "admin"
         login = OneTimeUrl(
-            Identity(default_actor(), role), lambda token: say((served.host, served.port), token, "Another browser")
+            Identity(default_actor(), role),
+            lambda token: say((served.host, served.port), token, "Another browser"),
         )
         ways.append(login)
     hosts = [*LOOPBACK, served.host, *served.allowed_hosts]

@@ -5,7 +5,18 @@ import random
 from holdfast import Backoff, Holdfast, Job
 from holdfast.lab import outside
 from holdfast.lab.crew import Member
-from holdfast.lab.scene import DONE, JOBS, MAILS, MAILS_TABLE, Act, Chapter, Promise, Rows, Scene
+from holdfast.lab.scene import (
+    DONE,
+    JOBS,
+    MAILS,
+    MAILS_TABLE,
+    ORDERS_TABLE,
+    Act,
+    Chapter,
+    Promise,
+    Rows,
+    Scene,
+)
 from holdfast.lab.stage import Stage
 
 app = Holdfast()
@@ -22,7 +33,7 @@ def send_receipt(job: Job, order_id: int) -> None:
     outside.step()
 
 
-def _pay(stage: Stage, *, keep: bool = True) -> int:
+def _pay(stage: Stage, *, keep: bool = True) -> None:
     """The order and its receipt in one transaction; unsafe: the receipt by a second one, as if it went to another server."""
     with stage.transaction() as conn:
         (order,) = conn.execute("INSERT INTO orders (cents) VALUES (4200) RETURNING id").fetchone() or (0,)
@@ -35,7 +46,6 @@ def _pay(stage: Stage, *, keep: bool = True) -> int:
         else:
             conn.rollback()
             stage.note(f"rolls the payment of order {order} back", "dead")
-    return int(order)
 
 
 def _rolled_back(stage: Stage) -> None:
@@ -146,8 +156,12 @@ SCENE = Scene(
     ),
     unsafe="Enqueue beside the payment",
     then="The job is written by a transaction of its own. Roll the payment back, and the receipt goes out all the same.",
-    schema=f"""CREATE TABLE orders (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cents int NOT NULL);
-               CREATE TABLE mail_server (answers boolean NOT NULL); INSERT INTO mail_server VALUES (true); {MAILS_TABLE}""",
+    schema=(
+        ORDERS_TABLE,
+        MAILS_TABLE,
+        "CREATE TABLE mail_server (answers boolean NOT NULL)",
+        "INSERT INTO mail_server VALUES (true)",
+    ),
     tables=(
         JOBS,
         DONE,
@@ -155,7 +169,7 @@ SCENE = Scene(
         MAILS,
     ),
     acts=(
-        Act("pay", "Pay an order", lambda stage: None if _pay(stage) else None),
+        Act("pay", "Pay an order", _pay),
         Act("step", "Step", _step, "right"),
         Act("roll_back", "Pay, and roll back", _rolled_back, "x"),
         Act("mail_server", "Mail server down or up", _mail_server, "bolt"),
