@@ -6,6 +6,7 @@ It runs in worker processes, and in the lab's own process, where it notes nothin
 import functools
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,14 @@ def mail(app: Holdfast, job: Job, order_id: int) -> None:
             [order_id, job.id, job.generation, os.getpid()],
         )
     did("mail", job, order=order_id)
+
+
+def rest(place: str, job: Job | None = None) -> None:
+    """Wait here for as long as the lab holds this place."""
+    if FOLDER not in os.environ:
+        return
+    held = Path(os.environ[FOLDER]) / f"hold-{place}"
+    if held.exists():
+        did(f"waits {place}", job, tone="held", at=place)
+    while held.exists():
+        time.sleep(0.02)

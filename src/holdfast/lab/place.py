@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.bench.server import Server, temporary_server
@@ -12,6 +12,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.lab.nursery import Nursery
 from holdfast.settings import describe_database
 
+_LEFT = 40  # databases
 SETTINGS = {"max_connections": "200", "autovacuum_naptime": "10s", "shared_buffers": "64MB"}
 
 
@@ -20,13 +21,17 @@ class Place:
     server: Server
     folder: Path  # for logs and notes
     nursery: Nursery
+    _left: list[str] = field(default_factory=list)  # databases of scenes that are over
 
     def fresh(self) -> str:
         """The address of a new database with our schema."""
         return self.server.make()
 
-    def drop(self, url: str) -> None:
-        self.server.drop(url)
+    def leave(self, url: str) -> None:
+        """Nobody needs it any more. To drop one takes seconds, and they go with the server: only many are dropped."""
+        self._left.append(url)
+        if len(self._left) > _LEFT:
+            self.server.drop(self._left.pop(0))
 
 
 def refuse_database(env: Mapping[str, str] | None = None) -> None:
@@ -52,9 +57,6 @@ def open_place(*, durable: bool = False) -> Iterator[Place]:
         try:
             server = Server(own.dsn("postgres"), own, copies=not durable)
             server.prepare(lambda _: None)
-            try:
-                yield Place(server, Path(folder), nursery)
-            finally:
-                server.close()
+            yield Place(server, Path(folder), nursery)
         finally:
             nursery.close()

@@ -91,6 +91,7 @@ class Scene:
     app: "Holdfast"
     knobs: Sequence[Knob] = ()
     settings: Mapping[str, float] = field(default_factory=dict)
+    unsafe_settings: Mapping[str, float] = field(default_factory=dict)
     begin: Callable[["Stage"], None] = lambda _: None  # what stands on the stage when it opens
     picture: str = "workers"
 
@@ -122,5 +123,13 @@ MAILS = Rows(
 ORDERS_TABLE = (
     "CREATE TABLE orders (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cents int NOT NULL DEFAULT 4200)"
 )
+ORDERS = Rows("orders", "SELECT id, cents FROM orders ORDER BY id DESC LIMIT 20", "orders that are paid")
+RECEIPTS = Rows(
+    "receipts",
+    "SELECT n, 'order ' || order_id AS about, generation, pid FROM receipts ORDER BY n DESC LIMIT 20",
+    "written in the job's own transaction: once, or not at all",
+)
+RECEIPTS_TABLE = """CREATE TABLE receipts (n int GENERATED ALWAYS AS IDENTITY, order_id int NOT NULL,
+                                           generation bigint NOT NULL, pid int NOT NULL)"""
 MAILS_TABLE = """CREATE TABLE mails (n int GENERATED ALWAYS AS IDENTITY, order_id int NOT NULL, job uuid NOT NULL,
                                      fence bigint NOT NULL, pid int NOT NULL)"""

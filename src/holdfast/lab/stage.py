@@ -78,6 +78,8 @@ class Stage:
         known = {name.removeprefix("HOLDFAST_").lower() for name in known_variables()}
         turned = {name: value for name, value in self.values.items() if name in known}
         whole: dict[str, Any] = {**SHORT, **self.scene.settings, **turned}
+        if self.unsafe:
+            whole |= self.scene.unsafe_settings
         for name in ("concurrency", "prefetch"):
             if name in whole:
                 whole[name] = int(whole[name])
@@ -164,7 +166,8 @@ class Stage:
     # What can be done -----------------------------------------------------------------------------------------------
 
     def start(self) -> Member:
-        values = {name: getattr(self.settings, name) for name in {**SHORT, **self.scene.settings}}
+        named = {**SHORT, **self.scene.settings, **self.scene.unsafe_settings}
+        values = {name: getattr(self.settings, name) for name in named}
         values |= {name: getattr(self.settings, name) for name in self.values if hasattr(self.settings, name)}
         return self.crew.start(values, **{UNSAFE: "1" if self.unsafe else "0"})
 
@@ -184,6 +187,25 @@ class Stage:
             (self.folder / STEPPING).touch()
         else:
             (self.folder / STEPPING).unlink(missing_ok=True)
+
+    def hold(self, place: str, on: bool = True) -> None:
+        """Handlers wait at this place, or go on."""
+        if on:
+            (self.folder / f"hold-{place}").touch()
+        else:
+            (self.folder / f"hold-{place}").unlink(missing_ok=True)
+
+    def holds_at(self, place: str) -> bool:
+        return (self.folder / f"hold-{place}").exists()
+
+    def until_held(self, place: str) -> Member:
+        """The worker that waits at this place."""
+
+        def waiting() -> Member | None:
+            pids = [n.pid for n in self.tape.notes if n.kind == "did" and n.fields.get("at") == place]
+            return self.crew.by_pid(pids[-1]) if pids else None
+
+        return self.wait(waiting, f"a worker waits {place}")  # type: ignore[return-value]
 
     def note(self, text: str, tone: str = "") -> None:
         self._pen.write("did", text, tone=tone)
@@ -244,6 +266,10 @@ class Stage:
                 )
             time.sleep(0.03)
 
+    def until_idle(self) -> None:
+        """Until no job is left."""
+        self.wait(lambda: not self.number("SELECT count(*) FROM holdfast.work"), "every job is finished")
+
     def _tails(self) -> str:
         return "".join(f"\n--- {name}\n{self.crew.log(name)[-1500:]}" for name in self.crew.members)
 
@@ -259,4 +285,4 @@ class Stage:
         self.scene.app.close()
         with self._lock:
             self._conn.close()
-        self.place.drop(self.url)
+        self.place.leave(self.url)

@@ -36,6 +36,11 @@ _RAN: dict[str, Callable[[dict[str, Any]], tuple[str, str]]] = {
     "settle_done": _completes,
     "settle_finish": _completes,
     "settle_fail": lambda _: ("fails, and will try again", "retry"),
+    "guard": lambda fields: (
+        ("proves that the job is its own", "run")
+        if fields["rows"]
+        else ("is refused by the guard: 0 rows", "dead")
+    ),
     "lock_owned": lambda fields: ("locks its job", "run"),
 }
 # Statements that a page shows: what happens to a job. Idle looks are left out.

@@ -18,7 +18,9 @@ _TOLD = ("job.", "worker.", "ring.", "events.", "projection.", "workflow.", "sus
 
 def _hear(statement: Statement[object], rows: list[Row], seconds: float) -> None:
     pen = outside.pen()
-    if pen is None or statement.name in QUIET or not rows:  # no row: an idle look
+    if (
+        pen is None or statement.name in QUIET or not (rows or statement.name == "guard")
+    ):  # no row: an idle look
         return
     pen.ran(statement, rows, seconds)
     if statement.name in STEPS:

@@ -5,7 +5,16 @@ import importlib
 from holdfast.errors import ConfigurationError
 from holdfast.lab.scene import Scene
 
-NAMES = ("one_receipt",)
+NAMES = (
+    "one_receipt",
+    "crash_and_dedupe",
+    "stale_owner",
+    "lost_notification",
+    "late_commit",
+    "deploy_wave",
+    "hot_key",
+    "saga",
+)
 
 
 def all_scenes() -> list[Scene]:

@@ -10,11 +10,11 @@ from holdfast.lab.scene import (
     JOBS,
     MAILS,
     MAILS_TABLE,
+    ORDERS,
     ORDERS_TABLE,
     Act,
     Chapter,
     Promise,
-    Rows,
     Scene,
 )
 from holdfast.lab.stage import Stage
@@ -165,7 +165,7 @@ SCENE = Scene(
     tables=(
         JOBS,
         DONE,
-        Rows("orders", "SELECT id, cents FROM orders ORDER BY id DESC LIMIT 20", "orders that are paid"),
+        ORDERS,
         MAILS,
     ),
     acts=(
