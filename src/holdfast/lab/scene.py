@@ -94,6 +94,7 @@ class Scene:
     unsafe_settings: Mapping[str, float] = field(default_factory=dict)
     begin: Callable[["Stage"], None] = lambda _: None  # what stands on the stage when it opens
     picture: str = "workers"
+    notes: bool = True  # whether workers note their statements, which takes them time
 
 
 JOBS = Rows(

@@ -1,6 +1,7 @@
 """What a worker process of the lab does: it is an ordinary worker, and notes every statement that it runs."""
 
 import importlib
+import logging
 
 from holdfast import failpoints, telemetry
 from holdfast.app import Holdfast
@@ -29,15 +30,17 @@ def _hear(statement: Statement[object], rows: list[Row], seconds: float) -> None
 
 def _told(event: telemetry.Event) -> None:
     pen = outside.pen()
-    if pen is not None and event.name.startswith(_TOLD):
+    if pen is not None and event.level >= logging.INFO and event.name.startswith(_TOLD):
         fields = {name: str(value) for name, value in event.fields.items() if name != "trace"}
         pen.write("said", event.name, **fields)
 
 
 def main(scene: str) -> None:
     configure(LogFormat.json, LogLevel.info)
-    app: Holdfast = importlib.import_module(f"holdfast.lab.scenes.{scene}").app
-    listen_in(_hear)
-    failpoints.arm(COMMITTED, outside.step)
+    module = importlib.import_module(f"holdfast.lab.scenes.{scene}")
+    app: Holdfast = module.app
+    if module.SCENE.notes:
+        listen_in(_hear)
+        failpoints.arm(COMMITTED, outside.step)
     telemetry.subscribe(_told)
     serve(app, Work(), LogFormat.json)

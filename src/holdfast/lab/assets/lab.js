@@ -144,6 +144,7 @@
       card.classList.toggle("frozen", worker.state === "frozen");
       card.classList.toggle("gone", !alive);
       card.classList.toggle("owner", alive && Boolean(worker.generation));
+      card.title = `process ${worker.pid}; row of holdfast.workers: ${worker.status || "none yet"}, silent for ${worker.silent ?? "–"} s`;
       const chip = one("[data-state]", card);
       chip.className = `chip ${CHIPS[worker.state] || ""}`;
       put(chip, worker.state);
@@ -157,6 +158,29 @@
       one("[data-lease]", card).setAttribute("aria-label", left === null ? "No lease" : `Lease: ${left} s`);
     }
     all("[data-pid-of]", place).forEach((card) => { if (!seen.workers.some((w) => String(w.pid) === card.dataset.pidOf)) card.remove(); });
+  }
+  // The ring: each worker's arc is as long as it has keys; the part that came in the last round is lighter.
+  function ring(seen) {
+    const place = one("[data-ring]");
+    if (!place) return;
+    const shown = seen.tables.find((each) => each.name === "owners");
+    const total = shown.rows.reduce((sum, row) => sum + Number(plain(row[1])), 0);
+    const drawn = [svg("circle", { cx: 110, cy: 110, r: 80, class: "nofill s-grid", "stroke-width": 22 })];
+    const around = 2 * Math.PI * 80;
+    let from = 0;
+    shown.rows.forEach((row) => {
+      const [pid, keys, came] = row.map(plain);
+      const part = Number(keys) / total;
+      const name = (seen.workers.find((worker) => String(worker.pid) === pid) || { name: pid }).name;
+      const arc = (start, share, css) => svg("circle", { cx: 110, cy: 110, r: 80, class: css, "stroke-width": 22, "stroke-dasharray": `${Math.max(0, share * around - 3)} ${around}`, transform: `rotate(${start * 360 - 90} 110 110)` });
+      drawn.push(arc(from, part, "nofill s-brand"));
+      if (Number(came)) drawn.push(arc(from, Number(came) / total, "nofill s-retry"));
+      const turn = 2 * Math.PI * (from + part / 2) - Math.PI / 2;
+      drawn.push(svg("text", { x: 110 + 104 * Math.cos(turn), y: 114 + 104 * Math.sin(turn), class: "lb mid" }, `${name} ${keys}`));
+      from += part;
+    });
+    drawn.push(svg("text", { x: 110, y: 108, class: "lt mid" }, String(total)), svg("text", { x: 110, y: 124, class: "ls mid" }, "keys"));
+    place.replaceChildren(...drawn);
   }
   function wires(seen) {
     const place = one("[data-wires]");
@@ -239,7 +263,7 @@
     put(one("[data-api]"), seen.api);
     one("[data-play]").disabled = seen.playing;
     if (seen.trouble) trouble(seen.trouble);
-    workers(seen); jobs(seen); ledgers(seen); rows(seen); statement(seen); tape(seen); wires(seen);
+    workers(seen); jobs(seen); ledgers(seen); rows(seen); statement(seen); tape(seen); ring(seen); wires(seen);
   }
 
   // The stream ----------------------------------------------------------------------------------------------------

@@ -11,9 +11,12 @@ NAMES = (
     "stale_owner",
     "lost_notification",
     "late_commit",
+    "ring",
     "deploy_wave",
+    "two_housekeepers",
     "hot_key",
     "saga",
+    "tuner",
 )
 
 
