@@ -48,6 +48,7 @@ from holdfast.cli.doctor import doctor_command
 from holdfast.cli.enqueue import enqueue_command
 from holdfast.cli.exits import ENVIRONMENT, INTERRUPTED, USER
 from holdfast.cli.explain import explain_command
+from holdfast.cli.lab import lab_command
 from holdfast.cli.refusals import words
 from holdfast.cli.ring import ring_command
 from holdfast.cli.runbook import runbook_command
@@ -98,6 +99,7 @@ def add_shapes(shapes: Iterable[Shape]) -> None:
 app.command("worker")(worker_command)
 app.command("dev")(dev_command)
 app.command("web")(web_command)
+app.command("lab")(lab_command)
 app.command("status")(status_command)
 app.command("explain")(explain_command)
 app.command("doctor")(doctor_command)

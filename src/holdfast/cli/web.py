@@ -13,15 +13,15 @@ from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.errors import ConfigurationError
 
 
-def surface() -> Any:
+def surface(module: str = "holdfast.web.serve", what: str = "the dashboard") -> Any:
     """The module that serves, or how to get it."""
     try:
-        return importlib.import_module("holdfast.web.serve")
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("holdfast"):
             raise
         raise ConfigurationError(
-            f"the dashboard needs {error.name}. Install it: pip install 'holdfast[web]'"
+            f"{what} needs {error.name}. Install it: pip install 'holdfast[web]'"
         ) from None
 
 

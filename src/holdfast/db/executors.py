@@ -2,8 +2,11 @@
 
 The cursor is ours: raw `$1` placeholders, plain tuples and the driver's default types, whatever row factory, loaders
 and dumpers the user has registered. JSON travels as text. Nothing here commits or rolls back.
+
+`listen_in()` tells somebody of every statement that ran, with its answer. While nobody listens it costs nothing.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -20,6 +23,9 @@ from ..store.arrays import UuidArray
 from ..store.statement import Flow, Row, Statement
 
 T = TypeVar("T")
+
+Ran = Callable[[Statement[Any], list[Row], float], None]  # what ran, its answer, and the seconds that it took
+_listeners: list[Ran] = []
 
 _types = TypesRegistry()
 postgres.register_default_types(_types)
@@ -61,7 +67,19 @@ def _in_pipeline(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -
     return conn.pgconn.pipeline_status != PipelineStatus.OFF
 
 
+def listen_in(told: Ran) -> Callable[[], None]:
+    """Tell of every statement of this process from now on; the returned function ends it."""
+    _listeners.append(told)
+    return lambda: _listeners.remove(told)
+
+
+def _tell(statement: Statement[Any], rows: list[Row], began: float) -> None:
+    for told in tuple(_listeners):
+        told(statement, rows, time.perf_counter() - began)
+
+
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
+    began = time.perf_counter() if _listeners else 0.0
     with OurCursor(conn, row_factory=tuple_row) as cursor:
         cursor.execute(
             statement.text.encode(),
@@ -70,10 +88,13 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
             prepare=None if statement.prepared else False,
         )
         rows: list[Row] = cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
+    if _listeners:
+        _tell(statement, rows, began)
     return statement.decode(rows)
 
 
 async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
+    began = time.perf_counter() if _listeners else 0.0
     async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
         await cursor.execute(
             statement.text.encode(),
@@ -82,6 +103,8 @@ async def arun(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T
             prepare=None if statement.prepared else False,
         )
         rows: list[Row] = await cursor.fetchall() if _has_rows(cursor) or _in_pipeline(conn) else []
+    if _listeners:
+        _tell(statement, rows, began)
     return statement.decode(rows)
 
 

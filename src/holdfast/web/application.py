@@ -99,7 +99,7 @@ PUBLIC = ("/login", "/assets/{digest}/{name}")  # all others need a role
 
 def routes(site: Site) -> list[Route]:
     made = [
-        Route("/login", functools.partial(_login, site), methods=["GET"]),
+        Route("/login", functools.partial(sign_in, site), methods=["GET"]),
         Route("/assets/{digest}/{name}", serve_asset, methods=["GET"]),
         Route("/find", needs("viewer", site)(functools.partial(find, site)), methods=["GET"]),
         Route("/live", needs("viewer", site)(functools.partial(stream, site)), methods=["GET"]),
@@ -220,7 +220,7 @@ async def _openapi(site: Site, call: Call) -> Response:
     return call.json(describe_api(site, call.prefix))
 
 
-async def _login(site: Site, request: Request) -> Response:
+async def sign_in(site: Site, request: Request) -> Response:
     """The address that `holdfast web` prints. It is good once."""
     token = request.query_params.get("token", "")
     session = site.login.redeem(token) if site.login is not None and token else None

@@ -27,7 +27,14 @@ def _read(file: Path) -> Asset:
     return Asset(file.name, digest, _KINDS[file.suffix], whole, gzip.compress(whole, 9, mtime=0))
 
 
-ASSETS = {file.name: _read(file) for file in sorted(_FOLDER.iterdir()) if file.suffix in _KINDS}
+ASSETS: dict[str, Asset] = {}
+
+
+def add_assets(folder: Path) -> None:
+    ASSETS.update({file.name: _read(file) for file in sorted(folder.iterdir()) if file.suffix in _KINDS})
+
+
+add_assets(_FOLDER)
 
 
 def asset_path(name: str) -> str:

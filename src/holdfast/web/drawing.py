@@ -132,5 +132,13 @@ def environment() -> Environment:
     return made
 
 
+def add_templates(folder: Path) -> None:
+    """Templates of another surface, which are drawn as ours are."""
+    loader = environment().loader
+    assert isinstance(loader, FileSystemLoader)
+    if str(folder) not in loader.searchpath:
+        loader.searchpath.append(str(folder))
+
+
 def draw(template: str, context: Mapping[str, Any]) -> str:
     return environment().get_template(template).render(context)

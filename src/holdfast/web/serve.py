@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
@@ -63,7 +64,8 @@ def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
     if local:
         role: Role = "viewer" if served.read_only else "admin"
         login = OneTimeUrl(
-            Identity(default_actor(), role), lambda token: _say(served, token, "Another browser")
+            Identity(default_actor(), role),
+            lambda token: say((served.host, served.port), token, "Another browser"),
         )
         ways.append(login)
     hosts = [*LOOPBACK, served.host, *served.allowed_hosts]
@@ -73,26 +75,26 @@ def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
     return made, login
 
 
-def _say(served: Served, token: str, what: str) -> None:
-    host = f"[{served.host}]" if ":" in served.host else served.host
-    text = f"{what}: http://{host}:{served.port}/login?token={token}   (good once)"
+def say(where: tuple[str, int], token: str, what: str) -> None:
+    host = f"[{where[0]}]" if ":" in where[0] else where[0]
+    text = f"{what}: http://{host}:{where[1]}/login?token={token}   (good once)"
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def serve(app: Holdfast, served: Served) -> None:
     """Until it is asked to stop."""
     made, login = make(app, served)
-    with _listening(served) as sock:
+    with listening(served.host, served.port) as sock:
         _announce(made, login, served)
-        _server(made).run(sockets=[sock])
+        asgi_server(made).run(sockets=[sock])
 
 
 @contextlib.contextmanager
 def beside(app: Holdfast, served: Served) -> Iterator[None]:
     """In a thread of its own, beside whatever else this process does."""
     made, login = make(app, served)
-    with _listening(served) as sock:
-        server = _server(made)
+    with listening(served.host, served.port) as sock:
+        server = asgi_server(made)
         thread = threading.Thread(
             target=server.run, kwargs={"sockets": [sock]}, name="dashboard", daemon=True
         )
@@ -105,7 +107,7 @@ def beside(app: Holdfast, served: Served) -> Iterator[None]:
             thread.join(_LAST)
 
 
-def _server(made: Dashboard) -> uvicorn.Server:
+def asgi_server(made: ASGIApp) -> uvicorn.Server:
     config = uvicorn.Config(
         made,
         log_level="warning",
@@ -119,16 +121,16 @@ def _server(made: Dashboard) -> uvicorn.Server:
 
 
 @contextlib.contextmanager
-def _listening(served: Served) -> Iterator[socket.socket]:
+def listening(host: str, port: int) -> Iterator[socket.socket]:
     """A port that is taken is said before anything starts."""
-    family = socket.AF_INET6 if ":" in served.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind((served.host, served.port))
+            sock.bind((host, port))
         except OSError as error:
             raise ConfigurationError(
-                f"port {served.port} on {served.host} cannot be listened on: {error.strerror}. Choose another: --port"
+                f"port {port} on {host} cannot be listened on: {error.strerror}. Choose another: --port"
             ) from None
         yield sock
 
@@ -136,6 +138,6 @@ def _listening(served: Served) -> Iterator[socket.socket]:
 def _announce(made: Dashboard, login: OneTimeUrl | None, served: Served) -> None:
     made.site.reading.dsn  # noqa: B018 an embedded server starts now, and a wrong address is said at once
     if login is not None:
-        _say(served, login.token, "Holdfast dashboard")
+        say((served.host, served.port), login.token, "Holdfast dashboard")
     else:
         print(f"Holdfast dashboard: port {served.port} on {served.host}", file=sys.stderr, flush=True)  # noqa: T201

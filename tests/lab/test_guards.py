@@ -1,0 +1,168 @@
+"""What a lab must never do: find somebody's database, end somebody's process, be reached by others, be mounted."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from tests.conftest import wait_until, within
+from tests.web.test_web_command import free_port, read_address
+
+from holdfast.cli.lab import lab_command
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.lab.crew import Member, stamp
+from holdfast.lab.hall import Hall
+from holdfast.lab.nursery import clean_environment
+from holdfast.lab.place import Place, refuse_database
+from holdfast.lab.scenes import scene_of
+from holdfast.lab.site import lab_app
+from holdfast.lab.stage import Stage
+from holdfast.web.identity import Identity, OneTimeUrl
+
+
+@pytest.mark.parametrize("name", ["DATABASE_URL", "HOLDFAST_DATABASE_URL", "PGHOST"])
+def test_it_refuses_a_database(name: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        refuse_database({name: "postgresql://prod.example/shop"})
+    assert str(refused.value) == (
+        f"{name} names a database, and the lab uses none: it kills and freezes workers, on a server of its own alone. "
+        f"Start it without: env -u {name} holdfast lab"
+    )
+
+
+def test_it_refuses_the_database_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text('database_url = "postgresql://prod.example/shop"')
+    with pytest.raises(ConfigurationError, match="names a database, and the lab uses none"):
+        refuse_database({"HOLDFAST_CONFIG": str(file)})
+
+
+def test_the_command_refuses_it_too(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "holdfast", "lab", "--play", "1"],
+        env=clean_environment() | {"DATABASE_URL": "postgresql://prod.example/shop"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=within(60),
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("holdfast: DATABASE_URL names a database, and the lab uses none")
+
+
+def test_its_processes_know_no_other_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATABASE_URL", "PGHOST", "HOLDFAST_DATABASE_URL", "HOLDFAST_LEASE"):
+        monkeypatch.setenv(name, "1")
+    assert not {name for name in clean_environment() if name.startswith(("HOLDFAST_", "PG", "DATABASE_URL"))}
+
+
+@pytest.fixture
+def stranger() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process
+        process.kill()
+
+
+def test_it_ends_no_process_but_its_own(stranger: "subprocess.Popen[bytes]") -> None:
+    """A pid that came to mean somebody else: the start time tells."""
+    mine = Member("A", stranger.pid, "12345")
+    for act in (mine.kill, mine.freeze, mine.wake, mine.drain):
+        with pytest.raises(
+            HoldfastError, match=r"worker A \(pid \d+\) is gone, and this pid is not the lab's"
+        ):
+            act()
+    assert mine.state == "gone"
+    assert stranger.poll() is None
+    found = stamp(stranger.pid)
+    assert found is not None
+    assert found[1] not in "TtZ"
+
+
+def test_a_scene_that_is_closed_leaves_no_worker(place: Place) -> None:
+    with closing(Stage(place, scene_of(1))) as stage:
+        members = [*stage.crew.alive, stage.start()]
+        members[0].freeze()  # also one that cannot hear
+    assert [stamp(member.pid) is None or not member.is_alive for member in members] == [True, True]
+
+
+def test_workers_end_with_a_lab_that_is_killed(tmp_path: Path) -> None:
+    """kill -9 of the lab: neither a worker nor the nursery stays."""
+    program = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from holdfast.lab.nursery import Nursery\n"
+        "nursery = Nursery()\n"
+        "pid = nursery.start('one_receipt', {'HOLDFAST_DATABASE_URL': 'postgresql:///none?host=/nowhere'}, Path('log'))\n"
+        "print(pid, nursery._process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=clean_environment(),
+    ) as lab:
+        assert lab.stdout is not None
+        worker, nursery = map(int, lab.stdout.readline().split())
+        if (found := stamp(worker)) is not None and found[1] != "Z":
+            os.kill(worker, signal.SIGSTOP)
+        lab.kill()
+    for pid in (worker, nursery):
+        wait_until(lambda pid=pid: (stamp(pid) or ("", "Z"))[1] == "Z", f"process {pid} is gone")  # type: ignore[misc]
+
+
+def test_it_is_on_this_machine_alone_and_lets_one_browser_in(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "holdfast", "lab", "--port", str(port)]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_environment()
+    ) as running:
+        assert running.stderr is not None
+        try:
+            address = read_address(running.stderr)
+            assert address.startswith(f"http://127.0.0.1:{port}/")
+            with httpx.Client(timeout=within(30)) as browser:
+                assert browser.get(f"http://127.0.0.1:{port}/").status_code == 401
+                assert browser.get(address).status_code == 303
+                assert "Live lab" in browser.get(f"http://127.0.0.1:{port}/", follow_redirects=True).text
+                evil = browser.get(f"http://127.0.0.1:{port}/", headers={"host": "evil.example"})
+                assert evil.status_code == 421
+            with pytest.raises(OSError), socket.create_connection((_other_address(), port), timeout=2):
+                pass
+        finally:
+            running.send_signal(signal.SIGTERM)
+        running.stderr.read()
+        running.wait(within(30))
+
+
+def _other_address() -> str:
+    """Another address of this machine: on Linux all of 127.0.0.0/8 is its own."""
+    return "127.0.0.2"
+
+
+async def test_it_is_never_mounted(place: Place) -> None:
+    made = lab_app(Hall(place), OneTimeUrl(Identity("mara", "admin")))
+    api = Starlette(routes=[Mount("/ops", made)])
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=api), base_url="http://127.0.0.1"
+    ) as client:
+        with pytest.raises(ConfigurationError, match="the lab was mounted at '/ops'"):
+            await client.get("/ops/scene/1")
+
+
+def test_what_the_command_refuses() -> None:
+    with pytest.raises(
+        ConfigurationError, match="^--unsafe and --json belong to --play SCENE. In the browser"
+    ):
+        lab_command(as_json=True)
+    with pytest.raises(ConfigurationError, match="^there is no scene 77 "):
+        lab_command(play=77)
