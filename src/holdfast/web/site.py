@@ -67,7 +67,8 @@ class Site:
             if page.path in self.pages:
                 raise ConfigurationError(f"two pages are called {page.path!r}. Give one of them another path")
             self.pages[page.path] = page
-        self.acts.update({act.name: act for act in pages.acts})
+        coded = pages.coded_acts(self.app.tasks) if pages.coded_acts is not None else ()
+        self.acts.update({act.name: act for act in (*pages.acts, *coded)})
 
     def add_shapes(self) -> None:
         """What shapes name. The web knows no shape by hand."""
