@@ -281,3 +281,4 @@ class Act:
 class Pages:
     pages: Sequence[Page]
     acts: Sequence[Act] = ()
+    coded_acts: Callable[[TaskSet], Sequence[Act]] | None = None  # acts that need the code of the app

@@ -338,7 +338,7 @@ def test_dead_letters(case: Case, conn: Conn) -> None:
         end(conn, job.grant, DeadLettered(BOOM), worker)
     assert case.found("dead_letters") is None
     finding = case.cure("dead_letters", "--limit", "dead=3")
-    assert (finding["level"], finding["what"]) == ("info", "3 dead letters in the last hour")
+    assert (finding["level"], finding["what"]) == ("warning", "3 dead letters in the last hour")
     assert finding["details"] == ["charge: 3, the last with ValueError: boom"]
     assert finding["fix"] == ["holdfast dead redrive --task charge --newer-than 1h --rate 50/s --yes"]
     assert finding["otherwise"] == ["holdfast dead list"]

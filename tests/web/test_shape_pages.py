@@ -10,7 +10,7 @@ from tests.web.troubled import OrderPaid, make_trouble, shop_app
 
 from holdfast import Holdfast
 from holdfast.operate.operator import Operator
-from holdfast.pages import Page
+from holdfast.pages import Page, Pages
 from holdfast.shape import Shape
 from holdfast.testing import Kit
 
@@ -174,9 +174,7 @@ def _never(_: object) -> object:
     raise NotImplementedError
 
 
-class AGAIN:
-    pages = (Page("jobs", "Jobs", _never),)  # type: ignore[arg-type]
-    acts = ()
+AGAIN = Pages((Page("jobs", "Jobs", _never),))  # type: ignore[arg-type]
 
 
 async def test_events_of_quiet_days_are_shown_from_the_last_on(mara: Surfer, kit: Kit) -> None:

@@ -14,7 +14,7 @@ from holdfast import Holdfast
 from holdfast.errors import DatabaseError
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Act, Given, Preview, Said
+from holdfast.pages import Act, Given, Pages, Preview, Said
 from holdfast.shape import Shape
 from holdfast.testing import Kit
 from holdfast.web import BearerTokens, Identity, hashed, holdfast_web
@@ -245,9 +245,7 @@ def _tell(_: Given) -> Procedure[Said]:
     return Said("It is told.", secret="whsec_1")
 
 
-class SECRETS:
-    pages = ()
-    acts = (Act("queue tell", "Tell", _tell, (), lambda _: ("queue", "tell"), at_once=True),)
+SECRETS = Pages((), (Act("queue tell", "Tell", _tell, (), lambda _: ("queue", "tell"), at_once=True),))
 
 
 async def test_what_is_said_can_only_be_said_by_us(mara: Surfer) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.apps import AppArgument, load_app
+from holdfast.cli.apps import AppArgument, app_name, load_app
 from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.cli.serving import HealthHostOption, HealthPortOption, Work, serve
 from holdfast.cli.web import surface
@@ -44,15 +44,17 @@ def dev_command(
     for name, rules in found.tasks.queue_rules().items():
         operator.create_queue(name, rules=rules)
     work = Work((), concurrency, exit_when_idle, health_port, health_host)
-    with _dashboard(found, web_port) if web else contextlib.nullcontext():
+    with _dashboard(found, web_port, app_name(app).name) if web else contextlib.nullcontext():
         serve(found, work, chosen)
 
 
-def _dashboard(app: Holdfast, port: int) -> contextlib.AbstractContextManager[object]:
+def _dashboard(app: Holdfast, port: int, named: str) -> contextlib.AbstractContextManager[object]:
     """The dashboard beside the worker. Without its libraries, or with a port that is taken, the worker runs all the same."""
     try:
         serving = surface()
-        beside: contextlib.AbstractContextManager[None] = serving.beside(app, serving.Served(port=port))
+        beside: contextlib.AbstractContextManager[None] = serving.beside(
+            app, serving.Served(port=port, named=named)
+        )
         stack = contextlib.ExitStack()
         stack.enter_context(beside)
     except ConfigurationError as error:

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, check, load_app
+from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, app_name, check, load_app
 from holdfast.cli.logs import LogFormat, LogLevel, configure
 from holdfast.errors import ConfigurationError
+from holdfast.operate.doctor.thresholds import read_limits
 
 
 def surface(module: str = "holdfast.web.serve", what: str = "the dashboard") -> Any:
@@ -45,12 +46,21 @@ def web_command(
         str | None, typer.Option(metavar="sha256:HEX", help="Of a bearer token for programs.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="What the dashboard calls this database.")] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="NAME=VALUE",
+            help="Another limit of the doctor, such as stuck=300; may be repeated.",
+        ),
+    ] = None,
     database_url: DatabaseOption = None,
     app: AppOption = None,
 ) -> None:
     """Serve the dashboard. On this machine alone, unless options say who may come in."""
     configure(LogFormat.console, LogLevel.warning)
     serving = surface()
+    wanted = read_limits(limits or ())
     found = _app(database_url, app)
     check(found.database)
     served = serving.Served(
@@ -63,6 +73,8 @@ def web_command(
         admin or (),
         token_hash,
         title,
+        wanted,
+        app_name(app).name,
     )
     with contextlib.closing(found):
         serving.serve(found, served)

@@ -304,10 +304,34 @@ class LongPaused:
     name: str
     seconds: float
     by: str | None
+    waits: bool  # due jobs do
 
 
-def long_paused(seconds: float) -> Statement[list[LongPaused]]:
-    return named("long_paused", (seconds,), lambda rows: [LongPaused(*r) for r in rows])
+def long_paused(seconds: float, waiting: float) -> Statement[list[LongPaused]]:
+    return named("long_paused", (seconds, waiting), lambda rows: [LongPaused(*r) for r in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    queue: str
+    seconds: float  # for which its oldest job is due
+    slots: int  # of live workers that serve it
+
+
+def held_back(dead_after: float, waiting: float) -> Statement[list[HeldBack]]:
+    return named("held_back", (dead_after, waiting), lambda rows: [HeldBack(*r) for r in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    id: UUID
+    queue: str
+    task: str
+    deaths: int
+
+
+def suspect_jobs() -> Statement[list[Suspect]]:
+    return named("suspect_jobs", (LISTED,), lambda rows: [Suspect(*r) for r in rows])
 
 
 @dataclass(frozen=True, slots=True)

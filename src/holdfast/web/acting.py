@@ -13,6 +13,8 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.pages import Act, Given, Preview, Said
 from holdfast.web.calls import Call, Refusal, set_cookie
 from holdfast.web.drawing import address, slug
+from holdfast.web.masking import for_role
+from holdfast.web.plain import plain, written
 from holdfast.web.seals import Shown
 from holdfast.web.site import Site
 
@@ -213,7 +215,11 @@ async def act_by_api(site: Site, call: Call, act: Act) -> Response:
         found = await preview(site, call, act, given)
         return call.json({"act": act.name, "dry_run": True, "preview": found})
     said = await do(site, call, act, given)
-    return call.json({"act": act.name, "dry_run": False, "sentence": said.sentence, "done": said.data})
+    body = {"act": act.name, "dry_run": False, "sentence": said.sentence, "done": said.data}
+    if not said.secret:
+        return call.json(body)
+    shown_once = {**for_role(plain(body), call.who.role), "secret": said.secret}
+    return Response(written(shown_once), media_type="application/json")
 
 
 def _dry_run(call: Call) -> bool:

@@ -1,11 +1,10 @@
-"""What can be done to the engine's own things. Each act is a verb of the operator, with the words of the command line."""
+"""What can be done to jobs and dead letters. Each act is a verb of the operator, with the words of the command line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.cli.arguments import parse_rate
 from holdfast.errors import ConfigurationError
-from holdfast.model.queue import Rate
 from holdfast.operate import preview
 from holdfast.operate.bulk import Done
 from holdfast.operate.dead import DISCARD_DEAD, redrive_verb
@@ -30,7 +29,6 @@ from holdfast.web.filters import (
 )
 from holdfast.web.shown import number
 from holdfast.web.views.drawn import job_state, state_word
-from holdfast.web.views.operations import operation_id
 
 _MANY = 1000  # jobs that are named one by one, or done while the browser waits
 
@@ -201,129 +199,6 @@ _DEAD = (
 _RATE = Field("rate", "At most", required=False, hint="Such as 50/s or 100/m. Empty: all at once.")
 
 
-# Queues, tasks, keys, workers, doctor -------------------------------------------------------------------------------
-
-
-def _pause_queue(given: Given) -> Procedure[Said]:
-    done = yield from Operator.pause_queue.procedure(given["queue"])
-    state = "is paused" if done.changed else "was paused already"
-    return Said(f"Queue {done.queue} {state}. What runs already finishes.", done, f"queues/{done.queue}")
-
-
-def _resume_queue(given: Given) -> Procedure[Said]:
-    done = yield from Operator.resume_queue.procedure(given["queue"])
-    return Said(
-        f"Queue {done.queue} {'goes on' if done.changed else 'was not paused'}.", done, f"queues/{done.queue}"
-    )
-
-
-_RULES = ("concurrency", "key_concurrency", "rate", "key_rate")
-
-
-def _wanted(given: Given) -> Mapping[str, Any]:
-    rule, value = given["rule"], text(given, "value")
-    if rule not in _RULES:
-        raise ConfigurationError(f"there is no limit {rule!r} (known: {', '.join(_RULES)})")
-    if value is None or value == "none":
-        return {rule: None}
-    if rule.endswith("rate"):
-        return {rule: Rate(parse_rate(value, rule))}
-    if not (value.isascii() and value.isdigit() and len(value) < 10):
-        raise ConfigurationError(f"{rule} must be a whole number or none, not {value[:40]!r}")
-    return {rule: int(value)}
-
-
-def _preview_set(given: Given) -> Procedure[Preview]:
-    seen = yield from Operator.show_rules.procedure(given["queue"])
-    _wanted(given)
-    has = seen.rules.get(given["rule"], "none")
-    running = f" {seen.running:,} run now." if seen.running is not None else ""
-    return Preview(
-        f"{given['rule']} of queue {given['queue']} is {has}.{running} It would be {text(given, 'value') or 'none'}."
-    )
-
-
-def _set_queue(given: Given) -> Procedure[Said]:
-    done = yield from Operator.set_queue.procedure(given["queue"], limits=_wanted(given))
-    said = "; ".join(f"{rule} was {was}, is {now}" for rule, (was, now) in done.changes.items())
-    return Said(f"Queue {done.name}: {said or 'nothing differs'}.", done, f"queues/{done.name}")
-
-
-def _pause_task(given: Given) -> Procedure[Said]:
-    done = yield from Operator.pause_task.procedure(given["task"])
-    return Said(f"Task {done.task} is paused. {several(done.moved, 'job')} set aside.", done, "limits")
-
-
-def _resume_task(given: Given) -> Procedure[Said]:
-    done = yield from Operator.resume_task.procedure(given["task"])
-    closed = " Its breaker is closed." if done.breaker_closed else ""
-    state = "goes on" if done.changed else "was not paused"
-    return Said(f"Task {done.task} {state}.{closed} {several(done.moved, 'job')} put back.", done, "limits")
-
-
-def _preview_release(given: Given) -> Procedure[Preview]:
-    found = yield from Operator.release_keys.procedure(
-        given["queue"], [given["key"]], given.get("how") or "retry", dry_run=True
-    )
-    jobs = ", ".join(str(target.job_id) for target in found.targets)
-    return Preview(f"Key {given['key']} of queue {given['queue']} would go on. In its way: job {jobs}.")
-
-
-def _release(given: Given) -> Procedure[Said]:
-    done = yield from Operator.release_keys.procedure(
-        given["queue"], [given["key"]], given.get("how") or None
-    )
-    how = ", ".join(done.results) or "released"
-    return Said(f"Key {given['key']} of queue {given['queue']}: {how}.", done, f"keys/{given['queue']}")
-
-
-def _lift(given: Given) -> Procedure[Said]:
-    yield from Operator.lift_keys.procedure(given["queue"], [given["key"]])
-    return Said(
-        f"Key {given['key']} of queue {given['queue']} is held no more.", None, f"keys/{given['queue']}"
-    )
-
-
-def _drained(given: Given) -> dict[str, Any]:
-    return {"everyone": True} if means_all(given) else {"ids": words_of(given)}
-
-
-def _preview_drain(given: Given) -> Procedure[Preview]:
-    found = yield from Operator.drain_workers.procedure(**_drained(given), dry_run=True)
-    names = ", ".join(found.asked[:5])
-    said = (
-        f"{several(len(found.asked), 'worker')} would finish or hand back what they run, and leave: {names}."
-    )
-    return Preview(said, len(found.asked))
-
-
-def _drain(given: Given) -> Procedure[Said]:
-    done = yield from Operator.drain_workers.procedure(**_drained(given))
-    return Said(f"{several(len(done.asked), 'worker')} asked to drain and leave.", done, "workers")
-
-
-def _stop_operation(given: Given) -> Procedure[Said]:
-    found, stopped = yield from Operator.stop_operation.procedure(operation_id(given["id"]))
-    state = "is stopped" if stopped else f"had ended: it is {found.state}"
-    return Said(f"The operation {state}. {found.done:,} jobs were changed.", found, f"operations/{found.id}")
-
-
-def _fix(given: Given) -> Procedure[Said]:
-    found = yield from Operator.fix.procedure(given["fix"])
-    return Said(" ".join(found.done) or "There was nothing to do.", found.done, "doctor")
-
-
-_HOW = Field(
-    "how",
-    "The job in its way",
-    "choice",
-    ("retry", "skip"),
-    value="retry",
-    hint="skip makes it a dead letter.",
-)
-_VALUE = Field("value", "Value", required=False, hint="20, 50/s, or none")
-_QUEUE, _KEY, _TASK = Field("queue"), Field("key"), Field("task")
-
 ACTS: tuple[Act, ...] = (
     Act("jobs retry", "Retry now", lambda g: _do_jobs(RETRY, "retried", g), _JOBS,
         lambda g: _job_words("retry", g), lambda g: _preview_jobs(RETRY, "retried", g)),
@@ -336,19 +211,4 @@ ACTS: tuple[Act, ...] = (
     Act("dead discard", "Discard", lambda g: _do_dead(DISCARD_DEAD, "discarded", g), _DEAD,
         lambda g: _dead_words("discard", g), lambda g: _preview_dead(DISCARD_DEAD, "deleted for good", g),
         "admin", deletes=True),
-    Act("queue pause", "Pause", _pause_queue, (_QUEUE,), lambda g: ("queue", "pause", g["queue"]), at_once=True),
-    Act("queue resume", "Resume", _resume_queue, (_QUEUE,), lambda g: ("queue", "resume", g["queue"]), at_once=True),
-    Act("queue set", "Change limit", _set_queue,
-        (_QUEUE, Field("rule", "Limit", "choice", _RULES), _VALUE),
-        lambda g: ("queue", "set", g["queue"], f"--{g['rule'].replace('_', '-')}", g.get("value") or "none"), _preview_set),
-    Act("task pause", "Pause", _pause_task, (_TASK,), lambda g: ("task", "pause", g["task"]), at_once=True),
-    Act("task resume", "Resume", _resume_task, (_TASK,), lambda g: ("task", "resume", g["task"]), at_once=True),
-    Act("keys release", "Release", _release, (_QUEUE, _KEY, _HOW),
-        lambda g: ("keys", "release", *((f"--{g['how']}",) if g.get("how") else ()), g["queue"], g["key"]),
-        _preview_release),
-    Act("keys lift", "Lift the hold", _lift, (_QUEUE, _KEY), lambda g: ("keys", "lift", g["queue"], g["key"]), at_once=True),
-    Act("workers drain", "Drain", _drain, (Field("ids", required=False), Field("all", required=False)),
-        lambda g: ("workers", "drain", *(("--all", "--yes") if means_all(g) else words_of(g))), _preview_drain),
-    Act("operations stop", "Stop", _stop_operation, (Field("id"),), lambda g: ("operations", "stop", g["id"])),
-    Act("doctor fix", "Fix", _fix, (Field("fix"),), lambda g: ("doctor", "--fix", g["fix"]), role="admin"),
 )  # fmt: skip

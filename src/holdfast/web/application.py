@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
+from holdfast.operate.doctor.thresholds import Limits
 from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
 from holdfast.web.acts import ACTS
@@ -20,6 +21,7 @@ from holdfast.web.assets import serve_asset
 from holdfast.web.calls import Call, Refusal, failed, needs, prefix_of, set_cookie
 from holdfast.web.drawing import slug
 from holdfast.web.edit import edit_act
+from holdfast.web.engine_acts import ENGINE_ACTS
 from holdfast.web.finder import find
 from holdfast.web.guard import Guard
 from holdfast.web.identity import SESSION, Authorize, OneTimeUrl
@@ -61,18 +63,22 @@ def holdfast_web(
     hosts: Sequence[str] | None = None,
     secret: str | None = None,
     title: str | None = None,
+    limits: Limits | None = None,
 ) -> Dashboard:
     """The dashboard as an ASGI app, for any path: `api.mount("/ops", holdfast_web(app, authorize=...))`.
 
     `authorize` is given each request and returns an Identity, or None. `hosts` are the names that it may be reached by;
     None: whatever the app around it lets through. `secret` is for several processes that serve one dashboard.
+    `limits` are from where on the doctor says a word.
     """
     if authorize is None:
         raise ConfigurationError(
             "holdfast_web() needs authorize=: a function that returns an Identity for a request, or None. "
             "Without one, everybody who reaches the app could act"
         )
-    return dashboard(app, authorize, read_only=read_only, hosts=hosts, secret=secret, title=title)
+    return dashboard(
+        app, authorize, read_only=read_only, hosts=hosts, secret=secret, title=title, limits=limits
+    )
 
 
 def dashboard(
@@ -84,10 +90,21 @@ def dashboard(
     secret: str | None = None,
     title: str | None = None,
     login: OneTimeUrl | None = None,
+    limits: Limits | None = None,
+    named: str = "MODULE:APP",
 ) -> Dashboard:
     app.load()
-    site = Site(app, authorize, read_only=read_only, secret=secret, title=title, login=login)
-    site.add(Pages(engine(site), (*ACTS, edit_act(app.tasks.definition))))
+    site = Site(
+        app,
+        authorize,
+        read_only=read_only,
+        secret=secret,
+        title=title,
+        login=login,
+        limits=limits,
+        named=named,
+    )
+    site.add(Pages(engine(site), (*ACTS, *ENGINE_ACTS, edit_act(app.tasks.definition))))
     site.add_shapes()
     return Dashboard(site, hosts)
 

@@ -30,7 +30,11 @@ class Shown:
 
 def shown_findings(findings: Sequence[Finding], shell: Shell) -> list[Shown]:
     return [
-        Shown(f, [todo_of(a, shell) for a in f.fix], [todo_of(a, shell) for a in f.otherwise])
+        Shown(
+            f,
+            [todo_of(a, shell) for a in f.fix],
+            [todo_of(a, shell) for a in f.otherwise if a not in f.fix],
+        )
         for f in findings
     ]
 
@@ -46,9 +50,9 @@ def todo_of(advice: Advice, shell: Shell) -> Todo:
 
 
 def _release(of: Data) -> Offer | None:
-    if of["keys"] is None or len(of["keys"]) != 1:
-        return None
-    given = {"queue": of["queue"], "key": of["keys"][0]}
+    keys = of["keys"]
+    which = {"key": keys[0]} if keys is not None and len(keys) == 1 else {"all": "1"}
+    given = {"queue": of["queue"], **which}
     if not of["how"]:
         return Offer("keys release", given)
     return Offer("keys release", {**given, "how": of["how"]}, f"Release, {of['how']}")
@@ -58,10 +62,13 @@ def _lift(of: Data) -> Offer | None:
     return Offer("keys lift", {"queue": of["queue"], "key": of["keys"][0]}) if len(of["keys"]) == 1 else None
 
 
-def _retry(of: Data) -> Offer | None:
-    if "ids" in of:
-        return Offer("jobs retry", {"ids": " ".join(map(str, of["ids"]))})
-    return Offer("jobs retry", {name: of[name] for name in ("state", "task") if name in of})
+def _jobs(verb: str) -> Callable[[Data], Offer | None]:
+    def offer(of: Data) -> Offer | None:
+        if "ids" in of:
+            return Offer(f"jobs {verb}", {"ids": " ".join(map(str, of["ids"]))})
+        return Offer(f"jobs {verb}", {name: of[name] for name in ("state", "task") if name in of})
+
+    return offer
 
 
 def _redrive(of: Data) -> Offer | None:
@@ -71,24 +78,29 @@ def _redrive(of: Data) -> Offer | None:
 
 
 def _fix(of: Data) -> Offer | None:
-    return None if of["limits"] else Offer("doctor fix", {"fix": of["name"]})
+    limits = " ".join(f"{name}={value:g}" for name, value in of["limits"].items())
+    return Offer("doctor fix", {"fix": of["name"], **({"limits": limits} if limits else {})})
+
+
+def _set_queue(of: Data) -> Offer | None:
+    label = f"Raise {of['rule'].replace('_', ' ')}"
+    return Offer("queue set", {"queue": of["queue"], "rule": of["rule"], "value": str(of["value"])}, label)
 
 
 def _run(of: Data) -> Offer | None:
-    return (
-        Offer(f"workflow {of['verb']}", {"run": str(of["id"])}) if of["verb"] in ("retry", "resume") else None
-    )
+    known = ("retry", "resume", "cancel")
+    return Offer(f"workflow {of['verb']}", {"run": str(of["id"])}) if of["verb"] in known else None
 
 
 def _subscription(of: Data) -> Offer | None:
-    known = ("resume", "pause", "skip")
-    return Offer(f"subscriptions {of['verb']}", {"name": of["name"]}) if of["verb"] in known else None
+    given = {"name": of["name"], **({"to": of["to"]} if "to" in of else {})}
+    return Offer(f"subscriptions {of['verb']}", given)
 
 
 def _webhook(of: Data) -> Offer | None:
-    if of["endpoint"] is None or of["verb"] != "enable":
-        return None
-    return Offer("webhook enable", {"endpoint": str(of["endpoint"])})
+    return (
+        None if of["endpoint"] is None else Offer(f"webhook {of['verb']}", {"endpoint": str(of["endpoint"])})
+    )
 
 
 _OFFERS: dict[str, Callable[[Data], Offer | None]] = {
@@ -96,10 +108,19 @@ _OFFERS: dict[str, Callable[[Data], Offer | None]] = {
     "resume_task": lambda of: Offer("task resume", {"task": of["name"]}),
     "release_keys": _release,
     "lift_keys": _lift,
-    "retry_jobs": _retry,
+    "retry_jobs": _jobs("retry"),
+    "cancel_jobs": _jobs("cancel"),
+    "discard_jobs": _jobs("discard"),
     "redrive_dead": _redrive,
     "fix": _fix,
+    "set_queue": _set_queue,
+    "create_queue": lambda of: Offer("queue create", {"queue": of["queue"]}),
+    "drain_workers": lambda of: Offer("workers drain", {"ids": " ".join(of["workers"])}),
     "pause_schedule": lambda of: Offer("schedule pause", {"name": of["name"]}),
+    "remove_schedule": lambda of: Offer("schedule remove", {"name": of["name"]}),
+    "retry_projection": lambda of: Offer("projection retry", {"name": of["name"]}),
+    "cancel_rebuild": lambda of: Offer("projection cancel", {"name": of["name"]}),
+    "operation": lambda of: Offer(f"operations {of['verb']}", {"id": str(of["id"])}),
     "run": _run,
     "subscription": _subscription,
     "webhook": _webhook,

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
+from holdfast.operate.doctor.thresholds import Limits
 from holdfast.pages import Role
 from holdfast.settings import default_actor
 from holdfast.web.application import Dashboard, dashboard
@@ -35,6 +36,8 @@ class Served:
     proxy_admins: Sequence[str] = ()
     token_hash: str | None = None
     title: str | None = None
+    limits: Limits | None = None  # of the doctor
+    named: str = "MODULE:APP"  # how commands name the app
 
 
 def is_loopback(host: str) -> bool:
@@ -70,7 +73,14 @@ def make(app: Holdfast, served: Served) -> tuple[Dashboard, OneTimeUrl | None]:
         ways.append(login)
     hosts = [*LOOPBACK, served.host, *served.allowed_hosts]
     made = dashboard(
-        app, first_of(*ways), read_only=served.read_only, hosts=hosts, title=served.title, login=login
+        app,
+        first_of(*ways),
+        read_only=served.read_only,
+        hosts=hosts,
+        title=served.title,
+        login=login,
+        limits=served.limits,
+        named=served.named,
     )
     return made, login
 

@@ -14,6 +14,7 @@ from holdfast.cli.advice import Shell, shell_for
 from holdfast.db.migrate.address import describe
 from holdfast.errors import ConfigurationError
 from holdfast.model.actor import Actor
+from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Act, Page, Pages
@@ -42,9 +43,13 @@ class Site:
         secret: str | None = None,
         title: str | None = None,
         login: OneTimeUrl | None = None,
+        limits: Limits | None = None,
+        named: str = "MODULE:APP",
     ) -> None:
         self.app = app
         self.login = login
+        self.limits = limits
+        self.named = named  # how a command names the app
         self.read_only = read_only
         self.snapshots = Snapshots()
         self.streams: Counter[str] = Counter()  # that are open, by who has them
@@ -62,7 +67,8 @@ class Site:
             if page.path in self.pages:
                 raise ConfigurationError(f"two pages are called {page.path!r}. Give one of them another path")
             self.pages[page.path] = page
-        self.acts.update({act.name: act for act in pages.acts})
+        coded = pages.coded_acts(self.app.tasks) if pages.coded_acts is not None else ()
+        self.acts.update({act.name: act for act in (*pages.acts, *coded)})
 
     def add_shapes(self) -> None:
         """What shapes name. The web knows no shape by hand."""
@@ -99,7 +105,7 @@ class Site:
         from holdfast.shapes import CHECKS
 
         def look() -> "object":
-            return self.reader.doctor.arun(checks=CHECKS, knows=self.knows)
+            return self.reader.doctor.arun(checks=CHECKS, knows=self.knows, limits=self.limits)
 
         found: Diagnosis = await self.snapshots.get("doctor", DOCTOR, look, OLD)  # type: ignore[arg-type]
         return found
@@ -115,7 +121,7 @@ class Site:
 
     @property
     def shell(self) -> Shell:
-        return shell_for(self.app.database)
+        return shell_for(self.app.database, self.named)
 
     @property
     def title(self) -> str:

@@ -8,5 +8,8 @@ statements  the SQL that a finding about the schema proposes
 plans       what the planner would do with the statements of a job's life
 server      durability, vacuum, who holds back the horizon
 connection  LISTEN, poolers, clocks, how many connections there are
-jobs        what is stranded, stuck, quarantined, unknown, paused, dead or not tidied up
+jobs        what is stranded, stuck, deadly, quarantined, unknown, dead or not tidied up
+waiting     pauses, breakers and limits that due jobs wait for
+keys        what is blocked, parked or held after its trial
+order       what an operator reads first
 """

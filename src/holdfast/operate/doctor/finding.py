@@ -25,6 +25,7 @@ class Finding:
     fix: list[Advice]  # what removes it, in order
     details: list[str] = field(default_factory=list)
     otherwise: list[Advice] = field(default_factory=list)  # other ways out, one of which is enough
+    jobs: int = 0  # that wait or died because of it, as far as they were counted
 
 
 class Left(str):

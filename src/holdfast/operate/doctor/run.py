@@ -12,7 +12,7 @@ from ...store.audit import audit
 from ..advice import Knows
 from ..procedure import Procedure, actor, block
 from ..wording import cut
-from . import connection, jobs, keys, plans, schema, server
+from . import connection, jobs, keys, plans, schema, server, waiting
 from .finding import Check, Finding, Left, NotChecked, Patient
 from .thresholds import Limits
 
@@ -22,6 +22,7 @@ CHECKS: tuple[Check, ...] = (
     *server.CHECKS,
     *connection.CHECKS,
     *jobs.CHECKS,
+    *waiting.CHECKS,
     *keys.CHECKS,
 )
 

@@ -13,7 +13,7 @@ from holdfast.cli.confirm import How, confirm
 from holdfast.operate.operator import Operator
 from holdfast.operate.wording import several
 from holdfast.shapes.events.cli import PLACES, KeyOption, parse_place, shard_name, verbs
-from holdfast.shapes.events.steering import check_reset
+from holdfast.shapes.events.steering import check_reset, effect_of_reset
 from holdfast.shapes.events.store import Failure, Listed
 
 app = typer.Typer(help="Who reads the log of events: pause, resume, reset, replay.", no_args_is_help=True)
@@ -156,7 +156,7 @@ def reset_command(
     listed = looks.find(name)
     check_reset(listed[0])
     target = looks.place_of(wanted)
-    effect = _effect(listed, target)
+    effect = effect_of_reset(listed, target)
     if how.dry_run:
         said = f"Dry run: {name} would go on after position {target:,}: {effect}. Nothing was changed."
     else:
@@ -165,19 +165,6 @@ def reset_command(
         said = f"Subscription {name} goes on after position {target:,}: {effect}."
     answer = {"subscription": name, "position": target, "dry_run": how.dry_run}
     return Shown(target, partial(_say, said), answer)
-
-
-def _effect(listed: list[Listed], target: int) -> str:
-    """What a reset does to those that were delivered or wait."""
-    again = max(max(row.position - target, 0) for row in listed)
-    passed = max(max(target - row.position, 0) for row in listed)
-    parts = []
-    if again:
-        twice = ", on top of what was applied before" if listed[0].kind == "projection" else ""
-        parts.append(f"{several(again, 'event')} of the log again{twice}")
-    if passed:
-        parts.append(f"{several(passed, 'event')} of the log not at all")
-    return " and ".join(parts) or "it is there already"
 
 
 @app.command("replay")

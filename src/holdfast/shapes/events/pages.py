@@ -7,7 +7,6 @@ from ...errors import ConfigurationError
 from ...operate.procedure import Procedure, run
 from ...operate.wording import several, span
 from ...pages import (
-    Act,
     Alert,
     Asked,
     Block,
@@ -21,24 +20,24 @@ from ...pages import (
     Offer,
     Page,
     Pages,
-    Preview,
     Problem,
     Row,
-    Said,
     Secret,
     Span,
     State,
     Table,
     Tone,
+    Use,
     View,
 )
 from ...store.statement import Flow
-from . import builds, steering, store
+from . import store
+from .builds import progress
 from .look import shown_event
 from .lookups import unknown
-from .store import Listed, LogState, Summary
+from .page_acts import ACTS, coded_acts
+from .store import Listed, LogState, Progress, Summary
 
-_READS = 64  # of a page: a log of quiet days has a few events in each
 LINES = 50
 _READS = 64  # of a page: a log of quiet days has a few events in each
 _NAME = Field("name")
@@ -185,14 +184,30 @@ def _one(asked: Asked) -> Procedure[View]:
     blocks.append(
         Table(("Position#", "Key", "What happened~"), rows, "Events that were not applied", "", "None.")
     )
-    offers = [_turn(listed[0]), Offer("subscriptions skip", {"name": name})]
+    offers = [_turn(listed[0]), *_more_offers(listed[0])]
     crumbs = (Link("Events", "events"),)
     data = {"shards": listed, "failures": failures}
     return View(blocks, data, ("subscriptions", "show", name), name, crumbs, offers=offers)
 
 
+def _more_offers(one: Listed) -> list[Offer]:
+    """What there is to do with one of this kind."""
+    named = {"name": one.name}
+    if one.replay_of is not None:
+        return [Offer("subscriptions remove", named)]
+    verbs = ["skip", "reset", *(["replay"] if one.kind in ("jobs", "webhooks") else [])]
+    if one.failures and one.kind != "projection":
+        verbs.append("retry")
+    found = [Offer(f"subscriptions {verb}", named) for verb in verbs]
+    return [*found, Offer("projection rebuild", named)] if one.kind == "projection" else found
+
+
 def _projections(asked: Asked) -> Procedure[View]:
     found: Sequence[Summary] = yield from run(store.list_projections)
+    built = {}
+    for one in found:
+        if one.rebuild is not None:
+            built[one.name] = yield from progress(one.name)
     rows = [
         Row(
             (
@@ -207,8 +222,9 @@ def _projections(asked: Asked) -> Procedure[View]:
                 State(one.status, _TONES.get(one.status, "due"), Problem(one.problem) if one.problem else ""),
                 one.failures,
                 one.rebuild,
+                _share(built.get(one.name)),
             ),
-            (Offer("projection cancel", {"name": one.name}),) if one.rebuild else (),
+            (Offer("projection cancel" if one.rebuild else "projection rebuild", {"name": one.name}),),
             one.name,
         )
         for one in found
@@ -223,11 +239,17 @@ def _projections(asked: Asked) -> Procedure[View]:
         "State~",
         "Skipped#",
         "Being built",
+        "So far",
     )
-    note = "A rebuild needs the code: holdfast projection rebuild NAME --app MODULE:APP"
-    return View(
-        [Table(heads, rows, "Projections", f"{len(found)}", foot=note)], found, ("projection", "list")
-    )
+    data = {"projections": found, "rebuilds": built}
+    return View([Table(heads, rows, "Projections", f"{len(found)}")], data, ("projection", "list"))
+
+
+def _share(found: Progress | None) -> Use | None:
+    """How much of the log a rebuild has read, of what the live one has."""
+    if found is None:
+        return None
+    return Use(found.position - found.since, max(found.live, found.position) - found.since)
 
 
 def _has_log() -> Procedure[bool]:
@@ -237,55 +259,6 @@ def _has_log() -> Procedure[bool]:
 
 def _has_projections() -> Procedure[bool]:
     return bool((yield from run(store.list_projections)))
-
-
-# Acts ---------------------------------------------------------------------------------------------------------------
-
-
-def _pause(given: Given) -> Procedure[Said]:
-    changed = yield from steering.pause(given["name"])
-    return Said(
-        f"Subscription {given['name']} {'is paused' if changed else 'was not running'}.", None, "events"
-    )
-
-
-def _resume(given: Given) -> Procedure[Said]:
-    changed = yield from steering.resume(given["name"])
-    return Said(f"Subscription {given['name']} {'goes on' if changed else 'was not paused'}.", None, "events")
-
-
-def _skip(given: Given) -> Procedure[Said]:
-    done = yield from steering.skip(
-        given["name"], shard=_whole(given, "shard"), position=_whole(given, "position")
-    )
-    return Said(f"Subscription {given['name']} goes on after position {done.position:,}.", done, "events")
-
-
-def _preview_skip(given: Given) -> Procedure[Preview]:
-    row = yield from steering.stopped_shard(given["name"])
-    return Preview(
-        f"{row.name} would go on behind the event after position {row.position:,}, without it.",
-        fixed={"shard": str(row.shard), "position": str(row.position)},
-    )
-
-
-def _whole(given: Given, name: str) -> int | None:
-    said = given.get(name, "")
-    if said and not (said.isascii() and said.isdigit() and len(said) < 19):
-        raise ConfigurationError(f"{name} must be a whole number, not {said[:40]!r}")
-    return int(said) if said else None
-
-
-def _cancel(given: Given) -> Procedure[Said]:
-    done = yield from builds.cancel(given["name"])
-    said = (
-        "The rebuild is given up. The live tables stay as they are." if done else "It is not being rebuilt."
-    )
-    return Said(said, None, "projections")
-
-
-def _words(verb: str, noun: str = "subscriptions") -> Any:
-    return lambda given: (noun, verb, given["name"])
 
 
 PAGES = Pages(
@@ -311,19 +284,6 @@ PAGES = Pages(
             _has_projections,
         ),
     ],
-    [
-        Act("subscriptions pause", "Pause", _pause, (_NAME,), _words("pause"), at_once=True),
-        Act("subscriptions resume", "Resume", _resume, (_NAME,), _words("resume"), at_once=True),
-        Act(
-            "subscriptions skip",
-            "Skip the event",
-            _skip,
-            (_NAME, Field("shard", required=False), Field("position", required=False)),
-            _words("skip"),
-            _preview_skip,
-            "admin",
-            deletes=True,
-        ),
-        Act("projection cancel", "Give up the rebuild", _cancel, (_NAME,), _words("cancel", "projection")),
-    ],
+    ACTS,
+    coded_acts,
 )

@@ -14,6 +14,7 @@ from ...errors import ConfigurationError, EventsGone
 from ...model.queue import Rate
 from ...operate.procedure import Procedure, Runner, Step, actor, run
 from ...operate.refusal import Refused
+from ...operate.wording import several
 from ...store.audit import audit
 from ...store.statement import Flow
 from ...tasks.payload import shown
@@ -118,6 +119,19 @@ def check_reset(listed: Listed) -> None:
         raise _made_for(listed, f"{listed.name} is a replay to {listed.replay_of}, of one range")
 
 
+def effect_of_reset(listed: Sequence[Listed], target: int) -> str:
+    """What a reset does to those that were delivered or wait."""
+    again = max(max(row.position - target, 0) for row in listed)
+    passed = max(max(target - row.position, 0) for row in listed)
+    parts = []
+    if again:
+        twice = ", on top of what was applied before" if listed[0].kind == "projection" else ""
+        parts.append(f"{several(again, 'event')} of the log again{twice}")
+    if passed:
+        parts.append(f"{several(passed, 'event')} of the log not at all")
+    return " and ".join(parts) or "it is there already"
+
+
 def _not_in_log(position: int, place: Place) -> EventsGone:
     return EventsGone(
         f"position {position} is not in the log, which has {place.start} to {place.last}. Choose one of these"
@@ -158,7 +172,7 @@ def begin_replay(
     pace = per_second(rate)
     last = yield from turn()
     (listed, *_) = yield from find(name)
-    _check_replayed(listed)
+    check_replayed(listed)
     begin = yield from _position(since)
     end = last if until is None else (yield from _position(until))
     log = yield from run(store.log_state)
@@ -220,7 +234,7 @@ def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _check_replayed(listed: Listed) -> None:
+def check_replayed(listed: Listed) -> None:
     if listed.is_rebuild:
         raise _made_for(listed, f"{listed.name} is the rebuild of {listed.replay_of}, and reads all events")
     if listed.kind == "projection":

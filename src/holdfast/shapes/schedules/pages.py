@@ -1,9 +1,14 @@
 """Schedules on the dashboard: what fires when, did it fire, and what can be done."""
 
-from datetime import UTC, datetime
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from ...errors import ConfigurationError
+from ...model.duration import parse_duration
 from ...operate.procedure import Procedure
+from ...operate.producing import make_job
 from ...operate.wording import moment, several, span
 from ...pages import (
     Act,
@@ -24,7 +29,10 @@ from ...pages import (
     Text,
     View,
 )
+from ...tasks.taskset import TaskSet
 from . import verbs
+from .declare import make_spec
+from .spec import MISSED, OVERLAP, Spec
 from .verbs import Schedule
 
 _NAME = Field("name")
@@ -36,7 +44,7 @@ def _list(asked: Asked) -> Procedure[View]:
     found = yield from verbs.list_schedules()
     heads = ("Schedule", "When~", "Task", "Next", "Last", "State")
     table = Table(heads, [_row(one) for one in found], "Schedules", f"{len(found)}")
-    return View([table], found, ("schedule", "list"))
+    return View([table], found, ("schedule", "list"), offers=(Offer("schedule add", {}),))
 
 
 def _row(one: Schedule) -> Row:
@@ -95,7 +103,11 @@ def _one(asked: Asked) -> Procedure[View]:
         "Schedule",
     )
     blocks = [Table((one.tz, "UTC", "Note~"), slots, "Next slots", "", "It fires no more.")]
-    offers = [*_offers(one), Offer("schedule backfill", {"name": name})]
+    more = (
+        "schedule backfill",
+        *(("schedule remove",) if one.origin == "operator" or not one.is_declared else ()),
+    )
+    offers = [*_offers(one), *(Offer(act, {"name": name}) for act in more)]
     crumbs = (Link("Schedules", "schedules"),)
     data = {"schedule": one, "next": ahead}
     return View(
@@ -173,6 +185,117 @@ def _fill_words(given: Given) -> tuple[str, ...]:
     return ("schedule", "backfill", given["name"], "--from", given.get("start", ""), *end, "--yes")
 
 
+def _preview_remove(given: Given) -> Procedure[Preview]:
+    one = yield from verbs.get(given["name"])
+    warnings = (
+        ["Its code is in a living worker: it can only be paused."]
+        if one.is_declared and one.origin == "code"
+        else []
+    )
+    said = (
+        f"Schedule {one.name} ({one.when}) and what is known of its firings would be removed. Its jobs stay."
+    )
+    return Preview(said, 1, warnings=warnings)
+
+
+def _remove(given: Given) -> Procedure[Said]:
+    yield from verbs.remove(given["name"])
+    return Said(f"Schedule {given['name']} is removed.", None, "schedules")
+
+
+# Adding: with the code its arguments are checked ---------------------------------------------------------------------
+
+
+def _when(given: Given) -> str | timedelta:
+    cron, every = given.get("cron"), given.get("every")
+    if bool(cron) == bool(every):
+        raise ConfigurationError('say when: cron "0 3 * * *", or every 90s (one of the two)')
+    if cron:
+        return cron
+    seconds = parse_duration(every or "")
+    if seconds is None:
+        raise ConfigurationError(f"every must be a span such as 90s, 15m or 2h, not {(every or '')[:40]!r}")
+    return timedelta(seconds=seconds)
+
+
+def _payload(given: Given) -> dict[str, Any]:
+    try:
+        found = json.loads(given.get("payload") or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the payload is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigurationError("the payload must be a JSON object of the arguments")
+    return found
+
+
+def _add_words(given: Given) -> list[str]:
+    said = ["schedule", "add", given.get("name", "NAME"), "--task", given.get("task", "TASK")]
+    for name in ("cron", "every", "tz", "payload", "missed", "overlap", "queue"):
+        if given.get(name):
+            said += [f"--{name}", given[name]]
+    return said
+
+
+_ADD = (
+    Field("name", "Name", hint="Letters, digits and _ . -", shown=True),
+    Field("task", "Task", shown=True),
+    Field("cron", "Cron", required=False, hint='Such as "0 3 * * *" or @daily.', shown=True),
+    Field("every", "Or every", required=False, hint="Such as 90s, 15m or 2h.", shown=True),
+    Field("tz", "Time zone of cron", required=False, value="UTC", shown=True),
+    Field("payload", "Arguments, as JSON", "json", required=False, value="{}", shown=True),
+    Field(
+        "missed",
+        "Missed slots",
+        "choice",
+        MISSED,
+        required=False,
+        value="skip",
+        shown=True,
+    ),
+    Field(
+        "overlap",
+        "While a job of it is there",
+        "choice",
+        OVERLAP,
+        required=False,
+        value="allow",
+        shown=True,
+    ),
+    Field("queue", "Queue", required=False, hint="Empty: the task's.", shown=True),
+)
+
+
+def coded_acts(tasks: TaskSet) -> Sequence[Act]:
+    known = tasks if tasks.known() else None
+
+    def made(given: Given) -> Spec:
+        options: Any = {"queue": given["queue"]} if given.get("queue") else {}
+        job = make_job(known, given["task"], _payload(given), options)
+        zone, missed, overlap = (
+            given.get(name) or value
+            for name, value in (("tz", "UTC"), ("missed", "skip"), ("overlap", "allow"))
+        )
+        return make_spec(given["name"], _when(given), job, zone, missed, overlap, ConfigurationError)
+
+    def preview(given: Given) -> Procedure[Preview]:
+        yield from ()
+        spec = made(given)
+        warnings = [] if known else ["The code is not at hand: whether the arguments fit is not checked."]
+        return Preview(
+            f"Schedule {spec.name} would enqueue {spec.row.task} in queue {spec.row.queue}: {spec.timing.describe()}.",
+            warnings=warnings,
+        )
+
+    def add(given: Given) -> Procedure[Said]:
+        spec = made(given)
+        created = yield from verbs.add_spec(spec)
+        one = yield from verbs.get(spec.name)
+        state = "added" if created else "exists already"
+        return Said(f"Schedule {spec.name} {state}. {one.when}.", one, f"schedules/{spec.name}")
+
+    return (Act("schedule add", "Add a schedule", add, _ADD, _add_words, preview),)
+
+
 PAGES = Pages(
     [
         Page(
@@ -215,5 +338,16 @@ PAGES = Pages(
             _fill_words,
             _preview_fill,
         ),
+        Act(
+            "schedule remove",
+            "Remove",
+            _remove,
+            (_NAME,),
+            lambda g: ("schedule", "remove", g["name"]),
+            _preview_remove,
+            "admin",
+            deletes=True,
+        ),
     ],
+    coded_acts,
 )

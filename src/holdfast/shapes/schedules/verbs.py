@@ -93,8 +93,11 @@ def add(
     missed: Missed = "skip",
     overlap: Overlap = "allow",
 ) -> Procedure[bool]:
+    return (yield from add_spec(make_spec(name, cron, job, tz, missed, overlap, ConfigurationError)))
+
+
+def add_spec(spec: Spec) -> Procedure[bool]:
     who = yield from actor()
-    spec = make_spec(name, cron, job, tz, missed, overlap, ConfigurationError)
     return (yield from run(lambda: _add(spec, who)))
 
 

@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from ...errors import ConfigurationError
+from ...model.duration import parse_duration
 from ...operate.procedure import Procedure, actor, run
 from ...operate.wording import several
 from ...pages import (
@@ -31,6 +32,7 @@ from ...pages import (
 from . import asked as statements
 from .acts import Acts, unknown
 from .model import Delivery, Endpoint, endpoint_of
+from .model import Secret as NewSecret
 from .spec import Spec
 
 _ENDPOINT = Field("endpoint")
@@ -93,7 +95,7 @@ def _plain(e: Endpoint) -> dict[str, Any]:
 def _offers(e: Endpoint) -> list[Offer]:
     given = {"endpoint": str(e.id)}
     turn = Offer("webhook pause", given) if e.status == "active" else Offer("webhook enable", given)
-    return [turn, Offer("webhook ping", given), Offer("webhook disable", given)]
+    return [turn, *(Offer(f"webhook {verb}", given) for verb in ("ping", "rotate", "disable"))]
 
 
 def _one(asked: Asked) -> Procedure[View]:
@@ -231,8 +233,56 @@ def _redeliver(given: Given) -> Procedure[Said]:
     return Said(f"Delivery {made.id} is pending.", {"id": made.id}, f"webhooks/deliveries/{made.id}")
 
 
+def _preview_rotate(given: Given) -> Procedure[Preview]:
+    endpoint = _id(given["endpoint"])
+    found: Endpoint = yield from run(Acts(Spec(), "web").get(endpoint, (yield from _tenant(endpoint))))
+    return Preview(
+        f"{found.url} of {found.tenant} would get a new secret, shown once. The old ones sign beside it for the time below."
+    )
+
+
+def _rotate(given: Given) -> Procedure[Said]:
+    endpoint = _id(given["endpoint"])
+    tenant = yield from _tenant(endpoint)
+    who = yield from actor()
+    made: NewSecret = yield from run(Acts(Spec(), who).rotate(endpoint, tenant, _overlap(given)))
+    said = f"Endpoint {endpoint} has a new secret."
+    return Said(said, {"endpoint": endpoint, "id": made.id}, f"webhooks/{endpoint}", str(made.value))
+
+
+def _overlap(given: Given) -> float:
+    said = given.get("overlap") or "24h"
+    found = parse_duration(said)
+    if found is None:
+        raise ConfigurationError(f"overlap must be a span such as 24h, or 0, not {said[:40]!r}")
+    return found
+
+
+def _delete(given: Given) -> Procedure[Said]:
+    endpoint = _id(given["endpoint"])
+    tenant = yield from _tenant(endpoint)
+    who = yield from actor()
+    yield from run(Acts(Spec(), who).delete(endpoint, tenant))
+    return Said(f"Endpoint {endpoint} is deleted.", None, "webhooks")
+
+
+def _preview_delete(given: Given) -> Procedure[Preview]:
+    endpoint = _id(given["endpoint"])
+    tenant = yield from _tenant(endpoint)
+    more: dict[str, Any] = yield from run(Acts(Spec(), "web").details(endpoint, tenant))
+    waiting = several(more["waiting"], "delivery", "deliveries")
+    return Preview(
+        f"Endpoint {endpoint} of {tenant} would be deleted, with its secrets and {waiting} that wait.", 1
+    )
+
+
 def _words(verb: str, field: str = "endpoint") -> Any:
-    return lambda given: ("webhook", verb, given[field], *(("--yes",) if verb == "disable" else ()))
+    return lambda given: (
+        "webhook",
+        verb,
+        given[field],
+        *(("--yes",) if verb in ("disable", "delete") else ()),
+    )
 
 
 PAGES = Pages(
@@ -274,6 +324,25 @@ PAGES = Pages(
             (_ENDPOINT,),
             _words("disable"),
             _preview_disable,
+        ),
+        Act(
+            "webhook rotate",
+            "New secret",
+            _rotate,
+            (_ENDPOINT, Field("overlap", "The old ones sign for", value="24h", hint="0 after a leak.")),
+            lambda g: ("webhook", "rotate", g["endpoint"], "--overlap", g.get("overlap") or "24h"),
+            _preview_rotate,
+            "admin",
+        ),
+        Act(
+            "webhook delete",
+            "Delete",
+            _delete,
+            (_ENDPOINT,),
+            _words("delete"),
+            _preview_delete,
+            "admin",
+            deletes=True,
         ),
         Act("webhook ping", "Ping", _ping, (_ENDPOINT,), _words("ping")),
         Act(

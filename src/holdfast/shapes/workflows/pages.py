@@ -36,10 +36,10 @@ from ...pages import (
     Tone,
     View,
 )
-from . import bars, runs, verbs
+from . import bars, forks, runs, verbs
 from .retries import retry
 from .runs import RunFilter, RunView
-from .timeline import Entry
+from .timeline import Entry, recorded
 from .verbs import Shown
 
 _TONES: dict[str, Tone] = {
@@ -116,12 +116,14 @@ def _id(word: str) -> UUID:
 def _offers(one: RunView) -> list[Offer]:
     given = {"run": str(one.run_id)}
     if one.state in _OVER:
-        return [Offer("workflow retry", given)] if one.state == "failed" else []
+        again = [Offer("workflow retry", given)] if one.state == "failed" else []
+        return [*again, Offer("workflow fork", given)]
     turn = Offer("workflow resume" if one.state == "paused" else "workflow pause", given)
     found = [
         turn,
         Offer("workflow signal", given),
         Offer("workflow cancel", given),
+        Offer("workflow fork", given),
         Offer("workflow terminate", given),
     ]
     return [Offer("workflow retry", given), *found] if one.state == "diverged" else found
@@ -279,6 +281,30 @@ def _preview_terminate(given: Given) -> Procedure[Preview]:
     )
 
 
+def _preview_fork(given: Given) -> Procedure[Preview]:
+    whole = yield from verbs.show(given["run"])
+    entries = yield from run(lambda: recorded(whole.run.run_id))
+    first, before = forks.kept(whole.run, entries, given["step"])
+    said = f"Another run would be started with {several(len(before), 'record')} of run {whole.run.id}, and make again "
+    return Preview(f"{said}from {first.key} on. This one stays as it is.")
+
+
+def _fork(given: Given) -> Procedure[Said]:
+    version = given.get("version") or ""
+    if version and not (version.isascii() and version.isdigit() and len(version) < 10):
+        raise ConfigurationError(f"version must be a whole number, not {version[:40]!r}")
+    made = yield from verbs.fork(
+        given["run"], given["step"], new_id=given.get("id") or None, version=int(version) if version else None
+    )
+    said = f"Run {made.run.id} of {made.run.workflow} is forked as {made.id}, from {made.step} on."
+    return Said(said, {"run": made.run_id, "id": made.id, "kept": made.kept}, f"workflows/{made.run_id}")
+
+
+def _fork_words(given: Given) -> list[str]:
+    more = [word for name in ("id", "version") if given.get(name) for word in (f"--{name}", given[name])]
+    return ["workflow", "fork", given["run"], "--from", given.get("step", "STEP"), *more]
+
+
 def _words(verb: str) -> Any:
     def words(given: Given) -> list[str]:
         more = [given.get("signal", "NAME"), given.get("payload") or "null"] if verb == "signal" else []
@@ -320,6 +346,24 @@ PAGES = Pages(
         ),
         Act("workflow cancel", "Cancel and undo", _cancel, (_RUN, _WHY), _words("cancel"), _preview_cancel),
         Act("workflow retry", "Retry", _retry, (_RUN,), _words("retry")),
+        Act(
+            "workflow fork",
+            "Fork",
+            _fork,
+            (
+                _RUN,
+                Field(
+                    "step",
+                    "The first step to make again",
+                    hint="Its key, or its number in the records.",
+                    shown=True,
+                ),
+                Field("id", "Id of the new run", required=False, hint="Empty: one is made up."),
+                Field("version", "Version", required=False, hint="Empty: that of the old one."),
+            ),
+            _fork_words,
+            _preview_fork,
+        ),
         Act(
             "workflow terminate",
             "Terminate",

@@ -233,14 +233,37 @@ FROM (SELECT m.queue, j.id, j.task, j.version, m.reason, m.at, m.signature FROM 
 GROUP BY h.queue, h.task, h.version ORDER BY h.queue, h.task, h.version;
 
 -- name: long_paused
--- Queues and tasks that have been paused for long: (what, name, seconds, by whom).
--- $1 seconds
-SELECT 'queue', q.name, extract(epoch FROM holdfast.now() - q.paused_at)::float8, q.paused_by FROM holdfast.queues q
+-- Queues and tasks that have been paused for long, or that due jobs wait for: (what, name, seconds, by whom, do due jobs wait?). What a
+-- breaker has paused is its own business.
+-- $1 seconds of a pause, $2 seconds that a due job may wait
+SELECT 'queue', q.name, extract(epoch FROM holdfast.now() - q.paused_at)::float8, q.paused_by, coalesce(o.age_seconds >= $2::float8, false)
+FROM holdfast.queues q JOIN holdfast.oldest_due o ON o.queue = q.name
 WHERE q.paused_at <= holdfast.now() - make_interval(secs => $1::float8)
+   OR (q.paused_at <= holdfast.now() - make_interval(secs => $2::float8) AND o.age_seconds >= $2::float8)
 UNION ALL
-SELECT 'task', t.task, extract(epoch FROM holdfast.now() - t.paused_at)::float8, t.paused_by FROM holdfast.paused_tasks t
-WHERE t.paused_at <= holdfast.now() - make_interval(secs => $1::float8)
+SELECT 'task', t.task, extract(epoch FROM holdfast.now() - t.paused_at)::float8, t.paused_by, a.waits
+FROM holdfast.paused_tasks t
+CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM holdfast.work w WHERE w.hold_reason IS NOT NULL AND w.task = t.task
+                                   AND w.hold_reason = 'task ' || t.task || ' is paused') AS waits) a
+WHERE NOT t.by_breaker
+  AND (t.paused_at <= holdfast.now() - make_interval(secs => $1::float8)
+       OR (t.paused_at <= holdfast.now() - make_interval(secs => $2::float8) AND a.waits))
 ORDER BY 1, 2;
+
+-- name: held_back
+-- Queues with a limit as a whole whose due jobs wait for long although live workers serve them: (queue, seconds, slots of these workers).
+-- $1 seconds after which a worker is late, $2 seconds that a job may wait
+SELECT o.queue, o.age_seconds, v.slots
+FROM holdfast.oldest_due o JOIN holdfast.queues q ON q.name = o.queue
+CROSS JOIN LATERAL (SELECT sum(w.concurrency)::int AS slots FROM holdfast.workers w
+                    WHERE w.status = 'alive' AND w.last_seen_at >= holdfast.now() - make_interval(secs => $1::float8) AND o.queue = ANY (w.queues)) v
+WHERE NOT o.paused AND o.age_seconds >= $2::float8 AND (q.concurrency IS NOT NULL OR q.rate IS NOT NULL) AND v.slots > 0
+ORDER BY o.age_seconds DESC;
+
+-- name: suspect_jobs
+-- Live jobs that were in two processes that died: (id, queue, task, deaths).
+-- $1 limit
+SELECT w.id, w.queue, w.task, w.crashes FROM holdfast.work w WHERE w.suspect > 0 ORDER BY w.available_at, w.seq LIMIT $1;
 
 -- name: recent_dead
 -- Dead letters of the last hour by task, of the newest ones up to the cap, and their latest error.

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from holdfast.operate.doctor.order import worst_first
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
 from holdfast.pages import Asked, Page, View
 from holdfast.web.findings import shown_findings
 from holdfast.web.views.drawn import Drawn, later
-from holdfast.web.views.overview import ordered
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
@@ -18,7 +18,7 @@ def page(site: "Site") -> Page:
         diagnosis = yield from later(site.diagnosis)
         stats = yield from Operator.stats.procedure(minutes=60)
         context = {
-            "findings": shown_findings(ordered(diagnosis.findings), site.shell),
+            "findings": shown_findings(worst_first(diagnosis.findings), site.shell),
             "fine": [check for check in diagnosis.checks if not check.findings and check.not_checked is None],
             "not_checked": [check for check in diagnosis.checks if check.not_checked is not None],
             "looked": site.snapshots.age("doctor") or 0.0,

@@ -155,7 +155,7 @@ def _one_key(queue: str, key: str) -> Procedure[View]:
     ]  # fmt: skip
     heads = ("Sequence#", "Task", "State", "Attempts", "Due", "Worker", "Note~")
     blocks: list[Any] = []
-    offers: list[Offer] = []
+    offers: list[Offer] = [Offer("keys hold", {"queue": queue, "key": key})]
     if stream.parked is not None:
         said = f"Parked for dead letter {stream.parked.job_id}. Its jobs wait until somebody releases it."
         offers.append(_release(stream.parked))

@@ -1,11 +1,10 @@
 """Is anything wrong, and do we keep up? What needs somebody comes first."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.operate.doctor.finding import Finding
+from holdfast.operate.doctor.order import worst_first
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
 from holdfast.operate.procedure import Procedure
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 _COUNTED = (("completed", "comp"), ("failed attempts", "retry"), ("dead", "dead"))
 LASTS = 1.0  # seconds that one look serves everybody
-_LEVELS = ("error", "warning", "info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def page(site: "Site") -> Page:
     def load(asked: Asked) -> Procedure[View]:
         numbers = yield from later(lambda: numbers_of(site))
         diagnosis = yield from later(site.diagnosis)
-        findings = ordered(diagnosis.findings)
+        findings = worst_first(diagnosis.findings)
         wrong = shown_findings([f for f in findings if f.level != "info"], site.shell)
         context = {
             "numbers": numbers,
@@ -112,10 +110,6 @@ def _numbers(site: "Site") -> Procedure[Numbers]:
     stats = yield from Operator.stats.procedure(minutes=60)
     minutes = yield from Operator.minutes.procedure()
     return Numbers(site.now(), found, workers, stats, minutes)
-
-
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: _LEVELS.index(finding.level))
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def pages(site: "Site") -> list[Page]:
         numbers = yield from later(lambda: numbers_of(site))
         rows = [_row(row) for row in queues_worst_first(numbers)]
         table = Table(_HEADS, rows, "Queues", "the worst first", "No queues.", "Counts stop at 10,000.")
-        return View([table], numbers.found.queues, ("queue", "list"))
+        return View([table], numbers.found.queues, ("queue", "list"), offers=(Offer("queue create", {}),))
 
     def one(asked: Asked) -> Procedure[View]:
         return (yield from _one(site, asked.path["queue"], text(asked.query, "history") or "1h"))
