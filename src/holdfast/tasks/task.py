@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from uuid import UUID
 
 from ..db.transaction import AsyncTransaction, Transaction
 from ..errors import InvalidOption, InvalidPayload
 from ..model.job import Enqueued, NewRow
 from ..runtime.handler import Handler
 from ..runtime.job import Job
+from ..store.show import Look
 from . import checks
 from .definition import Definition, new_row
+from .found import FoundJob, job_id_of
 from .handle import JobHandle
 from .newjob import NewJob
 from .options import EnqueueOptions, TaskOptions, TaskSettings, enqueue_values
@@ -73,6 +76,15 @@ class Task(Generic[P, R]):
             return (await aenqueue_all(producer, [new], new.conn))[0]
         return handle_of(producer, new, (await producer.aenqueue((new.row,), new.conn))[0])
 
+    def get(self, job_id: UUID | str) -> FoundJob[R] | None:
+        """A job of this task by its id, with its result typed: `send_receipt.get(job_id)`. None: there is no such job of
+        this task, or it is finished and no longer kept."""
+        return self._found(self.definition.binding.require(self.name).look(job_id_of(job_id)))
+
+    async def aget(self, job_id: UUID | str) -> FoundJob[R] | None:
+        """A job of this task by its id: `await send_receipt.aget(job_id)`, see get()."""
+        return self._found(await self.definition.binding.require(self.name).alook(job_id_of(job_id)))
+
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a sync handler here and now, without a database: `assert add.call(1, 2) == 3`."""
         self._check_call("call", is_async=False)
@@ -89,6 +101,12 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"Task({self.name!r})"
+
+    def _found(self, look: Look | None) -> FoundJob[R] | None:
+        if look is None or look.task not in self.definition.names:
+            return None
+        definition = self.definition
+        return FoundJob(look, definition.binding.require(self.name), definition.codec.decode_result)
 
     def _check_call(self, verb: str, *, is_async: bool) -> None:
         signature = self.definition.signature

@@ -16,6 +16,11 @@ SELECT id, queue, task, status, priority, attempts, max_attempts, created_at, av
                 (SELECT w.gives_up_at FROM holdfast.work w WHERE w.queue = j.queue AND w.id = $1))
 FROM holdfast.jobs j WHERE j.id = $1;
 
+-- name: look_job
+-- One job, wherever it is now, for whoever enqueued it.
+-- $1 id
+SELECT id, task, queue, status, attempts, created_at, completed_at, result::text, last_error FROM holdfast.jobs WHERE id = $1;
+
 -- name: show_errors
 -- The newest failed attempts of a job, oldest of them first.
 -- $1 id, $2 limit
