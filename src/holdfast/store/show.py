@@ -9,7 +9,7 @@ from uuid import UUID
 from ..model import exact
 from ..model.fence import fence
 from ..model.state import PROCESSING
-from .statement import Flow, Row, Statement, named
+from .statement import Flow, Row, Statement, ids, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,10 @@ def show_progress(job_id: UUID) -> Statement[Progress | None]:
 
 def show_steps(job_id: UUID, limit: int = 100) -> Statement[list[Step]]:
     return named("show_steps", (job_id, limit), lambda rows: [Step(*r) for r in rows])
+
+
+def ids_between(lowest: UUID, highest: UUID, limit: int) -> Statement[list[UUID]]:
+    return named("ids_between", (lowest, highest, limit), ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,18 @@
 """Task: a declared handler that can be enqueued, and the jobs it makes."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 from uuid import UUID
 
 from ..db.transaction import AsyncTransaction, Transaction
@@ -22,6 +33,16 @@ from .tracing import sending, traces
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_ELSEWHERE = (
+    "delay",
+    "apply_async",
+    "send",
+    "send_with_options",
+    "defer",
+    "defer_async",
+    "kiq",
+    "schedule",
+)  # in others
 
 
 class Task(Generic[P, R]):
@@ -94,6 +115,23 @@ class Task(Generic[P, R]):
         """Run an async handler here and now, without a database: `assert await add.acall(1, 2) == 3`."""
         self._check_call("acall", is_async=True)
         return await cast(Coroutine[Any, Any, R], self.func(*args, **kwargs))
+
+    if not TYPE_CHECKING:  # a type checker refuses both by itself
+
+        def __call__(self, *args, **kwargs):
+            raise TypeError(f"{self.name} is a task, and a call of it does nothing. {self._how()}")
+
+        def __getattr__(self, name):
+            if name in _ELSEWHERE:
+                raise AttributeError(f"a task has no {name}(). {self._how()}")
+            raise AttributeError(f"'Task' object has no attribute {name!r}")
+
+    def _how(self) -> str:
+        """What to write to enqueue it, or to run it here."""
+        function, signature = self.func.__name__, self.definition.signature
+        here = f"await {function}.acall(...)" if signature.is_async else f"{function}.call(...)"
+        run = "" if signature.injected or self.definition.gather else f"; to run it here and now: {here}"
+        return f"To enqueue a job: {function}.enqueue(...), or in async code: await {function}.aenqueue(...){run}"
 
     def handler(self) -> Handler:
         """The task as the runtime calls it."""
