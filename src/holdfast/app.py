@@ -6,19 +6,21 @@ import importlib
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
+from uuid import UUID
 
 from . import telemetry
 from .db import migrate
 from .db.database import Database
 from .errors import ConfigurationError, SchemaMissing
 from .model.queue import QueueRules
+from .model.release import find_release
 from .observe.tracing import TraceAttempt
+from .runtime.beside import beside
 from .runtime.inflight import Processes
 from .runtime.middleware import Middleware
 from .runtime.options import WorkerOptions
@@ -32,6 +34,7 @@ from .shape import by_table
 from .shapes import SHAPES, Registry, Verbs
 from .store import jobs
 from .store.queues import create_queue, queue_rules
+from .tasks.found import FoundJob, job_id_of
 from .tasks.group import GroupHandle, NewGroup, When
 from .tasks.handle import JobHandle
 from .tasks.newjob import NewJob
@@ -43,13 +46,6 @@ from .tasks.writer import Writer, check_rules, unknown_queue
 
 R = TypeVar("R")
 _SPARE = 4
-
-
-def release() -> str:
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class Holdfast(Registry, Verbs):
@@ -68,11 +64,13 @@ class Holdfast(Registry, Verbs):
         middleware: Sequence[Middleware] = (),
         lifespan: Callable[["Holdfast"], AbstractAsyncContextManager[None]] | None = None,
         settings: Settings | None = None,
+        release: str | None = None,
     ) -> None:
         super().__init__()
         self._made_in = str(sys._getframe(1).f_globals.get("__name__"))
         self._url = url
         self._given_settings = settings
+        self._given_release = release
         self._middleware: tuple[Middleware, ...] = (
             TraceAttempt(),
             *middleware,
@@ -120,6 +118,11 @@ class Holdfast(Registry, Verbs):
     @property
     def settings(self) -> Settings:
         return self.database.settings
+
+    @property
+    def release(self) -> str:
+        """The application's release: `Holdfast(release="1.4.2")`, HOLDFAST_RELEASE, or the git commit where there is one."""
+        return find_release(self._given_release or self.settings.release, self._made_in)
 
     @property
     def database(self) -> Database:
@@ -191,11 +194,31 @@ class Holdfast(Registry, Verbs):
         known = self.tasks.definition(task)
         return raw_job(task, payload, options, known.settings if known else None)
 
+    def job(self, job_id: UUID | str) -> FoundJob[Any] | None:
+        """A job by its id, as it stands now: state, progress, result, errors, cancel: `app.job(job_id)`. None: there is no
+        such job, or it is finished and no longer kept. `task.get(job_id)` knows the type of the result."""
+        look = self._writer.look(job_id_of(job_id))
+        return None if look is None else FoundJob(look, self._writer)
+
+    async def ajob(self, job_id: UUID | str) -> FoundJob[Any] | None:
+        """`await app.ajob(job_id)`: see job()."""
+        look = await self._writer.alook(job_id_of(job_id))
+        return None if look is None else FoundJob(look, self._writer)
+
     async def run_worker(
         self, *, queues: Sequence[str] = (), concurrency: int | None = None, until_idle: bool = False
     ) -> None:
         """Run a worker in this process until it is cancelled, or with `until_idle` until nothing is due."""
         await self._serve(queues, concurrency, until_idle)
+
+    @contextlib.asynccontextmanager
+    async def worker(
+        self, *, queues: Sequence[str] = (), concurrency: int | None = None
+    ) -> AsyncIterator[None]:
+        """A worker inside a web process: `FastAPI(lifespan=lambda _: app.worker())`, or `async with app.worker(): ...`.
+        It drains when the block ends, and the app's connections of this process are closed."""
+        async with self, beside(lambda on_start: self._serve(queues, concurrency, on_start=on_start)):
+            yield
 
     async def _serve(
         self,
@@ -222,7 +245,7 @@ class Holdfast(Registry, Verbs):
         options = WorkerOptions(
             leases={queue: self._lease(tasks, queue) for queue in wanted},
             concurrency=concurrency or self.settings.concurrency,
-            release=release(),
+            release=self.release,
             until_idle=until_idle,
             rules=rules,
             prunes=by_table(self._shapes, lambda shape: shape.prunes, "prune"),

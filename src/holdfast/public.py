@@ -108,6 +108,7 @@ from .shapes.workflows.workflow import Workflow
 from .shapes.workflows.workflow_type import NewRun, WorkflowType, WorkflowUsing
 from .store.chains import GroupStatus
 from .tasks.batching import BatchDecorator
+from .tasks.found import FoundJob
 from .tasks.group import GroupHandle
 from .tasks.handle import JobHandle
 from .tasks.newjob import NewJob
@@ -155,6 +156,7 @@ __all__ = [
     "EventsGone",
     "Evicted",
     "ForeignLog",
+    "FoundJob",
     "GitHub",
     "GroupHandle",
     "GroupStatus",

@@ -13,6 +13,7 @@ from typing import Any
 
 from .errors import ConfigurationError, NoDatabase
 from .model.duration import Duration, parse_duration, seconds
+from .model.labels import parse_labels
 from .model.text import storable
 
 
@@ -47,6 +48,8 @@ class Settings:
     live_after: float = 60.0  # a claim loop that has not come round for so long is not alive
     metrics_snapshot: float = 15.0  # least time between two looks at the database for the metrics
     claim_bytes: int = 4 * 2**20  # of payloads in one claim, and that wait in a worker; one job always
+    release: str | None = None  # of the application, where Holdfast(release=...) does not say it
+    labels: str | None = None  # of a worker: "zone=a,team=mail"
     misfit_wait: float = 600.0  # a payload that every live signature refused is a dead letter after so long
 
     def __post_init__(self) -> None:
@@ -69,6 +72,7 @@ class Settings:
                 raise ConfigurationError(f"{name} must be at least {lowest}, not {getattr(self, name)!r}")
         if self.health_port is not None and not 0 <= self.health_port <= 65535:
             raise ConfigurationError(f"health_port must be between 0 and 65535, not {self.health_port!r}")
+        parse_labels(self.labels or "")
         if self.concurrency < 1 or self.concurrency > 10_000:
             raise ConfigurationError(f"concurrency must be between 1 and 10000, not {self.concurrency!r}")
         if self.heartbeat * 2 > self.dead_after:

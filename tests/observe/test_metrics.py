@@ -23,6 +23,7 @@ from tests.observe.support import Port, ready, with_port
 from holdfast import Backoff, Cancel, DeadLetter, Holdfast, Job, Snooze, telemetry
 from holdfast.db import migrate
 from holdfast.model.queue import OnDeadLetter
+from holdfast.model.release import own_version
 from holdfast.model.state import TABLE
 from holdfast.observe import snapshot
 from holdfast.observe.metrics import Counts
@@ -145,6 +146,12 @@ def test_the_events_that_are_counted_are_emitted_somewhere() -> None:
         assert name in named or f'"{name}"' in source, name
 
 
+def _info(port: Port) -> dict[str, str]:
+    me = port.worker.identity
+    said = {"worker": me.id, "host": me.host, "pid": str(me.pid)}
+    return {**said, "release": "2026.5", "holdfast": own_version()}
+
+
 def test_how_the_system_stands(app: Holdfast, holdfast_kit: MakeKit) -> None:
     gate, entered = threading.Event(), threading.Event()
 
@@ -156,7 +163,7 @@ def test_how_the_system_stands(app: Holdfast, holdfast_kit: MakeKit) -> None:
     @app.task(queue="bulk")
     async def later() -> None: ...
 
-    kit = holdfast_kit(app, with_port(metrics_snapshot=OFTEN))
+    kit = holdfast_kit(app, with_port(metrics_snapshot=OFTEN, release="2026.5"))
     for name in ("bulk", "other"):
         kit.sql("SELECT holdfast.create_queue(%s)", [name])
     kit.sql("UPDATE holdfast.queues SET paused_at = now() WHERE name = 'bulk'")
@@ -194,6 +201,7 @@ def test_how_the_system_stands(app: Holdfast, holdfast_kit: MakeKit) -> None:
             ("worker_concurrency", {}, 7),
             ("worker_running", {}, 1),
             ("worker_ready", {}, 1),
+            ("worker_info", _info(port), 1),
             ("paused_tasks", {}, 1),
             ("expired_claims", {}, 0),
             ("schema_version", {}, migrate.required_version()),

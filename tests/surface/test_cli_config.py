@@ -139,6 +139,7 @@ def test_a_wrong_value_names_where_it_is(folder: Path, monkeypatch: pytest.Monke
         ("host=h user=u", "host=h user=u"),
         ("embedded:///srv/pg", "embedded:///srv/pg"),
         ("postgresql://", "postgresql://"),
+        ("postgresql+asyncpg://u:p@h/d?ssl=require", "postgresql+asyncpg://u:***@h/d?ssl=require"),
     ],
 )
 def test_a_password_is_masked_in_every_form(url: str, shown: str) -> None:

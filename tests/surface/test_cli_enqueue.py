@@ -178,7 +178,8 @@ def test_a_text_is_also_a_date_a_decimal_a_uuid_an_enum(kit: Kit, shop: str) -> 
 
 
 MISTAKES = {
-    "add a=1": "argument 'a' of add must be int, not str '1'. For a value that is no text, use a:=1",
+    "add a=1.5": "argument 'a' of add must be int, not str '1.5'. For a value that is no text, use a:=JSON",
+    "add a=NaN": "argument 'a' of add must be int, not str 'NaN'. For a value that is no text, use a:=JSON",
     "add a=one": "argument 'a' of add must be int, not str 'one'. For a value that is no text, use a:=JSON",
     "add a:=true": "argument 'a' of add must be int, not bool True",
     "add": "add: missing a required argument: 'a'. Call it as add(a: int, b: int = 2)",
@@ -281,3 +282,20 @@ def test_wait_for_a_job_that_is_cancelled(kit: Kit, shop: str) -> None:
     done = send("add", "a:=1", "--idempotency-key", "k", "--wait", "5")
     assert (done.exit_code, done.stdout) == (ENVIRONMENT, "")
     assert done.stderr.splitlines()[-1].endswith("was cancelled: not needed")
+
+
+def test_a_text_is_read_as_its_parameter_wants_it(kit: Kit, shop: str) -> None:
+    done = send("add", "a=1", "b=-5")
+    assert kit.job(UUID(done.stdout.strip()))["payload"] == {"a": 1, "b": -5}
+    typed = send(
+        "typed",
+        "day=2030-01-31",
+        "price=1.50",
+        f"ident={IDENT}",
+        "colour=red",
+        "half=1",
+        "yes=true",
+        "text=5",
+    )
+    payload = kit.job(UUID(typed.stdout.strip()))["payload"]
+    assert (payload["half"], payload["yes"], payload["text"]) == (1.0, True, "5")

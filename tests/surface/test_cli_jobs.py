@@ -599,7 +599,7 @@ def test_no_text_of_a_job_drives_the_terminal(
             json.loads(ran.out)
 
 
-def test_a_table_at_a_terminal_keeps_ids_whole_and_takes_no_markup(
+def test_a_table_at_a_terminal_has_ids_that_can_be_copied_and_takes_no_markup(
     kit: Kit, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -607,6 +607,7 @@ def test_a_table_at_a_terminal_keeps_ids_whole_and_takes_no_markup(
     job = kit.app.send("charge", {})
     kit.sql("UPDATE holdfast.work SET last_error = '[red]markup[/red] ' || repeat('x', 200)")
     head, line = cli.at_terminal("jobs", "list").out.splitlines()[:2]
-    assert head.split() == ["id", "queue", "task", "state", "attempts", "created", "note"]
-    assert line.startswith(f"{job.id}  inbox  charge  pending")
+    assert head.split() == ["id", "queue", "task", "state", "created", "note"]
+    assert line.startswith(f"{str(job.id)[:18]}  inbox  charge  pending")
+    assert cli.json("jobs", "show", line.split()[0])["job"]["id"] == str(job.id)
     assert "[red]markup[/" in line

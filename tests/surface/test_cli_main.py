@@ -6,16 +6,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from typer.testing import CliRunner
 
 from holdfast import Holdfast, errors
-from holdfast.app import release
 from holdfast.cli import app as cli
 from holdfast.cli import main
 from holdfast.cli.apps import load_app, open_database
 from holdfast.cli.render import age, number, one_line
+from holdfast.model.release import own_version
 from holdfast.store.queue_load import Count
 from holdfast.testing import Kit
 
@@ -69,7 +71,7 @@ def program(
 
 
 def test_version_by_every_way_in() -> None:
-    line = f"holdfast {release()}\n"
+    line = f"holdfast {own_version()}\n"
     assert CliRunner().invoke(cli, ["--version"]).output == line
     done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
@@ -158,6 +160,31 @@ def test_a_server_that_is_away_is_the_environments(program: Callable[..., Outcom
     assert err.startswith("holdfast: cannot reach database 'none' at 127.0.0.1:1 as 'someone': ")
     assert err.count("\n") == 1
     assert "secret" not in err
+
+
+def test_a_scheme_of_another_database_is_the_users_mistake(program: Callable[..., Outcome]) -> None:
+    for url in ("mysql://u:secret@h/d", "sqlite:///jobs.db", "postgis://h/d", "redis://h"):
+        code, out, err = program("status", "-d", url)
+        assert (code, out) == (2, "")
+        assert err == (
+            f"holdfast: the address begins with {url.split(':')[0]}://, which is no PostgreSQL. Holdfast keeps its jobs in "
+            "PostgreSQL: write postgresql://user@host:5432/name, or embedded: for a server of its own\n"
+        )
+
+
+def test_addresses_as_other_libraries_write_them(program: Callable[..., Outcome], kit: Kit) -> None:
+    at = conninfo_to_dict(kit.url)
+    where = urlencode({"host": at["host"], "port": at.get("port") or 5432})
+    rest = f"{at['user']}:{at.get('password') or ''}@/{at['dbname']}?{where}"
+    for url in (
+        f"postgresql+asyncpg://{rest}&prepared_statement_cache_size=0&ssl=prefer",
+        f"postgresql+psycopg://{rest}",
+        f"postgresql+psycopg2://{rest}",
+        f"postgres://{rest}",
+    ):
+        code, out, err = program("jobs", "list", "-d", url)
+        assert (code, err) == (0, ""), url
+        assert "No jobs" in out
 
 
 def test_a_database_without_the_schema(program: Callable[..., Outcome], dsn: str) -> None:

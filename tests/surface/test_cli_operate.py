@@ -1,17 +1,21 @@
 """The commands that look at a database and change it, as a person and as a program use them."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.conftest import QUICK
 from typer.testing import CliRunner, Result
 
 from holdfast import Holdfast, Job
 from holdfast.cli import app as cli
 from holdfast.cli.refusals import words as words_of
 from holdfast.errors import ConfigurationError, UnknownQueue
+from holdfast.model.release import own_version
 from holdfast.testing import Kit
 
 Call = Callable[..., Result]
@@ -127,3 +131,22 @@ def test_workers(shop: Kit, call: Call) -> None:
 def test_an_app_that_asks_for_an_unknown_queue(kit: Kit) -> None:
     with pytest.raises(UnknownQueue):
         kit.run_worker(queues=["nowhere"])
+
+
+def test_a_worker_says_its_applications_release_and_labels(dsn: str, call: Call) -> None:
+    app = Holdfast(dsn, release="2026.5", settings=replace(QUICK, labels="zone=a,team=mail"))
+    seen: list[Any] = []
+
+    @app.task
+    def work() -> None:
+        seen.append(read(call("workers", "--json"))["workers"])
+        seen.append(call("workers").stdout)
+
+    with app:
+        work.enqueue()
+        asyncio.run(app.run_worker(until_idle=True))
+    ((worker,), table) = seen
+    assert (worker["release"], worker["holdfast"], worker["running"]) == ("2026.5", own_version(), 1)
+    assert worker["labels"] == {"zone": "a", "team": "mail"}
+    assert worker["load"] == worker["running"] / worker["concurrency"]
+    assert "2026.5" in table

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.surface.test_cli_worker import Process
 
-from holdfast.app import release
 from holdfast.cli.supervising import how_many
+from holdfast.model.release import own_version
 
 MODULE = """
 import contextlib
@@ -37,9 +37,9 @@ def test_processes_share_an_embedded_server(tmp_path: Path) -> None:
     words = ("worker", "mini", "--exit-when-idle", "--log-format", "console", "-c", "3")
     worker = Process(tmp_path, words, environment)
     assert worker.end(60) == 0, worker.err
-    banners = [line for line in worker.err.splitlines() if line.startswith(f"holdfast {release()}: ")]
+    banners = [line for line in worker.err.splitlines() if line.startswith(f"holdfast {own_version()}: ")]
     (banner,) = banners  # once, by the one above them
-    assert banner.startswith(f"holdfast {release()}: queue inbox; 2 processes, each 3 at a time; ")
+    assert banner.startswith(f"holdfast {own_version()}: queue inbox; 2 processes, each 3 at a time; ")
     assert worker.err.count("worker.started") == worker.err.count("worker.stopped") == 2
     assert worker.err.count("job.completed") == 2
     assert not (home / "postgres" / "data" / "postmaster.pid").exists()  # the last one stopped it

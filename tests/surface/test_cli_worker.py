@@ -13,7 +13,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from tests.conftest import wait_until, within
 
-from holdfast.app import release
+from holdfast.model.release import own_version
 from holdfast.testing import Kit
 
 SHOP = """
@@ -140,7 +140,7 @@ def test_exit_when_idle_runs_what_is_due_and_leaves(kit: Kit, start: Start) -> N
     worker = start("worker", "shop:app", "--exit-when-idle", "--log-format", "console", "-c", "3")
     assert worker.end() == 0
     first, *rest = worker.err.splitlines()
-    assert first.startswith(f"holdfast {release()}: queue inbox; 3 at a time; database '")
+    assert first.startswith(f"holdfast {own_version()}: queue inbox; 3 at a time; database '")
     assert "durability" in rest[0]
     assert "s3cret" not in worker.err
     assert "\x1b" not in worker.err
@@ -184,7 +184,7 @@ def test_json_lines_carry_the_job(kit: Kit, start: Start) -> None:
     worker = start("worker", "--exit-when-idle")  # the app by its variable, the format by what stderr is
     assert worker.end() == 0
     lines = worker.lines()
-    banner = {"event": "worker.starting", "release": release(), "queues": "inbox", "concurrency": 10}
+    banner = {"event": "worker.starting", "holdfast": own_version(), "queues": "inbox", "concurrency": 10}
     assert {key: lines[0][key] for key in banner} == banner
     (me,) = {line["worker"] for line in lines if line["event"] == "worker.started"}
     for event, task in (("good runs", "good"), ("threaded runs", "threaded")):
@@ -276,6 +276,7 @@ def test_dev_brings_its_own_server(tmp_path: Path) -> None:
     first, *rest = dev.err.splitlines()
     assert first == f"embedded PostgreSQL in {tmp_path / 'home' / 'postgres'}, for development or one host"
     assert any(
-        line.startswith(f"holdfast {release()}: queues inbox, mail, notes; 10 at a time; ") for line in rest
+        line.startswith(f"holdfast {own_version()}: queues inbox, mail, notes; 10 at a time; ")
+        for line in rest
     )
     assert "worker.stopped" in rest[-1]

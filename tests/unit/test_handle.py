@@ -12,6 +12,7 @@ import pytest
 from holdfast.errors import JobCancelled, JobFailed, ResultError, ResultExpired, ResultTimeout
 from holdfast.model.job import Enqueued, JobStatus, NewRow
 from holdfast.runtime.handler import PayloadError
+from holdfast.store.show import Look
 from holdfast.tasks.handle import JobHandle, raw_result
 
 JOB_ID = UUID(int=9)
@@ -33,6 +34,12 @@ class Script:
 
     async def afate(self, job_id: UUID, queue: str) -> JobStatus:
         return self.fate(job_id, queue)
+
+    def look(self, job_id: UUID) -> Look | None:
+        return None
+
+    async def alook(self, job_id: UUID) -> Look | None:
+        return None
 
     def cancel(self, job_id: UUID, queue: str) -> bool:
         self.cancelled.append(job_id)

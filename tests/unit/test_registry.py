@@ -10,6 +10,7 @@ from holdfast.errors import DuplicateTask, TaskDefinitionError
 from holdfast.model.job import Enqueued, JobStatus, NewRow
 from holdfast.runtime.handler import Handlers
 from holdfast.shapes import Registry
+from holdfast.store.show import Look
 from holdfast.tasks.taskset import TaskSet
 
 
@@ -30,6 +31,12 @@ class Named:
 
     async def afate(self, job_id: UUID, queue: str) -> JobStatus:
         return JobStatus("waiting")
+
+    def look(self, job_id: UUID) -> Look | None:
+        return None
+
+    async def alook(self, job_id: UUID) -> Look | None:
+        return None
 
     def cancel(self, job_id: UUID, queue: str) -> bool:
         return False

@@ -1,6 +1,8 @@
 """What `make install` takes: pinned, by hash, from wherever pip is told to look."""
 
 import re
+import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,3 +25,12 @@ def test_install_takes_nothing_without_a_hash() -> None:
         (True, False),
         (False, True),
     ]
+
+
+def test_the_sqlalchemy_extra_brings_what_async_engines_need() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert extras["sqlalchemy"] == ["sqlalchemy[asyncio]>=2.0"]
+    assert "holdfast[sqlalchemy]" in extras["alembic"]
+    named = [line for line in requires("sqlalchemy") or [] if line.startswith("greenlet")]
+    assert any("asyncio" in line for line in named)  # what that extra of SQLAlchemy's is

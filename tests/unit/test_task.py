@@ -20,6 +20,7 @@ from holdfast.model.backoff import Backoff
 from holdfast.model.job import Enqueued, JobStatus, NewRow
 from holdfast.runtime.job import Job
 from holdfast.shapes import Registry
+from holdfast.store.show import Look
 from holdfast.tasks.options import task_settings
 from holdfast.tasks.task import aenqueue_all, enqueue_all, raw_job
 from holdfast.tasks.writer import conflict_in
@@ -49,6 +50,12 @@ class Recorder:
 
     async def afate(self, job_id: UUID, queue: str) -> JobStatus:
         return self.fate(job_id, queue)
+
+    def look(self, job_id: UUID) -> Look | None:
+        return None
+
+    async def alook(self, job_id: UUID) -> Look | None:
+        return None
 
     def cancel(self, job_id: UUID, queue: str) -> bool:
         return True

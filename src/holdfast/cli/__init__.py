@@ -24,7 +24,6 @@ from typing import Annotated
 
 import typer
 
-from holdfast.app import release
 from holdfast.cli import (
     archive,
     config,
@@ -57,6 +56,7 @@ from holdfast.cli.status import status_command
 from holdfast.cli.web import web_command
 from holdfast.cli.worker import worker_command
 from holdfast.errors import ConfigurationError, EnqueueError, EventsGone, HoldfastError, TaskDefinitionError
+from holdfast.model.release import own_version
 from holdfast.model.text import printable
 from holdfast.shape import Shape
 from holdfast.shapes import SHAPES
@@ -75,7 +75,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"holdfast {release()}")
+        typer.echo(f"holdfast {own_version()}")
         raise typer.Exit
 
 

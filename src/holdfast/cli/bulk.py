@@ -182,17 +182,28 @@ def print_page(page: JobPage, nothing: str) -> None:
 
 def print_jobs(lines: Sequence[JobLine]) -> None:
     heads = ("id", "queue", "task", "state", "attempts", "created", "note")
-    render.print_table(heads, [_row(job) for job in lines], ("attempts",))
+    render.print_table(
+        heads, [_row(job) for job in lines], ("attempts",), drop=("attempts", "created", "queue")
+    )
 
 
 def _row(job: JobLine) -> list[str]:
     attempts = f"{job.attempts}/{job.max_attempts}"
-    return [str(job.id), job.queue, job.task, job.state, attempts, render.moment(job.created_at), _note(job)]
+    return [
+        render.job_id(job.id),
+        job.queue,
+        job.task,
+        job.state,
+        attempts,
+        render.ago(job.created_at),
+        _note(job),
+    ]
 
 
 def _note(job: JobLine) -> str:
     if job.state == PROCESSING:
         return f"owned by {job.claimed_by}" if job.claimed_by else "no claim"
     if job.state == SCHEDULED:
-        return f"due {render.moment(job.available_at)}"
+        due = render.ago(job.available_at)
+        return render.Cell(f"due {due}", f"due {due.short}") if isinstance(due, render.Cell) else due
     return render.one_line(job.hold_reason or job.last_error)

@@ -16,6 +16,7 @@ import typer
 from holdfast.cli import render
 from holdfast.cli.apps import Where, operator_at
 from holdfast.cli.exits import DONE
+from holdfast.cli.ids import whole_ids
 from holdfast.operate.operator import Operator
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ def _command(checked: bool, asks_why: bool, run: Run) -> Callable[..., None]:
         for name, group in groups.items():
             given[name] = group(**{field.name: given[field.name] for field in dataclasses.fields(group)})
         with operator_at(where, checked=checked, reason=given.get("reason") or None) as operator:
+            given = {name: whole_ids(operator, value) for name, value in given.items()}
             given["operator"] = operator
             shown = run(**{name: value for name, value in given.items() if name in own})
         _print(shown, where.as_json)

@@ -4,9 +4,9 @@ import os
 
 import typer
 
-from holdfast.app import release
 from holdfast.cli import render
 from holdfast.cli.apps import APP_VARIABLE, AppOption, DatabaseOption, JsonOption, load_app
+from holdfast.model.release import own_version
 from holdfast.model.text import printable
 from holdfast.operate.configuration import AppChoice, Configuration, describe_configuration
 
@@ -23,7 +23,7 @@ def show_command(
     app: AppOption = None, database_url: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
     """Print every setting with its value and where it comes from. Passwords are masked; nothing is connected to."""
-    found = describe_configuration(release(), database_url, _choice(app))
+    found = describe_configuration(own_version(), database_url, _choice(app))
     if as_json:
         render.print_json(found)
     else:

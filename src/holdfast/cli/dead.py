@@ -60,14 +60,14 @@ def _print_groups(found: DeadGroups) -> None:
                 g.task,
                 ", ".join(g.queues),
                 f"{g.count:,}{'+' if found.capped else ''}",
-                render.moment(g.first_died_at),
-                render.moment(g.last_died_at),
+                render.ago(g.first_died_at),
+                render.ago(g.last_died_at),
                 render.one_line(g.error),
             ]
             for g in found.groups
         ]
         heads = ("group", "task", "queues", "dead", "first died", "last died", "last error")
-        render.print_table(heads, rows, ("dead",))
+        render.print_table(heads, rows, ("dead",), drop=("first died", "queues", "last died"))
     if found.capped:
         typer.echo(f"Only the newest were looked at, {found.looked_at:,} of them fit; there may be more.")
 
@@ -75,7 +75,7 @@ def _print_groups(found: DeadGroups) -> None:
 def _print_page(page: DeadPage) -> None:
     rows = [
         [
-            str(d.id),
+            render.job_id(d.id),
             d.group,
             d.queue,
             d.task,
@@ -87,7 +87,7 @@ def _print_page(page: DeadPage) -> None:
     ]
     if rows:
         heads = ("id", "group", "queue", "task", "attempts", "died", "error")
-        render.print_table(heads, rows, ("attempts", "died"))
+        render.print_table(heads, rows, ("attempts", "died"), drop=("attempts", "queue", "group", "died"))
     else:
         typer.echo("Nothing found so far." if page.cut else "No dead letters.")
     render.print_more(page.next, page.cut)

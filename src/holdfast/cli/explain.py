@@ -11,6 +11,7 @@ from holdfast.cli.advice import Shell, shell_for
 from holdfast.cli.apps import Where, app_name, note_for_pasting
 from holdfast.cli.command import Shown, command
 from holdfast.cli.exits import DONE, ENVIRONMENT, USER
+from holdfast.cli.ids import parse_job_id
 from holdfast.operate.explain import NO_SUCH_JOB, SCHEMA, Explanation
 from holdfast.operate.operator import Operator
 from holdfast.shapes import MEANS
@@ -18,7 +19,10 @@ from holdfast.shapes import MEANS
 
 @command(checked=False)
 def explain_command(
-    job_id: Annotated[UUID, typer.Argument(metavar="JOB", help="The job's id.")],
+    job_id: Annotated[
+        UUID,
+        typer.Argument(metavar="JOB", help="The job's id, or its beginning.", parser=parse_job_id),
+    ],
     where: Where,
     operator: Operator,
 ) -> Shown[Explanation]:

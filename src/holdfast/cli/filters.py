@@ -8,6 +8,7 @@ import typer
 
 from holdfast.cli.arguments import parse_span
 from holdfast.cli.completion import complete_queue, complete_state, complete_task
+from holdfast.cli.ids import parse_job_id
 from holdfast.cli.render import line
 from holdfast.model.state import STATES
 from holdfast.operate.operator import Operator
@@ -21,8 +22,14 @@ class PageArguments(TypedDict):
     patience: float | None
 
 
-IdsArgument = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="These jobs, all or none.")]
-IdArgument = Annotated[UUID, typer.Argument(metavar="ID")]
+IdsArgument = Annotated[
+    list[UUID] | None,
+    typer.Argument(metavar="[ID]...", help="These jobs, all or none.", parser=parse_job_id),
+]
+IdArgument = Annotated[
+    UUID, typer.Argument(metavar="ID", help="The job's id, or its beginning.", parser=parse_job_id)
+]
+GroupArgument = Annotated[UUID, typer.Argument(metavar="ID")]
 StateOption = Annotated[
     str | None,
     typer.Option(

@@ -6,7 +6,7 @@ import typer
 
 from holdfast.cli import render
 from holdfast.cli.command import Shown, command
-from holdfast.cli.filters import IdArgument, LimitOption
+from holdfast.cli.filters import GroupArgument, LimitOption
 from holdfast.operate.groups import GroupLine, GroupReport
 from holdfast.operate.operator import Operator
 
@@ -50,7 +50,7 @@ def _row(line: GroupLine) -> list[str]:
 
 @app.command("show")
 @command
-def show_command(group_id: IdArgument, operator: Operator) -> Shown[GroupReport]:
+def show_command(group_id: GroupArgument, operator: Operator) -> Shown[GroupReport]:
     """Show one group: how many have ended, how, and its callback."""
     return Shown(operator.find_group(group_id), _print)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -94,12 +94,43 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """`right` names the columns of numbers. Cells are printed as they are: no markup, no control characters."""
-    cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+class Cell(str):
+    """A cell that has a shorter form, for a terminal that is too narrow for the whole one."""
+
+    __slots__ = ("short",)
+    short: str
+
+    def __new__(cls, whole: str, short: str) -> "Cell":
+        made = super().__new__(cls, whole)
+        made.short = short
+        return made
+
+
+def job_id(value: UUID) -> str:
+    """An id; in short what tells it from others, to the quarter of a microsecond in which it was made."""
+    return Cell(str(value), str(value)[:_SHORT_ID])
+
+
+def ago(at: datetime | None) -> str:
+    """A moment; in short how long ago it was, or in how long it comes."""
+    if at is None:
+        return "-"
+    passed = (datetime.now(UTC) - at).total_seconds()
+    return Cell(moment(at), f"{age(passed)} ago" if passed >= 0 else f"in {age(-passed)}")
+
+
+def print_table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[str] = (),
+    drop: Sequence[str] = (),
+) -> None:
+    """`right` names the columns of numbers. Cells are printed as they are: no markup, no control characters. At a terminal
+    that is too narrow, cells become short, and columns go: those of `drop` in its order, then from the right."""
     if sys.stdout.isatty():
-        _print_rich(heads, cells, right)
+        _print_rich(heads, rows, right, drop)
         return
+    cells = [[_flat(cell) for cell in row] for row in rows]
     widths = [max(len(head), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
     for row in [list(heads), *cells]:
         padded = [
@@ -109,14 +140,48 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
         typer.echo("  ".join(padded).rstrip())
 
 
-def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+def _flat(text: str) -> str:
+    return printable(text).replace("\n", " ")
+
+
+def _widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(head), *(len(row[i]) for row in rows), 0) for i, head in enumerate(heads)]
+
+
+def _least_width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """What the table needs when its last column is cut."""
+    widths = _widths(heads, rows)
+    return sum(widths[:-1]) + 2 * len(widths[:-1]) + min(widths[-1], _LAST)
+
+
+def fitted(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, drop: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """The table as far as it fits: first with short cells, then without the columns that count least."""
+    cells = [[_flat(cell) for cell in row] for row in rows]
+    kept = list(heads)
+    if _least_width(kept, cells) > width:
+        cells = [[_flat(cell.short if isinstance(cell, Cell) else cell) for cell in row] for row in rows]
+    named = [head for head in drop if head in heads]
+    order = [*named, *(head for head in reversed(heads[1:]) if head not in named)]
+    while _least_width(kept, cells) > width and order:
+        gone = kept.index(order.pop(0))
+        kept.pop(gone)
+        cells = [[*row[:gone], *row[gone + 1 :]] for row in cells]
+    return kept, cells
+
+
+def _print_rich(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], drop: Sequence[str]
+) -> None:
     """Only the last column may be cut to fit the terminal: ids and names are there to be copied."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
-    widths = [max(len(head), *(len(row[i]) for row in rows), 0) for i, head in enumerate(heads)]
+    heads, rows = fitted(heads, rows, console.width, drop)
+    widths = _widths(heads, rows)
     others = sum(widths[:-1]) + 2 * len(widths[:-1])
     # Said here, because a table that is too wide takes from every column, down to nothing.
     widths[-1] = min(widths[-1], max(_LAST, console.width - others))
@@ -131,6 +196,7 @@ def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
 
 
 _LAST = 24  # the least room for the last column
+_SHORT_ID = 18  # characters: time to a quarter of a microsecond
 _STYLES = {
     COMPLETED: "green",
     "alive": "green",

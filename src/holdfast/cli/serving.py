@@ -20,10 +20,11 @@ from typing import Annotated
 import typer
 
 from holdfast import telemetry
-from holdfast.app import Holdfast, release
+from holdfast.app import Holdfast
 from holdfast.cli.apps import place_of
 from holdfast.cli.logs import LogFormat
 from holdfast.errors import ConfigurationError
+from holdfast.model.release import UNKNOWN, own_version
 from holdfast.runtime.gc_tuning import tuned_gc
 from holdfast.runtime.supervisor_link import SupervisorLink
 from holdfast.runtime.worker import Worker
@@ -114,7 +115,8 @@ def announce(app: Holdfast, work: Work, log_format: LogFormat, processes: int = 
     if log_format is LogFormat.json:
         telemetry.emit(
             "worker.starting",
-            release=release(),
+            release=app.release,
+            holdfast=own_version(),
             queues=",".join(queues),
             concurrency=concurrency,
             **({"processes": processes} if processes > 1 else {}),
@@ -123,7 +125,8 @@ def announce(app: Holdfast, work: Work, log_format: LogFormat, processes: int = 
     else:
         names = f"queue{'s' if len(queues) > 1 else ''} {', '.join(queues)}"
         many = f"{processes} processes, each " if processes > 1 else ""
-        print(f"holdfast {release()}: {names}; {many}{concurrency} at a time; {place}", file=sys.stderr)  # noqa: T201
+        what = f"holdfast {own_version()}" + ("" if app.release == UNKNOWN else f", release {app.release}")
+        print(f"{what}: {names}; {many}{concurrency} at a time; {place}", file=sys.stderr)  # noqa: T201
 
 
 async def _serve(app: Holdfast, work: Work, tether: SupervisorLink | None) -> None:

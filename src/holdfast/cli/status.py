@@ -1,13 +1,16 @@
 """`holdfast status`: how things stand."""
 
+import os
+import sys
 from functools import partial
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import place_of
+from holdfast.cli.apps import APP_VARIABLE, place_of
 from holdfast.cli.command import Shown, command
 from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED, SUSPENDED
+from holdfast.model.text import command as command_line
 from holdfast.operate.operator import Operator
 from holdfast.operate.overview import Overview
 from holdfast.store.queue_load import Count
@@ -25,6 +28,7 @@ def status_command(operator: Operator) -> Shown[Overview]:
 
 def _print(found: Overview, place: str) -> None:
     _print_queues(found)
+    _print_unserved(found)
     late = f", {found.workers.late} late" if found.workers.late else ""
     about = "about " if found.finished_is_estimate else ""
     typer.echo("")
@@ -34,6 +38,17 @@ def _print(found: Overview, place: str) -> None:
     typer.echo(f"finished    {about}{found.finished_last_minute:,} in the last minute")
     typer.echo(f"database    {place}, PostgreSQL {found.server_version}, schema {found.schema_version}")
     typer.echo(f"durability  {found.durability}")
+
+
+def _print_unserved(found: Overview) -> None:
+    """What a new user misses most often: jobs wait, and nobody is there to run them."""
+    for name in found.unserved:
+        start = command_line(
+            "holdfast", "worker", os.environ.get(APP_VARIABLE, "MODULE:APP"), "--queue", name
+        )
+        said = f"queue {name} has due jobs and no worker. Start one: {start}"
+        typer.echo("")
+        typer.secho(f"nobody      {said}", fg="red" if sys.stdout.isatty() else None)
 
 
 def _print_paused(found: Overview) -> None:
@@ -71,4 +86,4 @@ def _print_queues(found: Overview) -> None:
         for name, count in dead.items()
         if name not in known
     ]
-    render.print_table(("queue", *numbers), rows, numbers)
+    render.print_table(("queue", *numbers), rows, numbers, drop=(QUARANTINED, PARKED, SUSPENDED, SCHEDULED))

@@ -64,7 +64,9 @@ def _print_list(found: list[WorkerLine]) -> None:
             for w in found
         ]
         heads = ("worker", "host", "pid", "status", "last seen", "running", "release", "queues")
-        render.print_table(heads, rows, ("pid", "running", "last seen"))
+        render.print_table(
+            heads, rows, ("pid", "running", "last seen"), drop=("pid", "host", "queues", "release")
+        )
 
 
 @app.command("drain")

@@ -13,6 +13,7 @@ import psycopg
 
 from .. import failpoints
 from ..errors import LeaseLost
+from ..model.address import libpq_address
 from ..model.clock import Clock
 from ..settings import Settings
 from ..store.statement import Flow, Statement
@@ -36,7 +37,7 @@ def resolve_dsn(url: str) -> str:
     """A libpq connection string. An `embedded:` url starts the embedded server and migrates it."""
     if not url.startswith("embedded:"):
         parts_of(url)  # a pool would try for seconds, and quote pieces of the address
-        return url
+        return libpq_address(url)
     server = embedded.shared(embedded.parse_embedded_url(url))
     server.ensure_database()
     dsn = server.dsn()

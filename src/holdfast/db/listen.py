@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import psycopg
 
+from ..model.address import libpq_address
 from ..model.text import storable
 from ..settings import Settings
 from .connect import connect_arguments
@@ -24,7 +25,7 @@ _ANSWER = 4.0  # seconds that an answer may take
 
 class Listener:
     def __init__(self, dsn: str, settings: Settings) -> None:
-        self._dsn = dsn
+        self._dsn = libpq_address(dsn)
         self._settings = settings
         self._conn: psycopg.AsyncConnection[Any] | None = None
         self.proof = f"holdfast-proof-{uuid4().hex}"  # a channel that nobody else listens to

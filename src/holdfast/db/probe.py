@@ -24,6 +24,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from ..errors import DatabaseError, DatabaseUnavailable
+from ..model.address import libpq_address
 from ..store import probe as store
 from ..store.statement import Flow, Statement
 from .connect import CONFIGURE, configuration, connect_arguments
@@ -136,7 +137,8 @@ class Probe:
 
     async def _listen(self, wait: float) -> bool:
         channel = f"holdfast_doctor_{uuid4().hex[:12]}"
-        heard_at = self._database.settings.listen_url
+        named = self._database.settings.listen_url
+        heard_at = libpq_address(named) if named else None
         async with await self._aconnect(heard_at) as hearer, await self._aconnect() as caller:
             await hearer.execute(f"LISTEN {channel}".encode())
             await caller.execute(f"NOTIFY {channel}".encode())

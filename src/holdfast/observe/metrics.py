@@ -11,6 +11,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..model.release import own_version
 from ..model.state import (
     COMPLETED,
     DEAD_LETTER,
@@ -210,8 +211,10 @@ class Metrics(Collector):
             slots, identity = worker.slots, worker.identity
             yield _gauge("worker_running", "Attempts that run here.", slots.running)
             yield _gauge("worker_concurrency", "Attempts that may run here at once.", slots.concurrency)
-            info = GaugeMetricFamily("holdfast_worker_info", "This worker.", labels=("worker", "host", "pid"))
-            info.add_metric((identity.id, identity.host, str(identity.pid)), 1)
+            names = ("worker", "host", "pid", "release", "holdfast")
+            info = GaugeMetricFamily("holdfast_worker_info", "This worker.", labels=names)
+            said = (identity.id, identity.host, str(identity.pid), worker.release, own_version())
+            info.add_metric(said, 1)
             yield info
 
 

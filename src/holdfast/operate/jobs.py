@@ -16,6 +16,7 @@ from .procedure import Procedure, run
 from .refusal import Refused
 from .search import check_filter, check_limit, check_queue, find
 
+_SHOWN = 3  # of the ids that begin alike
 _ERROR = 8192  # characters that are kept of an error
 
 
@@ -102,6 +103,29 @@ def find_job(job_id: UUID) -> Procedure[JobReport]:
     if report is None:
         raise ConfigurationError(no_such_job(job_id))
     return report
+
+
+def job_id_by_start(start: str) -> Procedure[UUID]:
+    """The id that begins with these hexadecimal digits; dashes do not count. Refuses what is no job's, or several jobs'."""
+    digits = start.replace("-", "").lower()
+    lowest, highest = (UUID(digits.ljust(32, fill)) for fill in "0f")
+    found = yield from run(lambda: _between(lowest, highest))
+    if not found:
+        raise ConfigurationError(
+            f"there is no job whose id begins with {start!r}, or it is finished and no longer kept"
+        )
+    if len(found) > 1:
+        some = ", ".join(str(job_id) for job_id in found[:_SHOWN])
+        more = " and more" if len(found) > _SHOWN else ""
+        raise ConfigurationError(
+            f"the ids of several jobs begin with {start!r}: {some}{more}. Write more of it"
+        )
+    return found[0]
+
+
+def _between(lowest: UUID, highest: UUID) -> Flow[list[UUID]]:
+    yield from prefer_indexes()
+    return (yield from show.ids_between(lowest, highest, _SHOWN + 1))
 
 
 def no_such_job(job_id: UUID) -> str:

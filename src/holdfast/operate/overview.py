@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ..store import jobs, queue_load
+from ..store.doctor import unserved_queues
 from ..store.pause import PausedTask, paused_tasks
 from ..store.queue_load import CAP, Count, QueueLoad
 from ..store.statement import Flow
@@ -29,6 +30,7 @@ class Overview:
     schema_version: int | None
     server_version: str
     durability: str
+    unserved: list[str]  # queues with due jobs that no live worker serves
 
 
 def overview() -> Procedure[Overview]:
@@ -44,6 +46,7 @@ def _overview(late_after: float) -> Flow[Overview]:
     dead = yield from queue_load.dead_load()
     workers = yield from queue_load.worker_load(late_after)
     finished, estimated = yield from queue_load.finished_per_minute()
+    unserved = yield from unserved_queues(late_after, 0.0)
     total = sum(dead.values())
     return Overview(
         queues=queues,
@@ -56,4 +59,5 @@ def _overview(late_after: float) -> Flow[Overview]:
         schema_version=version.number,
         server_version=f"{server.version // 10000}.{server.version % 10000}",
         durability=server.durability,
+        unserved=[queue.queue for queue in unserved],
     )

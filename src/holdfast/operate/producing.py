@@ -1,15 +1,15 @@
 """Enqueue by hand: with an app the arguments are checked and encoded by its task, without one they go as they are."""
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..db.database import Database
-from ..errors import EnqueueError, InvalidArguments, InvalidOption
+from ..errors import EnqueueError, InvalidArguments, InvalidMessage, InvalidOption
 from ..model.actor import Actor
 from ..model.job import Enqueued, NewRow
 from ..model.queue import QueueRules
+from ..model.strict_json import parse_json
 from ..runtime.handler import PayloadError
 from ..store import jobs
 from ..store.audit import audit
@@ -34,7 +34,8 @@ def make_job(
     options: EnqueueOptions,
     version: int | None = None,
 ) -> NewJob[Any]:
-    """The job that was asked for. Arguments are JSON values; a text is also tried as what its parameter wants."""
+    """The job that was asked for. Arguments are JSON values. A text is read as its parameter's type wants it: `order_id=1`
+    is a number where the task takes one."""
     if version is not None:
         integer(version, "version", 1, 2**31 - 1, InvalidOption)
     if tasks is None:
@@ -62,18 +63,13 @@ def _load(definition: Definition, name: str, value: object) -> object:
     try:
         return definition.codec.load_argument(name, value)
     except InvalidArguments as error:
-        raise InvalidArguments(f"{error}{_hint(definition, name, value)}") from None
-
-
-def _hint(definition: Definition, name: str, value: object) -> str:
-    """`n=1` is a text; when the number would fit, say how to write it."""
-    if not isinstance(value, str):
-        return ""
+        if not isinstance(value, str):
+            raise
+        said = str(error)
     try:
-        definition.codec.load_argument(name, json.loads(value))
-    except (ValueError, RecursionError, InvalidArguments):
-        return f". For a value that is no text, use {name}:=JSON"
-    return f". For a value that is no text, use {name}:={value}"
+        return definition.codec.load_argument(name, parse_json(value.encode()))
+    except (InvalidMessage, UnicodeEncodeError, InvalidArguments):
+        raise InvalidArguments(f"{said}. For a value that is no text, use {name}:=JSON") from None
 
 
 def _older(

@@ -8,6 +8,8 @@ import logging
 from .. import telemetry
 from ..db.database import Database
 from ..errors import DatabaseUnavailable
+from ..model.labels import parse_labels
+from ..model.release import own_version
 from ..model.worker import WorkerIdentity
 from ..store import workers as store
 from ..store.sweep import take_back_blame
@@ -25,6 +27,7 @@ class Membership:
         self._signatures = dict(zip(names, signatures(handlers), strict=True))
         self._concurrency = options.concurrency
         self._release = options.release
+        self._metadata = {"holdfast": own_version(), "labels": parse_labels(database.settings.labels or "")}
         self.identity = WorkerIdentity.create()
         self._died = predecessor()
         self._fenced: list[str] = []  # identities whose silence is still to be taken back
@@ -45,10 +48,15 @@ class Membership:
                 signatures=self._signatures,
                 concurrency=self._concurrency,
                 release=self._release,
+                metadata=self._metadata,
             )
         )
         telemetry.emit(
-            "worker.started", worker=self.id, queues=",".join(self._queues), concurrency=self._concurrency
+            "worker.started",
+            worker=self.id,
+            queues=",".join(self._queues),
+            concurrency=self._concurrency,
+            release=self._release,
         )
 
     async def start_over(self) -> None:

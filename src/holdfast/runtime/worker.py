@@ -134,6 +134,11 @@ class Worker:
         return self._membership.identity
 
     @property
+    def release(self) -> str:
+        """The application's."""
+        return self._context.options.release
+
+    @property
     def queues(self) -> list[str]:
         return self._queues.names
 

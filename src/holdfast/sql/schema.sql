@@ -463,14 +463,15 @@ CREATE TABLE holdfast.workers (
     queues       text[] NOT NULL,
     tasks        text[] NOT NULL,
     concurrency  int  NOT NULL,
-    release      text NOT NULL,
+    release      text NOT NULL,   -- of the application
     ended        text CHECK (ended IN ('left', 'lost')),   -- how it went: said so, or was not heard of again
     fenced_at    timestamptz,   -- it was not heard of for too long then; NULL again when it turned out to be alive
     blamed       uuid[],        -- jobs against which its silence was counted as a death
     death        text,          -- how its process ended, as its supervisor saw it
     holds        uuid[],        -- jobs that it has held for more than two heartbeats, as it last reported; NULL: its release does not report
     signatures   jsonb,         -- 'task/version' -> fingerprint of the signature that takes it; NULL: a release that does not say
-    subscriptions text[]        -- which its code declares and it runs; NULL: none, or a release that knows of none
+    subscriptions text[],       -- which its code declares and it runs; NULL: none, or a release that knows of none
+    metadata     jsonb NOT NULL DEFAULT '{}'   -- what else it says of itself: labels, and the version of its Holdfast
 ) WITH (fillfactor = 50);
 
 -- Where each worker sits in the ring of a queue that is ordered by key: which worker owns which buckets (model/ring.py). A seat whose

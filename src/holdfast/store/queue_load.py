@@ -1,5 +1,6 @@
 """What an operator asks of the whole: bounded looks at queues, dead letters and workers."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -116,13 +117,16 @@ class WorkerLine:
     started_at: datetime
     queues: list[str]
     concurrency: int
-    release: str
+    release: str  # of the application
     running: int
+    load: float  # of its concurrency, how much is in use: 0 to 1
+    holdfast: str | None  # the version of its Holdfast; None: one that does not say
+    labels: dict[str, str]
 
 
 def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:
     return named(
         "list_workers",
         (with_gone, limit),
-        lambda rows: [WorkerLine(*r) for r in rows],
+        lambda rows: [WorkerLine(*[*r[:-1], json.loads(r[-1])]) for r in rows],
     )

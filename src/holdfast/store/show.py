@@ -9,7 +9,7 @@ from uuid import UUID
 from ..model import exact
 from ..model.fence import fence
 from ..model.state import PROCESSING
-from .statement import Row, Statement, named
+from .statement import Flow, Row, Statement, ids, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +146,34 @@ def show_progress(job_id: UUID) -> Statement[Progress | None]:
 
 def show_steps(job_id: UUID, limit: int = 100) -> Statement[list[Step]]:
     return named("show_steps", (job_id, limit), lambda rows: [Step(*r) for r in rows])
+
+
+def ids_between(lowest: UUID, highest: UUID, limit: int) -> Statement[list[UUID]]:
+    return named("ids_between", (lowest, highest, limit), ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One job as whoever enqueued it sees it."""
+
+    id: UUID
+    task: str
+    queue: str
+    state: str
+    attempts: int
+    created_at: datetime
+    finished_at: datetime | None
+    result: str | None  # JSON text
+    error: str | None
+    progress: Progress | None
+    errors: list[Attempt]
+
+
+def look_job(job_id: UUID) -> Flow[Look | None]:
+    """None: there is no such job, or it is finished and no longer kept."""
+    rows = yield from named("look_job", (job_id,), list)
+    if not rows:
+        return None
+    errors = yield from show_errors(job_id)
+    progress = yield from show_progress(job_id)
+    return Look(*[*rows[0], progress, errors])

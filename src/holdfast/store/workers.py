@@ -17,12 +17,23 @@ def register(
     concurrency: int,
     release: str,
     signatures: Mapping[str, str] | None = None,
+    metadata: Mapping[str, object] | None = None,
 ) -> Statement[None]:
     """`signatures`: of each "task/version" that it takes; None: not said."""
     takes = None if signatures is None else json.dumps(signatures)
     return named(
         "register",
-        (worker.id, worker.host, worker.pid, list(queues), list(tasks), concurrency, release, takes),
+        (
+            worker.id,
+            worker.host,
+            worker.pid,
+            list(queues),
+            list(tasks),
+            concurrency,
+            release,
+            takes,
+            json.dumps(metadata or {}),
+        ),
         nothing,
     )
 

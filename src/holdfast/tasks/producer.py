@@ -7,6 +7,7 @@ from uuid import UUID
 from ..db.database import Database
 from ..model.job import Enqueued, JobStatus, NewRow
 from ..store.chains import GroupStatus
+from ..store.show import Look
 
 
 class Producer(Protocol):
@@ -19,6 +20,10 @@ class Producer(Protocol):
     def fate(self, job_id: UUID, queue: str) -> JobStatus: ...
 
     async def afate(self, job_id: UUID, queue: str) -> JobStatus: ...
+
+    def look(self, job_id: UUID) -> Look | None: ...
+
+    async def alook(self, job_id: UUID) -> Look | None: ...
 
     def cancel(self, job_id: UUID, queue: str) -> bool: ...
 

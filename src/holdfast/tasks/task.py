@@ -1,15 +1,29 @@
 """Task: a declared handler that can be enqueued, and the jobs it makes."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+from uuid import UUID
 
 from ..db.transaction import AsyncTransaction, Transaction
 from ..errors import InvalidOption, InvalidPayload
 from ..model.job import Enqueued, NewRow
 from ..runtime.handler import Handler
 from ..runtime.job import Job
+from ..store.show import Look
 from . import checks
 from .definition import Definition, new_row
+from .found import FoundJob, job_id_of
 from .handle import JobHandle
 from .newjob import NewJob
 from .options import EnqueueOptions, TaskOptions, TaskSettings, enqueue_values
@@ -19,6 +33,16 @@ from .tracing import sending, traces
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_ELSEWHERE = (
+    "delay",
+    "apply_async",
+    "send",
+    "send_with_options",
+    "defer",
+    "defer_async",
+    "kiq",
+    "schedule",
+)  # in others
 
 
 class Task(Generic[P, R]):
@@ -73,6 +97,15 @@ class Task(Generic[P, R]):
             return (await aenqueue_all(producer, [new], new.conn))[0]
         return handle_of(producer, new, (await producer.aenqueue((new.row,), new.conn))[0])
 
+    def get(self, job_id: UUID | str) -> FoundJob[R] | None:
+        """A job of this task by its id, with its result typed: `send_receipt.get(job_id)`. None: there is no such job of
+        this task, or it is finished and no longer kept."""
+        return self._found(self.definition.binding.require(self.name).look(job_id_of(job_id)))
+
+    async def aget(self, job_id: UUID | str) -> FoundJob[R] | None:
+        """A job of this task by its id: `await send_receipt.aget(job_id)`, see get()."""
+        return self._found(await self.definition.binding.require(self.name).alook(job_id_of(job_id)))
+
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a sync handler here and now, without a database: `assert add.call(1, 2) == 3`."""
         self._check_call("call", is_async=False)
@@ -83,12 +116,35 @@ class Task(Generic[P, R]):
         self._check_call("acall", is_async=True)
         return await cast(Coroutine[Any, Any, R], self.func(*args, **kwargs))
 
+    if not TYPE_CHECKING:  # a type checker refuses both by itself
+
+        def __call__(self, *args, **kwargs):
+            raise TypeError(f"{self.name} is a task, and a call of it does nothing. {self._how()}")
+
+        def __getattr__(self, name):
+            if name in _ELSEWHERE:
+                raise AttributeError(f"a task has no {name}(). {self._how()}")
+            raise AttributeError(f"'Task' object has no attribute {name!r}")
+
+    def _how(self) -> str:
+        """What to write to enqueue it, or to run it here."""
+        function, signature = self.func.__name__, self.definition.signature
+        here = f"await {function}.acall(...)" if signature.is_async else f"{function}.call(...)"
+        run = "" if signature.injected or self.definition.gather else f"; to run it here and now: {here}"
+        return f"To enqueue a job: {function}.enqueue(...), or in async code: await {function}.aenqueue(...){run}"
+
     def handler(self) -> Handler:
         """The task as the runtime calls it."""
         return self.definition.handler()
 
     def __repr__(self) -> str:
         return f"Task({self.name!r})"
+
+    def _found(self, look: Look | None) -> FoundJob[R] | None:
+        if look is None or look.task not in self.definition.names:
+            return None
+        definition = self.definition
+        return FoundJob(look, definition.binding.require(self.name), definition.codec.decode_result)
 
     def _check_call(self, verb: str, *, is_async: bool) -> None:
         signature = self.definition.signature

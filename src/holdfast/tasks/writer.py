@@ -22,6 +22,7 @@ from ..model.queue import PROMISED, QueueRules
 from ..model.text import command
 from ..store import chains, jobs, queues
 from ..store.copy import COPY, load_begin
+from ..store.show import Look, look_job
 from ..store.statement import Statement
 from .copy import Load
 from .newjob import NewJob
@@ -176,6 +177,12 @@ class Writer:
 
     async def afate(self, job_id: UUID, queue: str) -> JobStatus:
         return await self._database().arun(lambda: jobs.fate(job_id, queue))
+
+    def look(self, job_id: UUID) -> Look | None:
+        return self._database().run(lambda: look_job(job_id))
+
+    async def alook(self, job_id: UUID) -> Look | None:
+        return await self._database().arun(lambda: look_job(job_id))
 
     def cancel(self, job_id: UUID, queue: str) -> bool:
         return self._database().run(lambda: jobs.cancel(job_id, queue))

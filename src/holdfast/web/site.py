@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from starlette.requests import Request
 
-from holdfast.app import Holdfast, release
+from holdfast.app import Holdfast
 from holdfast.cli.advice import Shell, shell_for
 from holdfast.db.migrate.address import describe
 from holdfast.errors import ConfigurationError
 from holdfast.model.actor import Actor
+from holdfast.model.release import own_version
 from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
@@ -55,7 +56,7 @@ class Site:
         self.streams: Counter[str] = Counter()  # that are open, by who has them
         self.csrf = Csrf((secret or secrets.token_hex(32)).encode())
         self.seals = Seals(self.csrf)
-        self.release = release()
+        self.release = own_version()
         self._authorize = authorize
         self._title = title
         self._reading: Reading | None = None

@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast.errors import DatabaseUnavailable, MigrationFailed
+from holdfast.errors import ConfigurationError, DatabaseUnavailable, MigrationFailed
+from holdfast.model.address import libpq_address
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -18,7 +19,7 @@ _UNREADABLE = (
 )
 
 _SECRETS = ("password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
-_CREDENTIALS = re.compile(r"^(\w+://[^:/@]*:)[^@/]*@")
+_CREDENTIALS = re.compile(r"^([\w+]+://[^:/@]*:)[^@/]*@")
 _QUERY = re.compile(rf"([?&](?:{'|'.join(_SECRETS)})=)[^&#]*")
 _HIDDEN = "(not shown: it cannot be read, and may hold a password)"
 
@@ -63,7 +64,7 @@ def session(dsn: str) -> Iterator[Connection]:
 def parts_of(dsn: str) -> dict[str, Any]:
     """What a conninfo says; one that cannot be read is refused in words."""
     try:
-        return dict(conninfo_to_dict(dsn))
+        return dict(conninfo_to_dict(libpq_address(dsn)))
     except psycopg.Error:
         raise DatabaseUnavailable(_UNREADABLE) from None  # libpq's own text quotes pieces of the address
 
@@ -86,13 +87,13 @@ def masked(dsn: str) -> str:
         return dsn
     try:
         describe(dsn)
-        parts = conninfo_to_dict(dsn)
+        parts = parts_of(dsn)
         secrets = {key: "***" for key in _SECRETS if parts.get(key) is not None}
         if "://" not in dsn:
-            return make_conninfo(**{**parts, **secrets}) if secrets else dsn  # type: ignore[arg-type]
+            return make_conninfo(**{**parts, **secrets}) if secrets else dsn
         shown = _QUERY.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", dsn, count=1))
-        seen = conninfo_to_dict(shown)
-    except (DatabaseUnavailable, psycopg.Error):
+        seen = parts_of(shown)
+    except (ConfigurationError, DatabaseUnavailable):
         return _HIDDEN
     return shown if all(seen.get(key) == "***" for key in secrets) else _HIDDEN
 

@@ -7,6 +7,8 @@ ALTER TABLE holdfast.queues ADD COLUMN keep_completed boolean NOT NULL DEFAULT t
 ALTER TABLE holdfast.audit ADD COLUMN surface text, ADD COLUMN address inet, ADD COLUMN reason text, ADD COLUMN before jsonb, ADD COLUMN after jsonb,
     ADD COLUMN operation uuid;
 
+ALTER TABLE holdfast.workers ADD COLUMN metadata jsonb NOT NULL DEFAULT '{}';
+
 CREATE FUNCTION holdfast.record_act(
     said_actor text, act text, which jsonb, how_many bigint, by_surface text DEFAULT 'sql', from_address text DEFAULT NULL, said_reason text DEFAULT NULL,
     was jsonb DEFAULT NULL, becomes jsonb DEFAULT NULL, part_of uuid DEFAULT NULL)

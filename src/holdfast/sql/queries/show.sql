@@ -16,6 +16,23 @@ SELECT id, queue, task, status, priority, attempts, max_attempts, created_at, av
                 (SELECT w.gives_up_at FROM holdfast.work w WHERE w.queue = j.queue AND w.id = $1))
 FROM holdfast.jobs j WHERE j.id = $1;
 
+-- name: ids_between
+-- Some ids of jobs in a range of ids, wherever the jobs are now.
+-- $1 the lowest id, $2 the highest, $3 limit
+(SELECT w.id FROM holdfast.work w WHERE w.id BETWEEN $1::uuid AND $2::uuid ORDER BY w.id LIMIT $3)
+UNION
+(SELECT d.id FROM holdfast.dead_letters d WHERE d.id BETWEEN $1::uuid AND $2::uuid ORDER BY d.id LIMIT $3)
+UNION
+(SELECT a.id FROM holdfast.archive_slots s -- slot by slot: each is walked in the order of its index
+ CROSS JOIN LATERAL (SELECT a.id FROM holdfast.archive a WHERE a.slot = s.slot AND a.id BETWEEN $1::uuid AND $2::uuid ORDER BY a.id LIMIT $3) a
+ ORDER BY a.id LIMIT $3)
+ORDER BY 1 LIMIT $3;
+
+-- name: look_job
+-- One job, wherever it is now, for whoever enqueued it.
+-- $1 id
+SELECT id, task, queue, status, attempts, created_at, completed_at, result::text, last_error FROM holdfast.jobs WHERE id = $1;
+
 -- name: show_errors
 -- The newest failed attempts of a job, oldest of them first.
 -- $1 id, $2 limit

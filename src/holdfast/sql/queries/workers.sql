@@ -1,8 +1,8 @@
 -- name: register
 -- Enter the registry under an identity that never repeats.
--- $1 id, $2 host, $3 pid, $4 queues, $5 tasks, $6 concurrency, $7 release, $8 signatures (JSON)
-INSERT INTO holdfast.workers (id, host, pid, status, last_seen_at, started_at, queues, tasks, concurrency, release, signatures)
-VALUES ($1, $2, $3, 'alive', holdfast.now(), holdfast.now(), $4::text[], $5::text[], $6, $7, $8::text::jsonb);
+-- $1 id, $2 host, $3 pid, $4 queues, $5 tasks, $6 concurrency, $7 release, $8 signatures (JSON), $9 metadata (JSON)
+INSERT INTO holdfast.workers (id, host, pid, status, last_seen_at, started_at, queues, tasks, concurrency, release, signatures, metadata)
+VALUES ($1, $2, $3, 'alive', holdfast.now(), holdfast.now(), $4::text[], $5::text[], $6, $7, $8::text::jsonb, $9::text::jsonb);
 
 -- name: report_death
 -- The supervisor saw a worker process end. It is fenced when its silence has lasted; this only says what the silence was, also where

@@ -1,0 +1,185 @@
+"""What a new user meets first: ids by their beginning, tables that fit, and being told that nobody works."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.surface.running import Cli
+
+from holdfast import Holdfast
+from holdfast.cli.render import Cell, ago, fitted
+from holdfast.tasks.task import raw_job
+from holdfast.testing import Kit
+
+
+@pytest.fixture
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("HOLDFAST_ACTOR", "ann@desk")
+    return Cli(dsn, monkeypatch)
+
+
+@pytest.fixture
+def shop(app: Holdfast, kit: Kit) -> Kit:
+    @app.task(name="billing.send_receipt_to_customer")
+    def send_receipt(order_id: int) -> int:
+        return order_id
+
+    @app.task(name="billing.bad", max_attempts=1)
+    def bad() -> None:
+        raise ValueError("the printer of the third floor is on fire, and so is the one of the fourth floor")
+
+    return kit
+
+
+def send(kit: Kit, task: str = "billing.send_receipt_to_customer", **payload: Any) -> str:
+    return str(kit.app.send(task, payload).id)
+
+
+# Ids --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_beginning_of_an_id_is_enough_wherever_the_job_is(shop: Kit, cli: Cli) -> None:
+    done, dead = send(shop, order_id=1), send(shop, "billing.bad")
+    shop.run_worker()
+    waiting = send(shop, order_id=2)
+    for job_id in (done, dead, waiting):
+        start = unique_start(job_id, [done, dead, waiting])
+        assert cli.json("jobs", "show", start)["job"]["id"] == job_id
+        assert cli.json("jobs", "show", start.replace("-", "").upper())["job"]["id"] == job_id
+        assert cli.json("explain", start)["job_id"] == job_id
+    assert cli.json("dead", "show", unique_start(dead, [done, waiting]))["job"]["id"] == dead
+    assert cli.json("jobs", "cancel", unique_start(waiting, [done, dead]))["count"] == 1
+    assert shop.job(UUID(waiting))["status"] == "cancelled"
+
+
+def unique_start(wanted: str, others: list[str]) -> str:
+    return next(
+        wanted[:n] for n in range(8, 37) if not any(o.startswith(wanted[:n]) for o in others if o != wanted)
+    )
+
+
+def test_a_beginning_of_several_ids_or_of_none_changes_nothing(shop: Kit, cli: Cli) -> None:
+    handles = shop.app.enqueue_many(raw_job("billing.bad", {}, {}) for _ in range(5))
+    ids = sorted(str(handle.id) for handle in handles)
+    start = ids[0][:8]
+    assert cli.refused("jobs", "cancel", start) == (
+        f"the ids of several jobs begin with {start!r}: {ids[0]}, {ids[1]}, {ids[2]} and more. Write more of it"
+    )
+    assert {row["status"] for row in shop.jobs()} == {"pending"}
+    assert cli.refused("jobs", "show", "ffff-ffff") == (
+        "there is no job whose id begins with 'ffff-ffff', or it is finished and no longer kept"
+    )
+
+
+@pytest.mark.parametrize("text", ["abc", "xyz", "order-1", "-", "0" * 33])
+def test_what_is_no_beginning_of_an_id(cli: Cli, text: str) -> None:
+    ran = cli("jobs", "show", "--", text)
+    assert ran.code == 2
+    assert "is no id of a job, nor the beginning of one: 4 hexadecimal digits or more" in " ".join(
+        ran.err.split()
+    )
+
+
+# Tables -----------------------------------------------------------------------------------------------------------
+
+HEADS = ("id", "queue", "task", "note")
+
+
+def test_a_table_becomes_short_before_it_loses_columns() -> None:
+    rows = [[Cell("0" * 36, "0" * 18), "inbox", "t" * 20, "n" * 50]]
+    assert fitted(HEADS, rows, 200) == (list(HEADS), [["0" * 36, "inbox", "t" * 20, "n" * 50]])
+    assert fitted(HEADS, rows, 80)[1] == [["0" * 18, "inbox", "t" * 20, "n" * 50]]
+    assert fitted(HEADS, rows, 70, drop=("queue",))[0] == ["id", "task", "note"]
+    assert fitted(HEADS, rows, 40)[0] == ["id", "queue"]
+    assert fitted(HEADS, rows, 5)[0] == ["id"]
+
+
+def test_moments_are_relative_where_there_is_no_room() -> None:
+    past, future = (ago(datetime.now(UTC) + timedelta(minutes=n)) for n in (-5, 5))
+    assert isinstance(past, Cell)
+    assert isinstance(future, Cell)
+    assert (past.short, future.short, ago(None)) == ("5 min ago", "in 4 min", "-")
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("jobs", "list"),
+        ("dead", "list"),
+        ("dead", "list", "--each"),
+        ("workers", "--all"),
+        ("status",),
+        ("queue", "list"),
+    ],
+    ids=" ".join,
+)
+def test_tables_fit_the_terminal(
+    shop: Kit, cli: Cli, words: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = send(shop, order_id=1)
+    send(shop, "billing.bad")
+    shop.run_worker()
+    send(shop, order_id=2)
+    shop.sql("SELECT holdfast.create_queue('a_queue_with_quite_a_long_name')")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ran = cli.at_terminal(*words)
+    assert ran.code == 0
+    table = ran.out.split("\n\n")[0] if words == ("status",) else ran.out
+    wide = [line for line in table.splitlines() if len(line.rstrip()) > columns]
+    assert wide == []
+    if words == ("jobs", "list"):
+        assert job_id[:18] in ran.out
+        assert "billing.send_receipt_to_customer" in ran.out
+        assert "completed" in ran.out
+
+
+# Nobody there -----------------------------------------------------------------------------------------------------
+
+
+def test_status_and_doctor_say_at_once_that_nobody_works(shop: Kit, cli: Cli) -> None:
+    assert "nobody" not in cli.text("status")
+    send(shop, order_id=1)
+    said = "nobody      queue inbox has due jobs and no worker. Start one: holdfast worker MODULE:APP --queue inbox"
+    assert said in cli.text("status").splitlines()
+    assert cli.json("status")["unserved"] == ["inbox"]
+    assert (cli("doctor", "--only", "unserved_queue").code, level(cli)) == (0, "warning")
+    late = level(cli, "--limit", "stuck=0.001")
+    assert late == "error"
+
+
+def level(cli: Cli, *options: str) -> str:
+    """Of what the doctor says about the queue."""
+    (check,) = json.loads(cli("doctor", "--only", "unserved_queue", "--json", *options).out)["checks"]
+    (finding,) = check["findings"]
+    return str(finding["level"])
+
+
+# Tasks that are called as elsewhere -------------------------------------------------------------------------------
+
+
+def test_a_task_that_is_called_says_what_to_write(app: Holdfast) -> None:
+    @app.task
+    def send_receipt(order_id: int) -> None: ...
+
+    @app.task
+    async def fetch(order_id: int) -> None: ...
+
+    with pytest.raises(TypeError) as caught:
+        send_receipt(1)  # type: ignore[operator]
+    assert str(caught.value) == (
+        "send_receipt is a task, and a call of it does nothing. To enqueue a job: send_receipt.enqueue(...), or in async "
+        "code: await send_receipt.aenqueue(...); to run it here and now: send_receipt.call(...)"
+    )
+    with pytest.raises(TypeError, match=r"await fetch\.acall\(\.\.\.\)$"):
+        fetch(1)  # type: ignore[operator]
+    for name in ("delay", "apply_async", "send"):
+        with pytest.raises(AttributeError) as missing:
+            getattr(send_receipt, name)
+        assert str(missing.value).startswith(
+            f"a task has no {name}(). To enqueue a job: send_receipt.enqueue(...)"
+        )
+    with pytest.raises(AttributeError, match="'Task' object has no attribute 'colour'"):
+        _ = send_receipt.colour  # type: ignore[attr-defined]
