@@ -19,6 +19,7 @@ from .db.database import Database
 from .errors import ConfigurationError, SchemaMissing
 from .model.queue import QueueRules
 from .observe.tracing import TraceAttempt
+from .runtime.around import Around, AsyncHook, Hook, check_hook
 from .runtime.inflight import Processes
 from .runtime.middleware import Middleware
 from .runtime.options import WorkerOptions
@@ -77,6 +78,7 @@ class Holdfast(Registry, Verbs):
             TraceAttempt(),
             *middleware,
         )  # first: what the others do belongs to the span
+        self._around = Around()
         self._lifespan = lifespan
         self._modules = [item for item in include if isinstance(item, str)]
         self._registries: list[Registry] = [self]
@@ -131,7 +133,17 @@ class Holdfast(Registry, Verbs):
     @property
     def tasks(self) -> TaskSet:
         """Every task known so far, over all registries."""
-        return TaskSet(self._registries)
+        return TaskSet(self._registries, self._around)
+
+    def around(self, hook: Hook, /, *, in_async: AsyncHook | None = None) -> Hook:
+        """Put a context manager around every call of a handler, in the handler's own thread or task: `@app.around` over
+        `@contextmanager def tidy() -> Iterator[None]`. The first one is outermost. `in_async` is an async context manager
+        to take in its place around handlers that are `async def`."""
+        check_hook(hook)
+        if in_async is not None:
+            check_hook(in_async, "in_async=")
+        self._around = self._around.and_then(hook, in_async)
+        return hook
 
     def enqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:
         """Write many jobs in one statement, all or none: `app.enqueue_many(send.job(i) for i in ids)`."""
