@@ -20,6 +20,7 @@ from .errors import ConfigurationError, SchemaMissing
 from .model.queue import QueueRules
 from .model.release import find_release
 from .observe.tracing import TraceAttempt
+from .runtime.around import Around, AsyncHook, Hook, check_hook
 from .runtime.beside import beside
 from .runtime.inflight import Processes
 from .runtime.middleware import Middleware
@@ -75,6 +76,7 @@ class Holdfast(Registry, Verbs):
             TraceAttempt(),
             *middleware,
         )  # first: what the others do belongs to the span
+        self._around = Around()
         self._lifespan = lifespan
         self._modules = [item for item in include if isinstance(item, str)]
         self._registries: list[Registry] = [self]
@@ -134,7 +136,17 @@ class Holdfast(Registry, Verbs):
     @property
     def tasks(self) -> TaskSet:
         """Every task known so far, over all registries."""
-        return TaskSet(self._registries)
+        return TaskSet(self._registries, self._around)
+
+    def around(self, hook: Hook, /, *, in_async: AsyncHook | None = None) -> Hook:
+        """Put a context manager around every call of a handler, in the handler's own thread or task: `@app.around` over
+        `@contextmanager def tidy() -> Iterator[None]`. The first one is outermost. `in_async` is an async context manager
+        to take in its place around handlers that are `async def`."""
+        check_hook(hook)
+        if in_async is not None:
+            check_hook(in_async, "in_async=")
+        self._around = self._around.and_then(hook, in_async)
+        return hook
 
     def enqueue_many(self, jobs: Iterable[NewJob[R]], *, conn: object = None) -> list[JobHandle[R]]:
         """Write many jobs in one statement, all or none: `app.enqueue_many(send.job(i) for i in ids)`."""

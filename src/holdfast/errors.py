@@ -25,6 +25,7 @@
     ├── EventsGone                  the log no longer has these events
     ├── VerificationFailed          a received message is not by whom it says
     ├── InvalidMessage              a received message cannot be read
+    ├── HookFailed                  what stands around every handler went wrong
     ├── LeaseLost                   this attempt no longer owns its job
     ├── JobSettled                  the job was already completed by this attempt
     ├── ResultError                 a job has no result to give
@@ -171,6 +172,10 @@ class VerificationFailed(HoldfastError):
 
 class InvalidMessage(HoldfastError):
     """The message cannot be read: its sender has to change it."""
+
+
+class HookFailed(HoldfastError):
+    """A hook of app.around() failed, and the attempt with it."""
 
 
 class LeaseLost(HoldfastError):

@@ -16,6 +16,7 @@ from .errors import (
     EventsGone,
     ForeignLog,
     HoldfastError,
+    HookFailed,
     IdempotencyConflict,
     InvalidArguments,
     InvalidEvent,
@@ -53,6 +54,7 @@ from .model.duration import Duration
 from .model.outcome import Outcome
 from .model.queue import Rate
 from .model.signals import Cancel, DeadLetter, HandlerSignal, Retry, Snooze
+from .runtime.around import AsyncHook, Hook
 from .runtime.batch.items import Batch, Item
 from .runtime.job import Job
 from .runtime.middleware import Middleware, Next
@@ -120,6 +122,7 @@ from .transport import InMessage, Source
 
 __all__ = [
     "ASGI",
+    "AsyncHook",
     "AsyncTransaction",
     "Attempt",
     "Backfill",
@@ -164,6 +167,8 @@ __all__ = [
     "Hmac",
     "Holdfast",
     "HoldfastError",
+    "Hook",
+    "HookFailed",
     "IdempotencyConflict",
     "InMessage",
     "InvalidArguments",

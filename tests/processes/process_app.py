@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -76,6 +76,13 @@ async def layer(job: Job, call_next: Next) -> Outcome:
 
 app = Holdfast(lifespan=lifespan, middleware=[layer])
 app.queue("in_order", ordering="key")
+
+
+@app.around
+@contextlib.contextmanager
+def surrounding() -> Iterator[None]:
+    note("hook", threading.current_thread().name)
+    yield
 
 
 @app.task(process=True)

@@ -42,6 +42,8 @@ def test_a_child_is_used_again_for_sync_and_async_handlers(
     assert [p for p, _ in scene.notes("enter")] == [os.getpid(), one]  # the lifespan, once in each process
     assert [p for p, _ in scene.notes("exit")] == [one, os.getpid()]
     assert scene.notes("middleware") == [(one, "pid"), (one, "apid"), (one, "pid")]
+    hooks = [("thread" if "handler" in name else "task", p) for p, name in scene.notes("hook")]
+    assert hooks == [("thread", one), ("task", one), ("thread", one)]
     told = [(e.name, e.fields["pid"]) for e in events if e.name in ("process.started", "process.ended")]
     assert told == [("process.started", one), ("process.ended", one)]
 

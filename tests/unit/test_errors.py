@@ -38,6 +38,7 @@ TEXTS = {
     "UnknownSubscription": "The subscription does not exist.",
     "SubscriptionStopped": "The subscription is paused, stopped at an event or expired, and has not come so far.",
     "EventsGone": "The log no longer has these events.",
+    "HookFailed": "A hook of app.around() failed, and the attempt with it.",
     "LeaseLost": "This attempt no longer owns its job: another worker may run it. Stop, and change nothing more.",
     "JobSettled": "This attempt already completed its job; nothing more can be done through it.",
     "ResultError": "The job has no result to give.",

@@ -1,21 +1,26 @@
 """TaskSet: every task an app knows, from all its registries, as the runtime asks for them."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..errors import TaskDefinitionError
+from ..model.outcome import Outcome
 from ..model.queue import QueueRules
+from ..runtime.around import Around, current
 from ..runtime.handler import Handler
+from ..runtime.job import Job
 from .definition import Definition
 from .registry import TaskRegistry, raise_duplicate, raise_twice
 
 
 class TaskSet:
-    """A snapshot of the registries' tasks. Implements runtime.handler.Handlers."""
+    """A snapshot of the registries' tasks, with the app's hooks around each. Implements runtime.handler.Handlers."""
 
-    __slots__ = ("_definitions", "_handlers", "_queues", "_things")
+    __slots__ = ("_definitions", "_handlers", "_queues", "_things", "around")
 
-    def __init__(self, registries: Iterable[TaskRegistry]) -> None:
+    def __init__(self, registries: Iterable[TaskRegistry], around: Around | None = None) -> None:
+        self.around = around or Around()
         self._definitions: dict[str, Definition] = {}
         self._queues: dict[str, QueueRules] = {}
         self._things: dict[str, dict[str, Any]] = {}
@@ -29,7 +34,7 @@ class TaskSet:
         self._handlers = {
             name: handler
             for definition in set(self._definitions.values())
-            for handler in [definition.handler()]
+            for handler in [_hooked(definition.handler(), self.around)]
             for name in definition.names
         }
 
@@ -92,3 +97,18 @@ class TaskSet:
             if other is not None and other is not definition:
                 raise_duplicate(name, other, definition)
             self._definitions[name] = definition
+
+
+def _hooked(handler: Handler, around: Around) -> Handler:
+    """With the hooks around each call. What drives its job by itself finds them in its context, for what it calls."""
+    if not around:
+        return handler
+    drive = handler.drive
+    if drive is None:
+        return replace(handler, func=around.wrap(handler.func, is_async=handler.is_async))
+
+    async def with_hooks(job: Job, arguments: dict[str, Any]) -> Outcome:
+        current.set(around)  # of this task's own context, which ends with the task
+        return await drive(job, arguments)
+
+    return replace(handler, drive=with_hooks)

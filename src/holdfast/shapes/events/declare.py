@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import (
     Any,
@@ -230,10 +230,16 @@ class Subscribing(TaskRegistry):
 
 
 def declared(tasks: TaskSet) -> list[Declared]:
-    """Every subscription that the code declares."""
+    """Every subscription that the code declares, with the app's hooks around the functions of projections."""
     found: list[Declared] = list(tasks.declared(KIND).values())
     _check_tables(found)
-    return found
+    return [_hooked(d, d.apply, tasks) for d in found] if tasks.around else found
+
+
+def _hooked(d: Declared, apply: Apply | None, tasks: TaskSet) -> Declared:
+    if apply is None:
+        return d
+    return replace(d, apply=replace(apply, func=tasks.around.wrap(apply.func, is_async=apply.is_async)))
 
 
 def _check_tables(found: Sequence[Declared]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from ...errors import InvalidOption, InvalidPayload
 from ...model.backoff import Backoff
 from ...model.text import describe, storable
+from ...runtime.around import current
 from ...runtime.threads import Threads
 from ...tasks.convert import Converter, Misfit, Raw, Unsupported, converter, type_name
 from ...tasks.payload import dump
@@ -175,7 +176,8 @@ def begin(fn: Callable[..., Any], info: StepInfo) -> Callable[..., Any]:
         fn = new if fn == old else fn
     for hear in begun:
         hear(info)
-    return fn
+    hooks = current.get()
+    return hooks.wrap(fn, is_async=inspect.iscoroutinefunction(fn)) if hooks else fn
 
 
 async def call(
