@@ -46,6 +46,11 @@ async def nothing(n: int) -> None:
     Seen.jobs += 1
 
 
+@app.task(keep_completed=False)
+async def dropped(n: int) -> None:
+    Seen.jobs += 1
+
+
 @app.task
 def nothing_sync(n: int) -> None:
     Seen.jobs += 1

@@ -27,6 +27,7 @@ class Variant:
 
 VARIANTS = [
     Variant("async-1", "nothing"),
+    Variant("dropped-1", "dropped", of="async-1"),
     Variant("async-2", "nothing", processes=2),
     Variant("sync-1", "nothing_sync", part=5),
     Variant("transaction-1", "order", part=10, connections=True),
