@@ -298,8 +298,19 @@ def test_a_verb_of_a_newer_release_is_left_to_its_workers(
     enqueue(conn)
     begun = ann.begin_operation(cancel_verb(), WORK)
     conn.execute("UPDATE holdfast.operations SET verb = 'jobs juggle'")
+    mine = ann.begin_operation(cancel_verb(), WORK)
     carry(database)
     found = ann.find_operation(begun.id)
+    assert (found.state, found.fault, found.runs) == ("waiting", None, 0)
+    assert one(conn, "SELECT retry_at FROM holdfast.operations WHERE id = %s", begun.id) is None
+    assert ann.find_operation(mine.id).state == "done"
+
+
+def test_a_verb_of_a_newer_release_is_refused_where_it_is_asked_for(conn: Conn, ann: Operator) -> None:
+    enqueue(conn)
+    begun = ann.begin_operation(cancel_verb(), WORK)
+    conn.execute("UPDATE holdfast.operations SET verb = 'jobs juggle'")
+    found = ann.run_operation(begun.id)
     assert (found.state, found.fault) == ("waiting", "this release has no verb 'jobs juggle'")
 
 
@@ -312,7 +323,7 @@ def test_it_is_run_here_when_it_is_asked_for(conn: Conn, database: Database, ann
     with pytest.raises(Refused, match="there is no operation"):
         ann.run_operation(uuid4())
     second = ann.begin_operation(cancel_verb(), WORK)
-    next_claim = store.claim_operation("somebody", uuid4(), SILENCE, None)
+    next_claim = store.claim_operation("somebody", uuid4(), SILENCE, None, ["jobs cancel"])
     assert database.run(lambda: next_claim) is not None
     with pytest.raises(Refused, match="is run by somebody"):
         ann.run_operation(second.id)
@@ -393,7 +404,7 @@ def test_a_worker_begins_none_and_writes_no_entry_of_its_own(
     count = "SELECT holdfast.audit_operation(%s, %s, 7)"
     assert conn.execute(count, [begun.id, uuid4()]).fetchone() == (None,)
     token = uuid4()
-    assert database.run(lambda: store.claim_operation("w", token, SILENCE, None)) is not None
+    assert database.run(lambda: store.claim_operation("w", token, SILENCE, begun.id)) is not None
     assert conn.execute(count, [begun.id, uuid4()]).fetchone() == (None,)
     assert conn.execute(count, [begun.id, token]).fetchone() == (begun.audit,)
     with pytest.raises(psycopg.Error):

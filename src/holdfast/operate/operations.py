@@ -156,11 +156,14 @@ def carry_on(
     `token` proves that it is ours; whoever gives up in the middle releases it by that. `pause` lets others work between two
     batches.
     """
-    claimed = yield from run(lambda: store.claim_operation(storable(runner, 200), token, SILENCE, operation))
+    verbs = sorted(VERBS)
+    claimed = yield from run(
+        lambda: store.claim_operation(storable(runner, 200), token, SILENCE, operation, verbs)
+    )
     if claimed is None:
         return None
     try:
-        if claimed.verb not in VERBS:  # of a newer release, whose workers will take it
+        if claimed.verb not in VERBS:  # of a newer release, and somebody asked for it here
             yield from _give_back(claimed.id, token, f"this release has no verb {claimed.verb!r}")
         else:
             yield from _Work(claimed, token).to_its_end(pause)

@@ -99,15 +99,17 @@ def begin_operation(
 
 
 def claim_operation(
-    runner: str, token: UUID, silence: float, operation: UUID | None
+    runner: str, token: UUID, silence: float, operation: UUID | None, verbs: Sequence[str] = ()
 ) -> Statement[Claimed | None]:
+    """This one, or the first of those verbs."""
+
     def decode(rows: Sequence[Row]) -> Claimed | None:
         if not rows:
             return None
         values = [None if text is None else json.loads(text) for text in rows[0][2:]]
         return Claimed(*[*rows[0][:2], *values])
 
-    return named("claim_operation", (runner, token, silence, operation), decode)
+    return named("claim_operation", (runner, token, silence, operation, list(verbs)), decode)
 
 
 def hold_operation(operation: UUID, token: UUID) -> Statement[Held | None]:
