@@ -64,7 +64,8 @@ def test_unusual_backlog_of_a_queue_that_has_thousands_every_day(case: Case) -> 
     case.sql("UPDATE holdfast.samples SET oldest = 3600 WHERE due = 10000")
     finding = case.found("unusual_backlog")
     assert finding is not None
-    assert finding["details"] == [
+    (detail,) = finding["details"]
+    assert detail == (
         "inbox: 10,000+ due, the oldest for 1 h, on 1 worker; usually 3,000, rarely more than 3,000 (of 4 days), "
         "and the oldest rarely for more than 30 s"
-    ]
+    )

@@ -251,6 +251,7 @@ workflow_send        -         -         -       -       -            -
 workflow_tell        -         -         -       -       -            -
 workflow_run         -         -         -       -       -            -
 workflow_rouse       -         -         -       -       -            -
+workflow_take_out    -         -         -       -       -            -
 workflow_ask_cancel  -         -         -       -       -            -
 workflow_fold        -         -         -       -       -            -
 workflow_outcome     -         -         -       -       -            -

@@ -14,7 +14,7 @@ from tests.conftest import await_until
 from tests.sql.support import Conn, end, enqueue, later, one, register, take
 
 from holdfast.db.database import Database
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, DatabaseUnavailable
 from holdfast.model.actor import Actor
 from holdfast.model.outcome import DeadLettered, ErrorText
 from holdfast.operate import operations
@@ -369,6 +369,27 @@ async def test_a_worker_carries_it_on_and_hands_it_back_when_it_stops(akit: Kit,
     assert (found.state, found.runner, found.done) == ("waiting", None, 0)
     assert await service.catch_up()
     assert (await ann.find_operation.arun(second.id)).done == 2
+
+
+async def test_what_an_outage_cut_off_is_taken_up_again_at_once(
+    akit: Kit, conn: Conn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same worker, which would wait for its own silence to last, and leave as if there were nothing to do."""
+    ann = Operator(akit.database, "ann")
+    enqueue(conn, 15)
+    begun = await ann.begin_operation.arun(cancel_verb(), WORK)
+    service = Operations(akit.database)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "hold_operation", away)
+        assert not await service.catch_up()
+    assert (await ann.find_operation.arun(begun.id)).state == "running"
+    assert await service.catch_up()
+    found = await ann.find_operation.arun(begun.id)
+    assert (found.state, found.done) == ("done", 15)
+
+
+def away(*_: object) -> Any:
+    raise DatabaseUnavailable("the database cannot be reached")
 
 
 def test_a_worker_that_ends_when_it_is_idle_carries_it_on_first(kit: Kit, conn: Conn) -> None:

@@ -50,9 +50,9 @@ class Operations(Service):
 
     async def _carry_on(self) -> bool:
         async with self._working:
-            self._token = uuid4()
+            left, self._token = self._token, uuid4()
             runner = Runner(self._database, Actor(self.worker()))
-            found = await runner.arun(carry_on(self.worker(), self._token, pause=_PAUSE))
+            found = await runner.arun(carry_on(self.worker(), self._token, pause=_PAUSE, left=left))
             return found is not None
 
     async def finish(self) -> None:
