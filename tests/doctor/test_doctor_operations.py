@@ -50,3 +50,22 @@ def test_unusual_backlog(case: Case) -> None:
     (detail,) = finding["details"]
     assert detail.startswith("inbox: 200 due, the oldest for ")
     assert detail.endswith(", on 0 workers; usually 3, rarely more than 3 (of 4 days)")
+
+
+def test_unusual_backlog_of_a_queue_that_has_thousands_every_day(case: Case) -> None:
+    """A sample counts 10,000 jobs at most, which is less than five times as many. Their age says it."""
+    case.sql(
+        """INSERT INTO holdfast.samples (minute, queue, due, behind, running, held, blocked, oldest, workers)
+           SELECT date_trunc('minute', now()) - make_interval(days => d), 'inbox', CASE d WHEN 0 THEN 10000 ELSE 3000 END,
+                  0, 1, 0, 0, CASE d WHEN 0 THEN 290 ELSE 30 END, 1
+           FROM generate_series(0, 4) d"""
+    )
+    assert case.found("unusual_backlog") is None
+    case.sql("UPDATE holdfast.samples SET oldest = 3600 WHERE due = 10000")
+    finding = case.found("unusual_backlog")
+    assert finding is not None
+    (detail,) = finding["details"]
+    assert detail == (
+        "inbox: 10,000+ due, the oldest for 1 h, on 1 worker; usually 3,000, rarely more than 3,000 (of 4 days), "
+        "and the oldest rarely for more than 30 s"
+    )

@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -385,3 +386,38 @@ def test_an_address_without_a_server_is_an_error_of_the_server(tmp_path: object)
         with pytest.raises(DatabaseUnavailable, match=NOT_REACHED):
             pools.connection().__enter__()
         assert pools._sync[os.getpid()]._count == 0
+
+
+@pytest.mark.parametrize("when", ["first", "again"])
+def test_a_pooler_that_takes_connections_and_answers_nothing_holds_no_thread(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """As a paused PgBouncer does: the first statement on a new connection, or a look whether an old one lives."""
+    errors: list[str] = []
+    with opened(proxy.url, replace(HASTY, connect_timeout=0.4)) as pools:
+        if when == "first":
+            configure = pools._configure
+
+            def silent(conn: Any) -> None:
+                proxy.go_silent()
+                configure(conn)
+
+            monkeypatch.setattr(pools, "_configure", silent)
+        else:
+            fill(pools, 1)
+            monkeypatch.setattr(pools, "_is_fresh", lambda _: False)
+            for pool in pools._sync.values():
+                monkeypatch.setattr(pool, "_is_fresh", lambda _: False)
+            proxy.go_silent()
+
+        def use() -> None:
+            try:
+                pools.connection().__enter__()
+            except DatabaseUnavailable as error:
+                errors.append(str(error))
+
+        user = threading.Thread(target=use, daemon=True)
+        user.start()
+        user.join(30)
+        assert not user.is_alive()
+        assert len(errors) == 1

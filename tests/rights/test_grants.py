@@ -83,7 +83,7 @@ fences          SIUD    S            SD
 audit           SD      S            S
 producers       -       S            S
 throughput      SIUD    S            S
-operations      SUD     S            SIU
+operations      SuD     S            Siu
 samples         SD      S            S
 schedules       SIU     S            SIUD
 firings         SIUD    S            SIUD
@@ -125,7 +125,15 @@ OTHERS = {"worker": "", "operator_ro": "S", "operator_rw": "S"}  # archive_00 an
 
 # Rights on single columns: the lower-case letters above.
 WORKER_SEES = "id tenant url events ordered rate concurrency status disabled_reason disabled_at created_at version changed"
+BEGUN = "id verb selection options bounds actor surface address reason created_at total capped audit"
+CARRIED_ON = "state runner token beat_at started_at ended_at stopped_by runs place done looked_at results left_out paced_until fault retry_at"
 COLUMNS = {
+    **{(f"operations.{column}", "operator_rw"): "INSERT" for column in BEGUN.split()},
+    **{
+        (f"operations.{column}", role): "UPDATE"
+        for column in CARRIED_ON.split()
+        for role in ("worker", "operator_rw")
+    },
     ("engine.grace_until", "worker"): "UPDATE",
     ("engine.last_sweep_at", "worker"): "UPDATE",
     ("engine.last_tidy_at", "worker"): "UPDATE",
@@ -243,6 +251,7 @@ workflow_send        -         -         -       -       -            -
 workflow_tell        -         -         -       -       -            -
 workflow_run         -         -         -       -       -            -
 workflow_rouse       -         -         -       -       -            -
+workflow_take_out    -         -         -       -       -            -
 workflow_ask_cancel  -         -         -       -       -            -
 workflow_fold        -         -         -       -       -            -
 workflow_outcome     -         -         -       -       -            -
@@ -684,6 +693,22 @@ def test_the_audit_notes_the_role_that_was_logged_in(
             "UPDATE holdfast.audit SET count = 0",
             "UPDATE holdfast.audit SET at = '2001-01-01'",
             "DELETE FROM holdfast.audit",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(forged.encode())
+
+
+@pytest.mark.parametrize("role", ["operator_rw", "worker"])
+def test_who_began_an_operation_is_not_to_be_forged(roles: Roles, role: str) -> None:
+    begin = """INSERT INTO holdfast.operations (id, verb, selection, options, bounds, actor, surface, created_at, total, capped, audit{})
+               VALUES (gen_random_uuid(), 'jobs cancel', '{{}}', '{{}}', '[]', 'me', 'sql', now(), 0, false, 0{})"""
+    with psycopg.connect(roles.dsn, autocommit=True) as conn:
+        conn.execute(begin.format("", "").encode())
+    with psycopg.connect(roles.url(role), autocommit=True) as conn:
+        for forged in (
+            begin.format(", role", ", 'boss'"),
+            "UPDATE holdfast.operations SET role = 'boss'",
+            "UPDATE holdfast.operations SET verb = 'jobs discard'",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 conn.execute(forged.encode())

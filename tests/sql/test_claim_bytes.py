@@ -1,10 +1,12 @@
 """A claim has a budget of bytes: what goes over the line and into a worker's memory, not what lies on disk."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
+from tests.conftest import QUICK
 from tests.sql.support import Conn, make_queue, put, register, run, take
 
 from holdfast import Holdfast
@@ -100,3 +102,21 @@ async def test_jobs_of_a_claim_in_doubt_go_back_before_the_next_claim(
     assert {job.attempts for job in taken} == {0}
     await claimer.close()
     await akit.database.aclose()
+
+
+async def test_a_claim_that_ended_at_its_bytes_is_not_enough(
+    app: Holdfast, holdfast_kit: Callable[..., Kit]
+) -> None:
+    """Whoever claimed has free slots and knows that there may be more: it comes again at once."""
+    kit = holdfast_kit(app, replace(QUICK, claim_bytes=3 * LONG))
+    queues = Queues(kit.database, app.tasks, {"inbox": 60.0})
+    found = []
+    with kit.connect(autocommit=True) as conn:
+        worker = register(conn)
+        enqueue(conn, 5, LONG)
+        for _ in range(3):
+            jobs = await queues.claim(Ask(worker, 10))
+            found.append((len(jobs), queues.cut))
+    await queues.close()
+    await kit.database.aclose()
+    assert found == [(3, True), (2, False), (0, False)]

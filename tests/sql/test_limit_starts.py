@@ -178,7 +178,9 @@ _OLD_KEY = """
 INSERT INTO holdfast.key_limits AS l (queue, partition_key, tokens, refilled_at) VALUES ('q', 'a', 3, holdfast.now())
 ON CONFLICT (queue, partition_key) DO UPDATE SET tokens = l.tokens - 1, refilled_at = holdfast.now()
 """
-_OLD_TOKENS = "SELECT (SELECT round(tokens) FROM holdfast.key_limits WHERE queue = 'q' AND partition_key = 'a')"
+_OLD_TOKENS = (
+    "SELECT (SELECT round(tokens) FROM holdfast.key_limits WHERE queue = 'q' AND partition_key = 'a')"
+)
 
 
 def test_a_key_has_one_bucket_while_workers_of_the_release_before_are_there(conn: Conn) -> None:

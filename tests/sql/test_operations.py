@@ -14,7 +14,7 @@ from tests.conftest import await_until
 from tests.sql.support import Conn, end, enqueue, later, one, register, take
 
 from holdfast.db.database import Database
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, DatabaseUnavailable
 from holdfast.model.actor import Actor
 from holdfast.model.outcome import DeadLettered, ErrorText
 from holdfast.operate import operations
@@ -298,8 +298,19 @@ def test_a_verb_of_a_newer_release_is_left_to_its_workers(
     enqueue(conn)
     begun = ann.begin_operation(cancel_verb(), WORK)
     conn.execute("UPDATE holdfast.operations SET verb = 'jobs juggle'")
+    mine = ann.begin_operation(cancel_verb(), WORK)
     carry(database)
     found = ann.find_operation(begun.id)
+    assert (found.state, found.fault, found.runs) == ("waiting", None, 0)
+    assert one(conn, "SELECT retry_at FROM holdfast.operations WHERE id = %s", begun.id) is None
+    assert ann.find_operation(mine.id).state == "done"
+
+
+def test_a_verb_of_a_newer_release_is_refused_where_it_is_asked_for(conn: Conn, ann: Operator) -> None:
+    enqueue(conn)
+    begun = ann.begin_operation(cancel_verb(), WORK)
+    conn.execute("UPDATE holdfast.operations SET verb = 'jobs juggle'")
+    found = ann.run_operation(begun.id)
     assert (found.state, found.fault) == ("waiting", "this release has no verb 'jobs juggle'")
 
 
@@ -312,7 +323,7 @@ def test_it_is_run_here_when_it_is_asked_for(conn: Conn, database: Database, ann
     with pytest.raises(Refused, match="there is no operation"):
         ann.run_operation(uuid4())
     second = ann.begin_operation(cancel_verb(), WORK)
-    next_claim = store.claim_operation("somebody", uuid4(), SILENCE, None)
+    next_claim = store.claim_operation("somebody", uuid4(), SILENCE, None, ["jobs cancel"])
     assert database.run(lambda: next_claim) is not None
     with pytest.raises(Refused, match="is run by somebody"):
         ann.run_operation(second.id)
@@ -360,6 +371,27 @@ async def test_a_worker_carries_it_on_and_hands_it_back_when_it_stops(akit: Kit,
     assert (await ann.find_operation.arun(second.id)).done == 2
 
 
+async def test_what_an_outage_cut_off_is_taken_up_again_at_once(
+    akit: Kit, conn: Conn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same worker, which would wait for its own silence to last, and leave as if there were nothing to do."""
+    ann = Operator(akit.database, "ann")
+    enqueue(conn, 15)
+    begun = await ann.begin_operation.arun(cancel_verb(), WORK)
+    service = Operations(akit.database)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "hold_operation", away)
+        assert not await service.catch_up()
+    assert (await ann.find_operation.arun(begun.id)).state == "running"
+    assert await service.catch_up()
+    found = await ann.find_operation.arun(begun.id)
+    assert (found.state, found.done) == ("done", 15)
+
+
+def away(*_: object) -> Any:
+    raise DatabaseUnavailable("the database cannot be reached")
+
+
 def test_a_worker_that_ends_when_it_is_idle_carries_it_on_first(kit: Kit, conn: Conn) -> None:
     ann = Operator(kit.database, "ann")
     enqueue(conn, 15, task="unknown")
@@ -393,7 +425,7 @@ def test_a_worker_begins_none_and_writes_no_entry_of_its_own(
     count = "SELECT holdfast.audit_operation(%s, %s, 7)"
     assert conn.execute(count, [begun.id, uuid4()]).fetchone() == (None,)
     token = uuid4()
-    assert database.run(lambda: store.claim_operation("w", token, SILENCE, None)) is not None
+    assert database.run(lambda: store.claim_operation("w", token, SILENCE, begun.id)) is not None
     assert conn.execute(count, [begun.id, uuid4()]).fetchone() == (None,)
     assert conn.execute(count, [begun.id, token]).fetchone() == (begun.audit,)
     with pytest.raises(psycopg.Error):

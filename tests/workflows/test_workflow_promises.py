@@ -183,6 +183,67 @@ async def test_a_cancel_while_it_compensates_has_no_effect_and_says_so(app: Any,
     assert not await run.acancel("too late")
 
 
+MISFIT = "SELECT holdfast.workflow_signal('waits', %s, 'stop', '{\"not\": \"text\"}')"
+
+
+def test_a_cancel_ends_a_run_that_is_parked(app: Any, kit: Kit) -> None:
+    """No code fits what it recorded, so that nothing of it can run: also not what was to compensate."""
+    run = app.waits.using(id="p").start("p")
+    waiting(kit, run)
+    kit.sql(MISFIT, ["p"])
+    kit.run_worker()
+    assert run.state()[0] == "diverged"
+    assert run.cancel("enough")
+    with pytest.raises(WorkflowFailed, match=r"^run 'p' of waits was cancelled"):
+        run.result(timeout=1)
+    assert not run.cancel("again")
+    assert ran == ["p"]
+    assert kit.sql("SELECT FROM holdfast.work") == []
+    assert kit.sql("SELECT status, last_error FROM holdfast.archive") == [
+        {"status": "cancelled", "last_error": "cancelled"}
+    ]
+
+
+def test_a_cancel_of_a_parent_ends_a_child_that_is_parked(app: Any, kit: Kit) -> None:
+    run = app.parent.start("wait")
+    waiting(kit, run)
+    mine = app.waits.get("mine")
+    waiting(kit, mine)
+    kit.sql(MISFIT, ["mine"])
+    kit.run_worker()
+    assert mine.state()[0] == "diverged"
+    assert run.cancel("enough")
+    assert mine.state()[0] == "cancelled"
+    with pytest.raises(WorkflowFailed, match="was cancelled"):
+        kit.workflows.run(run)
+
+
+def test_a_run_whose_task_is_paused_is_not_parked(app: Any, kit: Kit) -> None:
+    """It learns of a cancel when it goes on, and is undone."""
+    run = app.waits.using(id="p").start("p")
+    waiting(kit, run)
+    kit.sql("UPDATE holdfast.work SET status = 'held', hold_reason = 'paused'")
+    assert run.cancel("enough")
+    kit.sql("UPDATE holdfast.work SET status = 'pending', hold_reason = NULL, available_at = now()")
+    with pytest.raises(WorkflowFailed, match="was cancelled"):
+        kit.workflows.run(run)
+    assert ran == ["p", "undo p"]
+
+
+async def test_a_cancel_ends_a_run_that_only_begins_anew(app: Any, akit: Kit) -> None:
+    @app.workflow(sticky=0.05)  # type: ignore[untyped-decorator,unused-ignore]
+    async def turns(wf: Workflow, n: int = 0) -> None:
+        ran.append(str(n))
+        wf.continue_as_new(n + 1)
+
+    run = await turns.using(id="t").astart()
+    async with working(akit):
+        await await_until(lambda: len(ran) > 3, "it goes round")
+        assert await run.acancel("enough")
+        with pytest.raises(WorkflowFailed, match=r"^run 't' of turns was cancelled"):
+            await run.aresult(timeout=60)
+
+
 async def test_code_that_caught_a_cancel_is_not_cancelled_again(app: Any, akit: Kit) -> None:
     @app.workflow(sticky=0.05)  # type: ignore[untyped-decorator,unused-ignore]
     async def stubborn(wf: Workflow) -> list[str]:

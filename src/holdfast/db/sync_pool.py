@@ -1,5 +1,8 @@
 """The pool of a process, for its threads."""
 
+import contextlib
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +27,36 @@ class _Thread(Generic[C]):
 
     def wait(self, seconds: float) -> bool:
         return self._arrived.wait(seconds)
+
+
+class _Hurry:
+    """A statement on the connection that is not answered in time ends with an error of the driver: its line is cut. A pooler
+    that is paused takes connections, and answers nothing on them. The driver waits for that without end."""
+
+    def __init__(self, conn: psycopg.Connection[Any], seconds: float) -> None:
+        self._conn = conn
+        self._lock = threading.Lock()
+        self._is_over = False
+        self.late = False
+        self._timer = threading.Timer(seconds, self._cut)
+        self._timer.daemon = True
+
+    def _cut(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                self.late = True
+                with socket.socket(fileno=os.dup(self._conn.fileno())) as line:
+                    line.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> "_Hurry":
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no thread any more
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._is_over = True
 
 
 class SyncPool(Pool[psycopg.Connection[Any]]):
@@ -56,14 +89,15 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
                 conn = self._wait(deadline)
             if conn is None:
                 return self._open(deadline)
-            if self._is_alive(conn):
+            if self._is_alive(conn, deadline):
                 return conn
 
-    def _is_alive(self, conn: psycopg.Connection[Any]) -> bool:
+    def _is_alive(self, conn: psycopg.Connection[Any], deadline: float) -> bool:
         if self._is_fresh(conn):
             return True
         try:
-            conn.execute("")
+            with _Hurry(conn, _left(deadline)):
+                conn.execute("")
         except psycopg.Error:
             self._close_dead(conn)
             return False
@@ -90,24 +124,28 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
         try:
             while True:
                 try:
-                    conn = self._connect(self._bounded(deadline))
+                    conn = self._connect(self._bounded(deadline), deadline)
                     return conn
                 except psycopg.Error as error:
                     if self._is_over(error, pause, deadline):
                         raise away(error) from error
                 other = self._returned_within(pause)
-                if other is not None and self._is_alive(other):
+                if other is not None and self._is_alive(other, deadline):
                     return other
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
             self._end_opening(conn)
 
-    def _connect(self, arguments: dict[str, Any]) -> psycopg.Connection[Any]:
+    def _connect(self, arguments: dict[str, Any], deadline: float) -> psycopg.Connection[Any]:
         conn = psycopg.connect(self._dsn, **arguments)
+        hurry = _Hurry(conn, _left(deadline))
         try:
-            self._configure(conn)
-        except BaseException:
+            with hurry:
+                self._configure(conn)
+        except BaseException as error:
             conn.pgconn.finish()
+            if hurry.late and isinstance(error, psycopg.Error):
+                raise self._none_came() from error
             raise
         return conn
 
@@ -127,3 +165,8 @@ class SyncPool(Pool[psycopg.Connection[Any]]):
             if waiting.hand in self._retrying:
                 self._retrying.remove(waiting.hand)
         return received(waiting.got[0]) if waiting.got else None
+
+
+def _left(deadline: float) -> float:
+    """Seconds, and two at least: as long as a connection may take anyway."""
+    return max(2.0, deadline - time.monotonic())

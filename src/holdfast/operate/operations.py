@@ -149,18 +149,25 @@ def run_operation(operation: UUID) -> Procedure[Operation]:
 
 
 def carry_on(
-    runner: str, token: UUID, operation: UUID | None = None, pause: float = 0.0
+    runner: str,
+    token: UUID,
+    operation: UUID | None = None,
+    pause: float = 0.0,
+    left: UUID | None = None,
 ) -> Procedure[UUID | None]:
     """Take up an operation that nobody runs, this one or the first, and carry it on to its end. None: there is none.
 
-    `token` proves that it is ours; whoever gives up in the middle releases it by that. `pause` lets others work between two
-    batches.
+    `token` proves that it is ours; whoever gives up in the middle releases it by that, or takes it up again as `left`: an
+    outage may have cut it off. `pause` lets others work between two batches.
     """
-    claimed = yield from run(lambda: store.claim_operation(storable(runner, 200), token, SILENCE, operation))
+    verbs = sorted(VERBS)
+    claimed = yield from run(
+        lambda: store.claim_operation(storable(runner, 200), token, SILENCE, operation, verbs, left)
+    )
     if claimed is None:
         return None
     try:
-        if claimed.verb not in VERBS:  # of a newer release, whose workers will take it
+        if claimed.verb not in VERBS:  # of a newer release, and somebody asked for it here
             yield from _give_back(claimed.id, token, f"this release has no verb {claimed.verb!r}")
         else:
             yield from _Work(claimed, token).to_its_end(pause)

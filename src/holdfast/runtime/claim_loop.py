@@ -111,7 +111,7 @@ class ClaimLoop:
         if ask.want and not (jobs := await self._queues.claim(ask)):
             await self._claim_suspects(spare=True)
         self._dispatcher.admit(self._hold(jobs, began))
-        self._slots.enough = len(jobs) < ask.want
+        self._slots.enough = len(jobs) < ask.want and not self._queues.cut
         return len(jobs)
 
     async def _claim_suspects(self, *, spare: bool) -> None:

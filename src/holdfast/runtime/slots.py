@@ -30,7 +30,7 @@ class Slots:
         self._finished_at = 0.0
         self.running = 0
         self.ahead = prefetch  # jobs to hold beyond the free slots, as last computed
-        self.enough = False  # the last claim found less than it asked for
+        self.enough = False  # the last claim found less than it asked for, and there is no more
         self._coming_back: deque[asyncio.Future[None]] = deque()  # from a rest, and waiting for a slot
 
     def want(self, ready: int, batches: int = 0) -> int:

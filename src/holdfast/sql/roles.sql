@@ -106,7 +106,9 @@ BEGIN
     GRANT SELECT, UPDATE (last_sweep_at, grace_until, last_tidy_at, misfits_at) ON holdfast.engine TO {{worker}};   -- how long finished jobs are kept is not the worker's
     GRANT SELECT, DELETE ON holdfast.audit, holdfast.group_counts, holdfast.samples TO {{worker}};
     GRANT EXECUTE ON FUNCTION holdfast.take_sample TO {{worker}};
-    GRANT SELECT, UPDATE, DELETE ON holdfast.operations TO {{worker}};   -- it carries on what an operator began, and begins none
+    GRANT SELECT, DELETE ON holdfast.operations TO {{worker}};   -- it carries on what an operator began, and begins none
+    GRANT UPDATE (state, runner, token, beat_at, started_at, ended_at, stopped_by, runs, place, done, looked_at, results, left_out, paced_until, fault, retry_at)
+        ON holdfast.operations TO {{worker}}, {{operator_rw}};   -- who began it, and what it does, stays as it was
     GRANT SELECT, UPDATE, DELETE ON holdfast.groups, holdfast.idempotency, holdfast.replacements TO {{worker}};
     GRANT SELECT, INSERT, DELETE ON holdfast.seats, holdfast.sleepers TO {{worker}};
     GRANT SELECT, INSERT, UPDATE ON holdfast.breakers, holdfast.schedules TO {{worker}};
@@ -143,7 +145,8 @@ BEGIN
     GRANT USAGE ON SEQUENCE holdfast.work_seq TO {{operator_rw}};
     GRANT UPDATE ON holdfast.queues, holdfast.limits, holdfast.key_limits, holdfast.breakers, holdfast.groups, holdfast.claims, holdfast.workers
         TO {{operator_rw}};
-    GRANT INSERT, UPDATE ON holdfast.operations TO {{operator_rw}};
+    GRANT INSERT (id, verb, selection, options, bounds, actor, surface, address, reason, created_at, total, capped, audit)
+        ON holdfast.operations TO {{operator_rw}};   -- the role is the server's to note
     GRANT EXECUTE ON FUNCTION holdfast.audit_operation TO {{worker}}, {{operator_rw}};
     GRANT UPDATE (retention_days) ON holdfast.engine TO {{operator_rw}};
     GRANT UPDATE, DELETE ON holdfast.quarantine, holdfast.parked_keys TO {{operator_rw}};

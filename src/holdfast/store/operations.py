@@ -99,15 +99,22 @@ def begin_operation(
 
 
 def claim_operation(
-    runner: str, token: UUID, silence: float, operation: UUID | None
+    runner: str,
+    token: UUID,
+    silence: float,
+    operation: UUID | None,
+    verbs: Sequence[str] = (),
+    left: UUID | None = None,
 ) -> Statement[Claimed | None]:
+    """This one, or the first of those verbs. `left`: a token of the same runner, under which it may have left one."""
+
     def decode(rows: Sequence[Row]) -> Claimed | None:
         if not rows:
             return None
         values = [None if text is None else json.loads(text) for text in rows[0][2:]]
         return Claimed(*[*rows[0][:2], *values])
 
-    return named("claim_operation", (runner, token, silence, operation), decode)
+    return named("claim_operation", (runner, token, silence, operation, list(verbs), left), decode)
 
 
 def hold_operation(operation: UUID, token: UUID) -> Statement[Held | None]:

@@ -47,6 +47,7 @@ class Queues:
         )
         self._claimers = {queue: self._claimer(queue, rule) for queue, rule in self._rules.items()}
         self._turn = 0
+        self.cut = False  # the last claim ended at the bytes that may wait here: there may be more
 
     def _claimer(self, queue: str, rule: QueueRules) -> QueueClaimer:
         kind: type[QueueClaimer] = PlainClaimer
@@ -69,6 +70,7 @@ class Queues:
         await self.doubt.give_back()
         await self._refresh_rules()
         claimers = list(self._claimers.values())
+        self.cut = False
         self._turn = (self._turn + 1) % len(claimers)
         found: list[ClaimedJob] = []
         with self.doubt.accounted():
@@ -91,8 +93,11 @@ class Queues:
         if want <= 0:
             return [], 0
         with self.portions.of(claimer.queue, want, ask.waiting) as most:
+            budget = self.portions.bytes
             jobs = await claimer.claim(ask._replace(want=most))
-        return jobs, self.portions.came(claimer.queue, jobs)
+        size = self.portions.came(claimer.queue, jobs)
+        self.cut = self.cut or size >= budget or most <= len(jobs) < want
+        return jobs, size
 
     async def _refresh_rules(self) -> None:
         """What an operator changes of a queue is known here within a few seconds."""

@@ -7,7 +7,7 @@ from uuid import uuid4
 from ...db.database import Database
 from ...errors import DatabaseUnavailable
 from ...model.actor import Actor
-from ...operate.operations import SILENCE, carry_on
+from ...operate.operations import SILENCE, VERBS, carry_on
 from ...operate.procedure import Runner
 from ...runtime.service import Service
 from ...store import operations as store
@@ -27,7 +27,7 @@ class Operations(Service):
         self._token = uuid4()
         self._waits = True  # until a pulse says otherwise
         self._working = asyncio.Lock()
-        self.question = Question(store.WAITS, (SILENCE,))
+        self.question = Question(store.WAITS, (SILENCE, sorted(VERBS)))
 
     def told(self, answer: bool) -> None:
         self._waits = answer
@@ -50,9 +50,9 @@ class Operations(Service):
 
     async def _carry_on(self) -> bool:
         async with self._working:
-            self._token = uuid4()
+            left, self._token = self._token, uuid4()
             runner = Runner(self._database, Actor(self.worker()))
-            found = await runner.arun(carry_on(self.worker(), self._token, pause=_PAUSE))
+            found = await runner.arun(carry_on(self.worker(), self._token, pause=_PAUSE, left=left))
             return found is not None
 
     async def finish(self) -> None:

@@ -10,6 +10,8 @@ from ...store.samples import Usual, usual_load
 DAYS = 3  # to compare with, at least
 TIMES = 5  # as much as on most days
 LEAST = 100  # jobs
+CAP = 10_000  # jobs that a sample counts
+OLD = 60.0  # seconds, at least, that the oldest one usually waits
 
 
 def is_unusual(found: Usual) -> bool:
@@ -17,7 +19,13 @@ def is_unusual(found: Usual) -> bool:
     if found.due_now is None or found.most_due is None or found.days < DAYS:
         return False
     able = found.due_now - (found.behind_now or 0)
-    return able >= LEAST and able > TIMES * max(found.most_due, 1)
+    if able < LEAST:
+        return False
+    if able > TIMES * max(found.most_due, 1):
+        return True
+    # No count is beyond the cap. Where it is reached, the age of the oldest says how far behind the queue is.
+    usual = max(found.most_oldest or 0.0, OLD)
+    return found.due_now >= CAP and (found.oldest_now or 0.0) > TIMES * usual
 
 
 def check_usual(p: Patient) -> Iterator[Finding]:
@@ -30,9 +38,11 @@ def check_usual(p: Patient) -> Iterator[Finding]:
 
 
 def _said(one: Usual) -> str:
-    due = f"{one.due_now:,}{'+' if (one.due_now or 0) >= 10_000 else ''} due"
+    due = f"{one.due_now:,}{'+' if (one.due_now or 0) >= CAP else ''} due"
     oldest = f", the oldest for {span(one.oldest_now)}" if one.oldest_now is not None else ""
     usual = f"usually {one.due:,}, rarely more than {one.most_due:,} (of {several(one.days, 'day')})"
+    if one.oldest_now is not None and (one.due_now or 0) >= CAP:
+        usual += f", and the oldest rarely for more than {span(one.most_oldest or 0.0)}"
     return f"{one.queue}: {due}{oldest}, on {several(one.workers_now or 0, 'worker')}; {usual}"
 
 

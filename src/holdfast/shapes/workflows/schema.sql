@@ -452,7 +452,31 @@ BEGIN
     END IF;
 END $$;
 
--- Ask these runs to end, and their open children with them. One that is at work hears of it with the next look of its worker.
+-- Take the job of a run out of its queue, into the archive. False: it has none, or, with `parked`, none whose code or input does not fit.
+CREATE FUNCTION holdfast.workflow_take_out(run uuid, of_queue text, why text, parked boolean) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    AS $$
+DECLARE
+    at timestamptz := holdfast.now();
+BEGIN
+    WITH gone AS (
+        DELETE FROM holdfast.work w WHERE w.queue = of_queue AND w.id = run
+          AND (NOT parked OR w.status = 'held' AND EXISTS (SELECT FROM holdfast.misfits m WHERE m.job_id = run)) RETURNING w.*
+    )
+    INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts, max_attempts,
+                                  version, crashes, priority, queue, status, task, partition_key, payload, last_error, tags, metadata, parent_id)
+    SELECT holdfast.archive_slot(at), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, at, g.attempts, g.max_attempts,
+           g.version, g.crashes, g.priority, g.queue, 'cancelled', g.task, g.partition_key, g.payload, why, g.tags, g.metadata, g.parent_id
+    FROM gone g;
+    RETURN FOUND;
+END $$;
+
+-- Ask these runs to end, and their open children with them. One that is at work hears of it with the next look of its worker. One that is parked, because
+-- no code fits it, ends at once: nothing of it can run, also not what was to compensate.
 CREATE FUNCTION holdfast.workflow_ask_cancel(runs uuid[], why text) RETURNS int
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -474,7 +498,12 @@ BEGIN
         UPDATE holdfast.workflow_runs r SET cancel_requested_at = holdfast.now(), cancel_reason = why, paused_at = NULL
         WHERE r.id = item.id AND r.ended_at IS NULL AND r.cancel_requested_at IS NULL;
         CONTINUE WHEN NOT FOUND;
-        PERFORM holdfast.workflow_rouse(item.id, item.queue, true);
+        IF holdfast.workflow_take_out(item.id, item.queue, 'cancelled', true) THEN
+            PERFORM holdfast.workflow_end(ARRAY[item.id], ARRAY['cancelled'], ARRAY[NULL::text],
+                                          ARRAY[jsonb_build_object('kind', 'WorkflowCancelled', 'message', left(coalesce(why, ''), 8192))::text]);
+        ELSE
+            PERFORM holdfast.workflow_rouse(item.id, item.queue, true);
+        END IF;
         n := n + 1;
     END LOOP;
     RETURN n;
@@ -621,20 +650,12 @@ CREATE FUNCTION holdfast.workflow_terminate(workflow text, id text, reason text 
     AS $$
 DECLARE
     known record;
-    at    timestamptz := holdfast.now();
 BEGIN
     SELECT r.id, r.queue, r.ended_at INTO known FROM holdfast.workflow_runs r WHERE r.id = holdfast.workflow_run(workflow_terminate.workflow, workflow_terminate.id) FOR NO KEY UPDATE;
     IF NOT FOUND OR known.ended_at IS NOT NULL THEN
         RETURN CASE WHEN known.ended_at IS NOT NULL THEN 'ended' ELSE 'unknown' END;
     END IF;
-    WITH gone AS (
-        DELETE FROM holdfast.work w WHERE w.queue = known.queue AND w.id = known.id RETURNING w.*
-    )
-    INSERT INTO holdfast.archive (slot, id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, completed_at, attempts, max_attempts,
-                                  version, crashes, priority, queue, status, task, partition_key, payload, last_error, tags, metadata, parent_id)
-    SELECT holdfast.archive_slot(at), g.id, g.claim_token, g.seq, g.lease_generation, g.available_at, g.created_at, g.claimed_at, at, g.attempts, g.max_attempts,
-           g.version, g.crashes, g.priority, g.queue, 'cancelled', g.task, g.partition_key, g.payload, 'terminated', g.tags, g.metadata, g.parent_id
-    FROM gone g;
+    PERFORM holdfast.workflow_take_out(known.id, known.queue, 'terminated', false);
     PERFORM holdfast.workflow_end(ARRAY[known.id], ARRAY['terminated'], ARRAY[NULL::text],
                                   ARRAY[jsonb_build_object('kind', 'Terminated', 'message', left(coalesce(reason, ''), 8192))::text]);
     RETURN 'terminated';
@@ -1173,7 +1194,7 @@ BEGIN
     RETURN gone + n;
 END $$;
 REVOKE ALL ON FUNCTION holdfast.workflow_begin, holdfast.workflow_start, holdfast.workflow_start_many, holdfast.workflow_tell, holdfast.workflow_send, holdfast.workflow_run, holdfast.workflow_signal, holdfast.workflow_result,
-    holdfast.workflow_rouse, holdfast.workflow_ask_cancel, holdfast.workflow_cancel, holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_end,
+    holdfast.workflow_rouse, holdfast.workflow_take_out, holdfast.workflow_ask_cancel, holdfast.workflow_cancel, holdfast.workflow_pause, holdfast.workflow_resume, holdfast.workflow_end,
     holdfast.workflow_fold, holdfast.workflow_terminate, holdfast.workflow_put, holdfast.workflow_own, holdfast.workflow_decide, holdfast.workflow_suspend,
     holdfast.workflow_outcome, holdfast.workflow_watch, holdfast.workflow_child, holdfast.workflow_call, holdfast.members_ended, holdfast.workflow_next_era,
     holdfast.workflow_reopen, holdfast.workflow_settle_lost, holdfast.empty_workflow_slots, holdfast.workflow_fork, holdfast.workflow_publish FROM PUBLIC;

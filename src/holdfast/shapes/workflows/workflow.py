@@ -19,7 +19,7 @@ from . import parallel
 from .bodies import Options
 from .calls import Steps, using
 from .core import Core, Scope
-from .faults import ContinueAsNew, Diverged
+from .faults import ContinueAsNew, Diverged, WorkflowCancelled
 from .journal import Kind, Record, Stored, Wait
 from .messages import Received, Signal, taken
 from .outgoing import Events, event_id
@@ -276,8 +276,12 @@ class Workflow(Steps):
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Go on from the top with these arguments and an empty history: `wf.continue_as_new(customer, period=period)`. The
-        id stays, and signals that nobody took stay too."""
-        self._core.scope("continue_as_new")
+        id stays, and signals that nobody took stay too. Where a cancel was asked for, that is raised instead."""
+        core = self._core
+        scope = core.scope("continue_as_new")
+        if core.journal.cancelled.is_set() and core.may_cancel(scope):
+            core.cancel_raised = True  # not recorded: who asked stays, and a replay raises it too
+            raise WorkflowCancelled("the run was cancelled")
         raise ContinueAsNew(self._encode(args, kwargs))
 
     def _seed(self, what: str) -> bytes:

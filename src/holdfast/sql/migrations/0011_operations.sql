@@ -170,7 +170,7 @@ BEGIN
     FOR granted IN
         SELECT format('GRANT %s TO %s', n.rights, CASE had.grantee WHEN 0 THEN 'PUBLIC' ELSE had.grantee::regrole::text END)
         FROM (VALUES
-            ('INSERT', 'claims', 'SELECT, UPDATE, DELETE ON holdfast.operations'),
+            ('INSERT', 'claims', 'SELECT, DELETE, UPDATE (state, runner, token, beat_at, started_at, ended_at, stopped_by, runs, place, done, looked_at, results, left_out, paced_until, fault, retry_at) ON holdfast.operations'),
             ('INSERT', 'claims', 'SELECT, DELETE ON holdfast.samples'),
             ('INSERT', 'claims', 'EXECUTE ON FUNCTION holdfast.audit_operation, holdfast.take_sample'),
             ('SELECT', 'jobs',   'SELECT ON holdfast.operations, holdfast.samples')
@@ -180,7 +180,7 @@ BEGIN
         WHERE had.privilege_type = n.had AND had.grantee <> c.relowner
       UNION ALL
         SELECT format('GRANT %s TO %s', n.rights, had.grantee::regrole::text)
-        FROM (VALUES ('SELECT, INSERT, UPDATE ON holdfast.operations'), ('EXECUTE ON FUNCTION holdfast.audit_operation')) AS n(rights)
+        FROM (VALUES ('SELECT, INSERT (id, verb, selection, options, bounds, actor, surface, address, reason, created_at, total, capped, audit), UPDATE (state, runner, token, beat_at, started_at, ended_at, stopped_by, runs, place, done, looked_at, results, left_out, paced_until, fault, retry_at) ON holdfast.operations'), ('EXECUTE ON FUNCTION holdfast.audit_operation')) AS n(rights)
         CROSS JOIN pg_proc p CROSS JOIN LATERAL aclexplode(p.proacl) AS had
         WHERE p.pronamespace = 'holdfast'::regnamespace AND p.proname = 'audit_more' AND had.privilege_type = 'EXECUTE'
           AND had.grantee NOT IN (0, p.proowner)

@@ -5,12 +5,13 @@ INSERT INTO holdfast.operations (id, verb, selection, options, bounds, actor, su
 VALUES ($1, $2, $3::text::jsonb, $4::text::jsonb, $5::text::jsonb, $6, $7, $8::text::inet, $9, holdfast.now(), $10, $11, $12);
 
 -- name: claim_operation
--- Take up the first operation that nobody runs, or one by its id. Whoever ran it and has not moved it for a while has lost it.
--- $1 runner, $2 token, $3 seconds of silence, $4 id (NULL: whichever)
+-- Take up the first operation that nobody runs, or one by its id. Whoever ran it and has not moved it for a while has lost it. One whose
+-- verb this release does not have is left to others.
+-- $1 runner, $2 token, $3 seconds of silence, $4 id (NULL: whichever), $5 verbs, $6 a token of this runner's under which it may have left one
 WITH next AS MATERIALIZED (
     SELECT o.id FROM holdfast.operations o
-    WHERE o.state IN ('waiting', 'running') AND ($4::uuid IS NULL OR o.id = $4)
-      AND (o.token IS NULL OR o.beat_at < holdfast.now() - make_interval(secs => $3::float8))
+    WHERE o.state IN ('waiting', 'running') AND ($4::uuid IS NULL OR o.id = $4) AND ($4::uuid IS NOT NULL OR o.verb = ANY ($5::text[]))
+      AND (o.token IS NULL OR o.token = $6::uuid OR o.beat_at < holdfast.now() - make_interval(secs => $3::float8))
       AND ($4::uuid IS NOT NULL OR o.retry_at IS NULL OR o.retry_at <= holdfast.now())
     ORDER BY o.created_at, o.id LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
@@ -81,8 +82,8 @@ WHERE ($1::timestamptz IS NULL OR (o.created_at, o.id) < ($1, $2::uuid)) AND ($3
 ORDER BY o.created_at DESC, o.id DESC LIMIT $4;
 
 -- part: operation_waits
--- Whether an operation waits for somebody to run it. $1 seconds of silence after which its runner has lost it
-EXISTS (SELECT FROM holdfast.operations o WHERE o.state IN ('waiting', 'running')
+-- Whether an operation waits for somebody to run it. $1 seconds of silence after which its runner has lost it, $2 verbs
+EXISTS (SELECT FROM holdfast.operations o WHERE o.state IN ('waiting', 'running') AND o.verb = ANY ($2::text[])
         AND (o.token IS NULL OR o.beat_at < holdfast.now() - make_interval(secs => $1::float8))
         AND (o.retry_at IS NULL OR o.retry_at <= holdfast.now()))
 

@@ -31,9 +31,9 @@ DELETE FROM holdfast.sleepers WHERE worker = $1 AND ($2::text[] IS NULL OR queue
 -- there is something due. The list of queues stands beside each name so that
 -- the other partitions are left out when the statement is planned.
 --
--- A job of a key that is held, parked or blocked, or whose first job waits, is due when its key is free. The keys of 100 jobs that are due are
--- looked at, and of 100 that will be. Where all of the first are of such keys, what is behind them was looked at by the claim before, and about
--- once a minute it is looked at again; where all of the others are, the last of them is when to look.
+-- A job of a key that is held, parked or blocked, or whose first job waits, is due when its key is free. Looked at are the keys of the first 100
+-- jobs that are due, of the last 100, and of the first 100 that will be. Where all that are due are of such keys, what is between them was looked
+-- at by the claim before, and about once a minute it is looked at again; where all that will be are, the last of them is when to look.
 q AS MATERIALIZED (
     SELECT n.name, n.keyed, n.ordering FROM holdfast.queues n WHERE n.name = ANY ($1::text[]) AND n.paused_at IS NULL
 ), p(queue, priority) AS (
@@ -57,22 +57,29 @@ q AS MATERIALIZED (
     UNION ALL
     SELECT w.available_at
     FROM p JOIN q ON q.name = p.queue AND q.keyed
-    CROSS JOIN LATERAL (VALUES ('-infinity'::timestamptz, holdfast.now()),
-                               (holdfast.now(), holdfast.now() + make_interval(secs => $4::float8))) AS s(after, until)
+    CROSS JOIN LATERAL (VALUES ('-infinity'::timestamptz, holdfast.now(), 200),
+                               (holdfast.now(), holdfast.now() + make_interval(secs => $4::float8), 100)) AS s(after, until, many)
     CROSS JOIN LATERAL (
         SELECT coalesce(min(k.at) FILTER (WHERE k.at <= holdfast.now() + make_interval(secs => $4::float8)),
-                        CASE WHEN coalesce(sum(k.jobs), 0) < 100 THEN NULL
+                        CASE WHEN coalesce(sum(k.jobs), 0) < s.many THEN NULL
                              WHEN s.after > '-infinity' THEN max(k.last)
                              WHEN random() < $4::float8 / 60 THEN holdfast.now() END) AS available_at
         FROM (
             SELECT greatest(g.first, h.free_at, x.free_at, f.free_at) AS at, g.last, g.jobs
             FROM (SELECT i.partition_bucket, i.partition_key, min(i.available_at) AS first, max(i.available_at) AS last, count(*) AS jobs
-                  FROM (SELECT j.partition_bucket, j.partition_key, j.available_at FROM holdfast.work j
+                  FROM ((SELECT j.partition_bucket, j.partition_key, j.available_at FROM holdfast.work j
                         WHERE j.queue = p.queue AND j.queue = ANY ($1::text[]) AND j.hold_reason IS NULL AND j.priority = p.priority
                           AND j.available_at > s.after AND j.available_at <= s.until AND j.status = 'pending'
                           AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
                           AND j.task <> ALL (ARRAY(SELECT x.task FROM holdfast.paused_tasks x))
-                        ORDER BY j.available_at, j.seq LIMIT 100) i
+                        ORDER BY j.available_at, j.seq LIMIT 100)
+                        UNION ALL
+                        (SELECT j.partition_bucket, j.partition_key, j.available_at FROM holdfast.work j
+                        WHERE j.queue = p.queue AND j.queue = ANY ($1::text[]) AND j.hold_reason IS NULL AND j.priority = p.priority
+                          AND s.after = '-infinity' AND j.available_at <= s.until AND j.status = 'pending'
+                          AND j.id NOT IN (SELECT x.id FROM holdfast.quarantine x)
+                          AND j.task <> ALL (ARRAY(SELECT x.task FROM holdfast.paused_tasks x))
+                        ORDER BY j.available_at DESC, j.seq DESC LIMIT 100)) i
                   GROUP BY i.partition_bucket, i.partition_key) g
             LEFT JOIN LATERAL (SELECT CASE WHEN o.trial AND o.trial_token IS NOT NULL AND NOT o.decided THEN 'infinity' ELSE o.until END AS free_at
                                FROM holdfast.key_holds o WHERE o.queue = p.queue AND o.partition_key = g.partition_key OFFSET 0) h ON true
