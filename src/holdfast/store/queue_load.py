@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ..model.vitals import Vitals, read_vitals
 from .statement import Flow, Row, Statement, named, nothing
 
 CAP = 10_000  # a count stops here
@@ -118,11 +119,12 @@ class WorkerLine:
     concurrency: int
     release: str
     running: int
+    vitals: Vitals | None = None  # None: a release that does not say
 
 
 def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:
     return named(
         "list_workers",
         (with_gone, limit),
-        lambda rows: [WorkerLine(*r) for r in rows],
+        lambda rows: [WorkerLine(*(*r[:-1], read_vitals(r[-1]))) for r in rows],
     )
