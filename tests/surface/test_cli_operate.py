@@ -123,6 +123,7 @@ def test_workers(shop: Kit, call: Call) -> None:
         "seen",
         "running",
         "release",
+        "process",
         "queues",
     ]
     assert line.split()[:4] == [gone["id"], gone["host"], str(gone["pid"]), "gone"]

@@ -362,3 +362,31 @@ async def test_the_api_is_described(program: Surfer, shop: Shop) -> None:
         answer = await program.get(path)
         assert answer.status_code == 200, (path, answer.text[:300])
         assert json.loads(answer.text).keys() <= {"data", "next", "cut", "in_use", "about"}
+
+
+async def test_a_value_of_another_form_than_is_described_is_refused(program: Surfer, shop: Shop) -> None:
+    for body in ({"older_than": False}, {"task": ["send"]}, {"ids": [1]}, {"ids": 7}, {"rate": {"a": 1}}):
+        answer = await program.client.post("/api/v1/acts/dead-redrive?dry_run=1", json={"all": True, **body})
+        assert (answer.status_code, "openapi.json" in answer.text) == (400, True), body
+
+
+async def test_the_description_itself_is_not_masked(program: Surfer) -> None:
+    described = (await program.get("/api/v1/openapi.json")).json()
+    assert described["components"]["securitySchemes"] == {"bearer": {"type": "http", "scheme": "bearer"}}
+
+
+@pytest.mark.parametrize("path", ["workflows?tag=%00x", "jobs?task=%00", "queues/%00", "acts/queue-pause"])
+async def test_what_no_row_can_hold_is_refused(program: Surfer, path: str) -> None:
+    if path.startswith("acts"):
+        answer = await program.client.post(f"/api/v1/{path}", json={"queue": "a\0b"})
+    else:
+        answer = await program.get(f"/api/v1/{path}")
+    assert (answer.status_code, "is not valid text" in answer.json()["detail"]) == (400, True)
+
+
+async def test_what_no_route_takes_is_refused_in_the_same_words(program: Surfer) -> None:
+    lost = await program.get("/api/v1/webhooks/a%0Ab%0A")
+    assert (lost.status_code, lost.headers["content-type"]) == (404, "application/problem+json")
+    odd = await program.client.put("/api/v1/jobs")
+    assert (odd.status_code, odd.headers["content-type"]) == (405, "application/problem+json")
+    assert "GET" in odd.headers["allow"]

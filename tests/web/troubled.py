@@ -165,6 +165,7 @@ def served(made: Dashboard) -> Iterator[str]:
     """The dashboard on a real port, in a thread of its own."""
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
+    sock.listen()  # who comes before it serves waits
     config = uvicorn.Config(
         made, log_level="error", access_log=False, lifespan="on", timeout_graceful_shutdown=1
     )

@@ -37,7 +37,7 @@ def print_report(report: JobReport) -> None:
         _print_block("children", "\n".join(render.line(line) for line in lines))
     for failed in report.errors:
         by = f", worker {failed.worker}" if failed.worker else ""
-        head = f"attempt {failed.attempt} (generation {failed.generation}{by}) at {render.moment(failed.at)}"
+        head = f"{failed.what} (generation {failed.generation}{by}) at {render.moment(failed.at)}"
         summary = failed.kind + (f": {failed.message}" if failed.message else "")
         _print_block(head, printable(failed.trace.rstrip() or summary))
 

@@ -13,6 +13,7 @@ from holdfast.cli.completion import complete_worker
 from holdfast.cli.confirm import DryRunOption, YesOption, confirm
 from holdfast.cli.exits import TIMED_OUT
 from holdfast.errors import ConfigurationError
+from holdfast.model.vitals import Vitals
 from holdfast.operate.operator import Operator
 from holdfast.operate.workers import Drained
 from holdfast.store.queue_load import WorkerLine
@@ -59,14 +60,27 @@ def _print_list(found: list[WorkerLine]) -> None:
                 render.age(w.last_seen_seconds),
                 f"{w.running}/{w.concurrency}",
                 w.release,
+                _how(w.vitals),
                 ", ".join(w.queues),
             ]
             for w in found
         ]
-        heads = ("worker", "host", "pid", "status", "last seen", "running", "release", "queues")
+        heads = ("worker", "host", "pid", "status", "last seen", "running", "release", "process", "queues")
         render.print_table(
-            heads, rows, ("pid", "running", "last seen"), drop=("pid", "host", "queues", "release")
+            heads, rows, ("pid", "running", "last seen"), drop=("process", "pid", "host", "queues", "release")
         )
+
+
+def _how(vitals: Vitals | None) -> str:
+    """How its process is."""
+    if vitals is None:
+        return "-"
+    parts = [f"lag {1000 * vitals.lag:.0f} ms", f"{vitals.connections} connections"]
+    if vitals.load is not None:
+        parts.insert(0, f"load {vitals.load:g}")
+    if vitals.memory is not None:
+        parts.insert(0, f"{vitals.memory / 2**20:,.0f} MiB")
+    return ", ".join(parts)
 
 
 @app.command("drain")

@@ -5,6 +5,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -84,6 +85,7 @@ class Database:
         self._lock = threading.Lock()
         self._resolved: tuple[int, str, Pools] | None = None
         self._inherited: list[Pools] = []
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
     @property
     def is_embedded(self) -> bool:
@@ -103,6 +105,14 @@ class Database:
     def dsn(self) -> str:
         return self._ready()[0]
 
+    @property
+    def connections(self) -> int:
+        """That are open from this process: of the pools, and those of loops."""
+        with self._lock:
+            pools = self._resolved[2] if self._resolved is not None else None
+            sessions = list(self._sessions)
+        return (pools.open if pools is not None else 0) + sum(session.is_open for session in sessions)
+
     async def reserve(self, handlers: int) -> None:
         """Let the pools grow to one connection per handler."""
         await (await self._aready()).reserve(handlers)
@@ -114,7 +124,10 @@ class Database:
         if patience is not None:
             limit = max(2.0, patience)
             settings = replace(settings, statement_timeout=limit, connect_timeout=limit)
-        return Session(self.dsn, settings, self.clock, name, keep_plans=keep_plans, reach=self.reach)
+        made = Session(self.dsn, settings, self.clock, name, keep_plans=keep_plans, reach=self.reach)
+        with self._lock:
+            self._sessions.add(made)
+        return made
 
     def run(self, make: What[T]) -> T:
         """Run it on a connection of our own: a statement by itself, a flow in one transaction."""

@@ -66,6 +66,13 @@ class Pools:
         )  # these have the role's search_path, not ours
         self._returning: set[asyncio.Future[None]] = set()
 
+    @property
+    def open(self) -> int:
+        """Connections that are open, lent or not."""
+        with self._lock:
+            found = [ref() for ref in self._offsets.keyrefs()]
+        return sum(not getattr(conn, "closed", True) for conn in found)
+
     async def reserve(self, size: int) -> None:
         """Room for that many handlers at once, each in a transaction of its own."""
         if size <= self._size:

@@ -113,6 +113,11 @@ class Session:
         self._offset = 0.0
         self._pooled = False
 
+    @property
+    def is_open(self) -> bool:
+        conn = self._conn
+        return conn is not None and not conn.closed
+
     async def run(self, what: Statement[T]) -> T:
         """Run one statement by itself. Serialization failures and deadlocks are tried again."""
         return await self._patiently(lambda: what)

@@ -28,6 +28,7 @@ from ..model.state import (
     SUSPENDED,
     TABLE,
 )
+from ..model.vitals import Vitals
 from ..shape import Counted, CountedEnds, Measures
 from ..store.queue_load import CAP
 from ..telemetry import Event
@@ -211,6 +212,7 @@ class Metrics(Collector):
             slots, identity = worker.slots, worker.identity
             yield _gauge("worker_running", "Attempts that run here.", slots.running)
             yield _gauge("worker_concurrency", "Attempts that may run here at once.", slots.concurrency)
+            yield from _vitals(worker.measured.last)
             names = ("worker", "host", "pid", "release", "holdfast")
             info = GaugeMetricFamily("holdfast_worker_info", "This worker.", labels=names)
             said = (identity.id, identity.host, str(identity.pid), worker.release, own_version())
@@ -224,6 +226,20 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 def _labelled(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"holdfast_{name}", text, labels=labels)
+
+
+def _vitals(found: Vitals | None) -> Iterator[Metric]:
+    """As it said with its last heartbeat."""
+    if found is None:
+        return
+    yield _gauge(
+        "worker_loop_lag_seconds", "The worst delay of its event loop since the last report.", found.lag
+    )
+    yield _gauge("worker_connections", "Connections to the database that are open here.", found.connections)
+    if found.memory is not None:
+        yield _gauge("worker_memory_bytes", "Memory of its process that is resident.", found.memory)
+    if found.load is not None:
+        yield _gauge("worker_load", "Load of its machine over the last minute.", found.load)
 
 
 def _of_system(seen: Snapshot) -> Iterator[Metric]:

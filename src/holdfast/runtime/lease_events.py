@@ -12,6 +12,7 @@ from .context import WorkerContext
 from .inflight import Running, Stop
 from .membership import Membership
 from .renew import Renewal
+from .vitals import Measured
 
 
 class LeaseEvents:
@@ -21,18 +22,20 @@ class LeaseEvents:
         membership: Membership,
         attempts: Attempts,
         look_again: Callable[[], None],
+        measured: Measured,
     ) -> None:
         self._context = context
         self._membership = membership
         self._attempts = attempts
         self._look_again = look_again
+        self._measured = measured
         self._loop = asyncio.get_running_loop()
 
     def renewal(self) -> Renewal:
         """A renewal that reports here. It is made and runs in its own thread."""
         context, membership = self._context, self._membership
         lease = max(context.options.leases.values())
-        renewal = Renewal(context.database, context.inflight, context.me, lease)
+        renewal = Renewal(context.database, context.inflight, context.me, lease, self._measured)
         renewal.on_fenced = lambda: self._call(self._start_over, membership.id)
         renewal.on_drain = lambda identity: self._call(self._drain_asked, identity)
         renewal.on_stop = self._interrupt

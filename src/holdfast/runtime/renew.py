@@ -23,6 +23,7 @@ from ..store.renew import heartbeat, renew, report_held
 from .inflight import InFlight, Running, Stop
 from .pulse import Pulse
 from .service import Service
+from .vitals import ASLEEP, REPORTED, Measured
 
 _BLOCKED = 5.0
 _A_WHILE = 2  # heartbeats
@@ -32,7 +33,12 @@ class Renewal(Service):
     name = "renew"
 
     def __init__(
-        self, database: Database, inflight: InFlight, worker: Callable[[], str], lease: float
+        self,
+        database: Database,
+        inflight: InFlight,
+        worker: Callable[[], str],
+        lease: float,
+        measured: Measured | None = None,
     ) -> None:
         super().__init__()
         self._database = database
@@ -40,6 +46,7 @@ class Renewal(Service):
         self._inflight = inflight
         self._worker = worker
         self._lease = lease
+        self.measured = measured or Measured(database)
         self.pulse: Pulse | None = None
         self._asked_at = 0.0
         self._reported: tuple[str, list[UUID]] | None = None
@@ -55,10 +62,11 @@ class Renewal(Service):
         # A worker that sleeps holds nothing, and its pulse is a heartbeat. One is made here first, to drop its last claims.
         if self.pulse is not None and not len(self._inflight):
             left = self.pulse.beats_for(worker, self._asked_at)
-            if left > 0:
+            if left > 0 and not self.measured.due(ASLEEP):
                 return left
         self._asked_at = began
-        status = await self._session.run(heartbeat(worker))
+        vitals = self.measured.take() if self.measured.due(REPORTED) else None
+        status = await self._session.run(heartbeat(worker, vitals))
         if status in (None, "gone"):
             self.on_fenced()
         elif status == "draining":
@@ -112,8 +120,9 @@ class Renewal(Service):
 class RenewalThread:
     """Runs the renewal in its own thread and event loop, and watches the loop it was started from."""
 
-    def __init__(self, make: Callable[[], Renewal], inflight: InFlight) -> None:
+    def __init__(self, make: Callable[[], Renewal], inflight: InFlight, measured: Measured) -> None:
         self._make = make
+        self._measured = measured
         self._inflight = inflight
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -164,7 +173,7 @@ class RenewalThread:
         while self._watched is not None and not self._watched.is_closed():
             asked = time.monotonic()
             answered = threading.Event()
-            self._watched.call_soon_threadsafe(answered.set)
+            self._watched.call_soon_threadsafe(self._answer, answered, asked)
             while not answered.is_set():
                 await asyncio.sleep(0.25)
                 if not reported and time.monotonic() - asked > _BLOCKED:
@@ -172,6 +181,11 @@ class RenewalThread:
                     self._report(time.monotonic() - asked)
             reported = False
             await asyncio.sleep(1.0)
+
+    def _answer(self, answered: threading.Event, asked: float) -> None:
+        """In the loop that is watched."""
+        self._measured.lagged(time.monotonic() - asked)
+        answered.set()
 
     def _report(self, waited: float) -> None:
         frame = sys._current_frames().get(self._watched_thread)

@@ -36,6 +36,7 @@ from .sleep import DROWSY, Sleep
 from .slots import Slots
 from .sweep import Sweeper
 from .tally import Tally
+from .vitals import Measured
 
 
 class Worker:
@@ -63,6 +64,7 @@ class Worker:
         self._tally = Tally(session)
         self._context = context
         self._services = services
+        self.measured = Measured(database)
         self._attempts = self._make_attempts()
         sleep = Sleep(session, context.me, list(options.leases), handlers, database.settings.poll)
         self._claim_loop = ClaimLoop(
@@ -91,12 +93,12 @@ class Worker:
     def _make_lifecycle(self, sleep: Sleep) -> Lifecycle:
         context, look_again = self._context, self._claim_loop.look_again
         database, until_idle = context.database, context.options.until_idle
-        events = LeaseEvents(context, self._membership, self._attempts, look_again)
+        events = LeaseEvents(context, self._membership, self._attempts, look_again, self.measured)
         # One that runs until nothing is due claims from every key, also from those of a dead neighbour.
         rings = [] if until_idle else self._queues.ringed
         services = Services(
             membership=self._membership,
-            renewal=RenewalThread(events.renewal, context.inflight),
+            renewal=RenewalThread(events.renewal, context.inflight, self.measured),
             sweeper=self._sweeper,
             tally=self._tally,
             ring=Ring(database, rings, context.me, self._claim_loop.look_after),

@@ -471,7 +471,8 @@ CREATE TABLE holdfast.workers (
     holds        uuid[],        -- jobs that it has held for more than two heartbeats, as it last reported; NULL: its release does not report
     signatures   jsonb,         -- 'task/version' -> fingerprint of the signature that takes it; NULL: a release that does not say
     subscriptions text[],       -- which its code declares and it runs; NULL: none, or a release that knows of none
-    metadata     jsonb NOT NULL DEFAULT '{}'   -- what else it says of itself: labels, and the version of its Holdfast
+    metadata     jsonb NOT NULL DEFAULT '{}',   -- what else it says of itself: labels, and the version of its Holdfast
+    vitals       jsonb          -- memory, load, lag of its loop, connections, as it last said (model/vitals.py); NULL: a release that does not
 ) WITH (fillfactor = 50);
 
 -- Where each worker sits in the ring of a queue that is ordered by key: which worker owns which buckets (model/ring.py). A seat whose

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ..model.vitals import Vitals, read_vitals
 from .statement import Flow, Row, Statement, named, nothing
 
 CAP = 10_000  # a count stops here
@@ -122,11 +123,12 @@ class WorkerLine:
     load: float  # of its concurrency, how much is in use: 0 to 1
     holdfast: str | None  # the version of its Holdfast; None: one that does not say
     labels: dict[str, str]
+    vitals: Vitals | None = None  # None: a release that does not say
 
 
 def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:
     return named(
         "list_workers",
         (with_gone, limit),
-        lambda rows: [WorkerLine(*[*r[:-1], json.loads(r[-1])]) for r in rows],
+        lambda rows: [WorkerLine(*r[:-2], json.loads(r[-2]), read_vitals(r[-1])) for r in rows],
     )

@@ -1,19 +1,22 @@
 """Renew: keep what a worker holds, and learn what it has lost."""
 
+import json
 from collections.abc import Sequence
 from typing import TypeVar
 from uuid import UUID
 
 from ..model.job import Owned
+from ..model.vitals import Vitals
 from .arrays import plain_array, text_array, uuid_array
 from .statement import Flow, Row, Statement, ids, named, nothing
 
 OwnedJob = TypeVar("OwnedJob", bound=Owned)
 
 
-def heartbeat(worker: str) -> Statement[str | None]:
+def heartbeat(worker: str, vitals: Vitals | None = None) -> Statement[str | None]:
     """The worker's status, or None when the registry does not know it."""
-    return named("heartbeat", (worker,), lambda rows: rows[0][0] if rows else None)
+    said = None if vitals is None else json.dumps(vitals.as_json())
+    return named("heartbeat", (worker, said), lambda rows: rows[0][0] if rows else None)
 
 
 def report_held(worker: str, ids: Sequence[UUID]) -> Statement[None]:

@@ -109,7 +109,7 @@ def _json(text: str | None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One failed attempt."""
+    """One failed attempt, or one that lost its owner."""
 
     attempt: int
     generation: int
@@ -118,6 +118,14 @@ class Attempt:
     kind: str
     message: str
     trace: str
+
+    @property
+    def what(self) -> str:
+        """What became of it: `attempt 2 failed`. An owner that was lost spends none."""
+        return _LOST.get(self.kind) or f"attempt {self.attempt} failed"
+
+
+_LOST = {"WorkerSilent": "owner lost", "LeaseLost": "owner lost", "ProcessDied": "process died"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Given, Preview, Said
 from holdfast.web.calls import Call, Refusal, set_cookie
 from holdfast.web.drawing import address, slug
 from holdfast.web.masking import for_role
+from holdfast.web.openapi import takes
 from holdfast.web.plain import plain, written
 from holdfast.web.seals import Shown
 from holdfast.web.site import Site
@@ -28,6 +30,7 @@ _YES_OR_NO = {
 
 def _check_names(act: Act, given: Mapping[str, str]) -> None:
     """What the act does not know is refused, and what names nothing, so that a slip is no other act."""
+    check_texts(dict(given))
     known = {field.name: field for field in act.fields}
     if unknown := sorted(set(given) - set(known)):
         raise ConfigurationError(
@@ -210,7 +213,7 @@ def said_before(site: Site, request: Request) -> str:
 
 async def act_by_api(site: Site, call: Call, act: Act) -> Response:
     dry = _dry_run(call)
-    given = fields_of(act, await _json(call))
+    given = fields_of(act, await _json(call, act))
     if dry:
         found = await preview(site, call, act, given)
         return call.json({"act": act.name, "dry_run": True, "preview": found})
@@ -234,7 +237,7 @@ def _dry_run(call: Call) -> bool:
     return True in found
 
 
-async def _json(call: Call) -> dict[str, str]:
+async def _json(call: Call, act: Act) -> dict[str, str]:
     if not call.request.headers.get("authorization"):
         raise Refusal(HTTPStatus.FORBIDDEN, "a program sends Authorization: a cookie is not enough here")
     body = b""
@@ -248,6 +251,10 @@ async def _json(call: Call) -> dict[str, str]:
         raise ConfigurationError(f"the body is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigurationError("the body must be a JSON object of the act's fields")
+    known = {field.name: field for field in act.fields}
+    for name, value in found.items():
+        if name in known and not takes(known[name], value):
+            raise ConfigurationError(f"{name} cannot be {json.dumps(value)[:60]}: see /api/v1/openapi.json")
     return {
         str(name): _text(value) for name, value in found.items() if value is not None and value is not False
     }

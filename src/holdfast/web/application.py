@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -14,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.app import Holdfast
 from holdfast.errors import ConfigurationError
 from holdfast.operate.doctor.thresholds import Limits
+from holdfast.operate.search import check_texts
 from holdfast.pages import Act, Asked, Page, Pages, View
 from holdfast.web.acting import SAID, act_by_api, act_by_form, confirm, said_before
 from holdfast.web.acts import ACTS
@@ -43,13 +45,26 @@ class Dashboard:
     def __init__(self, site: Site, hosts: Sequence[str] | None) -> None:
         self.site = site
         self.routes = routes(site)
-        self._guard = Guard(Starlette(routes=self.routes, lifespan=self._lifespan), hosts)
+        inside = Starlette(
+            routes=self.routes, lifespan=self._lifespan, exception_handlers={HTTPException: self._unrouted}
+        )
+        self._guard = Guard(inside, hosts)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         """Connections open at first use, so a parent that forwards no lifespan loses nothing but this tidy end."""
         yield
         await self.site.close()
+
+    async def _unrouted(self, request: Request, error: Exception) -> Response:
+        """What no route takes: a method that it does not know, a path that no page can have."""
+        status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
+        said = (
+            "there is no such page" if status == HTTPStatus.NOT_FOUND else "this is not how it is asked for"
+        )
+        response = failed(self.site, request, None, Refusal(status, said))
+        response.headers.update(getattr(error, "headers", None) or {})
+        return response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._guard(scope, receive, send)
@@ -157,6 +172,7 @@ async def _nothing(call: Call) -> Response:
 
 async def _view(site: Site, page: Page, call: Call) -> View | None:
     """None: what the page is for is not in use."""
+    check_texts({**call.request.path_params, **call.request.query_params})
     _check_searches(page, call)
     if page.in_use is not None and not await site.look(page.in_use()):
         return None
@@ -234,7 +250,8 @@ async def _api_act(site: Site, act: Act, call: Call) -> Response:
 
 
 async def _openapi(site: Site, call: Call) -> Response:
-    return call.json(describe_api(site, call.prefix))
+    """As it is: what it calls by a secret's name is the name of a field."""
+    return Response(written(describe_api(site, call.prefix)), media_type="application/json")
 
 
 async def sign_in(site: Site, request: Request) -> Response:

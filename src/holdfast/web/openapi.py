@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from holdfast.pages import Act, Page
+from holdfast.pages import Act, Field, Page
 from holdfast.web.drawing import slug
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ _PROBLEM = {
     "description": "Why not",
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
-_REFUSED = dict.fromkeys(("400", "401", "403", "404", "409", "413", "421", "500", "503"), _PROBLEM)
+_REFUSED = dict.fromkeys(("400", "401", "403", "404", "409", "405", "413", "421", "500", "503"), _PROBLEM)
 _QUERIES: dict[str, tuple[str, ...]] = {
     "jobs": ("state", "queue", "task", "key", "tag", "error", "older_than", "newer_than", "after"),
     "dead": ("group", "queue", "task", "error", "key", "tag", "older_than", "newer_than", "each", "after"),
@@ -64,7 +64,7 @@ def _page(page: Page) -> dict[str, Any]:
 
 
 def _act(act: Act) -> dict[str, Any]:
-    fields = {field.name: _field(field.kind, field.choices) for field in act.fields}
+    fields = {field.name: _field(field) for field in act.fields}
     needed = [field.name for field in act.fields if field.required and not field.value]
     body: dict[str, Any] = {"type": "object", "properties": fields, "additionalProperties": False}
     if needed:
@@ -88,8 +88,31 @@ def _act(act: Act) -> dict[str, Any]:
     }
 
 
-def _field(kind: str, choices: Any) -> dict[str, Any]:
-    return {"type": "string", "enum": list(choices)} if kind == "choice" else {"type": "string"}
+# A program may say it in the types of JSON. None is what is not given.
+_SOME: dict[str, dict[str, Any]] = {
+    "ids": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}]},
+    "all": {"type": ["boolean", "string", "integer", "null"]},
+}
+_PLAIN = {"type": ["string", "number", "null"]}
+
+
+def _field(field: Field) -> dict[str, Any]:
+    if field.kind == "choice":
+        return {"enum": [*field.choices, *([] if field.required and not field.value else [None, ""])]}
+    return {} if field.kind == "json" else _SOME.get(field.name, _PLAIN)
+
+
+def takes(field: Field, value: object) -> bool:
+    """Whether a value is of the form that is described. What it means is for the act to say."""
+    if field.kind == "json" or value is None:
+        return True
+    if field.name == "ids" and isinstance(value, list):
+        return all(isinstance(item, str) for item in value)
+    if isinstance(value, bool):
+        return field.name == "all"
+    if isinstance(value, int | float):
+        return field.kind != "choice" and field.name != "ids"
+    return isinstance(value, str)
 
 
 _PROBLEM_SCHEMA = {

@@ -191,3 +191,6 @@ END $do$;
 
 -- Workers write it every few seconds: the last to be locked.
 ALTER TABLE holdfast.throughput ADD COLUMN runs bigint[], ADD COLUMN waits bigint[];
+
+-- How the process of a worker is, with its heartbeat.
+ALTER TABLE holdfast.workers ADD COLUMN vitals jsonb;

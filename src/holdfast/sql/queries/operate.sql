@@ -108,7 +108,8 @@ SET TRANSACTION READ ONLY;
 -- Workers, living ones first, with how many jobs each runs.
 -- $1 those that are gone too?, $2 limit
 SELECT v.id, v.host, v.pid, v.status, extract(epoch FROM holdfast.now() - v.last_seen_at)::float8, v.started_at, v.queues, v.concurrency,
-       v.release, r.running, r.running::float8 / greatest(v.concurrency, 1), v.metadata ->> 'holdfast', coalesce(v.metadata -> 'labels', '{}')::text
+       v.release, r.running, r.running::float8 / greatest(v.concurrency, 1), v.metadata ->> 'holdfast', coalesce(v.metadata -> 'labels', '{}')::text,
+       v.vitals
 FROM (SELECT w.* FROM holdfast.workers w WHERE $1::boolean OR w.status <> 'gone'
       ORDER BY w.status = 'gone', w.last_seen_at DESC, w.id LIMIT $2) v
 CROSS JOIN LATERAL (

@@ -1,7 +1,8 @@
 -- name: heartbeat
--- Say that the worker lives. Touches last_seen_at and nothing else; returns its status, `draining` also when it was fenced while it drained.
--- $1 worker
-UPDATE holdfast.workers SET last_seen_at = holdfast.now() WHERE id = $1
+-- Say that the worker lives, and now and then how it is. Touches no column of an index; returns its status, `draining` also when it was fenced
+-- while it drained.
+-- $1 worker, $2 vitals (NULL: as it said before)
+UPDATE holdfast.workers SET last_seen_at = holdfast.now(), vitals = coalesce($2::text::jsonb, vitals) WHERE id = $1
 RETURNING CASE WHEN status = 'gone' AND ended = 'left' THEN 'draining' ELSE status END;
 
 -- name: renew

@@ -98,6 +98,9 @@ WITH rule AS MATERIALIZED (
     FROM holdfast.workers v WHERE v.id = $4 AND v.fenced_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED
 ), counted AS MATERIALIZED (
     SELECT c.token FROM holdfast.claims c JOIN silent s ON c.revoked_at >= s.fenced_at WHERE c.token = ANY ($2::uuid[])
+), expired AS MATERIALIZED (   -- its worker was heard of, and did not renew it; of what it disowned nobody ran anything
+    SELECT c.token, c.lease_expires_at FROM holdfast.claims c
+    WHERE c.token = ANY ($2::uuid[]) AND c.lease_expires_at < c.revoked_at AND c.token NOT IN (SELECT k.token FROM counted k)
 ), locked AS MATERIALIZED (
     SELECT w.id, w.claim_token = ANY (ARRAY(SELECT token FROM counted)) AS counts, w.suspect > 0 AND w.crashes >= $5::int AS spent
     FROM holdfast.work w
@@ -121,6 +124,11 @@ WITH rule AS MATERIALIZED (
     INSERT INTO holdfast.errors (job_id, queue, attempt, generation, at, worker, kind, message, trace)
     SELECT w.id, $1, least(w.attempts::bigint + 1, 2147483647)::int, w.lease_generation, holdfast.now(), $4, s.kind, s.said, ''
     FROM silent s CROSS JOIN holdfast.work w WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok WHERE counts))
+    UNION ALL
+    SELECT w.id, $1, least(w.attempts::bigint + 1, 2147483647)::int, w.lease_generation, holdfast.now(), $4, 'LeaseLost',
+           format('the lease ran out at %s UTC and was not renewed: the worker that had this job is fenced from it',
+                  to_char(x.lease_expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')), ''
+    FROM holdfast.work w JOIN expired x ON x.token = w.claim_token WHERE w.queue = $1 AND w.id = ANY (ARRAY(SELECT id FROM ok))
 ), dead AS (
     INSERT INTO holdfast.dead_letters (id, claim_token, seq, lease_generation, available_at, created_at, claimed_at, died_at, attempts, max_attempts,
                                        version, crashes, priority, queue, task, partition_key, payload, claimed_by, last_error, tags, metadata,

@@ -124,7 +124,7 @@ def timeline_of(report: JobReport, now: datetime) -> Bars:
     bars = [_waited(report, failed, now)]
     for n, one in enumerate(failed):
         until = failed[n + 1].at if n + 1 < len(failed) else _next_begin(report, now)
-        bars.append(Bar(f"after attempt {one.attempt}", one.at, max(until, one.at), "retry", one.kind))
+        bars.append(Bar(one.what, one.at, max(until, one.at), "retry", one.kind))
     if job.claimed_at is not None and (job.state == state.PROCESSING or job.finished_at is not None):
         tone: Tone = (
             "run" if job.state == state.PROCESSING else "done" if job.state == state.COMPLETED else "due"

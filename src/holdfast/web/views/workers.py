@@ -3,16 +3,45 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.model.vitals import Vitals
 from holdfast.operate.operator import Operator
 from holdfast.operate.procedure import Procedure
-from holdfast.pages import Asked, Code, Filter, Link, Offer, Page, Row, Span, State, Table, Tone, Use, View
+from holdfast.pages import (
+    Asked,
+    Cell,
+    Code,
+    Filter,
+    Link,
+    Offer,
+    Page,
+    Row,
+    Span,
+    State,
+    Table,
+    Tone,
+    Use,
+    View,
+)
 from holdfast.store.queue_load import WorkerLine
 from holdfast.web.filters import text
 
 if TYPE_CHECKING:
     from holdfast.web.site import Site
 
-_HEADS = ("Worker", "Host", "State", "Heard of#", "Running", "Queues~", "Release", "Since")
+_HEADS = (
+    "Worker",
+    "Host",
+    "State",
+    "Heard of#",
+    "Running",
+    "Memory#",
+    "Loop lag#",
+    "Load#",
+    "Connections#",
+    "Queues~",
+    "Release",
+    "Since",
+)
 _HELD = ("Worker", "Job", "Task~", "Queue", "Held for#", "Lease left#", "Attempts#")
 
 
@@ -65,16 +94,24 @@ def _held(line: Mapping[str, Any]) -> Row:
     return Row(cells)
 
 
+def _vitals(found: Vitals | None) -> tuple[Cell, ...]:
+    if found is None:
+        return None, None, None, None
+    memory = None if found.memory is None else f"{found.memory / 2**20:,.0f} MiB"
+    return memory, f"{1000 * found.lag:.0f} ms", found.load, found.connections
+
+
 def _row(worker: WorkerLine, late_after: float) -> Row:
     tone: Tone = "done" if worker.status == "alive" else "due" if worker.status == "gone" else "retry"
     late = worker.status == "alive" and worker.last_seen_seconds > late_after
     state = State("late", "dead") if late else State(worker.status, tone)
-    cells = (
+    cells: tuple[Cell, ...] = (
         Code(worker.id),
         ", ".join([worker.host, f"pid {worker.pid}", *(f"{k}={v}" for k, v in worker.labels.items())]),
         state,
         Span(worker.last_seen_seconds),
         Use(worker.running, worker.concurrency),
+        *_vitals(worker.vitals),
         ", ".join(worker.queues),
         Code(worker.release),
         worker.started_at,
