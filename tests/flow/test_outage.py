@@ -1,6 +1,7 @@
 """The database goes away and comes back while a worker of this process runs."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from holdfast.db.embedded import EmbeddedServer
 from holdfast.runtime.service import Service
 from holdfast.testing import Kit
 
+OUTAGE = ("service.failed", "service.recovered", "claim.failed")
 PATIENT = replace(QUICK, lease=300.0, dead_after=200.0)  # no outage here is long enough to lose a job
 
 
@@ -66,6 +68,15 @@ async def test_the_first_session_that_reconnects_ends_the_pauses_of_all(
             await await_until(lambda: recovered(events) >= {"settle", "sweep"}, "all loops go on", 60)
     finally:
         proxy.close()
+    loud = [
+        e for e in events if e.level >= logging.INFO and (e.name in OUTAGE or e.name.startswith("database."))
+    ]
+    assert [e.name for e in loud] == [
+        "database.lost",
+        "database.back",
+    ]  # whoever noticed it, and however often
+    assert loud[0].level == logging.WARNING
+    assert loud[1].fields["seconds"] > 0
 
 
 @pytest.fixture

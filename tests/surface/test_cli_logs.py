@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,8 +25,10 @@ def log() -> Iterator[Callable[..., io.StringIO]]:
     before, level = root.handlers[:], root.level
     root.handlers[:] = []
 
-    def start(form: LogFormat, level: LogLevel = LogLevel.info) -> io.StringIO:
-        stream = io.StringIO()
+    def start(
+        form: LogFormat, level: LogLevel = LogLevel.info, stream: io.StringIO | None = None
+    ) -> io.StringIO:
+        stream = stream or io.StringIO()
         assert configure(form, level, stream) is form
         return stream
 
@@ -103,6 +106,23 @@ def test_console_lines_cannot_be_forged(log: Callable[..., io.StringIO]) -> None
     assert "  | ValueError: a\\x1b[31m" in lines
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_console_line_is_brief_at_a_terminal(log: Callable[..., io.StringIO]) -> None:
+    stream = log(LogFormat.console, stream=Terminal())
+    job = "01a1eb71-173e-782b-9b63-b02903e97010"
+    telemetry.emit("job.retry", job=job, worker="host:1:abc", generation=3, task="charge", error="no")
+    (line,) = (re.sub("\x1b\\[[0-9;]*m", "", text) for text in stream.getvalue().splitlines())
+    assert re.match(r"\d\d:\d\d:\d\d \[info", line)
+    assert "job=01a1eb71-173e-782b " in line
+    assert "worker=" not in line
+    assert "generation=" not in line
+    assert len(line) < 120
+
+
 def test_levels_and_warnings(log: Callable[..., io.StringIO]) -> None:
     stream = log(LogFormat.json, LogLevel.warning)
     telemetry.emit("quiet")
@@ -111,10 +131,6 @@ def test_levels_and_warnings(log: Callable[..., io.StringIO]) -> None:
 
 
 def test_auto_is_console_at_a_terminal_and_json_elsewhere() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     assert choose(LogFormat.auto, Terminal()) is LogFormat.console
     assert choose(LogFormat.auto, io.StringIO()) is LogFormat.json
     assert choose(LogFormat.console, io.StringIO()) is LogFormat.console

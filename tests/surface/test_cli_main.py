@@ -95,7 +95,7 @@ MISTAKES = {
     "worker shop.jobs:number": "shop.jobs:number is not a Holdfast app but an int",
     "worker ./shop/jobs.py": "'./shop/jobs.py' is not MODULE:APP. Write it like shop.jobs:app, here perhaps shop.jobs:app",
     "worker shop/jobs:main": "'shop/jobs:main' is not MODULE:APP. Write it like shop.jobs:app, here perhaps shop.jobs:app",
-    "dev broken": "module 'broken' cannot be imported: ZeroDivisionError: division by zero",
+    "dev broken --no-reload": "module 'broken' cannot be imported: ZeroDivisionError: division by zero",
     "worker broken:app": "module 'broken' cannot be imported: ZeroDivisionError: division by zero",
 }
 

@@ -34,7 +34,17 @@ def test_processes_share_an_embedded_server(tmp_path: Path) -> None:
         "HOLDFAST_DATABASE_URL": "embedded:",
         "HOLDFAST_PROCESSES": "2",
     }
-    words = ("worker", "mini", "--exit-when-idle", "--log-format", "console", "-c", "3")
+    words = (
+        "worker",
+        "mini",
+        "--exit-when-idle",
+        "--log-format",
+        "console",
+        "-c",
+        "3",
+        "--log-level",
+        "debug",
+    )
     worker = Process(tmp_path, words, environment)
     assert worker.end(60) == 0, worker.err
     banners = [line for line in worker.err.splitlines() if line.startswith(f"holdfast {own_version()}: ")]

@@ -181,7 +181,9 @@ def test_a_worker_serves_only_the_queues_it_was_told(kit: Kit, start: Start) -> 
 def test_json_lines_carry_the_job(kit: Kit, start: Start) -> None:
     tasks = ("good", "threaded", "bad")
     ids = {task: str(kit.app.send(task, {"n": 7}, max_attempts=1).id) for task in tasks}
-    worker = start("worker", "--exit-when-idle")  # the app by its variable, the format by what stderr is
+    worker = start(
+        "worker", "--exit-when-idle", "--log-level", "debug"
+    )  # the app by its variable, the format by stderr
     assert worker.end() == 0
     lines = worker.lines()
     banner = {"event": "worker.starting", "holdfast": own_version(), "queues": "inbox", "concurrency": 10}
@@ -199,6 +201,36 @@ def test_json_lines_carry_the_job(kit: Kit, start: Start) -> None:
     completed = [line["job"] for line in lines if line["event"] == "job.completed"]
     assert sorted(completed) == sorted([ids["good"], ids["threaded"]])  # each event once
     assert [line["promise"] for line in lines if line["event"] == "durability"]
+
+
+def test_at_info_jobs_are_summed_up_and_failures_are_told(kit: Kit, start: Start) -> None:
+    for n in range(5):
+        kit.app.send("good", {"n": n})
+    kit.app.send("bad", {"n": 7}, max_attempts=1)
+    worker = start("worker", "--exit-when-idle")
+    assert worker.end() == 0
+    lines = worker.lines()
+    names = [line["event"] for line in lines]
+    assert not {"job.completed", "job.started"} & set(names)
+    assert names.count("job.dead_letter") == 1
+    summaries = [line for line in lines if line["event"] == "worker.summary"]
+    assert sum(line["jobs"] for line in summaries) == 6
+    assert sum(line["failed"] for line in summaries) == sum(line["dead"] for line in summaries) == 1
+    assert all(line["rate"].endswith("/s") and line["p95"] >= 0 for line in summaries)
+
+
+def test_a_signal_says_what_is_waited_for_and_what_another_does(kit: Kit, start: Start) -> None:
+    kit.app.send("forever", {})
+    worker = start("worker")
+    worker.said("forever runs")
+    worker.send(signal.SIGINT)
+    worker.said("drain.waiting")
+    (line,) = (line for line in worker.lines() if line["event"] == "drain.waiting")
+    assert (line["running"], line["tasks"], line["seconds"]) == (1, "forever", 30.0)
+    assert line["advice"] == "a second Ctrl-C or SIGTERM hands them back at once, with no attempt spent"
+    worker.send(signal.SIGINT)  # and so it does
+    assert worker.end() == 0
+    assert [(row["status"], row["attempts"]) for row in kit.jobs()] == [("pending", 0)]
 
 
 def test_sigterm_lets_the_running_job_finish(kit: Kit, start: Start, tmp_path: Path) -> None:
@@ -272,7 +304,7 @@ def test_dev_brings_its_own_server(tmp_path: Path) -> None:
     home = {"HOLDFAST_HOME": str(tmp_path / "home"), **dict.fromkeys(names, "")}
     dev = Process(tmp_path, ("dev", "mini", "--exit-when-idle"), home)
     assert dev.end(60) == 0, dev.err
-    assert "job.completed" in dev.err
+    assert "worker.summary" in dev.err
     first, *rest = dev.err.splitlines()
     assert first == f"embedded PostgreSQL in {tmp_path / 'home' / 'postgres'}, for development or one host"
     assert any(

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from holdfast.app import Holdfast
+from holdfast.cli.nearby import app_database, found_database, refuse_to_make
 from holdfast.db import migrate
 from holdfast.db.database import Database
 from holdfast.db.migrate.address import describe, masked
@@ -24,7 +25,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.model.actor import Actor
 from holdfast.operate.advice import Knows
 from holdfast.operate.operator import Operator
-from holdfast.settings import database_url, default_actor, load_settings
+from holdfast.settings import default_actor, load_settings
 
 APP_VARIABLE = "HOLDFAST_APP"
 
@@ -147,17 +148,22 @@ def _a(noun: str) -> str:
 
 
 @contextlib.contextmanager
-def open_database(url: str | None, app: str | None = None, *, checked: bool = True) -> Iterator[Database]:
-    """The database a command works on, reached and checked: the url, the app's, or what the environment names."""
+def open_database(
+    url: str | None, app: str | None = None, *, checked: bool = True, makes: bool = False
+) -> Iterator[Database]:
+    """The database a command works on, reached and checked: the url, the app's, or what the environment names. `makes`: an
+    embedded server that is not there yet is made."""
     for option, value in (("--database-url", url), ("--app", app)):
         if value is not None and not value.strip():  # an unset variable must not mean another database
             raise ConfigurationError(f"{option} is empty. Name one, or leave the option out")
     if url is not None:
         database = Database(url, load_settings())
     elif app or os.environ.get(APP_VARIABLE):
-        database = load_app(app).database
+        database = app_database(load_app(app))
     else:
-        database = Database(database_url(None), load_settings())
+        database = found_database()
+    if not makes:
+        refuse_to_make(database)
     if checked:
         check(database)
     try:
@@ -167,13 +173,16 @@ def open_database(url: str | None, app: str | None = None, *, checked: bool = Tr
 
 
 @contextlib.contextmanager
-def operator_at(where: Where, *, checked: bool = True, reason: str | None = None) -> Iterator[Operator]:
+def operator_at(
+    where: Where, *, checked: bool = True, reason: str | None = None, makes: bool = False
+) -> Iterator[Operator]:
     """The operator at this command line, and why it acts. The database is opened when a verb needs it."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
         def database() -> Database:
-            return stack.enter_context(open_database(where.database_url, where.app, checked=checked))
+            opened = open_database(where.database_url, where.app, checked=checked, makes=makes)
+            return stack.enter_context(opened)
 
         yield Operator(database, Actor(default_actor(), "cli", reason=reason))
 

@@ -38,14 +38,19 @@ class Shown(Generic[T]):
 @overload
 def command(run: Run) -> Callable[..., None]: ...
 @overload
-def command(*, checked: bool = ..., asks_why: bool = ...) -> Callable[[Run], Callable[..., None]]: ...
-def command(run: Run | None = None, *, checked: bool = True, asks_why: bool = False) -> Any:
+def command(
+    *, checked: bool = ..., asks_why: bool = ..., makes: bool = ...
+) -> Callable[[Run], Callable[..., None]]: ...
+def command(
+    run: Run | None = None, *, checked: bool = True, asks_why: bool = False, makes: bool = False
+) -> Any:
     """The command that runs this with an operator and shows what it returns. Not `checked`: also on another schema.
-    `asks_why`: it has an option --reason, for the audit."""
-    return functools.partial(_command, checked, asks_why) if run is None else _command(checked, asks_why, run)
+    `asks_why`: it has an option --reason, for the audit. `makes`: an embedded server that is not there yet is made."""
+    how = functools.partial(_command, checked, asks_why, makes)
+    return how if run is None else how(run)
 
 
-def _command(checked: bool, asks_why: bool, run: Run) -> Callable[..., None]:
+def _command(checked: bool, asks_why: bool, makes: bool, run: Run) -> Callable[..., None]:
     signature = inspect.signature(run, eval_str=True)
     groups = _groups(signature)
     own = set(signature.parameters)
@@ -55,7 +60,8 @@ def _command(checked: bool, asks_why: bool, run: Run) -> Callable[..., None]:
         where = Where(**{field.name: given[field.name] for field in dataclasses.fields(Where)})
         for name, group in groups.items():
             given[name] = group(**{field.name: given[field.name] for field in dataclasses.fields(group)})
-        with operator_at(where, checked=checked, reason=given.get("reason") or None) as operator:
+        why = given.get("reason") or None
+        with operator_at(where, checked=checked, reason=why, makes=makes) as operator:
             given = {name: whole_ids(operator, value) for name, value in given.items()}
             given["operator"] = operator
             shown = run(**{name: value for name, value in given.items() if name in own})

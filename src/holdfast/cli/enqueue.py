@@ -22,7 +22,7 @@ from holdfast.operate.producing import make_job
 from holdfast.tasks.handle import JobHandle
 
 
-@command
+@command(makes=True)
 def enqueue_command(
     task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=complete_task)],
     items: Annotated[

@@ -19,6 +19,8 @@ _EventDict = MutableMapping[str, Any]
 _OWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "event", "fields"}
 _BLOCKS = ("exception", "stack")  # shown below the line
 _MARK = "  | "
+_SAME = ("worker", "generation")  # of a console line: there is one worker at a terminal
+_SHORT_ID = 18  # characters of an id, as in tables
 
 
 class LogFormat(StrEnum):
@@ -56,7 +58,7 @@ def configure(wanted: LogFormat, level: LogLevel, stream: TextIO | None = None) 
         renderer = structlog.dev.ConsoleRenderer(
             colors=out.isatty(), exception_formatter=plain, pad_event_to=24, sort_keys=False
         )
-        finish = [_escape, renderer]
+        finish = [*([_briefly] if out.isatty() else []), _escape, renderer]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[
             structlog.stdlib.add_log_level,
@@ -89,6 +91,24 @@ def _read_record(_: Any, __: str, event: _EventDict) -> _EventDict:
     for key, value in said.items():
         event.setdefault(key, value)
     return event
+
+
+def _briefly(_: Any, __: str, event: _EventDict) -> _EventDict:
+    """For a terminal: the time of the day, ids by their beginning, and nothing that is the same in every line."""
+    at = event.get("timestamp")
+    if isinstance(at, str):
+        event["timestamp"] = _of_day(at)
+    if "job" in event:
+        event["job"] = str(event["job"])[:_SHORT_ID]
+    for name in _SAME:
+        event.pop(name, None)
+    return event
+
+
+def _of_day(text: str) -> str:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).astimezone().strftime("%H:%M:%S")
 
 
 def _time(seconds: float) -> str:

@@ -40,7 +40,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 
 
 @app.command("create")
-@command(asks_why=True)
+@command(asks_why=True, makes=True)
 def create_command(
     name: Annotated[str, typer.Argument(help="Small letters, digits and _, a letter first.")],
     lease: Annotated[
@@ -211,7 +211,7 @@ def _print_pause(done: QueuePause, changed: str, already: str) -> None:
 
 
 @app.command("sync")
-@command(asks_why=True)
+@command(asks_why=True, makes=True)
 def sync_command(
     app: AppOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be made; make nothing.")] = False,

@@ -7,6 +7,7 @@ import typer
 from holdfast.cli.apps import AppArgument, check, load_app
 from holdfast.cli.completion import complete_queue
 from holdfast.cli.logs import LogFormat, LogLevel, configure
+from holdfast.cli.nearby import app_database
 from holdfast.cli.serving import EventLoop, HealthHostOption, HealthPortOption, Work, serve
 from holdfast.cli.supervising import how_many, supervise
 from holdfast.runtime.supervisor_link import SupervisorLink
@@ -54,7 +55,7 @@ def worker_command(
     supervisor = None if tether is None else SupervisorLink(tether)
     chosen = configure(log_format, log_level)
     found = load_app(app)
-    check(found.database)
+    check(app_database(found))
     work = Work(tuple(queues or ()), concurrency, exit_when_idle, health_port, health_host, health_fd, loop)
     many = how_many(found.settings.processes if processes is None else processes)
     if supervisor is not None or many == 1:

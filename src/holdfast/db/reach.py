@@ -4,9 +4,13 @@ After an outage every loop pauses for seconds between its tries. Without this ea
 """
 
 import contextlib
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Generic, ParamSpec
+
+from .. import telemetry
 
 P = ParamSpec("P")
 
@@ -36,14 +40,30 @@ class Calls(Generic[P]):
 
 
 class Reach:
+    """An outage is one line when it begins and one when it ends, however many sessions notice it, each in its own time."""
+
     def __init__(self) -> None:
-        self._lost = False
+        self._lock = threading.Lock()
+        self._lost_at: float | None = None
+        self._back_at = 0.0
         self.returned = Calls[[]]()  # a session has reconnected after an outage
 
-    def lost(self) -> None:
-        self._lost = True
+    def lost(self, error: object = "", since: float | None = None) -> None:
+        """`since`: when the connection that failed was made. One from before the last return failed with that outage."""
+        with self._lock:
+            if self._lost_at is not None or (since is not None and since < self._back_at):
+                return
+            self._lost_at = time.monotonic()
+        advice = "work goes on when it is back"
+        telemetry.emit(
+            "database.lost", level=logging.WARNING, error=" ".join(str(error).split()), advice=advice
+        )
 
     def connected(self) -> None:
-        if self._lost:
-            self._lost = False
-            self.returned()
+        with self._lock:
+            lost_at, self._lost_at = self._lost_at, None
+            if lost_at is None:
+                return
+            self._back_at = time.monotonic()
+        telemetry.emit("database.back", seconds=round(self._back_at - lost_at, 1))
+        self.returned()

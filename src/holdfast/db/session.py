@@ -6,6 +6,7 @@ opens a new one. So no caller ever has to think about reconnecting, and each kno
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -110,6 +111,7 @@ class Session:
         self._reach = reach or Reach()
         self._lock = asyncio.Lock()
         self._conn: psycopg.AsyncConnection[Any] | None = None
+        self._made_at = 0.0
         self._offset = 0.0
         self._pooled = False
 
@@ -147,17 +149,16 @@ class Session:
                     failpoints.point(f"{self._name}.committed")
                     return answer
             except TimeoutError:
-                await self._lose()
-                raise ConnectionLost(
-                    f"the database did not answer within {self._settings.statement_timeout:g} s"
-                ) from None
+                silent = f"the database did not answer within {self._settings.statement_timeout:g} s"
+                await self._lose(silent)
+                raise ConnectionLost(silent) from None
             except asyncio.CancelledError:
                 await self._drop()  # a statement was cut in the middle
                 raise
             except psycopg.Error as error:
                 known = translate(error)
                 if isinstance(known, ConnectionLost) or (self._conn is not None and self._conn.broken):
-                    await self._lose()
+                    await self._lose(error)
                     raise (
                         known if isinstance(known, ConnectionLost) else ConnectionLost(str(error))
                     ) from error
@@ -176,6 +177,7 @@ class Session:
             self._conn = await LoopConnection.connect(
                 self._dsn, **connect_arguments(self._settings, f"holdfast {self._name}")
             )
+            self._made_at = time.monotonic()
             await self._configure(self._conn)
             if self._pooled:
                 self._conn.prepare_threshold = None
@@ -197,8 +199,8 @@ class Session:
             )
             ((self._pooled, *_),) = await (await cursor.execute(CONFIGURE, settings)).fetchall()
 
-    async def _lose(self) -> None:
-        self._reach.lost()
+    async def _lose(self, error: object) -> None:
+        self._reach.lost(error, self._made_at if self._conn is not None else None)
         await self._drop()
 
     async def _drop(self) -> None:

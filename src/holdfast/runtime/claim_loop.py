@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from .. import telemetry
-from ..db.faults import BadRow, Contended, LockTimeout
+from ..db.faults import BadRow, ConnectionLost, Contended, LockTimeout
 from ..errors import DatabaseUnavailable
 from ..model.job import ClaimedJob
 from .attempts import Attempts
@@ -88,7 +88,10 @@ class ClaimLoop:
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             failed = min(max(self._pause.seconds * 2, 0.5), _LONGEST_PAUSE)
             self._pause.seconds = pause = failed * random.uniform(0.8, 1.0)  # noqa: S311
-            telemetry.emit("claim.failed", level=logging.WARNING, error=str(error), next_try_in=pause)
+            level = (
+                logging.DEBUG if isinstance(error, ConnectionLost) else logging.WARNING
+            )  # database.lost says it
+            telemetry.emit("claim.failed", level=level, error=str(error), next_try_in=pause)
             return None
         if claimed:
             self._suspects.others_came()

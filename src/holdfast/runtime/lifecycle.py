@@ -28,6 +28,7 @@ from .sleep import Sleep
 from .sweep import Sweeper
 from .tally import Tally
 
+_NAMED = 3  # tasks that are named while they are waited for
 _LAST_WRITES = 5.0
 _LAST_SUMS = 2.0
 
@@ -165,6 +166,7 @@ class Lifecycle:
         tasks = [r.task for r in self._attempts.inflight.select() if r.task is not None]
         if not tasks:
             return
+        self._say_waiting()
         hurry = asyncio.ensure_future(self._context.hurry.wait())
         finished = asyncio.ensure_future(asyncio.wait(tasks))
         with contextlib.suppress(TimeoutError):
@@ -173,6 +175,17 @@ class Lifecycle:
             )
         hurry.cancel()
         finished.cancel()
+
+    def _say_waiting(self) -> None:
+        running = self._attempts.inflight.select(lambda r: r.task is not None)
+        names = sorted({r.claimed.task for r in running})
+        telemetry.emit(
+            "drain.waiting",
+            running=len(running),
+            tasks=", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else ""),
+            seconds=self._context.settings.drain,
+            advice="a second Ctrl-C or SIGTERM hands them back at once, with no attempt spent",
+        )
 
     async def _release_rest(self) -> None:
         """Async handlers are cancelled and processes killed, and give their outcome; a sync handler cannot be stopped and is

@@ -83,7 +83,7 @@ def ended(
 ) -> None:
     """Tell the world and count it."""
     now = time.monotonic()
-    heard = telemetry.audible(logging.INFO)
+    heard = telemetry.audible(logging.DEBUG)
     if not heard and states.count(COMPLETED) == len(states):
         tally.completed(held, now)
         return
@@ -114,7 +114,7 @@ def _emit_end(
 def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
     """What to tell the world about a settled job: event name, fields, level."""
     if state == COMPLETED:
-        return JOB_COMPLETED, {}, logging.INFO
+        return JOB_COMPLETED, {}, logging.DEBUG
     if state == LOST:
         return JOB_LOST, {}, logging.WARNING
     if state == GONE:
@@ -131,4 +131,4 @@ def event_of(outcome: Outcome, state: str) -> tuple[str, dict[str, Any], int]:
         return JOB_FAILED, {"state": state}, logging.INFO
     if state == HELD and isinstance(outcome, _ASIDE):
         return JOB_HELD, {"reason": outcome.reason}, logging.WARNING
-    return word_of(outcome).event, {"state": state}, logging.INFO
+    return word_of(outcome).event, {"state": state}, logging.DEBUG

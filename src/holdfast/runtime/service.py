@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import telemetry
+from ..db.faults import ConnectionLost
 from ..errors import DatabaseUnavailable
 from ..store.wake import Question
 from .pulse import Pulse
@@ -37,6 +38,7 @@ class Service(abc.ABC):
         self._task: asyncio.Task[None] | None = None
         self._ending = False
         self._failures = 0
+        self._outage = False
         self._told_at = -1.0
 
     @abc.abstractmethod
@@ -113,12 +115,16 @@ class Service(abc.ABC):
         except Exception as error:  # noqa: BLE001 a service outlives every error of a tick
             return self._pause_after(error)
         if self._failures:
-            telemetry.emit("service.recovered", service=self.name, failures=self._failures)
+            level = logging.DEBUG if self._outage else logging.INFO
+            telemetry.emit("service.recovered", level=level, service=self.name, failures=self._failures)
             self._failures = 0
         return delay
 
     def _pause_after(self, error: BaseException) -> float:
         self._failures += 1
+        self._outage = isinstance(
+            error, ConnectionLost
+        )  # which database.lost and database.back say once for all
         pause: float = min(_FIRST_PAUSE * 2.0 ** min(self._failures, 6), self.longest_pause)
         self._say_failed(error, pause)
         return pause
@@ -130,7 +136,7 @@ class Service(abc.ABC):
         known = isinstance(error, DatabaseUnavailable)
         telemetry.emit(
             "service.failed",
-            level=logging.WARNING if known else logging.ERROR,
+            level=logging.DEBUG if self._outage else logging.WARNING if known else logging.ERROR,
             service=self.name,
             error=f"{type(error).__name__}: {error}",
             failures=self._failures,

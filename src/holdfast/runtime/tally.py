@@ -18,6 +18,7 @@ from ..store import tally as store
 from ..store.statement import Flow
 from .inflight import Running
 from .service import Service
+from .summary import Summary
 
 _EVERY = 5.0
 _MOST = 1000  # pairs of queue and task; a row can name any task
@@ -35,6 +36,7 @@ class Tally(Service):
         self._sent: dict[tuple[str, str], Sums] = {}  # not known to be written, nor not to be
         self._transaction: str | None = None
         self._writing = asyncio.Lock()
+        self._summary = Summary()
 
     def settled(
         self, queue: str, task: str, outcome: Outcome, state: str, run: float = 0.0, wait: float = 0.0
@@ -93,8 +95,15 @@ class Tally(Service):
                     # Known only once the database had it all: from there to the answer the commit is in doubt.
                     if self._transaction is None:
                         self._take_back()
-                self._sent = {}
+                self._written()
             return True
+
+    def _written(self) -> None:
+        """What was sent is in the database: it goes into the next line of the log, too."""
+        for sums in self._sent.values():
+            self._summary.add(sums)
+        self._sent = {}
+        self._summary.say()
 
     def _write(self) -> Flow[None]:
         self._transaction = None
@@ -111,7 +120,7 @@ class Tally(Service):
                 return False
             if state != "committed":
                 self._take_back()
-            self._sent = {}
+            self._written()
         return True
 
     def _take_back(self) -> None:
@@ -124,5 +133,6 @@ class Tally(Service):
         while True:
             with contextlib.suppress(DatabaseError):
                 if await self.report():
+                    self._summary.say(last=True)
                     return
             await asyncio.sleep(_AGAIN)

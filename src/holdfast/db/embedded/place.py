@@ -23,6 +23,7 @@ from holdfast.db.embedded import postmaster
 from holdfast.db.embedded.owner import Owner, can_enter, choose_owner, owner_of, shell_as
 from holdfast.errors import ConfigurationError, EmbeddedError
 
+_FOLDER = Path(".holdfast") / "postgres"
 LOCKS = (postmaster.START, postmaster.USERS, postmaster.ALIVE, postmaster.WATCHER)
 POINTER = "elsewhere"
 SYSTEM_FOLDERS = (Path("/var/lib/holdfast"), Path("/var/tmp/holdfast-root"))  # noqa: S108 - checked in safe_folder
@@ -63,8 +64,21 @@ class Place:
 
 
 def default_path() -> Path:
-    """The folder of `embedded:`, below HOLDFAST_HOME or ./.holdfast"""
-    return Path(os.environ.get("HOLDFAST_HOME") or ".holdfast").absolute() / "postgres"
+    """The folder of `embedded:`: below HOLDFAST_HOME, else below .holdfast of this folder or of the nearest one above it
+    that has one of this user's, else below ./.holdfast"""
+    if home := os.environ.get("HOLDFAST_HOME"):
+        return Path(home).absolute() / "postgres"
+    here = Path.cwd()
+    above = (folder / _FOLDER for folder in (here, *here.parents))
+    return next((found for found in above if _is_own(found)), here / _FOLDER)
+
+
+def _is_own(path: Path) -> bool:
+    """A server that somebody else left in a folder above, such as /tmp, is not meant."""
+    try:
+        return locate(path) is not None
+    except (EmbeddedError, OSError):
+        return False
 
 
 def parse_embedded_url(url: str) -> Path:
