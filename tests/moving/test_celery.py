@@ -141,9 +141,19 @@ def test_a_retry_with_other_arguments_is_refused_and_not_lost(app: Holdfast, kit
 
 
 def test_the_request_of_the_task_is_gone_afterwards(app: Holdfast, kit: Kit) -> None:
-    adopt(app, patient).delay(0)
-    kit.run_worker()
-    assert patient.request.id is None
+    """As other code in the threads of the worker sees it."""
+    found: list[str | None] = []
+
+    @app.task
+    def look() -> None:
+        found.append(patient.request.id)
+
+    moved = adopt(app, patient)
+    for _ in range(4):
+        moved.delay(0)
+        look.enqueue()
+    kit.run_worker(concurrency=1)
+    assert found == [None] * 4
 
 
 def test_apply_async_goes_later_elsewhere_and_in_a_transaction(app: Holdfast, kit: Kit) -> None:
