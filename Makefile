@@ -50,6 +50,7 @@ test-pythons: $(STAMP) ## the core of the tests on every CPython that we support
 docs: $(STAMP) ## regenerate printed output in README and docs, docs/api.txt and the drawing of the schema
 	$(BIN)/python scripts/docs.py
 	$(BIN)/python scripts/schema_picture.py
+	$(BIN)/python scripts/drawings.py
 
 docs-site: $(STAMP) ## build the documentation with its search into build/site, without a network
 	$(BIN)/python scripts/docs_site.py

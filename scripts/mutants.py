@@ -54,9 +54,10 @@ def read(only: str) -> list[Mutant]:
 
 def copy(target: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for folder in ("src", "tests", "bench"):
+    for folder in ("src", "tests", "bench", "scripts"):
         shutil.copytree(ROOT / folder, target / folder, ignore=ignore)
-    shutil.copy(ROOT / "pyproject.toml", target)
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, target)
 
 
 def mutate(tree: Path, mutant: Mutant) -> str:

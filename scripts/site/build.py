@@ -107,6 +107,33 @@ def all_pages(conn: psycopg.Connection[Any], root: Path = ROOT) -> list[Page]:
     return [*(page for page in found if page.part != "Decisions"), *made, listed, *decisions]
 
 
+def first_words(page: Page) -> str:
+    """The first paragraph of prose, for a list of pages."""
+    for paragraph in re.split(r"\n\n+", re.sub(r"<!--.*?-->", "", page.text, flags=re.DOTALL)):
+        if re.match(r"[A-Za-z*`]", paragraph) and not paragraph.startswith("```"):
+            plain = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", " ".join(paragraph.replace("*", "").split()))
+            return re.split(r"(?<=[.:]) ", plain)[0].rstrip(":")
+    return ""
+
+
+def llms(site: Site) -> str:
+    """llms.txt: what this is, and every page with what it is about, for a program that reads."""
+    lines = [
+        "# Holdfast",
+        "",
+        "> Durable work on PostgreSQL for Python: jobs, events, relays, webhooks, workflows.",
+        "",
+    ]
+    for part in PARTS:
+        lines += [f"## {part}", ""]
+        for page in site.pages:
+            if page.part == part:
+                words = first_words(page)
+                lines.append(f"- [{page.title}]({page.target})" + (f": {words}" if words else ""))
+        lines.append("")
+    return "\n".join(lines)
+
+
 def build(conn: psycopg.Connection[Any], target: Path, root: Path = ROOT) -> Site:
     """The whole site. Raises BrokenLink for a link that leads nowhere."""
     site = Site(all_pages(conn, root), root)
@@ -129,6 +156,7 @@ def build(conn: psycopg.Connection[Any], target: Path, root: Path = ROOT) -> Sit
     own = (HERE / "style.css").read_text(encoding="utf-8")
     (target / "style.css").write_text(tokens + own, encoding="utf-8")
     shutil.copyfile(HERE / "site.js", target / "site.js")
+    (target / "llms.txt").write_text(llms(site), encoding="utf-8")
     # A script and not JSON: a page that is opened as a file may not fetch.
     (target / "index.js").write_text(f"window.searchIndex = {json.dumps(index(site))};\n", encoding="utf-8")
     return site

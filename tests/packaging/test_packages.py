@@ -182,6 +182,7 @@ BEHIND = {
     "db/guests/asyncpg.py": "brought by the user's connection",
     "db/guests/django.py": "brought by the user's connection",
     "db/guests/sqlalchemy.py": "brought by the user's connection",
+    "contrib/celery.py": "brought by the user's task",
     "testing/plugin.py": "loaded by pytest",
     "shapes/events/contracts/schemas.py": "brought by the user's type",
     "bench/scenarios/relaying.py": "looks for the packages first",

@@ -142,3 +142,22 @@ def test_search_finds_a_page_from_a_file_without_a_network(page: Page, folder: P
     page.locator("#search").fill("zzzzqq")
     expect(page.locator("#results")).to_have_text("Nothing found")
     assert [url for url in asked if not url.startswith("file://")] == []
+
+
+def test_the_drawings_are_what_the_script_draws() -> None:
+    from scripts.drawings import DRAWINGS, FOLDER
+
+    text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    for name, draw in DRAWINGS.items():
+        assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == draw().svg(), f"{name}.svg: make docs"
+        assert f"(concepts/{name}.svg)" in text
+
+
+def test_llms_txt_names_every_page_with_what_it_is_about(folder: Path) -> None:
+    text = (folder / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# Holdfast\n\n> ")
+    linked = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)(: .+)?$", text, re.MULTILINE)
+    assert all((folder / target).is_file() for target, _ in linked)
+    assert {p.target for p in pages() if p.part != "Decisions"} <= {target for target, _ in linked}
+    silent = [target for target, words in linked if not words]
+    assert len(silent) < len(linked) / 4, silent

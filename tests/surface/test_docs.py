@@ -1,6 +1,7 @@
 """Documents are run: every python and sql block, in order, against a real database; quoted files and output are current."""
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -71,6 +72,26 @@ def test_the_readme_test_passes(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+def test_the_tests_of_the_page_about_testing_pass(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    (app,) = re.findall(r"```python\n(# shop\.py\n.*?)```", text, re.DOTALL)
+    (tmp_path / "shop.py").write_text(app, encoding="utf-8")
+    tests = re.findall(r"<!-- skip: needs pytest -->\n```python\n(.*?)```", text, re.DOTALL)
+    for number, block in enumerate(tests):
+        clear = "import shop\n\n\ndef setup_function() -> None:\n    shop.sent.clear()\n\n\n"
+        (tmp_path / f"test_{number}.py").write_text(clear + block, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{sum(block.count('def test_') for block in tests)} passed" in done.stdout
 
 
 def test_bare_make_prints_help() -> None:

@@ -1,0 +1,146 @@
+"""Celery tasks, moved one at a time: `send_receipt = adopt(app, send_receipt)`. Needs Celery, which their code has.
+
+The function stays as it is. Its callers go on with `delay()` and `apply_async()`, which write a job in place of a message; a
+Holdfast worker runs it. `self.request`, `self.retry()`, `autoretry_for`, `Ignore` and `Reject` mean what they meant.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Unpack
+
+from holdfast import (
+    DeadLetter,
+    Duration,
+    Holdfast,
+    Job,
+    JobHandle,
+    Registry,
+    Retry,
+    Task,
+    TaskDecorator,
+    TaskOptions,
+)
+
+from ..errors import ConfigurationError
+
+_WITHOUT_END = 1000  # attempts of a task whose max_retries is None
+_MEANT = {  # what apply_async() knows there, and what to say here
+    "link": "then= of using()",
+    "link_error": "a dead letter: holdfast dead list",
+    "expires": "Backoff(deadline=...)",
+    "retry_policy": "no policy: an enqueue is a statement in your database",
+    "task_id": "using(idempotency_key=...)",
+    "group_id": "app.group()",
+    "chord": "app.group() with a callback",
+}
+
+
+class Adopted:
+    """A Celery task whose calls are jobs. `job_task` is the Holdfast task, with everything that one has."""
+
+    def __init__(self, celery_task: Any, job_task: Task[Any, Any]) -> None:
+        self.celery_task = celery_task
+        self.job_task = job_task
+        self.name: str = celery_task.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, at once and here."""
+        return self.celery_task(*args, **kwargs)
+
+    def delay(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        """Enqueue it with these arguments: `send_receipt.delay(17)`."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        conn: object = None,
+        **others: Any,
+    ) -> JobHandle[Any]:
+        """Enqueue it: later with `countdown` or `eta`, in your transaction with `conn`."""
+        for name in others:
+            instead = f"Use {_MEANT[name]}" if name in _MEANT else "See docs/from-celery.md"
+            raise ConfigurationError(f"apply_async({name}=) of {self.name} has no meaning here. {instead}")
+        if countdown is not None and eta is not None:
+            raise ConfigurationError(
+                f"{self.name}: countdown={countdown!r} and eta={eta!r}: give one of them"
+            )
+        chosen: dict[str, Any] = {"queue": queue, "priority": priority, "conn": conn}
+        chosen["run_after"] = eta if eta is not None else countdown
+        given = {name: value for name, value in chosen.items() if value is not None}
+        task = self.job_task.using(**given) if given else self.job_task
+        return task.enqueue(args=list(args), kwargs=dict(kwargs or {}))
+
+
+def adopt(app: Holdfast | Registry, celery_task: Any, **options: Unpack[TaskOptions]) -> Adopted:
+    """Run the jobs of a Celery task with Holdfast: `send_receipt = adopt(app, send_receipt, queue="mail")`.
+
+    Its name, `max_retries` and `time_limit` are taken over; `options` replace them. As with Celery, an error that the task
+    does not retry itself is final: it makes a dead letter. With `max_attempts` or `retry` every error is retried by them.
+    """
+    if not hasattr(celery_task, "push_request"):
+        raise ConfigurationError(
+            f"adopt() takes a Celery task, not {type(celery_task).__name__}: what @celery_app.task returns"
+        )
+    by_holdfast = "max_attempts" in options or "retry" in options
+    most = celery_task.max_retries
+    taken: TaskOptions = {
+        "name": celery_task.name,
+        "max_attempts": _WITHOUT_END if most is None else most + 1,
+    }
+    if celery_task.time_limit:
+        taken["timeout"] = celery_task.time_limit
+
+    task: Any = app.task  # what it takes is checked where it is called
+    declare: TaskDecorator = task(**{**taken, **options})
+
+    @declare
+    def run(job: Job, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        celery_task.push_request(
+            id=str(job.id), task=celery_task.name, args=args, kwargs=kwargs, retries=job.attempt - 1, hostname="holdfast",
+            called_directly=False, is_eager=True,  # so that retry() raises, and sends no message
+        )  # fmt: skip
+        try:
+            return celery_task.run(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 whatever it is means something for the job
+            return _meant(error, args, kwargs, by_holdfast)
+        finally:
+            celery_task.pop_request()
+
+    return Adopted(celery_task, run)
+
+
+def _meant(error: Exception, args: list[Any], kwargs: dict[str, Any], by_holdfast: bool) -> None:
+    """What an error of a Celery task means for its job. Returning completes it."""
+    from celery import exceptions  # type: ignore[import-untyped]  # an error of theirs is known by its class
+
+    if isinstance(error, exceptions.Retry):
+        again = error.sig
+        if again is not None and (list(again.args) != args or dict(again.kwargs) != kwargs):
+            raise DeadLetter(
+                "retry(args=, kwargs=) changes the arguments, which a job keeps: enqueue another one"
+            ) from error
+        raise Retry(str(error.exc or "retry()"), after=_delay(error.when)) from error
+    if isinstance(error, exceptions.Reject):
+        if error.requeue:
+            raise Retry(f"rejected: {error.reason}") from error
+        raise DeadLetter(f"rejected: {error.reason}") from error
+    if isinstance(error, exceptions.Ignore):
+        return
+    if by_holdfast:
+        raise error
+    raise DeadLetter(f"{type(error).__name__}: {error}") from error
+
+
+def _delay(when: Any) -> Duration:
+    """Celery's `when`: seconds, or a moment."""
+    if isinstance(when, datetime):
+        moment = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return max(timedelta(0), moment - datetime.now(UTC))
+    return float(when or 0)
