@@ -2,6 +2,7 @@
 
 import os
 
+from django import VERSION as DJANGO
 from psycopg.conninfo import conninfo_to_dict
 
 SECRET_KEY = "tests"
@@ -17,6 +18,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.admin",
     "holdfast.contrib.django",
+    *(["django_tasks"] if DJANGO < (6,) else []),
     "tests.django_app.stock",
 ]
 _AT = conninfo_to_dict(os.environ.get("STOCK_DATABASE", "host=unused.invalid dbname=none"))
@@ -49,4 +51,14 @@ TEMPLATES = [
 ]
 STATIC_URL = "static/"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+TASKS = {
+    "default": {
+        "BACKEND": "holdfast.contrib.django.backend.HoldfastBackend",
+        "QUEUES": ["default", "mail"],
+    },
+    "stubborn": {
+        "BACKEND": "holdfast.contrib.django.backend.HoldfastBackend",
+        "OPTIONS": {"max_attempts": 3},
+    },
+}
 HOLDFAST = {"CONCURRENCY": 4, "POLL": "50ms", "LIFESPAN": "tests.django_app.stock.life.lifespan"}

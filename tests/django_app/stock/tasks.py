@@ -1,15 +1,19 @@
 """Found by itself. It imports models, which Django allows only once it is set up."""
 
 import os
+from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import connection, connections
 
 from holdfast import Backoff, Registry, Transaction
 from holdfast.contrib.django import app
+from holdfast.contrib.django.flavour import values
 
 from .models import Part
 
+task: Any = values.task  # django.tasks.task, or that of the backport
 AT_ONCE = Backoff(first=0.01, jitter=False)
 app.queue("stock")
 parts = Registry("parts")
@@ -67,3 +71,45 @@ async def ahang_up() -> None:
 @parts.task
 def count() -> int:
     return Part.objects.count()
+
+
+@task
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@task
+async def aadd(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@task
+def order(name: str) -> None:
+    Part.objects.create(name=name)
+
+
+@task
+def tip_over(text: str) -> None:
+    raise ValueError(text)
+
+
+@task
+def lose(text: str) -> None:
+    raise ObjectDoesNotExist(text)
+
+
+@task
+def no_json() -> object:
+    return object()
+
+
+@task(takes_context=True)
+def tell(context: Any, word: str) -> list[object]:
+    return [context.attempt, context.task_result.id, word]
+
+
+@task(backend="stubborn", takes_context=True)
+def third_time(context: Any) -> int:
+    if context.attempt < 3:
+        raise RuntimeError("not yet")
+    return int(context.attempt)

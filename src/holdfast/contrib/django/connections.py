@@ -57,13 +57,15 @@ class DjangoLender:
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
         close_old_connections()
         connection = connections[self._alias]
+        raw: psycopg.Connection[Any] | None = None
         try:
             connection.ensure_connection()
-            raw: psycopg.Connection[Any] = connection.connection
+            raw = connection.connection
+            assert raw is not None
             yield raw
-        except Error as error:
-            cause = error.__cause__
-            lost = connection.connection is None or connection.connection.broken
+        except (Error, psycopg.Error) as error:
+            cause = error if isinstance(error, psycopg.Error) else error.__cause__
+            lost = raw is None or raw.closed  # at the end of its block Django closes one that broke
             if not (lost and isinstance(cause, psycopg.Error)):
                 raise  # the handler's own
             raise translate(cause) or error from error

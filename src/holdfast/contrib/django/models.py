@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 _SCHEMA = 'holdfast"."'  # Django puts the name in quotes as a whole
@@ -68,7 +67,9 @@ class Worker(models.Model):
     status = models.TextField()
     started_at = models.DateTimeField()
     last_seen_at = models.DateTimeField()
-    queues = ArrayField(models.TextField())
+    queues = (
+        models.TextField()
+    )  # an array: an ArrayField would need django.contrib.postgres in INSTALLED_APPS
     concurrency = models.IntegerField()
     release = models.TextField()
 

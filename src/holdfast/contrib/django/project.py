@@ -5,6 +5,7 @@ from typing import Any
 
 import django
 from django.apps import apps
+from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string, module_has_submodule
 
@@ -69,6 +70,8 @@ class DjangoHoldfast(Holdfast):
         self._loaded.update(new)
         self._modules += new
         super().load()
+        if any("holdfast" in p.get("BACKEND", "") for p in getattr(django_settings, "TASKS", {}).values()):
+            import_string("holdfast.contrib.django.backend.declare_queues")(django_settings.TASKS)
 
 
 def _set_up() -> None:

@@ -1,6 +1,5 @@
 """The schema of this release, and what Django's admin shows of it."""
 
-import django.contrib.postgres.fields
 from django.db import migrations, models
 
 from ..schema import HoldfastSchema
@@ -66,10 +65,7 @@ class Migration(migrations.Migration):
                 ("status", models.TextField()),
                 ("started_at", models.DateTimeField()),
                 ("last_seen_at", models.DateTimeField()),
-                (
-                    "queues",
-                    django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), size=None),
-                ),
+                ("queues", models.TextField()),
                 ("concurrency", models.IntegerField()),
                 ("release", models.TextField()),
             ],
