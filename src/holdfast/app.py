@@ -17,6 +17,7 @@ from . import telemetry
 from .db import migrate
 from .db.database import Database
 from .errors import ConfigurationError, SchemaMissing
+from .model.clock import Clock
 from .model.queue import QueueRules
 from .model.release import find_release
 from .observe.tracing import TraceAttempt
@@ -130,8 +131,11 @@ class Holdfast(Registry, Verbs):
     def database(self) -> Database:
         if self._opened is None:
             settings = self._given_settings or load_settings()
-            self._opened = Database(database_url(self._url or settings.database_url), settings)
+            self._opened = self._new_database(database_url(self._url or settings.database_url), settings)
         return self._opened
+
+    def _new_database(self, url: str, settings: Settings, clock: Clock | None = None) -> Database:
+        return Database(url, settings, clock)
 
     @property
     def tasks(self) -> TaskSet:
@@ -346,7 +350,7 @@ class Holdfast(Registry, Verbs):
 
     def _use(self, url: str, settings: Settings) -> None:
         """Another database than this app was made with: a child process takes its worker's."""
-        self._opened = Database(url, settings)
+        self._opened = self._new_database(url, settings)
         self._writer.forget()
 
     def _lease(self, tasks: TaskSet, queue: str) -> float:

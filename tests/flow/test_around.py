@@ -309,7 +309,7 @@ def no_manager() -> Any:
     return 3
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("hook", "status", "text"),
     [
@@ -329,6 +329,7 @@ def no_manager() -> Any:
             ),
         ),
     ],
+    ids=["silent", "clumsy", "patient", "no_manager"],
 )
 def test_what_an_attempt_ends_with_that_a_hook_is_around(
     app: Holdfast, kit: Kit, hook: Any, status: str, text: str | None, is_async: bool

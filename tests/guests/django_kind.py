@@ -4,16 +4,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 from uuid import uuid4
 
-import django
 import psycopg
-from django.conf import settings
 from django.db import connections, transaction
 from django.db.utils import ConnectionHandler, InternalError
+from tests.django_app.setting_up import set_up
 from tests.guests.kinds import Kind, parts
 
-if not settings.configured:
-    settings.configure(USE_TZ=True, INSTALLED_APPS=[], LOGGING_CONFIG=None)
-    django.setup()
+set_up()
 
 
 def database(url: str, **options: Any) -> dict[str, Any]:

@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import django
 import httpx
 import litestar
-from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
@@ -16,6 +14,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
+from tests.django_app.setting_up import set_up
 from tests.guests.django_kind import DjangoConnection
 from tests.guests.kinds import ORDERS, engine_url
 from tests.receiver.support import SECRET, body_of, standard
@@ -52,9 +51,7 @@ def django_app(receiver: Receiver[Any]) -> Any:
     """In asgi.py, before Django's own app: `get_asgi_application()` has no mounts."""
     from django.core.asgi import get_asgi_application
 
-    if not settings.configured:
-        settings.configure(USE_TZ=True, INSTALLED_APPS=[], LOGGING_CONFIG=None)
-        django.setup()
+    set_up()
     rest = get_asgi_application()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

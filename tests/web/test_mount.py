@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
+from tests.django_app.setting_up import set_up
 from tests.web.conftest import Shop
 from tests.web.surfing import Surfer, made_for
 
@@ -37,15 +38,12 @@ def in_starlette_deeper(made: Dashboard) -> Any:
 
 
 def in_django(made: Dashboard) -> Any:
-    import django
     from django.conf import settings
     from django.core.asgi import get_asgi_application
     from django.http import HttpRequest, HttpResponse
     from django.urls import clear_url_caches, path
 
-    if not settings.configured:
-        settings.configure(USE_TZ=True, INSTALLED_APPS=[], LOGGING_CONFIG=None)
-    django.setup()
+    set_up()
     settings.ALLOWED_HOSTS, settings.ROOT_URLCONF, settings.SECRET_KEY = ["*"], __name__, "tests"
     clear_url_caches()
 

@@ -5,14 +5,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import django
 import httpx
 import litestar
 import pytest
-from django.conf import settings
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from tests.django_app.setting_up import set_up
 from tests.webhooks.support import STEADY, Site, hooks_of, reply, verified
 
 from holdfast import Holdfast, PortalLimits, Webhooks
@@ -289,9 +288,7 @@ def litestar_app(portal: Any) -> Any:
 def django_app(portal: Any) -> Any:
     from django.core.asgi import get_asgi_application
 
-    if not settings.configured:
-        settings.configure(USE_TZ=True, INSTALLED_APPS=[], LOGGING_CONFIG=None)
-        django.setup()
+    set_up()
     rest = get_asgi_application()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

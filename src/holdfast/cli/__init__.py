@@ -126,13 +126,14 @@ app.add_typer(monitoring.app, name="monitoring")
 app.command("bench", context_settings=PASS_THROUGH)(bench_command)
 
 
-def main() -> None:
-    """The program. A mistake of the user's is one line and an exit code, never a traceback."""
+def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
+    """The program, with these arguments in place of its own. A mistake of the user's is one line and an exit code, never a
+    traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that has no such letter gets its number
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="holdfast")
+        app(args=arguments, prog_name=program)
     except HoldfastError as error:
         mistake = isinstance(error, ConfigurationError | TaskDefinitionError | EnqueueError | EventsGone)
         _leave(words(error), USER if mistake else ENVIRONMENT)

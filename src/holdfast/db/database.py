@@ -7,8 +7,9 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 
@@ -74,6 +75,14 @@ def _no_silent_rollback() -> Iterator[None]:
         ) from error
 
 
+class Lender(Protocol):
+    """Lends the connection of a thread for a handler's Transaction. What it raises of a lost connection is the driver's."""
+
+    def connection(self) -> AbstractContextManager[psycopg.Connection[Any]]: ...
+
+    def transaction(self) -> AbstractContextManager[object]: ...
+
+
 class Database:
     def __init__(self, url: str, settings: Settings, clock: Clock | None = None) -> None:
         self.url = url
@@ -82,6 +91,7 @@ class Database:
         self.reach = Reach()
         # Jobs of these queues were committed on a connection of our own, and are due; None: nobody knows of which.
         self.enqueued = Calls[[Collection[str] | None]]()
+        self.lender: Lender | None = None  # whose connections transact() is on, if they are not our own
         self._lock = threading.Lock()
         self._resolved: tuple[int, str, Pools] | None = None
         self._inherited: list[Pools] = []
@@ -207,9 +217,10 @@ class Database:
         that a handler's own database error is never taken for an outage, nor the other way round.
         """
         finishing = False
-        with self._ready()[1].connection(lent=True) as conn:
+        lender = self.lender
+        with lender.connection() if lender else self._ready()[1].connection(lent=True) as conn:
             try:
-                with conn.transaction():
+                with lender.transaction() if lender else conn.transaction():
                     if limit is not None:
                         conn.execute(LIMIT, [max(1, round(limit * 1000))])
                     if first is not None and not drive(conn, first()):

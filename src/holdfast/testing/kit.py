@@ -13,7 +13,6 @@ import psycopg
 from psycopg.rows import dict_row
 
 from ..app import Holdfast
-from ..db.database import Database
 from ..model.clock import Clock
 from ..model.state import HELD, PENDING, SCHEDULED
 from ..runtime.service import Service
@@ -43,7 +42,7 @@ class Kit:
         self.clock = Clock()
         self.workflows = WorkflowKit(self)
         self._before = app._opened
-        app._opened = self.database = Database(url, settings or Settings(), self.clock)
+        app._opened = self.database = app._new_database(url, settings or Settings(), self.clock)
         app._writer.forget()
         self.create_queues()
 

@@ -20,7 +20,7 @@ class DjangoGuest:
     advice = "wrap it: with transaction.atomic(): ..."
 
     def __init__(self, conn: "BaseDatabaseWrapper") -> None:
-        _check(conn)
+        check_connection(conn)
         self._conn = conn
 
     def in_transaction(self) -> bool:
@@ -45,7 +45,8 @@ class DjangoGuest:
         return raw
 
 
-def _check(conn: Any) -> None:
+def check_connection(conn: Any) -> None:
+    """Refuse a connection that does not go to PostgreSQL by psycopg 3."""
     vendor = getattr(conn, "vendor", None)
     if vendor is None:  # the proxy of something else, such as a cache
         raise refusal(conn)

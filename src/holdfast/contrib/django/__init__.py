@@ -1,0 +1,12 @@
+"""Holdfast in a Django project: put "holdfast.contrib.django" into INSTALLED_APPS.
+
+options      what settings.HOLDFAST says
+address      the address of the database, from settings.DATABASES
+connections  what is done around every handler, and a handler's Transaction on Django's own connection
+project      the app: `from holdfast.contrib.django import app`
+apps         Django's side of it: its checks, and its queues after `migrate`
+"""
+
+from .project import app
+
+__all__ = ["app"]

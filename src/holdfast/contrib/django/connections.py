@@ -1,0 +1,76 @@
+"""Django's connections around handlers: closed when they are too old or broken, and lent to a handler's Transaction.
+
+Django keeps a connection per thread, and looks at it when a request begins and ends. A handler's thread has no requests: so
+each call of a handler takes their place.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+from asgiref.sync import sync_to_async
+from django.db import Error, connections, reset_queries, transaction
+
+from ...db.faults import translate
+
+
+def close_old_connections() -> None:
+    """As Django's own, but that a connection stays whose transaction is open: a handler's Transaction, or a test's."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+
+
+def _begin() -> None:
+    reset_queries()
+    close_old_connections()
+
+
+@contextlib.contextmanager
+def usable_connections() -> Iterator[None]:
+    """Around a handler in its thread."""
+    _begin()
+    try:
+        yield
+    finally:
+        close_old_connections()
+
+
+@contextlib.asynccontextmanager
+async def ausable_connections() -> AsyncIterator[None]:
+    """Around an async handler: in the thread in which Django's async code uses its connections."""
+    await sync_to_async(_begin)()
+    try:
+        yield
+    finally:
+        await sync_to_async(close_old_connections)()
+
+
+class DjangoLender:
+    """A handler's Transaction is on the connection that the ORM uses in its thread."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+        close_old_connections()
+        connection = connections[self._alias]
+        raw: psycopg.Connection[Any] | None = None
+        try:
+            connection.ensure_connection()
+            raw = connection.connection
+            assert raw is not None
+            yield raw
+        except (Error, psycopg.Error) as error:
+            cause = error if isinstance(error, psycopg.Error) else error.__cause__
+            lost = raw is None or raw.closed  # at the end of its block Django closes one that broke
+            if not (lost and isinstance(cause, psycopg.Error)):
+                raise  # the handler's own
+            raise translate(cause) or error from error
+        finally:
+            close_old_connections()
+
+    def transaction(self) -> contextlib.AbstractContextManager[object]:
+        return transaction.atomic(using=self._alias, durable=True)

@@ -1,0 +1,30 @@
+"""`python manage.py holdfast worker`: the command line of Holdfast, for the app of this project."""
+
+import argparse
+import os
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from holdfast.cli import main
+from holdfast.contrib.django.project import NAME
+
+
+class Command(BaseCommand):
+    help = "Runs a command of Holdfast: worker, dev, status, jobs, dead, doctor and all others."
+    requires_system_checks = ()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """All that follows is for Holdfast, also --help and --version."""
+        self._hand_over(argv[2:], f"{os.path.basename(argv[0])} {argv[1]}")
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("words", nargs=argparse.REMAINDER)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """By call_command("holdfast", "status", "--json")."""
+        self._hand_over([*args, *options["words"]], "holdfast")
+
+    def _hand_over(self, words: list[str], program: str) -> None:
+        os.environ.setdefault("HOLDFAST_APP", NAME)
+        main(words, program)

@@ -1,0 +1,115 @@
+"""Found by itself. It imports models, which Django allows only once it is set up."""
+
+import os
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import connection, connections
+
+from holdfast import Backoff, Registry, Transaction
+from holdfast.contrib.django import app
+from holdfast.contrib.django.flavour import values
+
+from .models import Part
+
+task: Any = values.task  # django.tasks.task, or that of the backport
+AT_ONCE = Backoff(first=0.01, jitter=False)
+app.queue("stock")
+parts = Registry("parts")
+
+
+def write(name: str) -> int:
+    """Returns the server's process behind the connection of this thread."""
+    part = Part.objects.create(name=name, backend=_backend())
+    return int(part.backend or 0)
+
+
+def _backend() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+@app.task(retry=AT_ONCE, max_attempts=3)
+def receive(name: str) -> int:
+    return write(name)
+
+
+@app.task(retry=AT_ONCE, max_attempts=3)
+async def areceive(name: str) -> int:
+    return await sync_to_async(write)(name)
+
+
+@app.task(retry=AT_ONCE, max_attempts=3, process=True)
+def receive_apart(name: str) -> list[int]:
+    return [os.getpid(), write(name)]
+
+
+@app.task(retry=AT_ONCE, max_attempts=3)
+def move(tx: Transaction, name: str, fail: bool = False) -> int:
+    """What the ORM writes, what is enqueued and the completion are one transaction."""
+    backend = write(name)
+    tx.execute("INSERT INTO stock_part (name) VALUES (%s)", [f"{name} by tx"])
+    receive.using(conn=connection).enqueue(name=f"after {name}")
+    if fail:
+        raise ValueError("fell off")
+    return backend
+
+
+@app.task
+def hang_up() -> None:
+    """Persistent connections end with their thread; here before that."""
+    connections.close_all()
+
+
+@app.task
+async def ahang_up() -> None:
+    await sync_to_async(connections.close_all)()
+
+
+@parts.task
+def count() -> int:
+    return Part.objects.count()
+
+
+@task
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@task
+async def aadd(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@task
+def order(name: str) -> None:
+    Part.objects.create(name=name)
+
+
+@task
+def tip_over(text: str) -> None:
+    raise ValueError(text)
+
+
+@task
+def lose(text: str) -> None:
+    raise ObjectDoesNotExist(text)
+
+
+@task
+def no_json() -> object:
+    return object()
+
+
+@task(takes_context=True)
+def tell(context: Any, word: str) -> list[object]:
+    return [context.attempt, context.task_result.id, word]
+
+
+@task(backend="stubborn", takes_context=True)
+def third_time(context: Any) -> int:
+    if context.attempt < 3:
+        raise RuntimeError("not yet")
+    return int(context.attempt)

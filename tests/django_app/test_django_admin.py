@@ -1,0 +1,88 @@
+"""The admin: who may see, who may act, and what is said of it."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
+from django.db import connections
+from django.test import Client, override_settings
+from tests.django_app.stock.tasks import move, receive
+
+from holdfast.testing import Kit
+
+pytestmark = pytest.mark.usefixtures("_urls")
+
+
+@pytest.fixture
+def _urls() -> Iterator[None]:
+    """Other tests in this process have pages of their own."""
+    with override_settings(ROOT_URLCONF="tests.django_app.urls", ALLOWED_HOSTS=["*"]):
+        yield
+
+
+@pytest.fixture
+def office(stock: Kit) -> Iterator[Kit]:
+    """With the tables of users, and their permissions."""
+    connections["default"].cursor().execute("DROP TABLE stock_part")
+    call_command("migrate", verbosity=0)
+    yield stock
+    connections.close_all()
+
+
+def client_of(name: str, *permissions: str) -> Client:
+    user = User.objects.create_user(name, password="x", is_staff=True)
+    user.user_permissions.set(
+        Permission.objects.filter(content_type__app_label="holdfast", codename__in=permissions)
+    )
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def choose(client: Client, what: str, action: str, *ids: object) -> str:
+    form = {"action": action, "_selected_action": [str(i) for i in ids]}
+    page = client.post(f"/admin/holdfast/{what}/", form, follow=True).content.decode()
+    return page.partition('<ul class="messagelist">')[2].partition("</ul>")[0]
+
+
+def test_lists_are_for_those_who_may_see_them_and_have_no_forms(office: Kit) -> None:
+    waiting = receive.enqueue(name="bolt")
+    dead = move.using(max_attempts=1).enqueue(name="nut", fail=True)
+    receive.using(run_after=3600).enqueue(name="later")
+    waiting.cancel()
+    office.run_worker()
+    nobody = client_of("nobody")
+    assert nobody.get("/admin/holdfast/job/").status_code == 403
+    viewer = client_of("viewer", "view_job", "view_deadletter", "view_worker")
+    jobs = viewer.get("/admin/holdfast/job/").content.decode()
+    assert str(waiting.id) in jobs
+    assert 'name="action"' not in jobs  # no act for one who may only see
+    assert "Add" not in jobs.split("content-main")[1]
+    letters = viewer.get("/admin/holdfast/deadletter/").content.decode()
+    assert str(dead.id) in letters
+    assert "fell off" in letters
+    assert viewer.get("/admin/holdfast/worker/").status_code == 200
+    for what, key in (("job", waiting.id), ("deadletter", dead.id)):
+        page = viewer.get(f"/admin/holdfast/{what}/{key}/change/").content.decode()
+        assert 'name="_save"' not in page
+        assert viewer.post(f"/admin/holdfast/{what}/{key}/delete/", {"post": "yes"}).status_code == 403
+    choose(viewer, "deadletter", "redrive", dead.id)
+    choose(viewer, "job", "retry", dead.id)
+    assert office.job(dead.id)["status"] == "dead_letter"
+
+
+def test_acts_are_those_of_an_operator_with_the_users_name_in_the_audit(office: Kit) -> None:
+    dead = move.using(max_attempts=1).enqueue(name="nut", fail=True)
+    office.run_worker()
+    later = receive.using(run_after=3600).enqueue(name="later")
+    ann = client_of("ann", "view_job", "cancel_job", "view_deadletter", "redrive_deadletter")
+    assert "Put back to work: 1 of 1" in choose(ann, "deadletter", "redrive", dead.id)
+    assert office.job(dead.id)["status"] == "pending"
+    choose(ann, "job", "retry", later.id)
+    assert office.job(later.id)["status"] == "scheduled"  # to retry is another permission
+    assert "Cancelled or asked to stop: 1 of 1" in choose(ann, "job", "cancel", later.id)
+    assert office.job(later.id)["status"] == "cancelled"
+    assert "Nothing was cancelled" in choose(ann, "job", "cancel", later.id)
+    audit = office.sql("SELECT actor, action FROM holdfast.audit ORDER BY id")
+    assert [tuple(row.values()) for row in audit] == [("ann", "dead redrive"), ("ann", "jobs cancel")]

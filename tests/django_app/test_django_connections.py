@@ -1,0 +1,171 @@
+"""Connections of handlers: the server ends them between two jobs, and the next job has a good one."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connections
+from tests.django_app.stock.models import Part
+from tests.django_app.stock.tasks import ahang_up, areceive, count, hang_up, move, receive, receive_apart
+
+from holdfast.contrib.django import app
+from holdfast.contrib.django import connections as ours
+from holdfast.testing import Kit
+
+
+def end_backends(kit: Kit) -> int:
+    """End every connection of the ORM, as a restart or a failover does. Ours have a name of their own."""
+    rows = kit.sql(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND application_name = '' AND backend_type = 'client backend'"
+    )
+    return len(rows)
+
+
+def names() -> list[str]:
+    return sorted(Part.objects.values_list("name", flat=True))
+
+
+async def run_around_an_end(kit: Kit, task: Any) -> tuple[int, list[dict[str, Any]]]:
+    """One worker, so the same threads: a job, the end of every connection, two more jobs."""
+    ended = 0
+    handles = []
+    worker = asyncio.create_task(kit.arun_worker(until_idle=False, concurrency=1))
+    try:
+        for number in range(3):
+            handles.append(await task.aenqueue(name=f"bolt {number}"))
+            await handles[-1].aresult(timeout=60)
+            if number == 0:
+                ended = await asyncio.to_thread(end_backends, kit)
+        for hang in (hang_up, ahang_up):
+            await (await hang.aenqueue()).aresult(timeout=60)
+    finally:
+        worker.cancel()
+        await asyncio.wait([worker])
+        await kit.database.aclose()
+    return ended, kit.jobs(task)
+
+
+@pytest.mark.parametrize("task", [receive, areceive], ids=["sync", "async"])
+async def test_without_persistent_connections_no_attempt_is_lost(stock: Kit, task: Any) -> None:
+    """CONN_MAX_AGE is 0: the connection is closed when the handler has returned, as after a request."""
+    ended, jobs = await run_around_an_end(stock, task)
+    assert ended == 0
+    assert [job["attempts"] for job in jobs] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("task", [receive, areceive], ids=["sync", "async"])
+async def test_a_persistent_connection_that_broke_costs_one_attempt_and_no_more(
+    stock: Kit, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    ended, jobs = await run_around_an_end(stock, task)
+    assert ended == 1
+    assert [job["attempts"] for job in jobs] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("task", [receive, areceive], ids=["sync", "async"])
+async def test_with_health_checks_a_persistent_connection_that_broke_costs_nothing(
+    stock: Kit, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", True)
+    ended, jobs = await run_around_an_end(stock, task)
+    assert ended == 1
+    assert [job["attempts"] for job in jobs] == [1, 1, 1]
+
+
+def test_an_old_connection_is_replaced(stock: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CONN_MAX_AGE in seconds: kept until then, and not longer."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 3600)
+
+    async def three() -> list[Any]:
+        worker = asyncio.create_task(stock.arun_worker(until_idle=False, concurrency=1))
+        found = []
+        try:
+            for number in range(3):
+                if number == 2:
+                    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3601, time=time.time)
+                    monkeypatch.setattr("django.db.backends.base.base.time", later)
+                found.append(await (await receive.aenqueue(name=str(number))).aresult(timeout=60))
+            await (await hang_up.aenqueue()).aresult(timeout=60)
+        finally:
+            worker.cancel()
+            await asyncio.wait([worker])
+            await stock.database.aclose()
+        return found
+
+    first, second, third = asyncio.run(three())
+    assert first == second
+    assert third != second
+
+
+async def test_the_connections_of_process_handlers_are_the_childs(
+    stock: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOCK_MAX_AGE", "none")  # of the child, which reads the settings anew
+    ended, jobs = await run_around_an_end(stock, receive_apart)
+    assert ended == 1
+    assert [job["attempts"] for job in jobs] == [1, 2, 1]
+    assert len({job["result"][0] for job in jobs}) == 1  # the same child
+    assert stock.sql("SELECT name FROM stock_part ORDER BY 1") == [{"name": f"bolt {n}"} for n in range(3)]
+
+
+def test_what_the_orm_writes_commits_with_the_completion(stock: Kit) -> None:
+    handle = move.enqueue(name="nut")
+    stock.run_worker()
+    assert names() == ["after nut", "nut", "nut by tx"]
+    assert stock.job(handle.id)["status"] == "completed"
+    assert [job["status"] for job in stock.jobs(receive)] == ["completed"]
+
+
+def test_or_nothing_of_it_stays(stock: Kit) -> None:
+    handle = move.using(max_attempts=1).enqueue(name="nut", fail=True)
+    stock.run_worker()
+    assert names() == []
+    assert stock.jobs(receive) == []
+    assert stock.job(handle.id)["last_error"] == "ValueError: fell off"
+
+
+def test_a_connection_that_broke_under_a_transaction_spends_no_attempt(
+    stock: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was committed is not known, as with a connection of our own: the job is handed back."""
+    from tests.django_app.stock import tasks
+
+    real = tasks.write
+    broken: list[int] = []
+
+    def write(name: str) -> int:
+        found = real(name)
+        if not broken:
+            broken.append(end_backends_in_transaction(stock))
+            return real(name)  # the ORM meets it first
+        return found
+
+    monkeypatch.setattr(tasks, "write", write)
+    handle = move.enqueue(name="nut")
+    stock.run_worker()
+    job = stock.job(handle.id)
+    assert broken == [1]
+    assert (job["status"], job["attempts"]) == ("completed", 1)
+    assert names() == ["after nut", "nut", "nut by tx"]
+
+
+def end_backends_in_transaction(kit: Kit) -> int:
+    with psycopg.connect(kit.url, autocommit=True) as conn:
+        return conn.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+            " AND datname = current_database() AND application_name = '' AND pid <> pg_backend_pid()"
+        ).rowcount
+
+
+def test_a_registry_in_tasks_py_belongs_to_the_app(stock: Kit) -> None:
+    handle = count.enqueue()
+    stock.run_worker()
+    assert handle.result(timeout=25) == 0
+    assert {task.name for task in (receive, areceive, move, count)} <= {n for n, _ in app.tasks.known()}
+    assert ours.usable_connections is not None

@@ -1,0 +1,168 @@
+"""The project from outside: manage.py, `holdfast --app`, its settings, and `migrate`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.db import connections
+from django.db.migrations.loader import MigrationLoader
+from django.test import override_settings
+from tests.django_app.stock import life
+from tests.django_app.stock.tasks import receive
+
+from holdfast import ConfigurationError, HoldfastError
+from holdfast.contrib.django import app
+from holdfast.contrib.django.options import read_options
+from holdfast.contrib.django.schema import HoldfastSchema
+from holdfast.db import migrate
+from holdfast.testing import Kit
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(words: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=250
+    )
+
+
+def manage(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run(["-m", "tests.django_app.manage", *words], **variables)
+
+
+def test_manage_runs_a_worker_and_every_other_command(stock: Kit) -> None:
+    """The same database as Django's, its tasks found, child processes included."""
+    done = manage("holdfast", "enqueue", "receive_apart", "name=bolt")
+    assert done.returncode == 0, done.stderr
+    worked = manage("holdfast", "worker", "--exit-when-idle")
+    assert worked.returncode == 0, worked.stderr
+    assert stock.sql("SELECT name FROM stock_part") == [{"name": "bolt"}]
+    listed = manage("holdfast", "jobs", "list", "--json", "--state", "completed")
+    assert [job["task"] for job in json.loads(listed.stdout)["jobs"]] == ["receive_apart"]
+
+
+def test_the_command_line_finds_the_project_by_its_settings(stock: Kit) -> None:
+    receive.enqueue(name="nut")
+    env = {"DJANGO_SETTINGS_MODULE": "tests.django_app.settings"}
+    done = run(["-m", "holdfast", "worker", "holdfast.contrib.django:app", "--exit-when-idle"], **env)
+    assert done.returncode == 0, done.stderr
+    assert stock.sql("SELECT name FROM stock_part") == [{"name": "nut"}]
+    without = run(
+        ["-m", "holdfast", "status", "--app", "holdfast.contrib.django:app"], DJANGO_SETTINGS_MODULE=""
+    )
+    assert without.returncode == 2
+    assert without.stderr.startswith(
+        "holdfast: Django has no settings here. Run: python manage.py holdfast ..., or"
+    )
+
+
+def test_call_command_and_mistakes_have_the_exit_codes_of_the_command_line(
+    stock: Kit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        call_command("holdfast", "queue", "list", "--json")
+    assert left.value.code in (0, None)
+    assert '"inbox"' in capsys.readouterr().out
+    with pytest.raises(SystemExit) as left:
+        call_command("holdfast", "jobs", "shw")
+    assert left.value.code == 2
+
+
+def test_the_lifespan_of_the_settings_is_around_the_work(stock: Kit) -> None:
+    life.begun.clear()
+    receive.enqueue(name="nut")
+    stock.run_worker()
+    assert life.begun == [app]
+
+
+def test_the_address_is_that_of_djangos_connection(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def database() -> str:
+        with psycopg.connect(app.database.dsn) as conn:
+            row = conn.execute("SELECT current_database()").fetchone()
+        assert row is not None
+        return str(row[0])
+
+    first = connections.settings["default"]["NAME"]
+    assert database() == first
+    monkeypatch.setitem(connections.settings["default"], "NAME", "postgres")  # as a test runner does
+    assert database() == "postgres"
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"CONCURENCY": 3},
+            "settings.HOLDFAST: unknown setting 'CONCURENCY' (known: DATABASE, INCLUDE, MIDDLEWARE,",
+        ),
+        ({"DATABASE": 3}, "settings.HOLDFAST: DATABASE must be text, not 3"),
+        ({"INCLUDE": "shop"}, "settings.HOLDFAST: INCLUDE must be a list of dotted names, not 'shop'"),
+        ({"LEASE": "soon"}, "lease must be"),
+        ({"DATABASE_URL": "postgresql://"}, "settings.HOLDFAST has DATABASE_URL, but the address comes from"),
+        ([], "settings.HOLDFAST must be a dict, not list"),
+    ],
+)
+def test_wrong_settings_are_refused(given: Any, text: str) -> None:
+    with override_settings(HOLDFAST=given), pytest.raises(ConfigurationError) as refused:
+        read_options()
+    assert str(refused.value).startswith(text)
+
+
+def test_the_environment_wins_over_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (read_options().settings.concurrency, read_options().settings.poll) == (4, 0.05)
+    monkeypatch.setenv("HOLDFAST_CONCURRENCY", "9")
+    assert read_options().settings.concurrency == 9
+
+
+@pytest.mark.parametrize(
+    ("alias", "text"),
+    [
+        (
+            "nowhere",
+            "settings.HOLDFAST: DATABASE is 'nowhere', which is not in DATABASES (it has: default, reports)",
+        ),
+        ("reports", "Django's connection 'reports' to sqlite"),
+    ],
+)
+def test_an_alias_that_has_no_postgresql_is_refused(alias: str, text: str) -> None:
+    from holdfast.contrib.django.project import DjangoHoldfast
+
+    with override_settings(HOLDFAST={"DATABASE": alias}), pytest.raises(HoldfastError) as refused:
+        _ = DjangoHoldfast().database
+    assert text in str(refused.value)
+
+
+def test_migrate_makes_the_schema_and_its_queues(holdfast_url: str) -> None:
+    with psycopg.connect(holdfast_url) as conn:
+        conn.execute("DROP SCHEMA holdfast CASCADE")
+    done = manage("migrate", STOCK_DATABASE=holdfast_url)
+    assert done.returncode == 0, done.stderr
+    assert migrate.status(holdfast_url).current == migrate.required_version()
+    with psycopg.connect(holdfast_url) as conn:
+        queues = {row[0] for row in conn.execute("SELECT name FROM holdfast.queues")}
+        assert {"inbox", "stock"} <= queues
+        conn.execute(
+            "DELETE FROM django_migrations WHERE app = 'holdfast'"
+        )  # as where `holdfast migrate up` came first
+    again = manage("migrate", STOCK_DATABASE=holdfast_url)
+    assert again.returncode == 0, again.stderr
+    back = manage("migrate", "holdfast", "zero", STOCK_DATABASE=holdfast_url)
+    assert "IrreversibleError" in back.stderr
+    clean = manage("makemigrations", "--check", "--dry-run", STOCK_DATABASE=holdfast_url)
+    assert clean.returncode == 0, clean.stdout
+
+
+def test_the_newest_migration_of_django_names_our_newest() -> None:
+    """A release with a migration of ours has one of Django's, or `migrate` would not run it."""
+    found = MigrationLoader(None).disk_migrations
+    ours = [m for (label, _), m in found.items() if label == "holdfast"]
+    numbers = [o.number for m in ours for o in m.operations if isinstance(o, HoldfastSchema)]
+    assert max(numbers) == migrate.required_version()
