@@ -161,8 +161,8 @@ async def test_it_is_never_mounted(place: Place) -> None:
 
 def test_what_the_command_refuses() -> None:
     with pytest.raises(
-        ConfigurationError, match="^--unsafe and --json belong to --play SCENE. In the browser"
+        ConfigurationError, match=r"^--unsafe and --json belong to --play SCENE\. In the browser"
     ):
         lab_command(as_json=True)
-    with pytest.raises(ConfigurationError, match="^there is no scene 77 "):
+    with pytest.raises(ConfigurationError, match=r"^there is no scene 77 "):
         lab_command(play=77)
