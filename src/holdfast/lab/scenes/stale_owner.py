@@ -98,7 +98,7 @@ SCENE = Scene(
         "An owner that lost its lease can change nothing.",
         (
             ("labels", "SELECT count(*) FROM labels"),
-            ("owners fenced", "SELECT count(*) FROM holdfast.workers WHERE fenced_at IS NOT NULL"),
+            ("owners fenced", "SELECT count(*) FROM holdfast.workers WHERE status = 'gone'"),
             (
                 "labels of a stale owner",
                 """SELECT count(*) FROM labels l WHERE l.generation <
