@@ -20,6 +20,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    expect.set_options(
+        timeout=within(10) * 1000
+    )  # a scene that is opened makes a database and starts workers
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=PROGRAM, args=FLAGS)
         yield browser
