@@ -25,6 +25,9 @@ demo-events: $(STAMP) ## orders to a broker and a webhook, payments back, and ev
 demo-workflow: $(STAMP) ## 50 checkouts of many steps, workers killed in the middle of them, nothing done twice
 	@$(BIN)/python -m examples.checkout.demo
 
+lab: $(STAMP) ## watch each promise hold, and break without its guard, in a browser (embedded server)
+	@$(BIN)/holdfast lab
+
 test: $(STAMP) ## run the tests on every PostgreSQL that can be had
 	$(BIN)/python scripts/run_tests.py
 
@@ -55,10 +58,11 @@ docs: $(STAMP) ## regenerate printed output in README and docs, docs/api.txt and
 docs-site: $(STAMP) ## build the documentation with its search into build/site, without a network
 	$(BIN)/python scripts/docs_site.py
 
-shots: $(STAMP) ## make the pictures of the dashboard in docs/web (needs chromium)
+shots: $(STAMP) ## make the pictures of the dashboard and the lab in docs (needs chromium)
 	$(BIN)/python scripts/web_shots.py
+	$(BIN)/python scripts/lab_shots.py
 
 pins: ## refresh requirements/dev.txt from the newest releases
 	$(PYTHON) scripts/pins.py
 
-.PHONY: help install demo demo-events demo-workflow test test-long test-pythons check bench bench-quick mutants docs docs-site shots pins
+.PHONY: help install demo demo-events demo-workflow lab test test-long test-pythons check bench bench-quick mutants docs docs-site shots pins

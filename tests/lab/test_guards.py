@@ -1,6 +1,5 @@
 """What a lab must never do: find somebody's database, end somebody's process, be reached by others, be mounted."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -93,31 +92,42 @@ def test_a_scene_that_is_closed_leaves_no_worker(place: Place) -> None:
     assert [stamp(member.pid) is None or not member.is_alive for member in members] == [True, True]
 
 
-def test_workers_end_with_a_lab_that_is_killed(tmp_path: Path) -> None:
-    """kill -9 of the lab: neither a worker nor the nursery stays."""
-    program = (
-        "import os, sys, time\n"
-        "from pathlib import Path\n"
-        "from holdfast.lab.nursery import Nursery\n"
-        "nursery = Nursery()\n"
-        "pid = nursery.start('one_receipt', {'HOLDFAST_DATABASE_URL': 'postgresql:///none?host=/nowhere'}, Path('log'))\n"
-        "print(pid, nursery._process.pid, flush=True)\n"
-        "time.sleep(600)\n"
-    )
+LAB = """
+import sys, time
+from pathlib import Path
+from holdfast.lab.nursery import Nursery
+nursery = Nursery()
+started = [nursery.start("one_receipt", {"HOLDFAST_DATABASE_URL": sys.argv[1]}, Path("log")) for _ in range(2)]
+print(*started, nursery._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_workers_end_with_a_lab_that_is_killed(place: Place, tmp_path: Path) -> None:
+    """kill -9 of the lab: neither a worker that runs nor one that is frozen stays, nor what forked them."""
+    url = place.fresh()
     with subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", LAB, url],
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
         env=clean_environment(),
     ) as lab:
         assert lab.stdout is not None
-        worker, nursery = map(int, lab.stdout.readline().split())
-        if (found := stamp(worker)) is not None and found[1] != "Z":
-            os.kill(worker, signal.SIGSTOP)
+        pids = [int(word) for word in lab.stdout.readline().split()]
+        members = [Member(str(pid), pid, (stamp(pid) or ("", ""))[0]) for pid in pids]
+        wait_until(
+            lambda: (tmp_path / "log").read_text().count("worker.started") == 2, "both workers run", 60
+        )
+        members[1].freeze()
         lab.kill()
-    for pid in (worker, nursery):
-        wait_until(lambda pid=pid: (stamp(pid) or ("", "Z"))[1] == "Z", f"process {pid} is gone")  # type: ignore[misc]
+    try:
+        wait_until(lambda: not any(member.is_alive for member in members), "all of them are gone")
+    finally:
+        for member in members:
+            if member.is_alive:
+                member.kill()
+        place.leave(url)
 
 
 def test_it_is_on_this_machine_alone_and_lets_one_browser_in(tmp_path: Path) -> None:
@@ -161,8 +171,8 @@ async def test_it_is_never_mounted(place: Place) -> None:
 
 def test_what_the_command_refuses() -> None:
     with pytest.raises(
-        ConfigurationError, match="^--unsafe and --json belong to --play SCENE. In the browser"
+        ConfigurationError, match=r"^--unsafe and --json belong to --play SCENE\. In the browser"
     ):
         lab_command(as_json=True)
-    with pytest.raises(ConfigurationError, match="^there is no scene 77 "):
+    with pytest.raises(ConfigurationError, match=r"^there is no scene 77 "):
         lab_command(play=77)

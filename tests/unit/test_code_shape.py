@@ -59,7 +59,8 @@ def test_no_sql_outside_its_places() -> None:
     statement = re.compile(r'"""?\s*(SELECT|INSERT INTO|UPDATE \w+\.|DELETE FROM|WITH \w+ AS)\b')
     for file in FILES:
         name = file.relative_to(SOURCE).as_posix()
-        if name in allowed or name.startswith(("db/migrate/", "db/embedded/", "bench/")):
+        # Scenes of the lab have tables of their own, and show ours.
+        if name in allowed or name.startswith(("db/migrate/", "db/embedded/", "bench/", "lab/")):
             continue
         assert not statement.search(file.read_text(encoding="utf-8")), f"{name} holds SQL text"
 

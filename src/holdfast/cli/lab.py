@@ -1,6 +1,6 @@
 """`holdfast lab`: the promises, each as a scene on a server and on workers of the lab's own. Loaded when it is asked for."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,5 +40,5 @@ def lab_command(
         raise typer.Exit(ENVIRONMENT)
 
 
-def _show(played: object) -> None:
-    typer.echo("\n".join(played.lines()))  # type: ignore[attr-defined]
+def _show(played: Any) -> None:
+    typer.echo("\n".join(played.lines()))

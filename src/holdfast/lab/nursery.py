@@ -1,24 +1,20 @@
 """Where worker processes come from: one process that has imported everything, and forks. So a worker is there at once.
 
-`python -m holdfast.lab.nursery` reads orders from its standard input, one JSON line each, and says in one line each which
-process came and how one ended. When its input ends, that is with the lab, it ends its children and itself.
+This is the lab's side; cradle.py is the process.
 """
 
 import contextlib
 import json
 import os
-import selectors
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from holdfast.errors import HoldfastError
 
-_LOOK = 0.05  # seconds between two looks for children that ended
 _PATIENCE = 60.0  # seconds until it must have answered
 
 
@@ -33,7 +29,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.lab.nursery"],
+            [sys.executable, "-m", "holdfast.lab.cradle"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=clean_environment(),
@@ -89,78 +85,3 @@ class Nursery:
         self._ear.join(10)
         assert self._process.stdout is not None
         self._process.stdout.close()
-
-
-# The process itself -------------------------------------------------------------------------------------------------
-
-
-def _say(**fields: object) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
-
-
-def _become(order: dict[str, Any]) -> NoReturn:
-    """In the child: a worker, in a group of its own, with a log of its own."""
-    os.setpgid(0, 0)
-    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for place, file in ((0, nothing), (1, log), (2, log)):
-        os.dup2(file, place)
-    os.environ.update(order["environment"])
-    code = 1
-    try:
-        from holdfast.lab.worker import main
-
-        main(order["scene"])
-        code = 0
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
-    except BaseException:  # noqa: BLE001 it goes into the log, and no further
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _reap(children: set[int]) -> None:
-    while children:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        children.discard(pid)
-        _say(ended=pid, code=os.waitstatus_to_exitcode(status))
-
-
-def run() -> None:
-    import holdfast.lab.worker  # noqa: F401 once, for all of them
-    from holdfast.lab.scenes import all_scenes
-
-    all_scenes()
-    children: set[int] = set()
-    ready = selectors.DefaultSelector()
-    ready.register(0, selectors.EVENT_READ)
-    rest = b""
-    while True:
-        _reap(children)
-        if not ready.select(_LOOK):
-            continue
-        piece = os.read(0, 65536)
-        if not piece:
-            break
-        *orders, rest = (rest + piece).split(b"\n")
-        for line in orders:
-            order = json.loads(line)
-            pid = os.fork()
-            if pid == 0:
-                _become(order)
-            children.add(pid)
-            _say(order=order["order"], pid=pid)
-    for pid in children:  # not reaped yet, so the number is theirs
-        os.kill(pid, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    run()

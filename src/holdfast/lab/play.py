@@ -47,7 +47,7 @@ def play_alone(number: int, *, unsafe: bool = False, seed: int = 0) -> Played:
 
 def play(place: Place, scene: Scene, *, unsafe: bool = False, seed: int = 0) -> Played:
     with closing(Stage(place, scene, unsafe=unsafe)) as stage:
-        stage.play(random.Random(seed))  # noqa: S311 a script that can be told again
+        stage.play(random.Random(seed))  # noqa: S311 a script that can be repeated
         counters = stage.counters()
         return Played(
             scene.number,

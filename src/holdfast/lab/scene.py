@@ -3,11 +3,11 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from holdfast.app import Holdfast
-    from holdfast.lab.stage import Stage
+from holdfast.app import Holdfast
+
+OnStage: TypeAlias = Any  # a Stage, which knows scenes: so they cannot name it
 
 # Short, so that nobody waits: what takes a minute in production takes a second here.
 SHORT: Mapping[str, float] = {
@@ -51,7 +51,7 @@ class Chapter:
     """One step of the story: what to do and what to watch, and how to see in the rows that it has happened."""
 
     text: str
-    done: Callable[["Stage"], bool]
+    done: Callable[[OnStage], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,12 @@ class Scene:
     schema: Sequence[str]  # tables of the scene's own
     tables: Sequence[Rows]
     acts: Sequence[Act]
-    play: Callable[["Stage", random.Random], None]
-    app: "Holdfast"
+    play: Callable[[OnStage, random.Random], None]
+    app: Holdfast
     knobs: Sequence[Knob] = ()
     settings: Mapping[str, float] = field(default_factory=dict)
     unsafe_settings: Mapping[str, float] = field(default_factory=dict)
-    begin: Callable[["Stage"], None] = lambda _: None  # what stands on the stage when it opens
+    begin: Callable[[OnStage], None] = lambda _: None  # what stands on the stage when it opens
     picture: str = "workers"
     notes: bool = True  # whether workers note their statements, which takes them time
 

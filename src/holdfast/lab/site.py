@@ -119,7 +119,10 @@ async def _find(site: LabSite, call: Call) -> Response:
 async def _show(site: LabSite, call: Call, number: int) -> Response:
     scene = scene_of(number)
     stage = await site.hall.open(number)
-    return call.html("lab.html", {"title": "Live lab", "scene": scene, "stage": stage, "scenes": site.scenes})
+    return call.html(
+        "lab.html",
+        {"title": "Live lab", "find_hint": "A scene", "scene": scene, "stage": stage, "scenes": site.scenes},
+    )
 
 
 async def _stream(site: LabSite, call: Call, number: int) -> Response:

@@ -61,7 +61,7 @@ _SAID: dict[str, tuple[str, str]] = {
     "worker.started": ("is in the registry", ""),
     "worker.gone": ("fences a silent worker", "retry"),
     "job.swept": ("takes a job back", "retry"),
-    "job.lost": ("is told that the job is not its own", "dead"),
+    "job.lost": ("learns that the job is not its own", "dead"),
     "worker.fenced": ("learns that it was fenced", "dead"),
     "worker.draining": ("drains", "held"),
     "worker.stopped": ("leaves", "held"),

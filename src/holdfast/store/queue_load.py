@@ -130,5 +130,5 @@ def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:
     return named(
         "list_workers",
         (with_gone, limit),
-        lambda rows: [WorkerLine(*r[:-2], json.loads(r[-2]), read_vitals(r[-1])) for r in rows],
+        lambda rows: [WorkerLine(*[*r[:-2], json.loads(r[-2]), read_vitals(r[-1])]) for r in rows],
     )

@@ -154,6 +154,7 @@
       const left = alive && worker.generation && worker.lease !== null ? Math.max(0, worker.lease) : null;
       put(one("[data-left]", card), left === null ? "–" : left > 99 ? "∞" : left.toFixed(1));
       const turn = 2 * Math.PI * 19;
+      one("[data-arc]", card).setAttribute("visibility", left ? "visible" : "hidden");
       one("[data-arc]", card).setAttribute("stroke-dasharray", `${left === null ? 0 : turn * Math.min(1, left / 4)} ${turn}`);
       one("[data-lease]", card).setAttribute("aria-label", left === null ? "No lease" : `Lease: ${left} s`);
     }

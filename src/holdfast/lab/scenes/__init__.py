@@ -1,4 +1,4 @@
-"""The scenes, in the order in which they are told. Each is one module with an app and a SCENE."""
+"""The scenes, in the order of the story. Each is one module with an app and a SCENE."""
 
 import importlib
 

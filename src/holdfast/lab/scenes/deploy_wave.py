@@ -75,7 +75,7 @@ SCENE = Scene(
             lambda s: s.number("SELECT count(*) FROM asked") > 0,
         ),
         Chapter(
-            "Start the wave. Each old worker is told to leave (SIGTERM): it claims no more, and finishes what runs.",
+            "Start the wave. Each old worker gets SIGTERM: it claims no more, and finishes what runs.",
             lambda s: "wave" in s.seen,
         ),
         Chapter(
@@ -88,7 +88,7 @@ SCENE = Scene(
         ),
     ),
     promise=Promise(
-        "A worker that is told to leave finishes what it runs: a deploy cuts nothing off.",
+        "A worker that is asked to leave finishes what it runs: a deploy cuts nothing off.",
         (
             ("pages", "SELECT count(*) FROM asked"),
             ("rendered", "SELECT count(*) FROM holdfast.archive WHERE status = 'completed'"),

@@ -16,7 +16,7 @@ app = Holdfast()
 SLOW = "slow"  # the open transaction, from act to act
 
 
-@app.on("order.paid", start="start")
+@app.on("lab.order.paid", start="start")
 def count_order(event: Event[Any]) -> None:
     """The reader that the log serves."""
     if not outside.is_unsafe():
@@ -30,7 +30,7 @@ def count_order(event: Event[Any]) -> None:
 
 def _publish(conn: psycopg.Connection[Any]) -> int:
     (order,) = conn.execute("SELECT nextval('order_ids')::int").fetchone() or (0,)
-    app.publish("order.paid", {"order_id": order}, conn=conn)
+    app.publish("lab.order.paid", {"order_id": order}, conn=conn)
     return int(order)
 
 

@@ -1,4 +1,4 @@
-"""Scene 4: a lost notification. A job is committed, and nobody is told: the worker's own look finds it."""
+"""Scene 4: a lost notification. A job is committed, and no worker hears of it: the worker's own look finds it."""
 
 import random
 
@@ -42,7 +42,7 @@ def _is_asleep(stage: Stage) -> bool:
 
 
 def _untold(stage: Stage) -> None:
-    """A transaction that enqueued before anybody slept, and commits after: it saw nobody, so it tells nobody."""
+    """A transaction that enqueued before anybody slept, and commits after: it saw nobody, so it wakes nobody."""
     for member in stage.crew.alive:
         member.drain()
     stage.wait(lambda: not stage.crew.alive and _nobody_sleeps(stage), "nobody sleeps")
@@ -52,7 +52,7 @@ def _untold(stage: Stage) -> None:
         stage.note(f"enqueues {number} while nobody sleeps, and does not commit yet", "held")
         stage.start_ready()
         stage.wait(lambda: _is_asleep(stage), "the worker lies down")
-        stage.note("the worker sleeps, and is told of nothing", "held")
+        stage.note("the worker sleeps, and has heard nothing", "held")
     stage.sql("INSERT INTO commits (number, job) VALUES (%s, %s)", [number, handle.id])
     stage.note(f"commits {number}: no notification", "dead")
     stage.seen["untold"] = True
@@ -89,11 +89,11 @@ SCENE = Scene(
     lead="A notification is a hint. Take it away, and the job is found all the same.",
     story=(
         Chapter(
-            "Enqueue. A worker that sleeps is told with the commit, and wakes at once.",
+            "Enqueue. A sleeping worker is woken with the commit.",
             lambda s: s.number("SELECT count(*) FROM commits") > 0,
         ),
         Chapter(
-            "Now a transaction enqueues before the worker sleeps, and commits after. Nobody is told.",
+            "Now a transaction enqueues before the worker sleeps, and commits after. It wakes nobody.",
             lambda s: "untold" in s.seen,
         ),
         Chapter(
@@ -116,7 +116,7 @@ SCENE = Scene(
         ("forgotten for 5 s",),
     ),
     unsafe="Trust notifications alone",
-    then="The worker looks by itself once an hour (poll). A job of which nobody was told waits for that.",
+    then="The worker looks by itself once an hour (poll). A job that woke nobody waits for that.",
     schema=(
         "CREATE SEQUENCE numbers",
         """CREATE TABLE commits (number int PRIMARY KEY, job uuid NOT NULL,
@@ -127,7 +127,7 @@ SCENE = Scene(
         Rows(
             "holdfast.sleepers",
             "SELECT s.worker AS id, s.queue FROM holdfast.sleepers s LIMIT 20",
-            "who sleeps, and is told with a commit",
+            "sleeping workers, which a commit wakes",
         ),
         DONE,
         Rows(
@@ -139,7 +139,7 @@ SCENE = Scene(
     ),
     acts=(
         Act("enqueue", "Enqueue", _enqueue),
-        Act("untold", "Enqueue, and tell nobody", _untold, "x"),
+        Act("untold", "Enqueue, and wake nobody", _untold, "x"),
         Act("cut", "Cut the listeners", _cut, "bolt"),
         JOIN,
         DRAIN,

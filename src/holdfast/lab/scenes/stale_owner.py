@@ -67,7 +67,7 @@ def _play(stage: Stage, chance: random.Random) -> None:
         stage.wait(lambda: not stage.holds(), "the stale owner's label replaces the newer one")
     else:
         stage.wait(lambda: stage.tape.count("guard", rows=0) > 0, "the guard refuses the stale owner")
-        stage.wait(lambda: stage.tape.count("job.lost") > 0, "the stale owner is told")
+        stage.wait(lambda: stage.tape.count("job.lost") > 0, "the stale owner learns of it")
 
 
 SCENE = Scene(
@@ -98,7 +98,7 @@ SCENE = Scene(
         "An owner that lost its lease can change nothing.",
         (
             ("labels", "SELECT count(*) FROM labels"),
-            ("owners fenced", "SELECT count(*) FROM holdfast.workers WHERE fenced_at IS NOT NULL"),
+            ("owners fenced", "SELECT count(*) FROM holdfast.workers WHERE status = 'gone'"),
             (
                 "labels of a stale owner",
                 """SELECT count(*) FROM labels l WHERE l.generation <

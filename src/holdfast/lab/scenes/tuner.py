@@ -103,8 +103,10 @@ SCENE = Scene(
         Rows(
             "settings_measured",
             """SELECT workers || ' x ' || concurrency || ', prefetch ' || prefetch
-                      || CASE WHEN fsync THEN ', fsync' ELSE '' END AS setting, round(per_second)::int AS per_second, round(least) || ' to ' || round(most) AS range,
-                      round(p95_ms)::int AS p95_ms, runs FROM settings_measured ORDER BY per_second DESC LIMIT 20""",
+                      || CASE WHEN fsync THEN ', fsync' ELSE '' END AS setting,
+                      round(per_second)::int AS per_second, round(least) || ' to ' || round(most) AS range,
+                      round(p95_ms)::int AS p95_ms, runs
+               FROM settings_measured ORDER BY per_second DESC LIMIT 20""",
             "jobs a second of each setting, best first: mean, least and most",
         ),
         Rows(

@@ -117,7 +117,7 @@ SCENE = Scene(
         ),
     ),
     promise=Promise(
-        "A job whose owner is gone is taken back once, however many look after it.",
+        "A job whose owner is gone is taken back once, however many clean up.",
         (
             ("orders", "SELECT count(*) FROM asked"),
             (
