@@ -157,7 +157,9 @@ async def test_an_empty_log_is_rebuilt_too(app: Holdfast, akit: Kit) -> None:
     assert table(akit) == {}
 
 
-SWAPS = 6  # in the usual run; each is a rebuild from the first event on, and there are more of those with each
+SWAPS = (
+    6  # in the usual run; each is a rebuild from the first event on, and there are more of those with each
+)
 
 
 @pytest.mark.parametrize("shards", [1, 3])

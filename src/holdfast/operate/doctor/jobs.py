@@ -15,7 +15,7 @@ from ...store.statement import Flow
 from ...store.wake import wake
 from ..advice import Advice, advise, start_worker
 from ..wording import cut, listed, several, some, span, them
-from .finding import Check, Finding, Left, Patient
+from .finding import Check, Finding, Left, Level, Patient
 
 _NAMED = 20  # jobs that a command names
 
