@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from holdfast import ConfigurationError, Holdfast, NoDatabase
 from holdfast.cli import app as cli
+from holdfast.cli import main
 from holdfast.cli.dev import sample_enqueue
 from holdfast.cli.reloading import changed, python_files
 from holdfast.db.embedded import default_path, stop
@@ -23,6 +24,7 @@ from holdfast.testing import Kit
 APP = """
 from holdfast import ConfigurationError, Holdfast, NoDatabase
 from holdfast.cli import app as cli
+from holdfast.cli import main
 
 app = Holdfast()
 
@@ -145,3 +147,22 @@ def test_a_server_of_somebody_else_above_is_not_meant(
     monkeypatch.delenv("HOLDFAST_HOME", raising=False)
     (tmp_path / ".holdfast" / "postgres").mkdir(parents=True)  # no server in it
     assert default_path() == below / ".holdfast" / "postgres"
+
+
+@pytest.mark.parametrize("words", [["dev", "hello:app", "--no-web"], ["dev"]])
+def test_whoever_starts_it_the_child_gets_the_same_words(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program, as manage.py is, hands its own words over."""
+    given: list[list[str]] = []
+
+    def noted(child: list[str], _: Path) -> int:
+        given.append(child)
+        return 3
+
+    monkeypatch.setattr("holdfast.cli.dev.run_reloading", noted)
+    monkeypatch.setattr("sys.argv", ["manage.py", "holdfast", *words])
+    with pytest.raises(SystemExit) as left:
+        main(words, "manage.py holdfast")
+    assert left.value.code == 3
+    assert given == [[*words, "--no-reload"]]

@@ -133,7 +133,8 @@ def main(arguments: list[str] | None = None, program: str = "holdfast") -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal that has no such letter gets its number
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(args=arguments, prog_name=program)
+        given = sys.argv[1:] if arguments is None else arguments
+        app(args=given, prog_name=program, obj=tuple(given))  # for a command that starts itself again
     except HoldfastError as error:
         mistake = isinstance(error, ConfigurationError | TaskDefinitionError | EnqueueError | EventsGone)
         _leave(words(error), USER if mistake else ENVIRONMENT)

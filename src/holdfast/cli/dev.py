@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +26,7 @@ from holdfast.tasks.taskset import TaskSet
 
 
 def dev_command(
+    context: typer.Context,
     app: AppArgument = None,
     concurrency: Annotated[
         int | None,
@@ -44,7 +44,7 @@ def dev_command(
 ) -> None:
     """Run an app with everything it needs: a server if none is named, the schema, its queues, a worker, the dashboard."""
     if reload and not exit_when_idle:
-        raise typer.Exit(run_reloading(["dev", *sys.argv[2:], "--no-reload"], Path.cwd()))
+        raise typer.Exit(run_reloading([*context.find_root().obj, "--no-reload"], Path.cwd()))
     chosen = configure(LogFormat.console, log_level)
     found = load_app(app)
     _use_embedded_if_none(found)
