@@ -64,15 +64,15 @@ def test_its_crash_is_survived(kit: Kit, tmp_path: Path) -> None:
         assert printed == '"receipt for order 1"'
         assert f"\n{printed}\n" in TEXT
         (job,) = re.findall(r"[0-9a-f-]{36}", holdfast("enqueue", "-a", "shop:app", "pay", "order_id:=2"))
-        wait_until(lambda: kit.job(job)["status"] == "processing", "it runs")  # type: ignore[arg-type]
+        wait_until(lambda: kit.job(job)["status"] == "processing", "it runs")
         first.kill()
         first.wait(30)
         assert "processing" in holdfast("explain", job)
         second = worker()
-        wait_until(lambda: kit.job(job)["status"] == "completed", "another worker finished it")  # type: ignore[arg-type]
+        wait_until(lambda: kit.job(job)["status"] == "completed", "another worker finished it")
         shown = json.loads(holdfast("jobs", "show", job, "--json"))
         assert "order 2 is paid, by owner number 2" in json.dumps(shown)
-        assert kit.job(job)["attempts"] == 1  # type: ignore[arg-type]
+        assert kit.job(job)["attempts"] == 1
         assert kit.sql("SELECT count(*) AS n, sum(cents) AS cents FROM ledger") == [{"n": 1, "cents": 995}]
     finally:
         for process in filter(None, (first, second)):
