@@ -79,8 +79,7 @@ def test_a_look_makes_no_server_and_finds_that_of_dev_from_any_subfolder(
         )
         (sample,) = (line.strip() for line in dev.err.splitlines() if line.startswith("  holdfast enqueue"))
         assert sample == "holdfast enqueue greet name=hello"
-        words = sample.split()[1:]
-        done = holdfast(project, *words, "--app", "hello:app", "--wait", "60")
+        done = holdfast(project, *sample.split()[1:], "--app", "hello:app", "--wait", "60")
         assert (done.returncode, done.stdout) == (0, '"hello hello"\n'), done.stderr
         found = holdfast(
             project / "deep" / "er", "status", "--json"

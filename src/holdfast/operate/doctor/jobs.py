@@ -15,7 +15,7 @@ from ...store.statement import Flow
 from ...store.wake import wake
 from ..advice import Advice, advise, start_worker
 from ..wording import cut, listed, several, some, span, them
-from .finding import Check, Finding, Left, Patient
+from .finding import Check, Finding, Left, Level, Patient
 
 # Nobody there -------------------------------------------------------------------------------------------------------
 
@@ -24,7 +24,7 @@ def check_workers(p: Patient) -> Iterator[Finding]:
     """Said at once: no queue with due jobs is to be without a worker. Where it lasts, it is an error."""
     found = p.probe.look(store.unserved_queues(p.dead_after, 0.0))
     if found:
-        level = "error" if any(p.limits.is_late(u.seconds) for u in found) else "warning"
+        level: Level = "error" if any(p.limits.is_late(u.seconds) for u in found) else "warning"
         what = f"{several(len(found), 'queue')} with due jobs and no live worker"
         details = [f"queue {u.queue}: due for {span(u.seconds)}, first {cut(u.task)}" for u in found]
         yield Finding("unserved_queue", level, what, [start_worker(u.queue) for u in found], listed(details))
