@@ -274,6 +274,7 @@ cancel_build         -         -         -       X       -            X
 drop_old_tables      -         -         -       X       -            X
 now                  X         X         X       X       X            X
 bucket               X         X         X       X       X            X
+sharded_key          X         X         X       X       X            X
 uuid7                X         X         X       X       X            X
 uuid7_time           X         X         X       X       X            X
 archive_slot         X         X         X       X       X            X

@@ -40,7 +40,7 @@ def changed(before: Files, after: Files) -> str | None:
 
 
 def run_reloading(words: Sequence[str], folder: Path) -> int:
-    """Run `holdfast WORDS` as a child, and start it again with every change; returns its exit code once it is told to stop,
+    """Run `holdfast WORDS` as a child, and start it again with every change; returns its exit code after a signal to stop,
     or when the first one fails. A later one that fails, as code does while it is being written, waits for a change."""
     with _Stop() as stop:
         for patient in itertools.chain([False], itertools.repeat(True)):

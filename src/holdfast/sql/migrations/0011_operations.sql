@@ -7,6 +7,27 @@ ALTER TABLE holdfast.queues ADD COLUMN keep_completed boolean NOT NULL DEFAULT t
 ALTER TABLE holdfast.audit ADD COLUMN surface text, ADD COLUMN address inet, ADD COLUMN reason text, ADD COLUMN before jsonb, ADD COLUMN after jsonb,
     ADD COLUMN operation uuid;
 
+-- One of several keys in place of a hot one, the same in every language: key, '#', and the first 64 bits of SHA-256 of the UTF-8 text of
+-- `by`, unsigned, modulo `shards`. Without `by` any shard.
+CREATE FUNCTION holdfast.sharded_key(key text, shards int, by text DEFAULT NULL) RETURNS text
+    LANGUAGE plpgsql VOLATILE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    digest text := encode(sha256(convert_to(sharded_key.by, 'UTF8')), 'hex');
+    high   bigint := ('x' || substr(digest, 1, 8))::bit(32)::bigint;
+    low    bigint := ('x' || substr(digest, 9, 8))::bit(32)::bigint;
+BEGIN
+    IF shards IS NULL OR shards NOT BETWEEN 1 AND 1024 THEN
+        RAISE EXCEPTION 'shards must be between 1 and 1024, not %', coalesce(shards::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+    ELSIF key IS NULL OR key = '' THEN
+        RAISE EXCEPTION 'the key to split must be a text that is not empty' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF digest IS NULL THEN
+        RETURN key || '#' || floor(random() * shards)::int;
+    END IF;
+    RETURN key || '#' || (high % shards * (4294967296 % shards) + low) % shards;
+END $$;
+
 ALTER TABLE holdfast.workers ADD COLUMN metadata jsonb NOT NULL DEFAULT '{}';
 
 CREATE FUNCTION holdfast.record_act(
