@@ -41,7 +41,7 @@ def change(result: Any, **fields: Any) -> None:
 
 
 def of_job(task: Any, job: JobDetail, errors: list[Attempt], alias: str) -> Any:
-    """Jobs keep the time of their latest claim alone, so an attempt before that is told by its error."""
+    """Jobs keep the time of their latest claim alone, so an attempt before that is known by its error."""
     failed = sorted(errors, key=lambda error: error.at)
     workers = [error.worker or "" for error in failed]
     if job.state in (PROCESSING, COMPLETED):
