@@ -1,7 +1,7 @@
 """What an operator asks of the whole: bounded looks at queues, dead letters and workers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ..model.vitals import Vitals, read_vitals
@@ -126,5 +126,5 @@ def list_workers(with_gone: bool, limit: int) -> Statement[list[WorkerLine]]:
     return named(
         "list_workers",
         (with_gone, limit),
-        lambda rows: [WorkerLine(*(*r[:-1], read_vitals(r[-1]))) for r in rows],
+        lambda rows: [replace(WorkerLine(*r), vitals=read_vitals(r[-1])) for r in rows],
     )
