@@ -164,7 +164,6 @@ async def test_a_key_that_waits_for_its_dead_letter(drill: Drill) -> None:
     await drill.healed(entry, lambda: drill.count("completed") == 3, "the parcels are sent")
 
 
-@pytest.mark.long
 async def test_many_keys_that_wait_for_their_dead_letters(drill: Drill) -> None:
     down.add("carrier")
     for n in range(4):
