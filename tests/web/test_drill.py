@@ -3,9 +3,7 @@ what it offers heals the system."""
 
 import asyncio
 import contextlib
-import html
 import os
-import re
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +17,7 @@ import pytest
 from tests.conftest import QUICK, await_until
 from tests.web import drill_app
 from tests.web.drill_app import OrderPaid, checkout, down
+from tests.web.entries import Entry, entries
 from tests.web.surfing import Surfer, fields, made_for
 
 from holdfast import Holdfast, shapes
@@ -26,55 +25,6 @@ from holdfast.operate.doctor.thresholds import Limits
 from holdfast.operate.operator import Operator
 from holdfast.testing import Kit
 from holdfast.web.application import Dashboard
-
-
-@dataclass(frozen=True)
-class Button:
-    label: str
-    path: str
-    form: dict[str, str] | None  # None: a link to a preview
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What needs attention: a sentence, what is known, the commands to copy and the buttons."""
-
-    sentence: str
-    text: str
-    commands: list[str]
-    buttons: list[Button]
-
-
-def entries(page: str) -> list[Entry]:
-    return [_entry(part) for part in re.findall(r'<li class="find-row">(.*?)</li>', page, re.DOTALL)]
-
-
-def _entry(part: str) -> Entry:
-    acts = part[part.rindex('<div class="acts">') :]
-    found = re.findall(r"<b>(.*?)</b>", part)
-    links = [
-        Button(html.unescape(label).rstrip("…"), html.unescape(path), None)
-        for path, label in re.findall(r'<a class="[^"]*" data-dialog href="([^"]+)">([^<]+)</a>', acts)
-    ]
-    forms = [
-        Button(
-            html.unescape(label),
-            path,
-            {
-                name: html.unescape(value)
-                for name, value in re.findall(r'name="([^"]+)" value="([^"]*)"', inner)
-            },
-        )
-        for path, inner, label in re.findall(
-            r'<form method="post" action="([^"]+)"[^>]*>(.*?)<button[^>]*>([^<]+)</button>', acts, re.DOTALL
-        )
-    ]
-    text = html.unescape(re.sub(r"<[^>]+>", " ", part))
-    return Entry(html.unescape(found[0]), text, _commands(part), [*links, *forms])
-
-
-def _commands(part: str) -> list[str]:
-    return [html.unescape(one) for one in re.findall(r"<code>(.*?)</code>", part)]
 
 
 @dataclass
@@ -214,7 +164,6 @@ async def test_a_key_that_waits_for_its_dead_letter(drill: Drill) -> None:
     await drill.healed(entry, lambda: drill.count("completed") == 3, "the parcels are sent")
 
 
-@pytest.mark.long
 async def test_many_keys_that_wait_for_their_dead_letters(drill: Drill) -> None:
     down.add("carrier")
     for n in range(4):
