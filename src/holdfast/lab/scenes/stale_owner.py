@@ -87,11 +87,11 @@ SCENE = Scene(
         ),
         Chapter(
             "Let the labels go. The new owner writes under generation 2.",
-            lambda s: s.number("SELECT count(*) FROM labels WHERE generation > 1") > 0,
+            lambda s: s.number("SELECT count(*) FROM writes WHERE generation > 1") > 0,
         ),
         Chapter(
             "Wake the first one. It does not know that it lost the job, and tries to write: 0 rows.",
-            lambda s: s.tape.count("guard", rows=0) > 0,
+            lambda s: s.tape.count("job.lost") > 0,
         ),
     ),
     promise=Promise(

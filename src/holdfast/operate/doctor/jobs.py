@@ -1,4 +1,4 @@
-"""The jobs themselves: what is stranded, stuck, quarantined, unknown, paused, dead or not tidied up."""
+"""The jobs themselves: what is stranded, stuck, deadly, quarantined, unknown, dead or not tidied up."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,8 @@ from ...store.wake import wake
 from ..advice import Advice, advise, start_worker
 from ..wording import cut, listed, several, some, span, them
 from .finding import Check, Finding, Left, Level, Patient
+
+_NAMED = 20  # jobs that a command names
 
 # Nobody there -------------------------------------------------------------------------------------------------------
 
@@ -80,7 +82,7 @@ def check_stuck(p: Patient) -> Iterator[Finding]:
         yield Finding("cancel_ignored", "warning", what, fix, listed([_long(h) for h in deaf]))
     if slow := [h for h in held if h.asked is None and h.seconds >= p.limits.running]:
         what = f"{several(len(slow), 'job')} running for very long"
-        fix = [advise("cancel_jobs", ids=[h.id for h in slow[:20]])]
+        fix = [advise("cancel_jobs", ids=[h.id for h in slow[:_NAMED]])]
         yield Finding("long_running", "info", what, fix, listed([_long(h) for h in slow]))
 
 
@@ -128,6 +130,22 @@ def check_forgotten(p: Patient) -> Iterator[Finding]:
         yield Finding("forgotten", "error", what, fix, listed(details))
 
 
+# Deadly -------------------------------------------------------------------------------------------------------------
+
+
+def check_deadly(p: Patient) -> Iterator[Finding]:
+    found = p.probe.look(store.suspect_jobs())
+    if found:
+        what = f"{_count(len(found))} in two processes that died: {_they(found)} may be what kills workers"
+        details = [
+            f"{s.id} ({cut(s.task)}, queue {s.queue}), in {s.deaths} processes that died" for s in found
+        ]
+        named = found[:_NAMED]
+        fix = [advise("cancel_jobs", ids=[s.id for s in named])]
+        looks = [advise("show_job", id=found[0].id)]
+        yield Finding("deadly_jobs", "warning", what, fix, listed(details), looks, len(found))
+
+
 # Set aside ----------------------------------------------------------------------------------------------------------
 
 
@@ -135,7 +153,7 @@ def check_quarantine(p: Patient) -> Iterator[Finding]:
     found = p.probe.look(store.quarantined_jobs())
     if found:
         what = f"{_count(len(found))} in quarantine, because {_they(found)} made a claim or a sweep fail"
-        which = {"ids": [q.id for q in found]} if len(found) <= 20 else {"state": QUARANTINED}
+        which = {"ids": [q.id for q in found]} if len(found) <= _NAMED else {"state": QUARANTINED}
         details = [f"{q.id} ({cut(q.task)}, queue {q.queue}): {cut(q.reason)}" for q in found]
         fix, drop = advise("retry_jobs", **which), advise("discard_jobs", **which)
         yield Finding("quarantined", "error", what, [fix], listed(details), [drop])
@@ -158,7 +176,7 @@ def check_tasks(p: Patient) -> Iterator[Finding]:
         }
         fix = [start_worker(queue, able[queue]) for queue in sorted(able)]
         drops = [advise("discard_jobs", state=HELD, task=task) for task in sorted({u.task for u in found})]
-        yield Finding("unknown_tasks", "warning", what, fix, listed(details), drops)
+        yield Finding("unknown_tasks", "warning", what, fix, listed(details), drops, jobs)
 
 
 def check_misfits(p: Patient) -> Iterator[Finding]:
@@ -174,20 +192,7 @@ def check_misfits(p: Patient) -> Iterator[Finding]:
         ]
         fix = [start_worker(queue) for queue in sorted({m.queue for m in found})]
         drops = [advise("discard_jobs", state=HELD, task=task) for task in sorted({m.task for m in found})]
-        yield Finding("misfits", "warning", what, fix, listed(details), drops)
-
-
-def check_paused(p: Patient) -> Iterator[Finding]:
-    found = p.probe.look(store.long_paused(p.limits.paused))
-    for kind in ("queue", "task"):
-        if some_paused := [x for x in found if x.what == kind]:
-            what = f"{several(len(some_paused), kind)} paused for more than {span(p.limits.paused)}"
-            fix = [advise(f"resume_{kind}", name=x.name) for x in some_paused]
-            details = [
-                f"{kind} {cut(x.name)}: for {span(x.seconds)}, by {cut(x.by) or 'somebody'}"
-                for x in some_paused
-            ]
-            yield Finding(f"paused_{kind}", "info", what, fix, listed(details))
+        yield Finding("misfits", "warning", what, fix, listed(details), drops, jobs)
 
 
 # Finished -----------------------------------------------------------------------------------------------------------
@@ -200,7 +205,7 @@ def check_dead(p: Patient) -> Iterator[Finding]:
         what = f"{several(total, 'dead letter')} in the last hour"
         fix = [advise("redrive_dead", task=d.task) for d in found]
         details = [f"{cut(d.task)}: {d.count:,}, the last with {cut(d.error)}" for d in found]
-        yield Finding("dead_letters", "info", what, fix, listed(details), [advise("list_dead")])
+        yield Finding("dead_letters", "warning", what, fix, listed(details), [advise("list_dead")], total)
 
 
 def check_archive(p: Patient) -> Iterator[Finding]:
@@ -237,12 +242,10 @@ CHECKS = (
         check_stuck,
     ),
     Check("forgotten", "workers run what they have claimed", ("forgotten",), check_forgotten),
+    Check("deadly", "no job has been in two processes that died", ("deadly_jobs",), check_deadly),
     Check("quarantine", "no job is in quarantine", ("quarantined",), check_quarantine),
     Check("tasks", "no job is set aside because no worker knew its task", ("unknown_tasks",), check_tasks),
     Check("payloads", "no job is set aside because its payload does not fit", ("misfits",), check_misfits),
-    Check(
-        "paused", "nothing has been paused for more than a day", ("paused_queue", "paused_task"), check_paused
-    ),
     Check("dead", "few dead letters in the last hour", ("dead_letters",), check_dead),
     Check("archive", "finished jobs are removed after their time", ("archive_overdue",), check_archive),
 )
