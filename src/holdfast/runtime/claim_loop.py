@@ -85,12 +85,11 @@ class ClaimLoop:
         try:
             claimed = await self._claim_new() or await self._claim_all_kinds()
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
-            failed = min(max(self._pause.seconds * 2, 0.5), _LONGEST_PAUSE)
-            self._pause.seconds = pause = failed * random.uniform(0.8, 1.0)  # noqa: S311
-            level = (
-                logging.DEBUG if isinstance(error, ConnectionLost) else logging.WARNING
-            )  # database.lost says it
-            telemetry.emit("claim.failed", level=level, error=str(error), next_try_in=pause)
+            self._pause.seconds = min(max(self._pause.seconds * 2, 0.5), _LONGEST_PAUSE) * random.uniform(
+                0.8, 1.0
+            )  # noqa: S311
+            level = logging.DEBUG if isinstance(error, ConnectionLost) else logging.WARNING
+            telemetry.emit("claim.failed", level=level, error=str(error), next_try_in=self._pause.seconds)
             return None
         if claimed:
             self._suspects.others_came()
