@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from .. import telemetry
-from ..db.faults import BadRow, ConnectionLost, Contended, LockTimeout
+from ..db.faults import BadRow, Contended, LockTimeout
 from ..errors import DatabaseUnavailable
 from ..model.job import ClaimedJob
 from .attempts import Attempts
@@ -19,7 +19,7 @@ from .claim.trials import TrialClaimer
 from .context import WorkerContext
 from .inflight import Running
 from .nearby import Nearby
-from .service import Service
+from .service import Service, loudness
 from .sleep import FIRST_PAUSE, Nap, Sleep
 from .slots import Slots
 
@@ -85,11 +85,9 @@ class ClaimLoop:
         try:
             claimed = await self._claim_new() or await self._claim_all_kinds()
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
-            self._pause.seconds = min(max(self._pause.seconds * 2, 0.5), _LONGEST_PAUSE) * random.uniform(
-                0.8, 1.0
-            )  # noqa: S311
-            level = logging.DEBUG if isinstance(error, ConnectionLost) else logging.WARNING
-            telemetry.emit("claim.failed", level=level, error=str(error), next_try_in=self._pause.seconds)
+            failed = min(max(self._pause.seconds * 2, 0.5), _LONGEST_PAUSE)
+            self._pause.seconds = pause = failed * random.uniform(0.8, 1.0)  # noqa: S311
+            telemetry.emit("claim.failed", level=loudness(error), error=str(error), next_try_in=pause)
             return None
         if claimed:
             self._suspects.others_came()
