@@ -1,6 +1,5 @@
 """The claim loop: claim what the free slots need, start it, rest until there is more to do."""
 
-import logging
 import random
 import time
 from collections.abc import Sequence
