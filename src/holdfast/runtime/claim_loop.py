@@ -1,13 +1,12 @@
 """The claim loop: claim what the free slots need, start it, rest until there is more to do."""
 
-import logging
 import math
 import random
 import time
 from collections.abc import Sequence
 
 from .. import telemetry
-from ..db.faults import BadRow, ConnectionLost, Contended, LockTimeout
+from ..db.faults import BadRow, Contended, LockTimeout
 from ..errors import DatabaseUnavailable
 from ..model.job import ClaimedJob
 from .attempts import Attempts
@@ -20,7 +19,7 @@ from .claim.trials import TrialClaimer
 from .context import WorkerContext
 from .inflight import Running
 from .nearby import Nearby
-from .service import Service
+from .service import Service, loudness
 from .sleep import FIRST_PAUSE, Nap, Sleep
 from .slots import Slots
 
@@ -88,10 +87,7 @@ class ClaimLoop:
         except (DatabaseUnavailable, BadRow, Contended, LockTimeout) as error:
             failed = min(max(self._pause.seconds * 2, 0.5), _LONGEST_PAUSE)
             self._pause.seconds = pause = failed * random.uniform(0.8, 1.0)  # noqa: S311
-            level = (
-                logging.DEBUG if isinstance(error, ConnectionLost) else logging.WARNING
-            )  # database.lost says it
-            telemetry.emit("claim.failed", level=level, error=str(error), next_try_in=pause)
+            telemetry.emit("claim.failed", level=loudness(error), error=str(error), next_try_in=pause)
             return None
         if claimed:
             self._suspects.others_came()

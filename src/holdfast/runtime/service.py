@@ -136,7 +136,7 @@ class Service(abc.ABC):
         known = isinstance(error, DatabaseUnavailable)
         telemetry.emit(
             "service.failed",
-            level=logging.DEBUG if self._outage else logging.WARNING if known else logging.ERROR,
+            level=loudness(error) if known else logging.ERROR,
             service=self.name,
             error=f"{type(error).__name__}: {error}",
             failures=self._failures,
@@ -144,3 +144,8 @@ class Service(abc.ABC):
         )
         if not known:
             telemetry.log.debug("%s failed", self.name, exc_info=error)
+
+
+def loudness(error: BaseException) -> int:
+    """A lost connection is said once for all, by database.lost; what each loop notices of it is for those who debug."""
+    return logging.DEBUG if isinstance(error, ConnectionLost) else logging.WARNING
