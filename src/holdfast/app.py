@@ -13,10 +13,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 from uuid import UUID
 
-from . import telemetry
-from .db import migrate
 from .db.database import Database
-from .errors import ConfigurationError, SchemaMissing
+from .errors import ConfigurationError
 from .model.clock import Clock
 from .model.queue import QueueRules
 from .model.release import find_release
@@ -34,17 +32,16 @@ from .runtime.worker import Worker
 from .settings import Settings, database_url, load_settings
 from .shape import by_table
 from .shapes import SHAPES, Registry, Verbs
-from .store import jobs
-from .store.queues import create_queue, queue_rules
 from .tasks.found import FoundJob, job_id_of
 from .tasks.group import GroupHandle, NewGroup, When
 from .tasks.handle import JobHandle
 from .tasks.newjob import NewJob
 from .tasks.options import EnqueueOptions
 from .tasks.payload import dump
+from .tasks.server import check_server
 from .tasks.task import aenqueue_all, enqueue_all, raw_job
 from .tasks.taskset import TaskSet
-from .tasks.writer import Writer, check_rules, unknown_queue
+from .tasks.writer import Writer
 
 R = TypeVar("R")
 _SPARE = 4
@@ -257,7 +254,7 @@ class Holdfast(Registry, Verbs):
         for shape in self._shapes:
             shape.check_declared(tasks)
         wanted = list(dict.fromkeys(queues)) or sorted({"inbox", *tasks.queues()})
-        rules = await self._check_server(wanted, tasks.queue_rules())
+        rules = await check_server(self.database, wanted, tasks.queue_rules())
         options = WorkerOptions(
             leases={queue: self._lease(tasks, queue) for queue in wanted},
             concurrency=concurrency or self.settings.concurrency,
@@ -357,39 +354,6 @@ class Holdfast(Registry, Verbs):
         """A lease belongs to the claim, so it is the longest that the settings or any task of the queue ask for."""
         asked = [h.lease for h in tasks.handlers() if h.queue == queue and h.lease is not None]
         return max([self.settings.lease, *asked])
-
-    async def _check_server(
-        self, wanted: Sequence[str], declared: Mapping[str, QueueRules]
-    ) -> dict[str, QueueRules]:
-        """The server can be relied on, and has the wanted queues; returns the rules of each."""
-        database = self.database
-        server = await database.arun(jobs.describe_server)
-        if not server.has_schema:
-            raise SchemaMissing
-        version = await database.arun(jobs.schema_version)
-        migrate.verify(version.number, needs_code=version.needs_code)
-        safe = server.fsync != "off" and server.synchronous_commit != "off"
-        telemetry.emit(
-            "durability", level=logging.INFO if safe else logging.WARNING, promise=server.durability
-        )
-        existing = await database.arun(jobs.queue_names)
-        for queue in wanted:
-            if queue in existing:
-                continue
-            if not (database.is_embedded and queue in declared):
-                raise unknown_queue(queue, existing, declared.get(queue))
-            await database.arun(functools.partial(create_queue, queue, rules=declared[queue]))
-        found = await database.arun(lambda: queue_rules(wanted))
-        for queue, rules in found.items():
-            if differs := check_rules(queue, declared.get(queue), rules):
-                telemetry.emit(
-                    "queue.differs",
-                    level=logging.WARNING,
-                    queue=queue,
-                    options=", ".join(differs),
-                    advice="the database's values apply; to change them to what the app declares: holdfast queue sync",
-                )
-        return found
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from holdfast import AsyncTransaction, Backoff, Batch, Holdfast, Job, LeaseLost, Transaction, telemetry
-from holdfast.runtime import renew
+from holdfast.runtime import renewal_thread
 
 FOLDER = Path(os.environ.get("CRASH_FOLDER", "/nonexistent"))
 QUICK = Backoff(first=0.05, cap=0.2)
@@ -229,4 +229,4 @@ def _write_event(event: telemetry.Event) -> None:
 if "CRASH_FOLDER" in os.environ:
     telemetry.subscribe(_write_event)
 if "CRASH_BLOCKED" in os.environ:
-    renew._BLOCKED = float(os.environ["CRASH_BLOCKED"])
+    renewal_thread._BLOCKED = float(os.environ["CRASH_BLOCKED"])

@@ -170,7 +170,7 @@ ENDS: list[tuple[JobStatus, type[ResultError], str]] = [
         (
             f"nothing is kept of job {JOB_ID} (billing.f): "
             "it finished longer ago than "
-            "results are kept, or its transaction was rolled back"
+            "results are kept, its transaction was rolled back, or its queue or task has keep_completed=False"
         ),
     ),
 ]

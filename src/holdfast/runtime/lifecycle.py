@@ -20,7 +20,7 @@ from .context import WorkerContext
 from .membership import Membership
 from .notify import Notify
 from .pulse import Pulse
-from .renew import RenewalThread
+from .renewal_thread import RenewalThread
 from .rest import Resting
 from .ring import Ring
 from .service import Service

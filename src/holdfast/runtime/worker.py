@@ -29,7 +29,7 @@ from .membership import Membership
 from .middleware import Middleware
 from .notify import Notify
 from .options import WorkerOptions
-from .renew import RenewalThread
+from .renewal_thread import RenewalThread
 from .ring import Ring
 from .service import Service
 from .sleep import DROWSY, Sleep
