@@ -15,7 +15,7 @@ from holdfast.store.runbook import QUESTIONS
 from holdfast.store.workers import register
 
 READS = (
-    "status", "explain {later}", "doctor", "audit", "operations list", "operations show {begun}", "stats", "jobs list", "jobs show {later}", "dead list", "dead show {dead}", "archive search",
+    "status", "top --times 1", "explain {later}", "doctor", "audit", "operations list", "operations show {begun}", "stats", "jobs list", "jobs show {later}", "dead list", "dead show {dead}", "archive search",
     "archive show {done}", "group list", "group show {group}", "keys list ordered", "keys show ordered key1", "keys blocked", "keys hot", "keys held", "keys limits", "queue list",
     "queue show ordered", "task list", "schedule list", "schedule next tick", "workers", "workers list", "ring", "migrate status", "migrate plan",
     "events list", "events show 1", "events lag", "events tail --no-follow", "events retention", "events rebase", "subscriptions list",

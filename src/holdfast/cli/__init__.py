@@ -53,6 +53,7 @@ from holdfast.cli.ring import ring_command
 from holdfast.cli.runbook import runbook_command
 from holdfast.cli.stats import stats_command
 from holdfast.cli.status import status_command
+from holdfast.cli.top import top_command
 from holdfast.cli.web import web_command
 from holdfast.cli.worker import worker_command
 from holdfast.errors import ConfigurationError, EnqueueError, EventsGone, HoldfastError, TaskDefinitionError
@@ -101,6 +102,7 @@ app.command("dev")(dev_command)
 app.command("web")(web_command)
 app.command("lab")(lab_command)
 app.command("status")(status_command)
+app.command("top")(top_command)
 app.command("explain")(explain_command)
 app.command("doctor")(doctor_command)
 app.add_typer(jobs.app, name="jobs")

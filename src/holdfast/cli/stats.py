@@ -65,9 +65,9 @@ def _print_history(found: History) -> None:
 
 def _print(found: Stats) -> None:
     if found.queues:
-        _print_done(("queue",), found.queues)
+        print_done(("queue",), found.queues)
         typer.echo("")
-        _print_done(("queue", "task"), found.tasks)
+        print_done(("queue", "task"), found.tasks)
     else:
         typer.echo(f"Nothing was done since {render.moment(found.window.since)}.")
     typer.echo("")
@@ -77,7 +77,7 @@ def _print(found: Stats) -> None:
     typer.echo(f"archive     about {found.archive_rows:,} finished jobs, {render.size(found.archive_bytes)}")
 
 
-def _print_done(heads: Sequence[str], lines: Sequence[Done]) -> None:
+def print_done(heads: Sequence[str], lines: Sequence[Done]) -> None:
     rows = [
         [
             *([line.queue, line.task or "-"][: len(heads)]),

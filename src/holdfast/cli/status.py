@@ -3,12 +3,14 @@
 import os
 import sys
 from functools import partial
+from typing import Annotated
 
 import typer
 
 from holdfast.cli import render
-from holdfast.cli.apps import APP_VARIABLE, place_of
+from holdfast.cli.apps import APP_VARIABLE, Where, place_of
 from holdfast.cli.command import Shown, command
+from holdfast.cli.screen import EveryOption, TimesOption, watch
 from holdfast.model.state import BLOCKED, HELD, PARKED, PENDING, PROCESSING, QUARANTINED, SCHEDULED, SUSPENDED
 from holdfast.model.text import command as command_line
 from holdfast.operate.operator import Operator
@@ -19,15 +21,25 @@ NUMBERS = (PENDING, "oldest", SCHEDULED, PROCESSING, HELD, QUARANTINED, "dead")
 
 
 @command
-def status_command(operator: Operator) -> Shown[Overview]:
+def status_command(
+    watched: Annotated[bool, typer.Option("--watch", help="Draw it again and again, until Ctrl-C.")] = False,
+    every: EveryOption = "2s",
+    times: TimesOption = None,
+    *,
+    where: Where,
+    operator: Operator,
+) -> Shown[Overview]:
     """Say how things stand: queues, workers, dead letters, throughput."""
-    found = operator.overview()
     place = place_of(operator.database).removeprefix("database ")
-    return Shown(found, partial(_print, place=place))
+    show = partial(_print, place=place)
+    if watched:
+        watch(operator.overview, show, every, times, where.as_json)
+        raise typer.Exit
+    return Shown(operator.overview(), show)
 
 
 def _print(found: Overview, place: str) -> None:
-    _print_queues(found)
+    print_queues(found)
     _print_unserved(found)
     late = f", {found.workers.late} late" if found.workers.late else ""
     about = "about " if found.finished_is_estimate else ""
@@ -62,7 +74,7 @@ def _print_paused(found: Overview) -> None:
         typer.echo(f"paused      task {render.one_line(task.task)} for {about}")
 
 
-def _print_queues(found: Overview) -> None:
+def print_queues(found: Overview) -> None:
     dead = found.dead_letters_by_queue
     ordered = any(load.ordering == "key" for load in found.queues)
     waiting = any(load.suspended.count for load in found.queues)

@@ -44,10 +44,10 @@ def workers_command(
 def list_command(operator: Operator, everyone: EveryoneOption = False) -> Shown[list[WorkerLine]]:
     """List the workers: where each runs, when it was last heard of, and how many jobs it has."""
     found = operator.list_workers(with_gone=everyone)
-    return Shown(found, _print_list, {"workers": found})
+    return Shown(found, print_list, {"workers": found})
 
 
-def _print_list(found: list[WorkerLine]) -> None:
+def print_list(found: list[WorkerLine]) -> None:
     if not found:
         typer.echo("No workers. Start one: holdfast worker MODULE:APP")
     else:
