@@ -69,7 +69,8 @@ def test_status_is_watched_too(shop: Kit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "said"), [("10ms", "--every takes 0.2 s or more"), ("soon", "--every 'soon' is no span of time")]
+    ("every", "said"),
+    [("10ms", "--every takes 0.2 s or more"), ("soon", "--every 'soon' is no span of time")],
 )
 def test_what_is_no_pace_is_refused(shop: Kit, every: str, said: str) -> None:
     error = CliRunner().invoke(cli, ["top", "-d", shop.url, "--every", every]).exception

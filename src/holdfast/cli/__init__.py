@@ -47,6 +47,7 @@ from holdfast.cli.doctor import doctor_command
 from holdfast.cli.enqueue import enqueue_command
 from holdfast.cli.exits import ENVIRONMENT, INTERRUPTED, USER
 from holdfast.cli.explain import explain_command
+from holdfast.cli.init import init_command
 from holdfast.cli.lab import lab_command
 from holdfast.cli.refusals import words
 from holdfast.cli.ring import ring_command
@@ -97,6 +98,7 @@ def add_shapes(shapes: Iterable[Shape]) -> None:
             app.add_typer(getattr(importlib.import_module(module), attribute), name=name)
 
 
+app.command("init")(init_command)
 app.command("worker")(worker_command)
 app.command("dev")(dev_command)
 app.command("web")(web_command)
