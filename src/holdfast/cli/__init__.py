@@ -52,6 +52,7 @@ from holdfast.cli.lab import lab_command
 from holdfast.cli.refusals import words
 from holdfast.cli.ring import ring_command
 from holdfast.cli.runbook import runbook_command
+from holdfast.cli.sections import Sections
 from holdfast.cli.stats import stats_command
 from holdfast.cli.status import status_command
 from holdfast.cli.top import top_command
@@ -67,6 +68,7 @@ COMPLETING = "_HOLDFAST_COMPLETE"  # set by the shell's completion
 
 app = typer.Typer(
     name="holdfast",
+    cls=Sections,
     help="Durable work on PostgreSQL.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
