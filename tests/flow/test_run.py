@@ -933,7 +933,7 @@ async def test_a_result_past_the_retention_is_expired(app: Holdfast, akit: Kit) 
         await handle.aresult(timeout=25)
     assert str(caught.value) == (
         f"nothing is kept of job {handle.id} (work): it finished longer ago than results are kept, "
-        "or its transaction was rolled back"
+        "its transaction was rolled back, or its queue or task has keep_completed=False"
     )
 
 

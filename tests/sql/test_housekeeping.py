@@ -566,7 +566,7 @@ def test_a_producer_can_do_nothing_else(conn: Conn, producer: Conn) -> None:
            WHERE pronamespace = 'holdfast'::regnamespace AND has_function_privilege(oid, 'EXECUTE')""",
     )
     pure = {"archive_slot", "archive_slots_of", "bucket", "clock_offset", "fingerprint", "now", "uuid7"}
-    pure |= {"uuid7_time"}
+    pure |= {"sharded_key", "uuid7_time"}
     assert set(callable_) - pure == {"enqueue", "enqueue_many"}
     for statement in (
         "SELECT FROM holdfast.work",

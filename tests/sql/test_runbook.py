@@ -542,7 +542,10 @@ def test_runbook_and_doctor_have_one_opinion(conn: Conn, database: Database) -> 
                 answer = operator.ask(name, limits=limits)
                 assert (answer.good, answer.checks) == (good, (check,)), answer
                 found = operator.doctor(only=[check], limits=limits)
-                assert (not found.findings) == good, (check, limits)
+                late = [
+                    finding for finding in found.findings if finding.level != "warning" or check != "workers"
+                ]
+                assert (not late) == good, (check, limits)  # that nobody works is said at once, as a warning
 
 
 def test_every_question_names_checks_that_the_doctor_makes(database: Database) -> None:

@@ -126,6 +126,7 @@ class ModelClaim:
     job_ids: frozenset[UUID]
     revoked: bool = False
     counts: bool = False  # revoked after its worker fell silent
+    ran_out: bool = False  # its lease was over when it was revoked
 
 
 @dataclass
@@ -579,6 +580,7 @@ class StoreMachine(RuleBasedStateMachine):
             c = self.m.claims[token]
             assert c in due
             c.revoked, c.counts = True, self.m.workers[c.worker].fenced
+            c.ran_out = c.expires <= self.m.now
             self.seen["revoked"] += 1
 
     @precondition(lambda self: self.m.claims)
@@ -586,7 +588,8 @@ class StoreMachine(RuleBasedStateMachine):
     def disown(self, which: int) -> None:
         c = pick(list(self.m.claims.values()), which)
         assert self.do(sweep.disown(c.worker, [c.token])) == ([] if c.revoked else [c.token])
-        c.counts = c.counts if c.revoked else self.m.workers[c.worker].fenced
+        if not c.revoked:
+            c.counts, c.ran_out = self.m.workers[c.worker].fenced, c.expires <= self.m.now
         c.revoked = True
 
     @rule(part=st.booleans())
@@ -601,18 +604,16 @@ class StoreMachine(RuleBasedStateMachine):
             assert set(r.job_ids) == {j.id for c in mine for j in self.m.carried(c.token)}
             ids = r.job_ids[:1] if part else r.job_ids
             expected = {
-                Settled(j.id, self._taken(j, self.m.workers[c.worker], c.counts))
-                for c in mine
-                for j in self.m.carried(c.token)
-                if j.id in ids
+                Settled(j.id, self._taken(j, c)) for c in mine for j in self.m.carried(c.token) if j.id in ids
             }
             taken = self.do(sweep.sweep_take(r, ids, MAX_CRASHES))
             assert (len(taken), set(taken)) == (len(expected), expected)
 
-    def _taken(self, job: ModelJob, worker: ModelWorker, counts: bool) -> str:
+    def _taken(self, job: ModelJob, claim: ModelClaim) -> str:
         self.seen["taken"] += 1
-        counts = counts and worker.fenced
-        self.m.errors += counts
+        worker = self.m.workers[claim.worker]
+        counts = claim.counts and worker.fenced
+        self.m.errors += counts or claim.ran_out  # its death, or that its lease ran out
         worker.blamed += [job.id] * counts
         if counts and job.suspect and job.crashes >= MAX_CRASHES:
             job.status = "dead_letter"

@@ -16,7 +16,7 @@ import typer
 _LOOK = 0.5  # seconds between two looks at the files
 _PATIENCE = 5.0  # seconds that handlers have to finish before they are handed back
 _LEFT_OUT = {"node_modules", "site-packages", "__pycache__"}
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: its terminal is gone
 
 Files = dict[str, int]  # path -> when it was changed
 
@@ -51,6 +51,8 @@ def run_reloading(words: Sequence[str], folder: Path) -> int:
                 return child.wait()
             typer.echo(f"{Path(file).relative_to(folder)} changed: starting again", err=True)
             _end(child)
+            if stop.asked:  # while it drained
+                return child.wait()
     raise AssertionError
 
 
@@ -106,4 +108,4 @@ class _Stop:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.asked = True
         if self._child is not None and self._child.poll() is None:
-            self._child.send_signal(number)
+            self._child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)

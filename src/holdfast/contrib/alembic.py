@@ -55,8 +55,11 @@ def address_of(conn: Connection) -> str:
     """The address that this connection of SQLAlchemy was made with, as libpq reads it, with its password."""
     raw: Any = conn.connection.driver_connection
     info = getattr(raw, "info", None)
-    if info is not None:  # psycopg: also where the address came from a creator or from connect_args
+    if (
+        info is not None
+    ):  # psycopg and psycopg2: also where the address came from a creator or from connect_args
         from psycopg.conninfo import make_conninfo
 
-        return make_conninfo(info.dsn, password=info.password or None)
+        parts = info.dsn if hasattr(info, "dsn") else make_conninfo(**info.dsn_parameters)
+        return make_conninfo(parts, password=info.password or None)
     return libpq_address(conn.engine.url.render_as_string(hide_password=False))

@@ -30,9 +30,6 @@ class Completed(Outcome):
     beside: bool = False  # this attempt recorded steps or progress, which go with the job
 
 
-NOT_COMMITTED = (
-    "NotCommitted"  # kind of the error of a job that its handler completed in a transaction of its own
-)
 NOTHING = Completed("null")  # what most handlers return
 
 
@@ -49,6 +46,7 @@ class Failed(Outcome):
     error: "ErrorText"
     delay: float = 0.0
     deadline: float | None = None
+    completed_itself: bool = False  # the handler called job.complete(): right only if that was not committed
 
 
 @dataclass(frozen=True, slots=True)

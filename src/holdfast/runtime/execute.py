@@ -13,7 +13,6 @@ from ..errors import DatabaseUnavailable, LeaseLost
 from ..model.backoff import Backoff
 from ..model.duration import Duration, seconds
 from ..model.outcome import (
-    NOT_COMMITTED,
     NOTHING,
     Cancelled,
     Completed,
@@ -216,7 +215,8 @@ def completion(job: Job, handler: Handler, value: object) -> Outcome:
         message = (
             "job.complete() was called, but its transaction was not committed before the handler returned"
         )
-        return handler.failed(ErrorText(NOT_COMMITTED, message), job.attempt)
+        failed = handler.failed(ErrorText("NotCommitted", message), job.attempt)
+        return replace(failed, completed_itself=True)
     return Completed(result)
 
 

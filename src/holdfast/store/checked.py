@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from ..model.job import Owned
-from ..model.outcome import NOT_COMMITTED, Failed, Outcome, Settled, Settlement
+from ..model.outcome import Failed, Outcome, Settled, Settlement
 from ..model.state import COMPLETED, GONE
 from ..sql import query_in
 from .statement import Flow, Row, Statement, ids
@@ -26,7 +26,7 @@ def check(
 
 def _completed_itself(outcome: Outcome) -> bool:
     """Its handler called job.complete(). The row is gone, so that was committed."""
-    return isinstance(outcome, Failed) and outcome.error.kind == NOT_COMMITTED
+    return isinstance(outcome, Failed) and outcome.completed_itself
 
 
 def settle_check(

@@ -102,7 +102,7 @@ def settle_all(engine: Engine, queue_name: str, worker: str, token: UUID, ids: U
     """The statement for one job, with its arrays made as long as the batch."""
     one = settle_done([Settlement(Grant(queue_name, UUID(int=0), 1, token), NOTHING)], worker)
     tokens, firsts = uuid_array([str(token)] * count), plain_array(["1"] * count)
-    parameters = [queue_name, ids, firsts, tokens, worker, count]
+    parameters = [queue_name, ids, firsts, tokens, worker, count, None]
     ((done, _),) = engine.run(one.text, parameters).fetchall()
     if done != count:
         raise RuntimeError(f"{count} jobs were claimed, and {done} of them settled")

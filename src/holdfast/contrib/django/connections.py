@@ -72,5 +72,10 @@ class DjangoLender:
         finally:
             close_old_connections()
 
-    def transaction(self) -> contextlib.AbstractContextManager[object]:
-        return transaction.atomic(using=self._alias, durable=True)
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What Django would roll back without a word, because the handler caught an error of the ORM, is a failure here: the
+        job must not count as done."""
+        with transaction.atomic(using=self._alias, durable=True):
+            yield
+            connections[self._alias].validate_no_broken_transaction()

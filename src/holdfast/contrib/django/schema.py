@@ -53,9 +53,14 @@ class HoldfastSchema(Operation):
 
 
 def create_queues(app: Holdfast) -> None:
-    """Make the queues that the code declares and the database has not."""
-    operator = Operator(app.database, Actor(default_actor()))
-    there = operator.queue_names()
-    for name, rules in app.tasks.queue_rules().items():
-        if name not in there:
-            operator.create_queue(name, rules=rules)
+    """Make the queues that the code declares and the database has not. On connections of their own, which are closed: a test
+    runner drops its database afterwards."""
+    database = app._new_database(app.database.url, app.settings)
+    try:
+        operator = Operator(database, Actor(default_actor()))
+        there = operator.queue_names()
+        for name, rules in app.tasks.queue_rules().items():
+            if name not in there:
+                operator.create_queue(name, rules=rules)
+    finally:
+        database.close()

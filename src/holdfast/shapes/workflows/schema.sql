@@ -484,8 +484,9 @@ CREATE FUNCTION holdfast.workflow_ask_cancel(runs uuid[], why text) RETURNS int
     SET enable_bitmapscan = off
     AS $$
 DECLARE
-    item record;
-    n    int := 0;
+    item  record;
+    n     int := 0;
+    asked boolean;
 BEGIN
     FOR item IN
         WITH RECURSIVE family(id) AS (
@@ -493,16 +494,18 @@ BEGIN
             UNION
             SELECT c.id FROM family f JOIN holdfast.workflow_runs c ON c.parent_id = f.id WHERE c.on_cancel = 'cancel' AND c.ended_at IS NULL
         )
-        SELECT r.id, r.queue FROM family f JOIN holdfast.workflow_runs r ON r.id = f.id WHERE r.ended_at IS NULL AND r.cancel_requested_at IS NULL ORDER BY r.id
+        SELECT r.id, r.queue FROM family f JOIN holdfast.workflow_runs r ON r.id = f.id WHERE r.ended_at IS NULL ORDER BY r.id
     LOOP
         UPDATE holdfast.workflow_runs r SET cancel_requested_at = holdfast.now(), cancel_reason = why, paused_at = NULL
         WHERE r.id = item.id AND r.ended_at IS NULL AND r.cancel_requested_at IS NULL;
-        CONTINUE WHEN NOT FOUND;
-        IF holdfast.workflow_take_out(item.id, item.queue, 'cancelled', true) THEN
+        asked := FOUND;
+        IF holdfast.workflow_take_out(item.id, item.queue, 'cancelled', true) THEN   -- also one that was parked after it was asked
             PERFORM holdfast.workflow_end(ARRAY[item.id], ARRAY['cancelled'], ARRAY[NULL::text],
                                           ARRAY[jsonb_build_object('kind', 'WorkflowCancelled', 'message', left(coalesce(why, ''), 8192))::text]);
-        ELSE
+        ELSIF asked THEN
             PERFORM holdfast.workflow_rouse(item.id, item.queue, true);
+        ELSE
+            CONTINUE;
         END IF;
         n := n + 1;
     END LOOP;

@@ -81,7 +81,10 @@ q AS MATERIALIZED (
                           AND j.task <> ALL (ARRAY(SELECT x.task FROM holdfast.paused_tasks x))
                         ORDER BY j.available_at DESC, j.seq DESC LIMIT 100)) i
                   GROUP BY i.partition_bucket, i.partition_key) g
-            LEFT JOIN LATERAL (SELECT CASE WHEN o.trial AND o.trial_token IS NOT NULL AND NOT o.decided THEN 'infinity' ELSE o.until END AS free_at
+            LEFT JOIN LATERAL (SELECT CASE WHEN o.trial AND o.trial_token IS NOT NULL AND NOT o.decided
+                                                AND NOT EXISTS (SELECT FROM holdfast.work t WHERE t.queue = p.queue AND t.queue = ANY ($1::text[]) AND t.id = o.trial_id
+                                                                  AND (t.claim_token <> o.trial_token OR (t.status <> 'processing' AND t.available_at <= t.claimed_at)))
+                                           THEN 'infinity' ELSE o.until END AS free_at
                                FROM holdfast.key_holds o WHERE o.queue = p.queue AND o.partition_key = g.partition_key OFFSET 0) h ON true
             LEFT JOIN LATERAL (SELECT 'infinity'::timestamptz AS free_at FROM holdfast.parked_keys o
                                WHERE q.ordering = 'key' AND o.queue = p.queue AND o.partition_key = g.partition_key OFFSET 0) x ON true

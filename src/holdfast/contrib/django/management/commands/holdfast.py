@@ -26,5 +26,10 @@ class Command(BaseCommand):
         self._hand_over([*args, *options["words"]], "holdfast")
 
     def _hand_over(self, words: list[str], program: str) -> None:
+        named = "HOLDFAST_APP" in os.environ
         os.environ.setdefault("HOLDFAST_APP", NAME)
-        main(words, program)
+        try:
+            main(words, program)
+        finally:
+            if not named:  # call_command() goes on in this process
+                del os.environ["HOLDFAST_APP"]
