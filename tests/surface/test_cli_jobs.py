@@ -158,7 +158,7 @@ def test_jobs_show(shop: Kit, cli: Cli) -> None:
     text = cli.text("jobs", "show", bad)
     assert "state       dead_letter" in text
     assert "place       the dead letters" in text
-    assert re.search(r"^attempt 1 \(generation 1, worker \S+\) at ", text, re.MULTILINE)
+    assert re.search(r"^attempt 1 failed \(generation 1, worker \S+\) at ", text, re.MULTILINE)
     assert "  Traceback (most recent call last):\n" in text
     assert "\n  ValueError: cannot\n  \\x1b[31mred\\x07\\x9b2J" in text
     report = cli.json("jobs", "show", bad)

@@ -91,6 +91,7 @@ def test_status(shop: Kit, call: Call) -> None:
         "schema_version",
         "server_version",
         "durability",
+        "unserved",
     ]
     assert found["queues"][0]["pending"] == {"count": 1, "capped": False}
     assert found["workers"] == {"alive": 0, "draining": 0, "late": 0}

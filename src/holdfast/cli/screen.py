@@ -39,10 +39,12 @@ class _Picture(io.StringIO):
 def watch(
     look: Callable[[], Any], draw: Callable[[Any], None], every: str, times: int | None, as_json: bool
 ) -> None:
-    """Look and draw until Ctrl-C, or that many times. `draw` prints. A database that is away is said, and waited for."""
+    """Look and draw until Ctrl-C, or that many times. `draw` prints. A database that goes away is said, and waited for; one
+    that is not there at the first look is an error, as for every command."""
     pause = parse_span(every, "--every")
     if pause < _LEAST:
         raise ConfigurationError(f"--every takes {_LEAST:g} s or more, not {every!r}")
+    look = _seen_before(look)
     with contextlib.suppress(KeyboardInterrupt), _screen(as_json) as show:
         while times is None or times > 0:
             began = time.monotonic()
@@ -50,6 +52,12 @@ def watch(
             times = None if times is None else times - 1
             if times != 0:
                 time.sleep(max(0.05, pause - (time.monotonic() - began)))
+
+
+def _seen_before(look: Callable[[], Any]) -> Callable[[], Any]:
+    """The same, with its first look made now."""
+    seen = [look()]
+    return lambda: seen.pop() if seen else look()
 
 
 def _one(
