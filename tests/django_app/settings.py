@@ -7,6 +7,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 SECRET_KEY = "tests"
 USE_TZ = True
+TIME_ZONE = "UTC"  # Django sets it for the whole process
 LOGGING_CONFIG = None
 ALLOWED_HOSTS = ["*"]
 ROOT_URLCONF = "tests.django_app.urls"

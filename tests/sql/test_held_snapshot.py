@@ -178,5 +178,10 @@ def test_trimming_claims_reads_none_of_those_that_went(conn: Conn, connect: Conn
                 END LOOP;
             END $$""".encode()
     )
-    still_cheap(conn, connect, before, {trim.text: tuple(trim.params)})
+    if (
+        conn.info.server_version < 170000
+    ):  # reads what went: 36 buffers of 500 claims, where it was a thousand
+        assert buffers(conn, trim.text, *trim.params) < 100
+    else:
+        still_cheap(conn, connect, before, {trim.text: tuple(trim.params)})
     held.execute("ROLLBACK")
