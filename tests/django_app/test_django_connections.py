@@ -9,7 +9,16 @@ import psycopg
 import pytest
 from django.db import connections
 from tests.django_app.stock.models import Part
-from tests.django_app.stock.tasks import ahang_up, areceive, count, hang_up, move, receive, receive_apart
+from tests.django_app.stock.tasks import (
+    ahang_up,
+    areceive,
+    count,
+    hang_up,
+    move,
+    receive,
+    receive_apart,
+    swallow,
+)
 
 from holdfast.contrib.django import app
 from holdfast.contrib.django import connections as ours
@@ -128,6 +137,16 @@ def test_or_nothing_of_it_stays(stock: Kit) -> None:
     assert names() == []
     assert stock.jobs(receive) == []
     assert stock.job(handle.id)["last_error"] == "ValueError: fell off"
+
+
+def test_an_error_of_the_orm_that_was_caught_fails_the_attempt(stock: Kit) -> None:
+    """Django would roll back without a word, and the job would count as done, or run again for ever."""
+    handle = swallow.enqueue(name="nut")
+    stock.run_worker()
+    assert names() == []
+    job = stock.job(handle.id)
+    assert (job["status"], job["attempts"]) == ("dead_letter", 1)
+    assert job["last_error"].startswith("TransactionManagementError: ")
 
 
 def test_a_connection_that_broke_under_a_transaction_spends_no_attempt(

@@ -193,3 +193,23 @@ def test_what_nobody_was_told_of_is_found_behind_many_of_one_key(stuck: Kit, exp
     put(stuck, "fair", 5, key="free")
     looks = [expect(0.001) for _ in range(5)]
     assert None not in looks
+
+
+@pytest.mark.versions
+def test_a_trial_whose_job_came_back_is_expected_again(stuck: Kit, expect: Expect) -> None:
+    """Its worker died, so nobody decides it. Whoever missed the notification finds it by looking."""
+    for back, wanted in ((False, False), (True, True)):
+        stuck.sql(
+            """UPDATE holdfast.key_holds SET trial = true, until = now() - interval '1 s', decided = false,
+                      trial_token = '11111111-1111-1111-1111-111111111111',
+                      trial_id = (SELECT w.id FROM holdfast.work w WHERE w.queue = 'fair')
+               WHERE queue = 'fair'"""
+        )
+        token = "22222222" if back else "11111111"
+        stuck.sql(
+            """UPDATE holdfast.work SET claim_token = %s, lease_generation = 1, claimed_at = now() - interval '1 h'
+               WHERE queue = 'fair'""",
+            [f"{token}-1111-1111-1111-111111111111"],
+        )
+        found = expect()
+        assert (found is not None and found <= 0) == wanted, found

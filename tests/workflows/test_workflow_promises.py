@@ -204,6 +204,19 @@ def test_a_cancel_ends_a_run_that_is_parked(app: Any, kit: Kit) -> None:
     ]
 
 
+def test_a_run_that_is_parked_after_its_cancel_can_be_cancelled(app: Any, kit: Kit) -> None:
+    """It was asked while its code still fitted, and the worker that met it next found that it does not."""
+    run = app.waits.using(id="p").start("p")
+    waiting(kit, run)
+    kit.sql(MISFIT, ["p"])
+    kit.run_worker()
+    kit.sql("UPDATE holdfast.workflow_runs SET cancel_requested_at = holdfast.now()")
+    assert run.state()[0] == "diverged"
+    assert run.cancel("again")
+    assert run.state()[0] == "cancelled"
+    assert kit.sql("SELECT FROM holdfast.work") == []
+
+
 def test_a_cancel_of_a_parent_ends_a_child_that_is_parked(app: Any, kit: Kit) -> None:
     run = app.parent.start("wait")
     waiting(kit, run)

@@ -116,6 +116,7 @@ def _rows(value: object) -> tuple[Recorded, ...]:
 
 _FIELDS: dict[str, Callable[[object], Any]] = {
     "beside": bool,
+    "completed_itself": bool,
     "newer": bool,
     "result": lambda value: None if value is None else _text(value),
     "reason": _text,
