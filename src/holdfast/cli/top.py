@@ -1,5 +1,6 @@
 """`holdfast top`: how things stand, live: what is wrong, queues, rates, latency, workers."""
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ def top_command(
     every: EveryOption = "2s", times: TimesOption = None, *, where: Where, operator: Operator
 ) -> Shown[None]:
     """Show how things stand, live: what is wrong, queues, rates, latency, workers. Ctrl-C leaves."""
+    if times is None and (where.as_json or not sys.stdout.isatty()):
+        times = 1  # for a program, or a file
     looking = Looking(operator, where.app)
     place = place_of(operator.database).removeprefix("database ")
     watch(looking, partial(_draw, place=place, every=every, shell=looking.shell), every, times, where.as_json)
